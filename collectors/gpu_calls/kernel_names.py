@@ -35,6 +35,7 @@ UNKNOWN: Final = "unknown"
 _MOST_HANDLES: Final = 65_536
 _MOST_PROCESSES: Final = 4096
 _MOST_OPEN: Final = 8
+_MOST_HIDDEN: Final = 256
 _MOST_FUNCTIONS: Final = 2_000_000
 
 GRAPH: Final = Named("(graph)", "other")
@@ -60,10 +61,14 @@ class NameCounts:
 
 @dataclass(slots=True)
 class _Process:
-    """What a process said of its handles, and the names already given."""
+    """What a process said of its handles, the names already given, and files nothing led to.
+
+    Another process may lead to the same file: this one's mounts hide it, or it has ended.
+    """
 
     handles: dict[int, NameEvent] = field(default_factory=dict)
     given: dict[int, str] = field(default_factory=dict)
+    hidden: set[FileKey] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -147,11 +152,11 @@ class KernelNamer:
         if module is None:
             self.counts.unknown += 1
             return UNKNOWN
-        return self._at(process.pid, module, module.file_offset(address))
+        return self._at(process, module, module.file_offset(address))
 
-    def _at(self, pid: int, module: Module, offset: int) -> str:
+    def _at(self, process: ProcessKey, module: Module, offset: int) -> str:
         """Name a place of a file."""
-        symbol = self._symbol(pid, module, offset)
+        symbol = self._symbol(process, module, offset)
         if symbol is not None:
             self.counts.by_symbol += 1
             return symbol
@@ -159,8 +164,8 @@ class KernelNamer:
         base = module.path.removesuffix(" (deleted)").rpartition("/")[2]
         return f"{base}+{offset:#x}"
 
-    def _symbol(self, pid: int, module: Module, offset: int) -> str | None:
-        index = self._index(pid, module)
+    def _symbol(self, process: ProcessKey, module: Module, offset: int) -> str | None:
+        index = self._index(process, module)
         if index is None:
             return None
         known = self.cache.find(index.cache_key, [offset]) if self.cache is not None else {}
@@ -169,22 +174,31 @@ class KernelNamer:
             self.cache.keep(index.cache_key, {offset: symbol})
         return symbol
 
-    def _index(self, pid: int, module: Module) -> SymbolIndex | None:
-        """Open the file behind a module; one that cannot be read is not tried again."""
+    def _index(self, process: ProcessKey, module: Module) -> SymbolIndex | None:
+        """Open the file behind a module; one that cannot be read is not tried again, nor by one
+        process one that it did not lead to.
+        """
         if module.file in self._indices:
             index = self._indices.pop(module.file)
             if index is None or not index.changed():
                 self._indices[module.file] = index
                 return index
             index.close()
+        hidden, pid = self._process(process).hidden, process.pid
+        if module.file in hidden:
+            return None
         opened = open_mapped(self.proc, pid, module.start, module.end, module.file, module.path)
+        if opened is None:
+            self.counts.files_unreadable += 1
+            if len(hidden) < _MOST_HIDDEN:
+                hidden.add(module.file)
+            return None
         index = None
-        if opened is not None:
-            try:
-                index = SymbolIndex(opened, ("", f"{self.proc}/{pid}/root"))
-            except ElfError:
-                opened.close()
-        self.counts.files_unreadable += index is None
+        try:
+            index = SymbolIndex(opened, ("", f"{self.proc}/{pid}/root"))
+        except ElfError:
+            opened.close()
+            self.counts.files_unreadable += 1
         self._indices[module.file] = index
         self._make_room()
         return index

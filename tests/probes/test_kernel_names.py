@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collectors.binaries import demangle_child
 from collectors.binaries.demangle import MOST_NAME, Demangler, kernel_symbol
 from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.mapped_file import MappedFile, open_mapped
 from collectors.binaries.proc_maps import Module, Modules, read_maps
 from collectors.binaries.symbol_cache import SymbolCache
 from collectors.gpu_calls.counts import LaunchRow, NameEvent
@@ -39,6 +41,7 @@ void *stub(int which) {
 """
 ME = ProcessKey(os.getpid(), 0)
 OTHER_PROCESS = ProcessKey(os.getpid(), 7)
+ENDED = ProcessKey(1 << 22, 0)
 
 
 def own_modules(_: ProcessKey) -> Modules:
@@ -160,6 +163,24 @@ def test_namer_takes_no_cached_name_of_another_file_with_the_same_build_id(
     assert _named(namer, _stubs(forged)[1]) == ["bad(int*, int*)"]
     assert _named(namer, _stubs(real)[1]) == ["mul(int*, int*)"]
     namer.cache.close()
+
+
+def test_namer_reads_a_file_to_which_another_process_leads(
+    namer: KernelNamer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that used it has ended: it stayed without names for all that came after."""
+    stubs = _stubs(elf_kit.library(tmp_path / "libshared.so", source=STUBS))
+    asked: list[int] = []
+
+    def reached(proc: str, pid: int, *place: Any) -> MappedFile | None:
+        asked.append(pid)
+        return None if pid == ENDED.pid else open_mapped(proc, pid, *place)
+
+    monkeypatch.setattr("collectors.gpu_calls.kernel_names.open_mapped", reached)
+    for name in _named(namer, *stubs[:2], process=ENDED):
+        assert name.startswith("libshared.so+0x")
+    assert _named(namer, stubs[0]) == ["add(int*, int*)"]
+    assert asked == [ENDED.pid, ME.pid]
 
 
 def test_namer_prefers_what_the_process_registered(namer: KernelNamer, tmp_path: Path) -> None:
