@@ -14,6 +14,7 @@ from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from transport.config_tree import build, limited, overlay, read_table
 from transport.opening import TransportTable
 
+from .export_settings import ExportSection
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
 from .ledger.ledger_records import SpoolLimits
 from .local.history import HistoryLimits
@@ -212,6 +213,7 @@ class AgentConfig:
     diagnosis: DiagnosisSection = field(default_factory=DiagnosisSection)
     history: HistorySection = field(default_factory=HistorySection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
+    export: ExportSection = field(default_factory=ExportSection)
     log: LogSection = field(default_factory=LogSection)
 
     @property

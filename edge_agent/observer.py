@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,3 +80,34 @@ class NullObserver:
 
     def stopping(self) -> None:
         return
+
+
+class Observers:
+    """Several, each told everything in this order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def started(self) -> None:
+        for observer in self._observers:
+            observer.started()
+
+    def drained(self, drained: Drained, now_boottime_ns: int) -> None:
+        for observer in self._observers:
+            observer.drained(drained, now_boottime_ns)
+
+    def diagnosed(self, found: Diagnosed, now_boottime_ns: int) -> None:
+        for observer in self._observers:
+            observer.diagnosed(found, now_boottime_ns)
+
+    def closed(self, window: ClosedWindow, now_boottime_ns: int) -> None:
+        for observer in self._observers:
+            observer.closed(window, now_boottime_ns)
+
+    def stepped(self, now_ms: int) -> None:
+        for observer in self._observers:
+            observer.stepped(now_ms)
+
+    def stopping(self) -> None:
+        for observer in self._observers:
+            observer.stopping()

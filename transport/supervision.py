@@ -134,6 +134,10 @@ class _Quiet(WSGIRequestHandler):
 
     timeout = _READER_S
 
+    def get_environ(self) -> dict[str, Any]:
+        """Add the reader's port, which tells whose connection it is."""
+        return super().get_environ() | {"REMOTE_PORT": str(self.client_address[1])}
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002, ARG002
         return
 

@@ -9,7 +9,7 @@ from typing import Final
 from collectors.boot_clock import boottime_ns
 from collectors.records.gap import Gap, GapKind
 
-from .device_port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured
+from .device_port import AMD, DeviceReading, DevicesUnavailable, Field, Inventory, Measured
 
 MOST_DEVICES: Final = 64
 _MOST_BYTES: Final = 4_096
@@ -74,6 +74,7 @@ class AmdgpuReader:
             measured,
             untold if processes else None,
             () if processes else None,
+            AMD,
         )
 
     def close(self) -> None:

@@ -74,6 +74,9 @@ QUICK: Final = frozenset({
 EVENTS: Final = frozenset({Field.XID_EVENTS, Field.XID_LAST})
 """What the driver tells, also of a device that is gone."""
 
+NVIDIA: Final = "NVIDIA"
+AMD: Final = "AMD"
+
 Measured = int | Gap
 NOT_ASKED: Final = Gap(GapKind.UNSUPPORTED, "not asked")
 
@@ -113,6 +116,7 @@ class DeviceReading:
     """One look at one device.
 
     id                 `GPU-<uuid>`, as DCGM has it; `index-<n>` where even that cannot be read
+    vendor             who made it
     begin_ns, end_ns   CLOCK_BOOTTIME around the look
     fields             every field that was asked for, each a value or a gap
     processes          None when they were not asked for
@@ -126,6 +130,7 @@ class DeviceReading:
     fields: Mapping[Field, Measured]
     processes: tuple[ProcessUse, ...] | Gap | None = None
     partitions: tuple[Partition, ...] | Gap | None = None
+    vendor: str = NVIDIA
 
     @property
     def values(self) -> dict[Field, int]:

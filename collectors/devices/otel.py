@@ -6,11 +6,22 @@ Source  OpenTelemetry, semantic conventions for hardware: GPU, common, fan and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from .device_port import DeviceReading, Field
+
+
+class Instrument(StrEnum):
+    """What OpenTelemetry makes of a metric's points."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    """Only grows."""
+    UP_DOWN_COUNTER = "updowncounter"
+    """May be added up over devices, and shrinks, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +32,32 @@ class Otel:
     unit: str
     per_unit: int = 1
     attributes: Mapping[str, str] = field(default_factory=dict)
+    instrument: Instrument = Instrument.GAUGE
+
+    def value(self, measured: int) -> int | float:
+        """Give a value of ours in its unit."""
+        return measured if self.per_unit == 1 else measured / self.per_unit
 
 
 def _errors(kind: str) -> Otel:
-    return Otel("hw.errors", "{error}", 1, {"error.type": kind})
+    return Otel("hw.errors", "{error}", 1, {"error.type": kind}, Instrument.COUNTER)
+
+
+def _io(direction: str) -> Otel:
+    attributes = {"network.io.direction": direction}
+    return Otel("hw.gpu.io", "By", 1, attributes, Instrument.COUNTER)
+
+
+def _memory(name: str) -> Otel:
+    return Otel(name, "By", instrument=Instrument.UP_DOWN_COUNTER)
 
 
 NAMES: Final[Mapping[Field, Otel]] = {
     Field.UTILISATION: Otel("hw.gpu.utilization", "1", 100, {"hw.gpu.task": "general"}),
-    Field.MEMORY_USED: Otel("hw.gpu.memory.usage", "By"),
-    Field.MEMORY_TOTAL: Otel("hw.gpu.memory.limit", "By"),
-    Field.NVLINK_TX: Otel("hw.gpu.io", "By", 1, {"network.io.direction": "transmit"}),
-    Field.NVLINK_RX: Otel("hw.gpu.io", "By", 1, {"network.io.direction": "receive"}),
+    Field.MEMORY_USED: _memory("hw.gpu.memory.usage"),
+    Field.MEMORY_TOTAL: _memory("hw.gpu.memory.limit"),
+    Field.NVLINK_TX: _io("transmit"),
+    Field.NVLINK_RX: _io("receive"),
     Field.POWER: Otel("hw.power", "W", 1_000),
     Field.TEMPERATURE: Otel("hw.temperature", "Cel"),
     Field.FAN: Otel("hw.fan.speed_ratio", "1", 100),
@@ -44,16 +69,27 @@ NAMES: Final[Mapping[Field, Otel]] = {
 }
 
 
+def device_attributes(reading: DeviceReading) -> dict[str, str]:
+    """Give what names the device of a look."""
+    return {"hw.id": reading.id, "hw.type": "gpu", "hw.model": reading.model}
+
+
+def measured(reading: DeviceReading) -> Iterator[tuple[Otel, int | float]]:
+    """Give every field that was measured and has a name there, in its unit."""
+    for kind, value in sorted(reading.values.items()):
+        if (otel := NAMES.get(kind)) is not None:
+            yield otel, otel.value(value)
+
+
 def points(reading: DeviceReading) -> list[dict[str, Any]]:
-    """Give every field that was measured and has a name there."""
-    device = {"hw.id": reading.id, "hw.type": "gpu", "hw.model": reading.model}
+    """Give a look as documents."""
+    device = device_attributes(reading)
     return [
         {
             "name": otel.name,
             "unit": otel.unit,
-            "value": value if otel.per_unit == 1 else value / otel.per_unit,
+            "value": value,
             "attributes": {**device, **otel.attributes},
         }
-        for kind, value in sorted(reading.values.items())
-        if (otel := NAMES.get(kind)) is not None
+        for otel, value in measured(reading)
     ]

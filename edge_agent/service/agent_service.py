@@ -6,7 +6,7 @@ Everything here is optional: whatever fails is logged once and left out, and the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -67,9 +67,11 @@ class AgentService:
         clock: Clock | None = None,
         version: str = "",
         settle: Callable[[], None] | None = None,
+        exported: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """Attend a shell.
 
+        exported    messages to a collector, by what became of them
         settle      called once, a minute after the start: what taking tasks up left over goes back
         """
         self._settle, self._settle_ms = settle, 0
@@ -79,7 +81,7 @@ class AgentService:
         self._notifier = notifier or Notifier()
         self._reloading = reloading
         self._clock = clock
-        self._version = version
+        self._version, self._exported = version, exported
         self._log = structlog.get_logger("pointillist.agent")
         self._catalogue = Catalogue.load()
         self._flattener = Flattener(self._catalogue)
@@ -235,6 +237,7 @@ class AgentService:
                 for source in self._shell.sources
                 if isinstance(source, CountsLeftOut)
             },
+            exported=self._exported(),
             version=self._version,
         )
 

@@ -28,6 +28,7 @@ class SelfStatus:
     reloads: Mapping[str, int] = field(default_factory=dict)
     device_gaps: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    exported: Mapping[str, int] = field(default_factory=dict)
     version: str = ""
 
 
@@ -63,6 +64,10 @@ class StatusCollector(Collector):
             status.device_gaps,
         )  # fmt: skip
         yield _left_out(status.left_out)
+        yield _labelled(
+            "exported_messages", "messages to the operator's collector, by outcome", "outcome",
+            status.exported,
+        )  # fmt: skip
         yield _info(status.version)
 
 

@@ -18,6 +18,7 @@ from .output import ExitCode, need_file, reported, say
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
+    from edge_agent.export.host_export import HostExport
 
 LOG_HINT: Final = (
     "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
@@ -109,6 +110,15 @@ def settle() -> None:
         libc().malloc_trim(0)
 
 
+def export_of(config: AgentConfig, version: str) -> HostExport | None:
+    """Begin the export of raw numbers, where the operator asked for it; else nothing is loaded."""
+    if not config.export.enabled:
+        return None
+    from edge_agent.export.host_export import HostExport
+
+    return HostExport(config.export, version=version)
+
+
 def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:
     """Run until a signal; SIGHUP reloads."""
     # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
@@ -118,6 +128,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     from edge_agent.ledger.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.log_level import log_to_stderr
+    from edge_agent.observer import Observers
     from edge_agent.protocol.gate_process import choose_gate
     from edge_agent.service.agent_service import AgentService, Reloading
     from transport.port import TransportUnavailable
@@ -142,11 +153,13 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
         again = Reloading(read, lambda new: sources_of(new, catalogue, spawner, users), log_gate)
+        export = export_of(config, version)
         service = AgentService(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version, settle=settle,
+            exported=(lambda: export.counts) if export is not None else dict,
         )  # fmt: skip
-        shell.observe(service)
+        shell.observe(service if export is None else Observers([service, export]))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: shell.stop())
         signal.signal(signal.SIGHUP, lambda _number, _frame: service.request_reload())

@@ -1,0 +1,1 @@
+"""Raw numbers of this host for its operator's own monitors, where the operator asks for them."""

@@ -1,0 +1,194 @@
+"""Sends snapshots to a collector from a thread of its own; the agent's loop never waits for it.
+
+What waits is bounded: the oldest goes first, and is counted. A collector that is away or asks for
+patience is asked again, later and later; what it refuses is dropped and counted. There is no
+redirect and no proxy: these numbers go to the configured address or nowhere.
+Source  OpenTelemetry, protocol specification, OTLP/HTTP: retryable answers, partial success
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from threading import Condition, Thread
+from typing import Final
+
+import structlog
+import urllib3
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
+from urllib3.exceptions import HTTPError
+
+from edge_agent.export_settings import OtlpSection
+
+from .host_numbers import HostSnapshot
+from .otlp_message import MessageWriter
+
+_RETRYABLE: Final = frozenset({429, 502, 503, 504})
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_MOST_ANSWER: Final = 64 << 10
+_MOST_TOKEN: Final = 4 << 10
+_LEAVE_S: Final = 1.0
+
+
+class SendOutcome(StrEnum):
+    """What became of a message; also the counter's label."""
+
+    SENT = "sent"
+    PARTLY_REFUSED = "partly_refused"
+    """The collector took it and left points out."""
+    REFUSED = "refused"
+    CROWDED_OUT = "crowded_out"
+    """It waited for so long that newer ones needed the room."""
+    BROKEN = "broken"
+    """It could not be written or sent, for a reason that lasts."""
+
+
+class _CollectorAway(Exception):
+    """The collector took nothing, for now; `pause_s` is what it asked for, if anything."""
+
+    def __init__(self, why: str, pause_s: float | None = None) -> None:
+        super().__init__(why)
+        self.pause_s = pause_s
+
+
+class OtlpSender:
+    """Takes snapshots, sends messages."""
+
+    def __init__(self, settings: OtlpSection, writer: MessageWriter) -> None:
+        self._settings, self._writer = settings, writer
+        self._url = settings.endpoint.rstrip("/") + "/v1/metrics"
+        authorities = None if settings.ca_file is None else str(settings.ca_file)
+        self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, ca_certs=authorities)
+        self._waiting: deque[HostSnapshot] = deque()
+        self._changed = Condition()
+        self._closing = False
+        self._counts: Counter[str] = Counter()
+        self._away = ""
+        self._log = structlog.get_logger("pointillist.agent")
+        # It warns of headers in the words of whoever sent them.
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
+        self._thread = Thread(target=self._run, name="otlp", daemon=True)
+        self._thread.start()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Messages by what became of them."""
+        return dict(self._counts)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were not taken yet."""
+        return len(self._waiting)
+
+    def offer(self, snapshot: HostSnapshot) -> None:
+        """Have a snapshot sent; never waits."""
+        with self._changed:
+            while len(self._waiting) >= self._settings.most_waiting:
+                self._waiting.popleft()
+                self._counts[SendOutcome.CROWDED_OUT] += 1
+            self._waiting.append(snapshot)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stop; what waits is lost."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(_LEAVE_S)
+        self._pool.clear()
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while (snapshot := self._next()) is not None:
+            try:
+                outcome = self._post(gzip.compress(self._writer.write(snapshot), 1))
+            except _CollectorAway as away:
+                self._say(str(away))
+                with self._changed:
+                    # It waits again, unless newer ones have filled the room meanwhile.
+                    if len(self._waiting) < self._settings.most_waiting:
+                        self._waiting.appendleft(snapshot)
+                    else:
+                        self._counts[SendOutcome.CROWDED_OUT] += 1
+                    wanted_s = pause_s if away.pause_s is None else away.pause_s
+                    self._changed.wait_for(lambda: self._closing, _jittered(wanted_s))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            except Exception as error:  # noqa: BLE001 (one message's fault must not end the others)
+                self._log.warning("export broken", error=type(error).__name__)
+                self._counts[SendOutcome.BROKEN] += 1
+            else:
+                self._counts[outcome] += 1
+                self._say("")
+                pause_s = _FIRST_PAUSE_S
+
+    def _next(self) -> HostSnapshot | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or bool(self._waiting))
+            return None if self._closing else self._waiting.popleft()
+
+    def _post(self, message: bytes) -> SendOutcome:
+        """Send one message. Raises _CollectorAway."""
+        try:
+            answer = self._pool.request(
+                "POST", self._url, body=message, headers=self._headers(), retries=False,
+                redirect=False, timeout=self._settings.timeout_s, preload_content=False,
+            )  # fmt: skip
+            try:
+                said = answer.read(_MOST_ANSWER, decode_content=True)
+            finally:
+                answer.close()
+        except (HTTPError, OSError) as error:
+            raise _CollectorAway(type(error).__name__) from None
+        if answer.status in _RETRYABLE:
+            asked = answer.headers.get("retry-after", "")
+            pause_s = min(float(asked), _LONGEST_PAUSE_S) if asked.isdecimal() else None
+            raise _CollectorAway(f"expected 200, got {answer.status}", pause_s)
+        if answer.status != 200:
+            return SendOutcome.REFUSED
+        return SendOutcome.PARTLY_REFUSED if _left_out(said) else SendOutcome.SENT
+
+    def _headers(self) -> dict[str, str]:
+        """Give the request's headers. Raises OSError, _CollectorAway without a usable token."""
+        headers = {
+            "content-type": "application/x-protobuf",
+            "content-encoding": "gzip",
+            "user-agent": "pointillist",
+        }
+        if self._settings.token_file is not None:
+            with self._settings.token_file.open("rb") as file:
+                token = file.read(_MOST_TOKEN).strip()
+            if not token.isascii() or not token.decode("ascii").isprintable() or not token:
+                raise _CollectorAway("expected a token of printable ASCII in token_file")
+            headers["authorization"] = f"Bearer {token.decode('ascii')}"
+        return headers
+
+    def _say(self, why: str) -> None:
+        """Log once that the collector is away, and once that it is back."""
+        if bool(why) != bool(self._away):
+            if why:
+                self._log.warning("collector away", reason=why)
+            else:
+                self._log.info("collector back")
+        self._away = why
+
+
+def _left_out(answer: bytes) -> int:
+    """Give how many points a collector left out; 0 where it says nothing that is understood."""
+    try:
+        said = ExportMetricsServiceResponse.FromString(answer)
+    except DecodeError:
+        return 0
+    return said.partial_success.rejected_data_points
+
+
+def _jittered(pause_s: float, random_byte: Callable[[int], bytes] = os.urandom) -> float:
+    """Take between half and all of a pause: hosts that lost one collector do not ask together."""
+    return pause_s * (0.5 + random_byte(1)[0] / 512)

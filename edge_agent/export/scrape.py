@@ -1,0 +1,136 @@
+"""This host's numbers for a Prometheus on this host, under DCGM's names; for named users alone.
+
+A port on loopback is open to every user, and these numbers tell of other users' jobs: each request
+is answered only where the kernel says that its socket belongs to a reader.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from collectors.devices.device_port import NVIDIA
+from edge_agent.host_page.peer_owner import owner_of
+from transport.supervision import LOOPBACK, HttpPort
+
+from .dcgm import NAMES, DcgmField, device_labels
+from .host_numbers import GpuNow, HostSnapshot
+from .host_workloads import FamilyRow, HostWorkload
+
+_HOSTS: Final = (LOOPBACK, "localhost")
+"""Another site whose name is made to lead here is none of them."""
+
+Owner = Callable[[tuple[str, int], tuple[str, int]], int | None]
+
+
+class HostCollector(Collector):
+    """Gives the present snapshot at each scrape."""
+
+    def __init__(self, snapshot: Callable[[], HostSnapshot], hostname: str) -> None:
+        self._snapshot, self._hostname = snapshot, hostname
+
+    def collect(self) -> Iterable[Metric]:
+        """Give every family that has a value."""
+        now = self._snapshot()
+        nvidia = [(gpu, gpu.reading.values) for gpu in now.gpus if gpu.reading.vendor == NVIDIA]
+        for kind, dcgm in NAMES.items():
+            told = [(gpu, values[kind]) for gpu, values in nvidia if kind in values]
+            if told:
+                yield self._devices(dcgm, told)
+        yield from self._memory(now.gpus)
+        yield from _work(now.families, {"Hostname": self._hostname})
+
+    def _devices(self, dcgm: DcgmField, values: Sequence[tuple[GpuNow, int]]) -> Metric:
+        # The format would have counters end in _total, and DCGM's do not.
+        family = Metric(dcgm.name, dcgm.text, "unknown" if dcgm.counts else "gauge")
+        for gpu, value in values:
+            labels = device_labels(gpu.reading) | self._labels(gpu.workload)
+            family.add_sample(dcgm.name, labels, float(dcgm.value(value)))
+        return family
+
+    def _memory(self, gpus: Iterable[GpuNow]) -> Iterator[Metric]:
+        name = "pointillist_gpu_workload_memory_bytes"
+        family = GaugeMetricFamily(name, "memory of a GPU by whose processes hold it")
+        for gpu in gpus:
+            device = device_labels(gpu.reading)
+            for workload, memory in gpu.memory:
+                family.add_sample(name, device | self._labels(workload), memory)
+        if family.samples:
+            yield family
+
+    def _labels(self, workload: HostWorkload) -> dict[str, str]:
+        return {"Hostname": self._hostname, **workload_labels(workload)}
+
+
+def workload_labels(workload: HostWorkload) -> dict[str, str]:
+    """Give the labels of a workload; an empty one is no label."""
+    return {name: value for name, value in workload._asdict().items() if value}
+
+
+def _work(rows: Sequence[FamilyRow], host: dict[str, str]) -> Iterator[Metric]:
+    prefix = "pointillist_gpu_kernel"
+    launches = CounterMetricFamily(f"{prefix}_launches", "kernels launched, by family")
+    launches_error = GaugeMetricFamily(
+        f"{prefix}_launches_variance", "variance of the launches' sampling error"
+    )
+    seconds = CounterMetricFamily(f"{prefix}_seconds", "time of kernels on GPUs, by family")
+    seconds_error = GaugeMetricFamily(
+        f"{prefix}_seconds_variance", "variance of the time's estimate, s^2"
+    )
+    for row in rows:
+        labels = {"family": row.family, **host, **workload_labels(row.workload)}
+        for metric, name, value in (
+            (launches, f"{prefix}_launches_total", row.launches),
+            (launches_error, launches_error.name, row.launches_variance),
+            (seconds, f"{prefix}_seconds_total", row.time_s),
+            (seconds_error, seconds_error.name, row.time_variance_s2),
+        ):
+            if value is not None:
+                metric.add_sample(name, labels, value)
+    yield from (m for m in (launches, launches_error, seconds, seconds_error) if m.samples)
+
+
+class ReaderGuard:
+    """Lets readers alone in, by the user whose socket asks, under this machine's own names."""
+
+    def __init__(
+        self, inner: WSGIApplication, users: frozenset[int], owner: Owner = owner_of
+    ) -> None:
+        self._inner, self._users, self._owner = inner, users, owner
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        here = LOOPBACK, int(environ["SERVER_PORT"])
+        client = environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"])
+        named = environ.get("HTTP_HOST", "").partition(":")[0]
+        if named in _HOSTS and self._owner(client, here) in self._users:
+            return self._inner(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"These numbers are for the agent's own user, for root, and for its readers.\n"]
+
+
+def scrape_port(
+    port: int, users: frozenset[int], snapshot: Callable[[], HostSnapshot], hostname: str
+) -> HttpPort:
+    """Serve /metrics on loopback to these users. Raises OSError where the port is taken."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(HostCollector(snapshot, hostname))
+    return HttpPort(port, ReaderGuard(make_wsgi_app(registry), users))
+
+
+def users_of_scrape(names: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Give the ids of root, of this process and of named users, and the names nobody has here."""
+    known, missing = {0, os.geteuid()}, []
+    for name in names:
+        try:
+            known.add(pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            missing.append(name)
+    return frozenset(known), tuple(missing)
