@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport kernels collectors diagnosis edge_agent aggregator analytics simulator web pages pointillist
 SITE := .venv/site
 
-.PHONY: help setup tools bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
+.PHONY: help setup tools otel-collector bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
 .PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time bench-web gpu-libraries
@@ -21,6 +21,7 @@ help:
 	@echo "make setup         .venv with everything, by hash"
 	@echo "make tools         what tests and benches need of the system; as root it is installed"
 	@echo "make gpu-libraries NVIDIA's driver libraries, compiler and NCCL, into .tools, for tests; 340 MB"
+	@echo "make otel-collector  OpenTelemetry's collector, into .tools, for test-long; needs Go, minutes once"
 	@echo "make bpf           the BPF objects anew"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
@@ -28,7 +29,7 @@ help:
 	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
 	@echo "make test          the tests, in some six minutes on two cores"
 	@echo "make test-quick    those that need no broker and no program in the kernel"
-	@echo "make test-long     those that take longer: a cluster of three brokers"
+	@echo "make test-long     those that take longer: three brokers, OpenTelemetry's collector"
 	@echo "make lint          ruff, mypy, import-linter, buf, dashboards, mkdocs"
 	@echo "make figures       the figures that pages quote, from bench/results"
 	@echo "make format        ruff format and its safe fixes"
@@ -90,6 +91,10 @@ gpu-libraries:
 	@scripts/gpu_libraries.sh
 	@scripts/cuda_wheels.sh
 
+# OpenTelemetry's own collector, built of its Go modules into .tools/otelcol for long tests.
+otel-collector:
+	@scripts/otel_collector.sh
+
 test: $(STAMP) tools
 	@scripts/gpu_libraries.sh || [ $$? -eq 77 ]
 	@scripts/cuda_wheels.sh || [ $$? -eq 77 ]
@@ -101,6 +106,7 @@ test-quick: $(STAMP)
 
 # What a loaded machine cannot do in the time of an ordinary run.
 test-long: $(STAMP) tools java
+	@scripts/otel_collector.sh || [ $$? -eq 77 ]
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
 gpu-check:
