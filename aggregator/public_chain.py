@@ -17,7 +17,7 @@ from wire.topics import RELEASES, TOPICS, release_key
 
 from .directory import PinnedParties
 from .report_check import OwnReport, ReportVerdict
-from .transcript import Transcript
+from .transcript_check import Transcript
 
 MOST_RECORDS: Final = 2_000_000
 """Nearly four years of one release a minute."""

@@ -17,7 +17,7 @@ from wire.ids import NO_SIGNATURE
 from wire.rejection import ReportRejected
 
 from .directory import PinnedParties
-from .transcript import Link, Place, Transcript, TranscriptVerdict, verify_transcripts
+from .transcript_check import Link, Place, Transcript, TranscriptVerdict, verify_transcripts
 from .window_evidence import WindowEvidence
 
 

@@ -1,40 +1,31 @@
-"""The transcript: what both parties signed about every release, and whether the two agree.
+"""A party's transcript, from its state file or from an export: what it keeps about every release.
 
-Each party keeps the chain in its state file. `export_transcript` writes what the other side may
-see: releases, the random ids of the reports in each batch, and of suppressed windows the share,
-which is a sum of masks. No host's vector, no host id, no key; but where the evidence of a window
-was asked for, its batch and share: they name the hosts of that window to whoever gets the file.
+An export has what the other side may see: releases, the random ids of the reports in each batch,
+and of suppressed windows the share, which is a sum of masks. No host's vector, no host id, no key;
+but where the evidence of a window was asked for, its batch and share: they name the hosts of that
+window to whoever gets the file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from privacy.signing import verify
-from wire.batch import FIRST_PREV, SignedRelease
-from wire.ids import NO_SIGNATURE
+from wire.batch import SignedBatch, SignedRelease
+from wire.ids import SIGNATURE_BYTES
 
-from .directory import PinnedParties
 from .state_file import StateUnusable, open_read_only
-from .unreleased_shares import (
-    UnreleasedShare,
-    answered_shares,
-    compare_unreleased,
-    suppressed_shares,
-)
+from .transcript_check import HELPER, LEADER, Link, Place, Transcript, TranscriptRefused
+from .transcript_export import read_export
+from .unreleased_shares import UnreleasedShare
 from .window_evidence import WindowEvidence, accepted_ids, bitmap_of
 
-FORMAT: Final = "pointillist-transcript-1"
-MOST_EXPORT_BYTES: Final = 512 << 20
-"""A week of a minute's ids of 1,000 hosts is 350 MiB; with all of it in memory, a bound of it."""
 MOST_VALUE_BYTES: Final = 128 << 20
 """Of one value in a party's state: a batch of 2^20 hosts is 72 MiB."""
 
@@ -42,16 +33,6 @@ MOST_STEPS: Final = 500_000_000
 """Of SQLite's machine, to read a party's state; two million releases take less than a fifth."""
 
 _STEPS_AT_ONCE: Final = 1_000_000
-_NOT_AN_EXPORT: Final = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
-Place = tuple[str, int, int]
-"""Series, cohort and window start."""
 Windows = Callable[[str, int, int], bool]
 """Says of a place whether something is wanted of it."""
 
@@ -66,70 +47,6 @@ def every_window(_series: str, _cohort: int, _window: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One release as one party keeps it.
-
-    report_ids   16 B each, of the accepted hosts; None once the batch's body is a week old
-    evidence     batch and share; None where they were not asked for, or are a week old
-    """
-
-    series: str
-    cohort: int
-    window: int
-    release: SignedRelease
-    batch_hash: bytes
-    share_hash: bytes
-    report_ids: frozenset[bytes] | None
-    evidence: WindowEvidence | None = None
-
-    @property
-    def place(self) -> Place:
-        """Where it stands."""
-        return self.series, self.cohort, self.window
-
-
-@dataclass(frozen=True, slots=True)
-class Transcript:
-    """All chains of one party.
-
-    unreleased   answered batches without a release; the Leader's, for a week
-    suppressed   windows that were settled without a release, and why: the Leader's word, unsigned
-    """
-
-    party: str
-    links: tuple[Link, ...]
-    unreleased: tuple[UnreleasedShare, ...] = ()
-    suppressed: Mapping[Place, str] = field(default_factory=lambda: MappingProxyType({}))
-
-    def contains(self, report_id: bytes) -> Link | None:
-        """The release that a report went into, as far as bodies are still kept."""
-        for link in self.links:
-            if link.report_ids is not None and report_id in link.report_ids:
-                return link
-        return None
-
-    def links_of(self, place: Place) -> list[Link]:
-        """The releases of one window; one, but where a task changed its version in it."""
-        return [link for link in self.links if link.place == place]
-
-
-@dataclass(slots=True)
-class TranscriptVerdict:
-    """What `verify_transcripts` found; sound when `problems` is empty."""
-
-    releases: int = 0
-    chains: int = 0
-    unsigned: int = 0
-    unreleased: int = 0
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def sound(self) -> bool:
-        """Whether both chains agree."""
-        return not self.problems
-
-
 def read_transcript(
     path: Path, *, evidence_of: Windows = no_window, ids_of: Windows = every_window
 ) -> Transcript:
@@ -142,7 +59,10 @@ def read_transcript(
     with path.open("rb") as file:
         head = file.read(16)
     if not head.startswith(b"SQLite format 3"):
-        return _from_export(path)
+        try:
+            return read_export(path)
+        except TranscriptRefused as error:
+            raise StateUnusable(f"{path}: {error}") from error
     try:
         return _from_state(path, evidence_of, ids_of)
     except (sqlite3.Error, TypeError, ValueError, KeyError, AttributeError, struct.error) as error:
@@ -169,11 +89,11 @@ def _from_state(path: Path, evidence_of: Windows, ids_of: Windows) -> Transcript
         names = _stored_tables(connection)
         if "windows" in names:
             links = tuple(_leader_links(connection, evidence_of, ids_of))
-            shares = tuple(suppressed_shares(connection))
-            return Transcript("leader", links, shares, _suppressed(connection))
+            shares = tuple(_suppressed_shares(connection))
+            return Transcript(LEADER, links, shares, _suppressed(connection))
         if names >= {"chain", "answers"}:
             links = tuple(_helper_links(connection, evidence_of, ids_of))
-            return Transcript("helper", links, tuple(answered_shares(connection)))
+            return Transcript(HELPER, links, tuple(_answered_shares(connection)))
     raise StateUnusable(f"{path}: expected the state of a Leader or Helper, got another file")
 
 
@@ -259,147 +179,26 @@ def _helper_links(
         yield Link(*place, release, batch_hash, share_hash, ids, evidence)
 
 
-def export_transcript(transcript: Transcript, path: Path) -> None:
-    """Write a transcript for the other party or a host to check."""
-    body = {
-        "format": FORMAT,
-        "party": transcript.party,
-        "links": [_exported(link) for link in transcript.links],
-        "unreleased": [answered.record() for answered in transcript.unreleased],
-        "suppressed": [[*place, reason] for place, reason in transcript.suppressed.items()],
-    }
-    path.write_text(json.dumps(body, indent=1) + "\n")
-
-
-def _exported(link: Link) -> dict[str, Any]:
-    ids = link.report_ids
-    return {
-        "series": link.series,
-        "cohort": link.cohort,
-        "window": link.window,
-        "release": link.release.encode().hex(),
-        "batch_hash": link.batch_hash.hex(),
-        "share_hash": link.share_hash.hex(),
-        "report_ids": None if ids is None else sorted(report_id.hex() for report_id in ids),
-    } | ({} if link.evidence is None else {"evidence": link.evidence.export()})
-
-
-def _from_export(path: Path) -> Transcript:
-    size = path.stat().st_size
-    if size > MOST_EXPORT_BYTES:
-        raise StateUnusable(f"{path}: expected at most {MOST_EXPORT_BYTES} bytes, got {size}")
-    try:
-        body = json.loads(path.read_text())
-        if body["format"] != FORMAT:
-            raise ValueError(f"format {body['format']!r}")
-        links = tuple(_link(raw) for raw in body["links"])
-        suppressed = {
-            (str(series), int(cohort), int(window)): str(reason)
-            for series, cohort, window, reason in body.get("suppressed", ())
-        }
-        unreleased = tuple(UnreleasedShare.of_record(raw) for raw in body.get("unreleased", []))
-        return Transcript(str(body["party"]), links, unreleased, suppressed)
-    except _NOT_AN_EXPORT as error:
-        found = str(error) or type(error).__name__
-        raise StateUnusable(f"{path}: expected a transcript, got: {found}") from error
-
-
-def _link(raw: dict[str, Any]) -> Link:
-    ids, evidence = raw["report_ids"], raw.get("evidence")
-    return Link(
-        str(raw["series"]),
-        int(raw["cohort"]),
-        int(raw["window"]),
-        SignedRelease.decode(bytes.fromhex(raw["release"])),
-        bytes.fromhex(raw["batch_hash"]),
-        bytes.fromhex(raw["share_hash"]),
-        None if ids is None else frozenset(bytes.fromhex(text) for text in ids),
-        None if evidence is None else WindowEvidence.of_export(evidence),
+def _suppressed_shares(connection: sqlite3.Connection) -> Iterable[UnreleasedShare]:
+    """Windows that a Leader suppressed for what their sum was."""
+    rows = connection.execute(
+        "SELECT series, cohort, window, reason, batch, share FROM windows WHERE share <> x'' "
+        "AND batch IS NOT NULL AND state = 'suppressed' ORDER BY series, cohort, window"
     )
+    for series, cohort, window, reason, batch, share in rows:
+        batch_hash = SignedBatch.decode(batch).batch.hash()
+        share_hash = hashlib.sha256(share[:-SIGNATURE_BYTES]).digest()
+        yield UnreleasedShare(series, cohort, window, reason, batch_hash, share_hash, share)
 
 
-def verify_transcripts(
-    leader: Transcript, helper: Transcript, parties: PinnedParties
-) -> TranscriptVerdict:
-    """Check both chains and that they are one.
-
-    A release that the Helper has not signed yet is counted, and is no problem at a chain's end.
-    """
-    verdict = TranscriptVerdict()
-    theirs = _by_chain(helper)
-    ours = _by_chain(leader)
-    verdict.chains = len(ours)
-    for name, links in ours.items():
-        _check_chain("leader", name, links, parties, verdict)
-        _compare(name, links, theirs.get(name, []), verdict)
-        verdict.releases += len(links)
-    for name, links in theirs.items():
-        _check_chain("helper", name, links, parties, verdict)
-        if name not in ours:
-            verdict.problems.append(f"{name}: the Helper has a chain that the Leader lacks")
-    verdict.unreleased = len(leader.unreleased)
-    verdict.problems += compare_unreleased(leader.unreleased, helper.unreleased, parties.helper_pk)
-    return verdict
-
-
-def _by_chain(transcript: Transcript) -> dict[str, list[Link]]:
-    chains: dict[str, list[Link]] = {}
-    for link in transcript.links:
-        chains.setdefault(f"{link.series}/{link.cohort}", []).append(link)
-    for links in chains.values():
-        links.sort(key=lambda link: link.window)
-    return chains
-
-
-def _check_chain(
-    party: str, name: str, links: list[Link], parties: PinnedParties, verdict: TranscriptVerdict
-) -> None:
-    prev = FIRST_PREV
-    for link in links:
-        where = f"{name} window {link.window} ({party})"
-        release, signed = link.release.release, link.release
-        if release.prev != prev:
-            verdict.problems.append(f"{where}: the chain is broken")
-        if (release.batch_hash, release.share_hash) != (link.batch_hash, link.share_hash):
-            verdict.problems.append(f"{where}: the release names another batch or share")
-        if not verify(parties.leader_pk, release.unsigned(), signed.sig_leader):
-            verdict.problems.append(f"{where}: the Leader's signature does not hold")
-        if signed.sig_helper == NO_SIGNATURE and party == "leader":
-            verdict.unsigned += 1
-        elif not verify(parties.helper_pk, release.unsigned(), signed.sig_helper):
-            verdict.problems.append(f"{where}: the Helper's signature does not hold")
-        prev = release.hash()
-
-
-def _compare(name: str, ours: list[Link], theirs: list[Link], verdict: TranscriptVerdict) -> None:
-    kept = {link.window: link for link in theirs}
-    for link in ours:
-        other = kept.pop(link.window, None)
-        where = f"{name} window {link.window}"
-        if other is None:
-            if link.release.sig_helper != NO_SIGNATURE:
-                verdict.problems.append(f"{where}: the Helper has no such release")
-        elif other.release.release != link.release.release:
-            verdict.problems.append(f"{where}: the two parties signed different releases")
-        elif None not in (other.report_ids, link.report_ids) and (
-            other.report_ids != link.report_ids
-        ):
-            verdict.problems.append(f"{where}: the two parties name different reports")
-    for window in kept:
-        verdict.problems.append(f"{name} window {window}: the Leader has no such release")
-
-
-def find_report(transcripts: Iterable[Transcript], report_id: bytes) -> dict[str, Link | None]:
-    """In which release of each party a report is."""
-    return {transcript.party: transcript.contains(report_id) for transcript in transcripts}
-
-
-__all__ = [
-    "Link",
-    "Transcript",
-    "TranscriptVerdict",
-    "export_transcript",
-    "find_report",
-    "read_transcript",
-    "verify_transcripts",
-]
+def _answered_shares(connection: sqlite3.Connection) -> Iterable[UnreleasedShare]:
+    """Batches that a Helper answered and was asked to sign no release of."""
+    rows = connection.execute(
+        "SELECT answers.series, answers.cohort, answers.window, batch_hash, share_hash "
+        "FROM answers LEFT JOIN chain ON answers.series = chain.series "
+        "AND answers.cohort = chain.cohort AND answers.window = chain.window "
+        "WHERE entry IS NULL AND share_hash IS NOT NULL "
+        "ORDER BY answers.series, answers.cohort, answers.window"
+    )
+    for series, cohort, window, batch_hash, share_hash in rows:
+        yield UnreleasedShare(series, cohort, window, "", batch_hash, share_hash)

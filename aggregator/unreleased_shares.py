@@ -7,13 +7,11 @@ otherwise, and a Leader cannot make up what it was given.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from privacy.signing import verify
-from wire.batch import SignedBatch
 from wire.ids import SIGNATURE_BYTES
 from wire.labels import SHARE
 
@@ -68,39 +66,13 @@ class UnreleasedShare:
         )
 
 
-def suppressed_shares(connection: sqlite3.Connection) -> Iterable[UnreleasedShare]:
-    """Windows that a Leader suppressed for what their sum was."""
-    rows = connection.execute(
-        "SELECT series, cohort, window, reason, batch, share FROM windows WHERE share <> x'' "
-        "AND batch IS NOT NULL AND state = 'suppressed' ORDER BY series, cohort, window"
-    )
-    for series, cohort, window, reason, batch, share in rows:
-        batch_hash = SignedBatch.decode(batch).batch.hash()
-        share_hash = hashlib.sha256(share[:-SIGNATURE_BYTES]).digest()
-        yield UnreleasedShare(series, cohort, window, reason, batch_hash, share_hash, share)
-
-
-def answered_shares(connection: sqlite3.Connection) -> Iterable[UnreleasedShare]:
-    """Batches that a Helper answered and was asked to sign no release of."""
-    rows = connection.execute(
-        "SELECT answers.series, answers.cohort, answers.window, batch_hash, share_hash "
-        "FROM answers LEFT JOIN chain ON answers.series = chain.series "
-        "AND answers.cohort = chain.cohort AND answers.window = chain.window "
-        "WHERE entry IS NULL AND share_hash IS NOT NULL "
-        "ORDER BY answers.series, answers.cohort, answers.window"
-    )
-    for series, cohort, window, batch_hash, share_hash in rows:
-        yield UnreleasedShare(series, cohort, window, "", batch_hash, share_hash)
-
-
 def compare_unreleased(
     leader: Sequence[UnreleasedShare], helper: Sequence[UnreleasedShare], helper_pk: bytes
-) -> Iterable[str]:
+) -> Iterable[tuple[UnreleasedShare, str]]:
     """Say where a share under which the Leader suppressed a window is not the Helper's own."""
     kept = {answered.batch_hash: answered.share_hash for answered in helper}
     for suppressed in leader:
-        where = f"{suppressed.series}/{suppressed.cohort} window {suppressed.window}"
         if not suppressed.holds(helper_pk):
-            yield f"{where}: the Helper did not sign the suppressed share"
+            yield suppressed, "the Helper did not sign the suppressed share"
         elif kept.get(suppressed.batch_hash) != suppressed.share_hash:
-            yield f"{where}: the Helper signed another share than it keeps"
+            yield suppressed, "the Helper signed another share than it keeps"

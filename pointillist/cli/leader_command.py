@@ -111,7 +111,8 @@ def verify(
     """
     from aggregator.directory import PinnedParties
     from aggregator.state_file import StateUnusable
-    from aggregator.transcript import find_report, read_transcript, verify_transcripts
+    from aggregator.transcript import read_transcript
+    from aggregator.transcript_check import find_report, verify_transcripts
     from wire.rejection import ReportRejected
 
     parties = PinnedParties(public_key(leader), public_key(helper))
@@ -156,7 +157,8 @@ def export(
     proves with them that it is in a release. They name every host that took part in the window.
     """
     from aggregator.state_file import StateUnusable
-    from aggregator.transcript import export_transcript, read_transcript
+    from aggregator.transcript import read_transcript
+    from aggregator.transcript_export import export_transcript
     from wire.rejection import ReportRejected
 
     need_file(

@@ -12,7 +12,8 @@ from .output import ExitCode, refused, reported
 if TYPE_CHECKING:
     from aggregator.directory import PinnedParties
     from aggregator.report_check import Chains, OwnReport, ReportVerdict
-    from aggregator.transcript import Transcript, Windows
+    from aggregator.transcript import Windows
+    from aggregator.transcript_check import Transcript
     from edge_agent.config import AgentConfig
     from edge_agent.local.sent_view import SentReport
     from wire.task import Task

@@ -12,7 +12,9 @@ from typing import Any
 
 from aggregator.directory import PinnedParties
 from aggregator.ratios import BELOW_NOISE_ERRORS
-from aggregator.transcript import Transcript, export_transcript, read_transcript, verify_transcripts
+from aggregator.transcript import read_transcript
+from aggregator.transcript_check import Transcript, verify_transcripts
+from aggregator.transcript_export import export_transcript
 from pointillist.run_terminal import Struck
 from simulator.cell_view import CellView, ranked
 from simulator.outcome import TOTAL, SectionCoverage, coverage_rows

@@ -11,7 +11,9 @@ import pytest
 
 from aggregator.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
 from aggregator.possible_sums import SumRules
-from aggregator.transcript import export_transcript, read_transcript, verify_transcripts
+from aggregator.transcript import read_transcript
+from aggregator.transcript_check import verify_transcripts
+from aggregator.transcript_export import export_transcript
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.transcript import read_transcript, verify_transcripts
+from aggregator.transcript import read_transcript
+from aggregator.transcript_check import verify_transcripts
 from tests.process_kit import ProcessFleet, wait_for
 from tests.protocol_kit import (
     SERIES,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.log_watch import RESEND_S
-from aggregator.transcript import find_report, read_transcript, verify_transcripts
+from aggregator.transcript import read_transcript
+from aggregator.transcript_check import find_report, verify_transcripts
 from privacy.noise_table import SeededSampler
 from tests.protocol_kit import (
     T0,

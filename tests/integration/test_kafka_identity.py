@@ -11,7 +11,8 @@ import pytest
 
 from aggregator.events import EpochsArrived, ReportsArrived
 from aggregator.log_watch import RESEND_S
-from aggregator.transcript import read_transcript, verify_transcripts
+from aggregator.transcript import read_transcript
+from aggregator.transcript_check import verify_transcripts
 from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.integration.test_end_to_end_exact import RecordingSampler, sealed, truth_of
 from tests.kafka_kit import fresh_prefix, plain_settings

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from aggregator.state_file import StateUnusable
-from aggregator.transcript import export_transcript, read_transcript, verify_transcripts
+from aggregator.transcript import read_transcript
+from aggregator.transcript_check import verify_transcripts
+from aggregator.transcript_export import export_transcript
 from tests.protocol_kit import T0, WINDOW_S, Fleet, build_world, honest_reports, open_epochs
 
 WORLD = build_world(9)
