@@ -134,8 +134,8 @@ def verify_transcripts(
     A release that the Helper has not signed yet is counted, and is no problem at a chain's end.
     """
     verdict = TranscriptVerdict(unreleased=len(leader.unreleased))
-    links = (sorted(side.links, key=lambda link: link.place) for side in (leader, helper))
-    windows = checked_windows(*links, parties)
+    ours, theirs = (sorted(side.links, key=lambda link: link.place) for side in (leader, helper))
+    windows = checked_windows(ours, theirs, parties)
     for (series, cohort), chain in groupby(windows, key=lambda window: window.link.place[:2]):
         releases = 0
         for window in chain:

@@ -153,7 +153,7 @@ def _built(events: Events, event: str, value: Any, depth: int) -> Any:
     if not depth:
         raise ValueError(f"lists or objects more than {_DEPTH} deep")
     if event == "start_array":
-        items = []
+        items: list[Any] = []
         for event, value in events:  # noqa: PLR1704  (the same pair, the next one)
             if event == "end_array":
                 return items
@@ -163,7 +163,8 @@ def _built(events: Events, event: str, value: Any, depth: int) -> Any:
         for event, name in events:
             if event == "end_map":
                 return fields
-            fields[name] = _built(events, *next(events, _END), depth - 1)
+            event, value = next(events, _END)  # noqa: PLW2901
+            fields[name] = _built(events, event, value, depth - 1)
     raise ValueError(f"an element of more than {MOST_PARTS} parts")
 
 

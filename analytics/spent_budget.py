@@ -32,12 +32,16 @@ class SeriesTask:
 
     weight      of all its sections, 0 .. 1 of the budget of any 168 hours
     windows     most of its windows that 168 hours touch: so many the weight is for
+    n_min       fewest hosts of a release
+    min_operators   fewest operators that they are of; 0: no such rule
     """
 
     series: str
     window_s: int
     weight: float
     windows: int
+    n_min: int
+    min_operators: int
 
 
 def tasks_in(folder: Path) -> list[SeriesTask]:
@@ -61,7 +65,7 @@ def series_task(task: Task) -> SeriesTask:
     """Take from a task what it asks of the budget."""
     weight = sum(section.weight_millionths for section in task.sections) / MILLION
     windows = windows_touched(task.window_s, task.windows)
-    return SeriesTask(task.series, task.window_s, weight, windows)
+    return SeriesTask(task.series, task.window_s, weight, windows, task.n_min, task.min_operators)
 
 
 def budget(outcomes: Sequence[pd.DataFrame], tasks: Sequence[SeriesTask] = ()) -> pd.DataFrame:

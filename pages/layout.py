@@ -42,6 +42,7 @@ class Panel:
     files     what it can be loaded as: text and address
     unfolded  the table is what one looks at, not the drawing's numbers
     more      what is said below a table that was cut off
+    action    a button: its text, and the address that it asks for
     """
 
     name: str
@@ -54,6 +55,7 @@ class Panel:
     files: Sequence[tuple[str, str]] = ()
     unfolded: bool = False
     more: str = ""
+    action: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tests.unit.release_kit import CATALOGUE, GPUS, make_task, noise, true_steps
 from web.access_tokens import new_token, read_tokens, write_tokens
 from web.page_shape import Role
 from web.query_record import QueryRecord
+from web.signed_chains import TranscriptFiles
 from web.store_watch import StoreWatch
 from web.viewers import SeriesOwners
 from web.web_server import guarded
@@ -78,6 +79,8 @@ def client(
     token_file: Path | None = None,
     record_file: Path | None = None,
     owners: SeriesOwners | None = None,
+    transcripts: TranscriptFiles | None = None,
+    task_dir: Path | None = None,
 ) -> Iterator[TestClient]:
     """Ask the application of a store as a browser at this machine does."""
     settings = WebSettings(
@@ -86,8 +89,10 @@ def client(
         token_file=token_file,
         record_file=record_file,
         owners=owners or SeriesOwners(),
+        transcripts=transcripts,
+        task_dir=task_dir,
     )
-    watch = StoreWatch(store, settings.rollups)
+    watch = StoreWatch(store, settings.rollups, tasks=settings.tasks())
     record = QueryRecord(record_file)
     try:
         yield TestClient(

@@ -65,7 +65,7 @@ class PageAnswer(BaseModel):
     views: dict[str, str]
 
 
-_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     401: {"model": Problem, "description": "no token that is in force"},
     403: {"model": Problem, "description": "not for this role"},
     422: {"model": Problem, "description": "a parameter is unknown or out of its range"},
@@ -109,7 +109,7 @@ def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
         kept = "public, max-age=31536000, immutable"
         return _answer(request, packed, ASSETS[name], kept)
 
-    @app.get(f"{_API}/store", summary="How the store stands", responses=_PROBLEMS)
+    @app.get(f"{_API}/store", summary="How the store stands", responses=PROBLEMS)
     def store(request: Request) -> StoreAnswer:
         standing = answers.watch.standing()
         visible = answers.visible(standing, _viewer(request))
@@ -127,7 +127,7 @@ def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
         packed = PackedAnswer.of(answer.model_dump_json().encode())
         return _answer(request, packed, "application/json")  # type: ignore[return-value]
 
-    @app.get(f"{_API}/pages", summary="Pages and their views", responses=_PROBLEMS)
+    @app.get(f"{_API}/pages", summary="Pages and their views", responses=PROBLEMS)
     def pages(request: Request) -> list[PageAnswer]:
         role = _viewer(request).role
         return [
@@ -172,7 +172,7 @@ def _add_view(app: FastAPI, answers: PageAnswers, page: Page, view: View, kind: 
         if kind == "json"
         else {"response_class": Response, "responses": {200: {"content": {media_type: {}}}}}
     )
-    responses = {**_PROBLEMS, **described.pop("responses", {})}
+    responses = {**PROBLEMS, **described.pop("responses", {})}
     app.get(
         f"{_API}/pages/{page.name}/{view.name}{ending}",
         summary=f"{page.title}: {view.title}" + ("" if kind == "json" else f", as {kind}"),

@@ -192,7 +192,9 @@ class PageAnswers:
             title=page.title,
             question=page.question,
             links=links(self.pages, viewer, state, page.name),
-            panels=[] if reading is None else [_panel(page, v, state, reading) for v in page.views],
+            panels=[]
+            if reading is None
+            else [replace(_panel(page, v, state, reading), action=v.action) for v in page.views],
             notices=notices(standing),
             controls=[] if reading is None else list(_controls(page, state, reading)),
             hidden=[(name, value) for name, value in state.written().items() if name not in shown],

@@ -68,6 +68,7 @@ class View:
     chart      the drawing; without one the table is shown at once
     note       how it was made, shown where a number is pointed at
     empty      what is said where the frame has no row
+    action     a button below it on the page: its text, and the address that it asks for
     """
 
     name: str
@@ -78,6 +79,7 @@ class View:
     chart: Callable[[pd.DataFrame], Markup] | None = None
     note: Callable[[pd.DataFrame], str] | None = None
     empty: str = "Nothing was released for this yet."
+    action: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

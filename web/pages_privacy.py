@@ -1,17 +1,22 @@
-"""Privacy: what was spent, what was kept back and why, in plain words."""
+"""Privacy: what was spent and kept back, of which cohorts, who learns what, and what is signed."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Final
 
 import pandas as pd
 
+from pages.threat_words import THREATS, THREATS_IN_SHORT
 from pages.wording import counted
 from wire.rejection import Reason
 
+from .cohort_view import COHORTS
 from .page_shape import EVERYBODY, SPAN_CHOICE, FrameColumn, Page, View
 from .page_state import PageState
 from .store_reading import StoreReading
+
+TRANSCRIPT_ADDRESS: Final = "/privacy/transcript"
 
 WHY: Final[dict[str, str]] = {
     Reason.N_MIN: "too few hosts for the noise that was promised",
@@ -42,6 +47,18 @@ def endings(reading: StoreReading, state: PageState) -> pd.DataFrame:
     return rows.assign(hosts=(rows["hosts"] / rows["windows"]).round().astype("Int64"))
 
 
+def threats(_: StoreReading, __: PageState) -> pd.DataFrame:
+    """Return who learns what, whatever the store holds."""
+    return pd.DataFrame([asdict(party) for party in THREATS])
+
+
+def signed(reading: StoreReading, state: PageState) -> pd.DataFrame:
+    """Return what the transcripts have to hold: released windows by series, over the span."""
+    found = reading.ends(state)
+    rows = found[found["outcome"] == "released"].groupby("series", as_index=False)
+    return rows.agg(windows=("windows", "sum"), newest=("until", "max"))
+
+
 def why(reason: str) -> str:
     """Say why a window has no release."""
     return WHY.get(reason, reason)
@@ -63,6 +80,14 @@ def _ending_words(frame: pd.DataFrame) -> str:
     return f"{counted(kept, 'window')} of {total:,} were kept back, each with its reason."
 
 
+def _signed_words(_: pd.DataFrame) -> str:
+    return (
+        "Leader and Helper each keep a chain of all releases, in which each names the one before, "
+        "and both sign it. Where the two transcripts agree, both stand for the same releases: none "
+        "was made twice, changed or taken back unseen."
+    )
+
+
 _BUDGET: Final = (
     FrameColumn("series", "Series", "task series"),
     FrameColumn("domain", "For", "whom the task serves"),
@@ -81,6 +106,17 @@ _ENDINGS: Final = (
     FrameColumn("hosts", "Hosts", "that reported, mean", number=True),
     FrameColumn("newest", "Newest", "end of the newest, UTC"),
 )
+_THREATS: Final = (
+    FrameColumn("who", "Who", "a party, or whoever looks"),
+    FrameColumn("learns", "Learns", "what it gets to know"),
+    FrameColumn("hidden", "Does not learn", "what stays hidden from it"),
+    FrameColumn("worst", "Can do at its worst", "where it does not behave"),
+)
+_SIGNED: Final = (
+    FrameColumn("series", "Series", "task series"),
+    FrameColumn("windows", "Released", "windows over the span", number=True),
+    FrameColumn("newest", "Newest", "end of the newest, UTC"),
+)
 
 PAGE: Final = Page(
     "privacy",
@@ -94,6 +130,15 @@ PAGE: Final = Page(
         View(
             "windows", "How windows ended", endings, _ENDINGS,
             _ending_words,
+        ),
+        COHORTS,
+        View(
+            "threats", "Who learns what", threats, _THREATS,
+            lambda _: THREATS_IN_SHORT,
+        ),
+        View(
+            "transcript", "Signed by both", signed, _SIGNED,
+            _signed_words, action=("Verify the transcript", TRANSCRIPT_ADDRESS),
         ),
     ),
     (SPAN_CHOICE,),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -25,6 +25,7 @@ from aggregator import simulated_mark
 from aggregator.releases import QueryRefused
 from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
+from analytics.spent_budget import SeriesTask
 from pages.scale import length_said, moment_said
 from wire.task import DEMO_DOMAIN
 
@@ -109,10 +110,18 @@ class StoreWatch:
 
     rollups   folder of the roll-ups: the store itself is never written
     now       the clock, unix seconds
+    tasks     what series ask of the budget, as far as that is known
     """
 
-    def __init__(self, folder: Path, rollups: Path, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rollups: Path,
+        now: Callable[[], float] = time.time,
+        tasks: Sequence[SeriesTask] = (),
+    ) -> None:
         self.folder = folder
+        self.tasks = tasks
         self._rollups = rollups
         self._now = now
         self._lock = Lock()
@@ -143,7 +152,7 @@ class StoreWatch:
         """
         if self._source is None:
             raise FileNotFoundError(f"no folder of releases at {self.folder}")
-        return FleetReleases(self._source)
+        return FleetReleases(self._source, tasks=self.tasks)
 
     def follow(self) -> None:
         """Look by a thread of its own from now on, so that nobody who asks waits for it."""

@@ -10,8 +10,6 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from analytics.spent_budget import tasks_in
-
 from .access_tokens import TokenBook
 from .application import application
 from .guard import Guard, GuardRules
@@ -21,6 +19,9 @@ from .query_record import QueryRecord
 from .rate_limit import RateLimit
 from .release_gauges import ReleaseGauges, add_metrics
 from .store_watch import StoreWatch
+from .transcript_answers import TranscriptAnswers
+from .transcript_checker import TranscriptChecker
+from .transcript_page import add_transcript
 from .web_settings import WebSettings
 
 _TOKEN_PER_S, _TOKEN_BURST = 10.0, 60
@@ -48,9 +49,10 @@ def guarded(
         RateLimit(_FAILURES_PER_S, _FAILURE_BURST, time.monotonic),
         tls=settings.tls,
     )
-    app = application(PageAnswers(watch, settings.owners, PAGES, patience_s))
-    tasks = () if settings.task_dir is None else tasks_in(settings.task_dir)
-    add_metrics(app, ReleaseGauges(watch, settings.owners, tasks))
+    answers = PageAnswers(watch, settings.owners, PAGES, patience_s)
+    app = application(answers)
+    add_metrics(app, ReleaseGauges(watch, settings.owners, watch.tasks))
+    add_transcript(app, TranscriptAnswers(answers, TranscriptChecker(settings.transcripts)))
     return Guard(app, rules)
 
 
@@ -61,7 +63,7 @@ def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:
     """
     settings.check(time.time())
     record = QueryRecord(settings.record_file)
-    watch = StoreWatch(settings.store, settings.rollups)
+    watch = StoreWatch(settings.store, settings.rollups, tasks=settings.tasks())
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.create_server((settings.host, settings.port), family=family, backlog=512) as taken:
         port = taken.getsockname()[1]

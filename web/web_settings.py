@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from analytics.spent_budget import SeriesTask, tasks_in
+
 from .access_tokens import read_tokens
+from .signed_chains import TranscriptFiles
 from .viewers import SeriesOwners
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -30,6 +33,7 @@ class WebSettings:
     token_file  None: no login
     record_file who asked what and when; None: nothing is recorded
     task_dir    signed tasks, for what series spend of the budget; None: that is not said
+    transcripts what both parties exported, to be verified; None: that is not said
     """
 
     store: Path
@@ -43,6 +47,14 @@ class WebSettings:
     record_file: Path | None = None
     task_dir: Path | None = None
     owners: SeriesOwners = field(default_factory=SeriesOwners)
+    transcripts: TranscriptFiles | None = None
+
+    def tasks(self) -> list[SeriesTask]:
+        """Read what series ask of the budget, as far as that was said.
+
+        Raises      FileNotFoundError, ReportRejected
+        """
+        return [] if self.task_dir is None else tasks_in(self.task_dir)
 
     @property
     def tls(self) -> bool:

@@ -15,9 +15,11 @@ import typer
 
 from .browser import needs_web, open_page, started
 from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
+from .party import public_key
 from .query import ReleasesFolder, default_folder
 
 if TYPE_CHECKING:
+    from web.signed_chains import TranscriptFiles
     from web.viewers import SeriesOwners
 
 _HELP = """Look at the released numbers in a browser.
@@ -42,6 +44,9 @@ pointillist web token --name acme-1 --role operator --operator acme --expires 90
 
 pointillist web --store DIR --listen 0.0.0.0:8443 --name fleet.example.org --cert-file web.pem \
 --key-file web.key
+
+pointillist web --leader-transcript leader.json --helper-transcript helper.json \
+--leader 00aa... --helper 11bb...   the Privacy page has a button that verifies them
 
 curl -s http://127.0.0.1:8765/api/v1/pages | jq .   what there is; /api/v1/openapi.json describes it
 """
@@ -104,6 +109,15 @@ def web(
         Path | None,
         typer.Option(help="Folder of signed tasks; /metrics then has what is spent of the budget."),
     ] = None,
+    leader_transcript: Annotated[
+        Path | None,
+        typer.Option(help="What the Leader exported: the Privacy page then verifies releases."),
+    ] = None,
+    helper_transcript: Annotated[Path | None, typer.Option(help="What the Helper did.")] = None,
+    leader: Annotated[
+        str | None, typer.Option(help="The Leader's identity key, hex, for its signatures.")
+    ] = None,
+    helper: Annotated[str | None, typer.Option(help="The Helper's, hex.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -123,12 +137,29 @@ def web(
             record_file=record or _data_file("queries.jsonl"),
             task_dir=tasks,
             owners=series_owners(fleet_series or [], operator_series or []),
+            transcripts=_transcripts(leader_transcript, helper_transcript, leader, helper),
         )  # fmt: skip
         if login or not settings.loopback:
             from dataclasses import replace
 
             settings = replace(settings, token_file=token_file or _data_file("tokens.json"))
         serve(settings, lambda address: _started(address, settings.store, open_, json))
+
+
+def _transcripts(
+    leader_file: Path | None, helper_file: Path | None, leader: str | None, helper: str | None
+) -> TranscriptFiles | None:
+    """Read where both transcripts are, and whose signatures they bear. Raises CommandError."""
+    from aggregator.directory import PinnedParties
+    from web.signed_chains import TranscriptFiles
+
+    if leader_file is None and helper_file is None and leader is None and helper is None:
+        return None
+    if leader_file is None or helper_file is None or leader is None or helper is None:
+        named = "--leader-transcript, --helper-transcript, --leader and --helper"
+        raise usage_error(f"transcripts: expected {named} together, got some of them")
+    parties = PinnedParties(public_key(leader), public_key(helper))
+    return TranscriptFiles(leader_file.resolve(), helper_file.resolve(), parties)
 
 
 def cached_rollups(folder: Path) -> Path:

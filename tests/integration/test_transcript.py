@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import struct
 from collections.abc import Callable
@@ -15,40 +14,18 @@ import pytest
 from aggregator.state_file import StateUnusable
 from aggregator.transcript import read_transcript
 from aggregator.transcript_check import verify_transcripts
-from aggregator.transcript_export import export_transcript
-from tests.protocol_kit import T0, WINDOW_S, Fleet, build_world, honest_reports, open_epochs
-
-WORLD = build_world(9)
+from tests.transcript_kit import WORLD, alter, flip, sign_and_export
 
 
 @pytest.fixture
 def exported(tmp_path: Path) -> tuple[Path, Path]:
-    fleet = Fleet(WORLD, tmp_path)
-    fleet.send_epochs(open_epochs(WORLD))
-    for number in range(3):
-        window = T0 + number * WINDOW_S
-        fleet.send(honest_reports(WORLD, window=window), window + WINDOW_S + 1)
-        fleet.close_window(window)
-    fleet.state.close()
-    paths = (tmp_path / "leader.json", tmp_path / "helper.json")
-    for path in paths:
-        export_transcript(read_transcript(path.with_suffix(".sqlite")), path)
-    return paths
+    files = sign_and_export(tmp_path)
+    return files.leader, files.helper
 
 
 def problems(leader: Path, helper: Path) -> list[str]:
     both = read_transcript(leader), read_transcript(helper)
     return verify_transcripts(both[0], both[1], WORLD.parties).problems
-
-
-def alter(path: Path, change: Callable[[list[Any]], object]) -> None:
-    body = json.loads(path.read_text())
-    change(body["links"])
-    path.write_text(json.dumps(body))
-
-
-def flip(text: str, at: int) -> str:
-    return text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :]
 
 
 def test_kept_transcripts_agree(exported: tuple[Path, Path]) -> None:

@@ -1,0 +1,193 @@
+"""What both parties signed, from their exported transcripts: checked in a process of its own.
+
+The files are as long as whoever exported them made them: they are read window by window, in a
+process that can be ended, so pages go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+from aggregator.directory import PinnedParties
+from aggregator.transcript_check import (
+    HELPER,
+    LEADER,
+    CheckedWindow,
+    Link,
+    TranscriptRefused,
+    checked_windows,
+)
+from aggregator.transcript_export import LINKS, MOST_EXPORT_BYTES, UNRELEASED, export_parts
+from aggregator.unreleased_shares import UnreleasedShare, compare_unreleased
+
+MOST_TEXT_BYTES: Final = 16 << 20
+"""Of one text: the batch of 110,000 hosts, in hex."""
+MOST_CHAINS: Final = 10_000
+MOST_SHARE_BYTES: Final = 64 << 20
+"""Of answered batches without a release together: thousands of a week."""
+MOST_PROBLEMS: Final = 50
+"""That are kept of a chain; the rest is counted."""
+LIMIT_S: Final = 120.0
+_NICENESS: Final = 10
+_UNKNOWN: Final = -1
+
+ChainName = tuple[str, int]
+"""Series and cohort."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptFiles:
+    """Both parties' exports, and the keys that they are held to."""
+
+    leader: Path
+    helper: Path
+    parties: PinnedParties
+
+
+@dataclass(slots=True)
+class SignedChain:
+    """One chain of releases, as both transcripts have it.
+
+    windows    starts of the windows whose release both signed and say the same of, unix seconds
+    hosts      accepted hosts of each; -1 where neither says it any more
+    waiting    starts of windows that the Leader alone has signed so far
+    last_s     the newest window of either party
+    head       hash of the Leader's newest release
+    problems   what does not hold, in sentences; `more` beyond those that are kept
+    """
+
+    windows: array[int] = field(default_factory=lambda: array("q"))
+    hosts: array[int] = field(default_factory=lambda: array("q"))
+    waiting: array[int] = field(default_factory=lambda: array("q"))
+    last_s: int = 0
+    head: bytes = b""
+    problems: list[str] = field(default_factory=list)
+    more: int = 0
+
+    def take(self, window: CheckedWindow) -> None:
+        """Add one window."""
+        self.last_s = window.link.window
+        if window.ours is not None:
+            self.head = window.ours.release.release.hash()
+        for problem in window.problems:
+            self.tell(f"window {window.link.window}{problem}")
+        if window.problems:
+            return
+        if window.unsigned:
+            self.waiting.append(window.link.window)
+        else:
+            self.windows.append(window.link.window)
+            self.hosts.append(_hosts(window))
+
+    def tell(self, problem: str) -> None:
+        """Keep a problem, or count it."""
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(problem)
+        else:
+            self.more += 1
+
+
+@dataclass(frozen=True, slots=True)
+class SignedChains:
+    """What a check found; `refused` says why there was none to be found."""
+
+    chains: dict[ChainName, SignedChain]
+    refused: str = ""
+
+
+def check_apart(files: TranscriptFiles, limit_s: float = LIMIT_S) -> SignedChains:
+    """Check the files in a process of its own, which is ended after so long."""
+    spawn = get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    child = spawn.Process(target=_check_and_tell, args=(theirs, files), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        if not ours.poll(limit_s):
+            return SignedChains({}, f"expected an end of the check in {limit_s:g} s, got none")
+        found: SignedChains = ours.recv()
+        return found
+    except EOFError:
+        return SignedChains({}, "expected a verdict, and the check ended without one")
+    finally:
+        child.kill()
+        child.join()
+        child.close()
+        ours.close()
+
+
+def _check_and_tell(to: Connection, files: TranscriptFiles) -> None:
+    os.nice(_NICENESS)
+    to.send(check(files))
+
+
+def check(files: TranscriptFiles) -> SignedChains:
+    """Check both exports and that they are one; memory is that of a window and of its numbers."""
+    try:
+        return SignedChains(_checked(files))
+    except TranscriptRefused as error:
+        return SignedChains({}, str(error))
+
+
+def _checked(files: TranscriptFiles) -> dict[ChainName, SignedChain]:
+    leader, helper = _Export(LEADER, files.leader), _Export(HELPER, files.helper)
+    chains: dict[ChainName, SignedChain] = {}
+
+    def chain_of(series: str, cohort: int) -> SignedChain:
+        if (series, cohort) not in chains and len(chains) >= MOST_CHAINS:
+            raise TranscriptRefused(f"expected at most {MOST_CHAINS} chains, got more")
+        return chains.setdefault((series, cohort), SignedChain())
+
+    for window in checked_windows(leader.links(), helper.links(), files.parties):
+        chain_of(window.link.series, window.link.cohort).take(window)
+    problems = compare_unreleased(leader.unreleased, helper.unreleased, files.parties.helper_pk)
+    for share, problem in problems:
+        chain_of(share.series, share.cohort).tell(f"window {share.window}: {problem}")
+    return chains
+
+
+@dataclass(slots=True)
+class _Export:
+    """One party's export, read once; `unreleased` is whole when its links are at their end."""
+
+    party: str
+    path: Path
+    unreleased: list[UnreleasedShare] = field(default_factory=list)
+
+    def links(self) -> Iterator[Link]:
+        """Give its links. Raises TranscriptRefused, which names the party and not the file."""
+        try:
+            yield from self._links()
+        except (TranscriptRefused, OSError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            raise TranscriptRefused(f"the {self.party.capitalize()}'s transcript: {said}") from None
+
+    def _links(self) -> Iterator[Link]:
+        room = MOST_SHARE_BYTES
+        parts = export_parts(self.path, most_bytes=MOST_EXPORT_BYTES, most_text=MOST_TEXT_BYTES)
+        for kind, part in parts:
+            if kind == "party" and part != self.party:
+                raise TranscriptRefused(f"expected the {self.party}'s, got one of {part[:20]!r}")
+            if kind == LINKS:
+                yield part
+            elif kind == UNRELEASED:
+                room -= len(part.share) + len(part.reason) + len(part.series) + 500
+                if room < 0:
+                    raise TranscriptRefused(
+                        f"expected at most {MOST_SHARE_BYTES} bytes of suppressed windows, got more"
+                    )
+                self.unreleased.append(part)
+
+
+def _hosts(window: CheckedWindow) -> int:
+    ids: Iterable[frozenset[bytes] | None] = (
+        None if link is None else link.report_ids for link in (window.ours, window.theirs)
+    )
+    return next((len(found) for found in ids if found is not None), _UNKNOWN)
