@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pointillist.demo.demo_pages import DemoPages
     from pointillist.demo.demo_screen import DemoScreen
     from pointillist.demo.demo_tally import DemoTally
-    from pointillist.demo.folders import RunFolders
 
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
@@ -156,7 +155,7 @@ def _play(
             family = stack.enter_context(Family(folders.logs))
             fleet = DemoFleet(options, folders, family)
             # Left after the fleet's own, which ends first.
-            pages = _pages(stack, folders) if shown.web else None
+            pages = _pages(stack, fleet, folder) if shown.web else None
             with DemoStage(console, quiet=json) as stage:
                 stage.say("starting Leader, Helper and hosts")
                 fleet.start()
@@ -175,9 +174,12 @@ def _play(
             folder.rmdir()  # an interrupted run leaves no empty folder
 
 
-def _pages(stack: ExitStack, folders: RunFolders) -> DemoPages | None:
-    """Begin to serve the store of the demo, where this installation can."""
-    from pointillist.demo.demo_pages import DemoPages
+def _pages(stack: ExitStack, fleet: DemoFleet, results: Path) -> DemoPages | None:
+    """Begin to serve the store of the demo, where this installation can.
+
+    results     where the run's transcripts will be
+    """
+    from pointillist.demo.demo_pages import DemoPages, transcript_options
     from pointillist.demo.role_processes import Family
 
     from .browser import missing_for_web
@@ -185,8 +187,8 @@ def _pages(stack: ExitStack, folders: RunFolders) -> DemoPages | None:
     if missing_for_web():
         say("pip install 'pointillist[web]' shows this in a browser")
         return None
-    pages = DemoPages(folders, stack.enter_context(Family(folders.logs)))
-    pages.show_fleet()
+    pages = DemoPages(fleet.folders, stack.enter_context(Family(fleet.folders.logs)))
+    pages.show_fleet(transcript_options(results, fleet.leader_pk.hex(), fleet.helper_pk.hex()))
     return pages
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
@@ -25,6 +27,7 @@ from pointillist.run_terminal import (
 from simulator.cell_view import CellView, listed, ranked
 from simulator.outcome import percents
 
+from .demo_pages import transcript_options
 from .summary import Summary
 
 WEEKLY_HOSTS: Final = 12_500
@@ -132,8 +135,11 @@ def next_commands(summary: Summary) -> list[str]:
         "round(1.96 * sqrt(sum(standard_error ** 2)) / count(*), 1) AS plus_minus FROM releases "
         "WHERE section = 'kernel_mix' GROUP BY cell ORDER BY 2 DESC LIMIT 8"
     )
+    transcripts = transcript_options(
+        Path(files["releases"]).parent, summary.leader_pk, summary.helper_pk
+    )
     return [
-        f".venv/bin/pointillist web --open --store {files['releases']}",
+        f".venv/bin/pointillist web --open --store {files['releases']} {shlex.join(transcripts)}",
         f'.venv/bin/pointillist query "{sql}" --folder {files["releases"]}',
         f".venv/bin/pointillist causes --folder {files['releases']}",
         (

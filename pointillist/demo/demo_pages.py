@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 from .folders import RunFolders
 from .role_processes import Family, RoleProcess
 
-_LOOK_S = 0.5
+LEADER_TRANSCRIPT: Final = "leader-transcript.json"
+HELPER_TRANSCRIPT: Final = "helper-transcript.json"
+_LOOK_S: Final = 0.5
+
+
+def transcript_options(results: Path, leader_pk: str, helper_pk: str) -> list[str]:
+    """Give the options by which pages verify the transcripts of a run, once they are written.
+
+    leader_pk, helper_pk   hex
+    """
+    return [
+        *("--leader-transcript", str(results / LEADER_TRANSCRIPT)),
+        *("--helper-transcript", str(results / HELPER_TRANSCRIPT)),
+        *("--leader", leader_pk, "--helper", helper_pk),
+    ]
 
 
 @dataclass(slots=True)
@@ -24,13 +41,16 @@ class DemoPages:
     addresses: dict[str, str] = field(default_factory=dict)
     _servers: dict[str, RoleProcess] = field(default_factory=dict)
 
-    def show_fleet(self) -> None:
-        """Serve the store of the demo; it fills as windows are released."""
+    def show_fleet(self, more: Sequence[str] = ()) -> None:
+        """Serve the store of the demo; it fills as windows are released.
+
+        more    options of `pointillist web`
+        """
         base = self.folders.base
         self._servers["the fleet"] = self.family.start(
             "web", "pointillist", "web", "--json", "--listen", "127.0.0.1:0",
             "--store", str(self.folders.releases), "--rollups", str(base / "rollups"),
-            "--record", str(self.folders.logs / "queries.jsonl"),
+            "--record", str(self.folders.logs / "queries.jsonl"), *more,
         )  # fmt: skip
 
     def show_host(self) -> None:

@@ -20,6 +20,7 @@ from simulator.cell_view import CellView, ranked
 from simulator.outcome import TOTAL, SectionCoverage, coverage_rows
 
 from .demo_fleet import DemoFleet
+from .demo_pages import HELPER_TRANSCRIPT, LEADER_TRANSCRIPT
 from .demo_plan import EVENT_SERIES
 from .demo_run import epsilon_spent, latencies_s, live_reports, rejections
 from .demo_tally import DemoTally
@@ -129,8 +130,8 @@ def write_results(fleet: DemoFleet, tally: DemoTally, summary: Summary, output: 
         "chart": "demo.png",
         "releases": "releases",
         "summary": "summary.json",
-        "leader_transcript": "leader-transcript.json",
-        "helper_transcript": "helper-transcript.json",
+        "leader_transcript": LEADER_TRANSCRIPT,
+        "helper_transcript": HELPER_TRANSCRIPT,
     }
     files = {what: output / name for what, name in names.items()}
     summary = replace(summary, files={what: str(path) for what, path in files.items()})
