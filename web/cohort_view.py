@@ -89,5 +89,5 @@ COHORTS: Final = View(
     ),
     _words,
     note=lambda _: "What a release needs, and of how many operators, is in the signed tasks: "
-    "`--tasks` names their folder.",
+    "the option --tasks names their folder.",
 )  # fmt: skip

@@ -40,10 +40,11 @@ _NOTE: Final = (
     "for a week."
 )
 _HEADS: Final = (
-    ("Series", False), ("Cohort", True), ("Both signed", True), ("First", False), ("Newest", False),
-    ("Await the Helper", True), ("In the store", True), ("Newer in the store", True),
-    ("Not in the store", True), ("Head of the chain", False),
+    ("Series", False), ("Cohort", True), ("Both signed", True), ("First", True), ("Newest", True),
+    ("Awaiting", True), ("Shown here", True), ("Newer here", True), ("Not here", True),
+    ("Head", True),
 )  # fmt: skip
+_HEAD_DIGITS: Final = 12
 
 
 def add_transcript(app: FastAPI, transcripts: TranscriptAnswers) -> None:
@@ -78,7 +79,7 @@ def _html(transcripts: TranscriptAnswers, viewer: Viewer) -> str:
     return rendered(
         Screen(
             title="Transcript",
-            question="Did Leader and Helper both sign the numbers that these pages show?",
+            question="Did Leader and Helper both sign the releases that these pages show?",
             links=links(answers.pages, viewer, PageState(), PAGE.name),
             panels=panels,
             notices=[n for n in notices(answers.watch.standing()) if n.kind == "simulated"],
@@ -100,7 +101,11 @@ def _verdict(answer: TranscriptAnswer) -> Panel:
 
 
 def _chains(answer: TranscriptAnswer) -> Panel:
-    words = "Each release names the hash of the one before; the head stands for the whole chain."
+    words = (
+        "Each release names the hash of the one before: the newest one's, whose first digits are "
+        "the head, stands for the whole chain. Awaiting: signed by the Leader alone so far. Here: "
+        "in the store of these pages. Newer: made after the export."
+    )
     more = f"{answer.more_chains:,} more chains are not shown." if answer.more_chains else ""
     return Panel(
         "chains", "Chains", words, heads=_HEADS, rows=[_row(c) for c in answer.chains],
@@ -113,13 +118,13 @@ def _row(chain: ChainAnswer) -> list[TableCell]:
         TableCell(chain.series),
         TableCell(str(chain.cohort), number=True),
         TableCell(f"{chain.signed:,}", number=True),
-        TableCell(chain.first_window or ABSENT),
-        TableCell(chain.newest_window or ABSENT),
+        TableCell(chain.first_window or ABSENT, number=True),
+        TableCell(chain.newest_window or ABSENT, number=True),
         TableCell(f"{chain.waiting:,}", number=True),
         TableCell(f"{chain.store_signed:,}", number=True),
         TableCell(f"{chain.store_newer:,}", number=True),
         TableCell(f"{chain.store_absent:,}", number=True),
-        TableCell(chain.head[:16] or ABSENT),
+        TableCell(chain.head[:_HEAD_DIGITS] or ABSENT, number=True),
     ]
 
 
