@@ -19,12 +19,17 @@ _WIDEST = 120.0
 
 @dataclass(frozen=True, slots=True)
 class HeatTable:
-    """Names of rows and columns, and the cells that are known, by (row, column)."""
+    """Names of rows and columns, and the cells that are known, by (row, column).
+
+    column_texts   what stands above a column, and what it is called where one points at it
+    named_in_full  it is called by its name there, which says more
+    """
 
     rows: Sequence[str]
     columns: Sequence[str]
     cells: Mapping[tuple[str, str], Number]
     column_texts: Mapping[str, str] | None = None
+    named_in_full: bool = False
 
 
 def heat_map(title: str, table: HeatTable, unit: Unit) -> Markup:
@@ -107,7 +112,8 @@ def _cell(
     place: tuple[int, int],
 ) -> Markup:
     number = table.cells.get(key, Number(None))
-    name = f"{key[0]}, {(table.column_texts or {}).get(key[1], key[1])}"
+    texts = {} if table.named_in_full else table.column_texts or {}
+    name = f"{key[0]}, {texts.get(key[1], key[1])}"
     if number.known and number.told and number.value is not None:
         look: dict[str, str] = {"class_": f"shade{shade(number.value)}"}
     elif number.known:

@@ -250,9 +250,11 @@ def _broken(standing: StoreStanding, error: Exception) -> StoreStanding:
 
 
 def _frame(view: View, state: PageState, reading: StoreReading | None) -> pd.DataFrame:
-    if reading is None:
+    """Make a view's frame; one without a row has the view's columns all the same."""
+    found = None if reading is None else view.frame(reading, state)
+    if found is None or found.empty:
         return pd.DataFrame(columns=[column.name for column in view.columns])
-    return view.frame(reading, state)
+    return found
 
 
 def _panel(page: Page, view: View, state: PageState, reading: StoreReading) -> Panel:

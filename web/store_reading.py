@@ -15,6 +15,7 @@ from aggregator.ratios import normal_quantile
 from aggregator.releases import read_releases
 from analytics import FleetReleases, NothingReleased, RollupPeriod
 from analytics.fleet_releases import BY, MODELLED
+from analytics.incident_costs import costs, fleet_gpus
 from wire.section import LEFT_OUT
 
 from .page_state import AUTO, PageState
@@ -27,20 +28,31 @@ class SpanPeriods:
     whole    the period that is shown as one number, and compared with the one before
     part     the periods that a line goes through; None: the windows themselves
     back     how far back a line goes
+    column   the periods that a drawing has a column for each of, and how many
     """
 
     whole: RollupPeriod
     part: RollupPeriod | None
     back: timedelta
+    column: tuple[RollupPeriod, int]
 
 
 SPAN_PERIODS: Final = {
-    "hour": SpanPeriods(RollupPeriod.HOUR, None, timedelta(hours=2)),
-    "day": SpanPeriods(RollupPeriod.DAY, RollupPeriod.HOUR, timedelta(days=2)),
-    "week": SpanPeriods(RollupPeriod.WEEK, RollupPeriod.HOUR, timedelta(days=7)),
-    "eight_weeks": SpanPeriods(RollupPeriod.EIGHT_WEEKS, RollupPeriod.DAY, timedelta(days=112)),
-    "year": SpanPeriods(RollupPeriod.EIGHT_WEEKS, RollupPeriod.WEEK, timedelta(days=364)),
+    "hour": SpanPeriods(RollupPeriod.HOUR, None, timedelta(hours=2), (RollupPeriod.HOUR, 12)),
+    "day": SpanPeriods(
+        RollupPeriod.DAY, RollupPeriod.HOUR, timedelta(days=2), (RollupPeriod.HOUR, 24)
+    ),
+    "week": SpanPeriods(
+        RollupPeriod.WEEK, RollupPeriod.HOUR, timedelta(days=7), (RollupPeriod.DAY, 14)
+    ),
+    "eight_weeks": SpanPeriods(
+        RollupPeriod.EIGHT_WEEKS, RollupPeriod.DAY, timedelta(days=112), (RollupPeriod.WEEK, 8)
+    ),
+    "year": SpanPeriods(
+        RollupPeriod.EIGHT_WEEKS, RollupPeriod.WEEK, timedelta(days=364), (RollupPeriod.WEEK, 52)
+    ),
 }
+_YEAR: Final = timedelta(days=364)
 _COVERED: Final = (("week", 604_800.0), ("day", 86_400.0))
 
 
@@ -105,6 +117,33 @@ class StoreReading:
         found = self._mix(by, periods.part, since, until, chosen)
         return with_shares(self.visible(found, state))
 
+    def columns(self, by: str, state: PageState) -> pd.DataFrame:
+        """Return the cells of the few periods that a drawing has a column for each of."""
+        (column, count), until = self.periods(state).column, self.until(state)
+        since = column.start(until - timedelta(microseconds=1)) - (count - 1) * column.length
+        return with_shares(self.visible(self._mix(by, column, since, until, {}), state))
+
+    def causes(self, section: str, state: PageState) -> pd.DataFrame:
+        """Return root-cause tables of a year with GPU hours and money, newest first.
+
+        GPUs and models are those of the series that the viewer may see, in the newest week.
+        """
+        until = self.until(state)
+        found = self.kept(
+            ("causes", section, until),
+            lambda: self.fleet.source.causes(section, since=until - _YEAR, until=until),
+        )
+        tables = self.visible(found, state)
+        if tables.empty:
+            return tables
+        week = RollupPeriod.WEEK
+        start = week.start(until) - week.length
+        mixes = [
+            self.visible(self._mix("family", week, start, until, chosen))
+            for chosen in ({}, {"by_model": True})
+        ]
+        return costs(tables, self.fleet.prices, fleet_gpus(*mixes))
+
     def change(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
         """Return how the newest whole period differs from the one before.
 
@@ -154,7 +193,7 @@ class StoreReading:
             return seen
         asked = state.series
         if not asked:
-            hosts = "hosts" if "hosts" in seen else "hosts_after"
+            hosts = next(name for name in ("n_hosts", "hosts", "hosts_after") if name in seen)
             asked = str(seen.groupby("series")[hosts].max().idxmax())
         return seen[seen["series"] == asked]
 

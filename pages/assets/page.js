@@ -68,6 +68,9 @@ document.addEventListener("keydown", (event) => {
   show(marks[Math.max(0, Math.min(next, marks.length - 1))]);
 });
 
+// On a narrow screen the navigation is longer than its room.
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // The theme: as the system has it, until the button says otherwise.
 const root = document.documentElement;
 const isDark = () => root.dataset.theme

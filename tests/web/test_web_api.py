@@ -30,7 +30,7 @@ schema = schemathesis.pytest.from_fixture("api")
 
 @schema.parametrize()
 @settings(
-    max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate],
+    max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 def test_api_keeps_to_its_description(case: schemathesis.Case[Any]) -> None:

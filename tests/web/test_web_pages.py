@@ -176,6 +176,17 @@ def test_csv_and_parquet_hold_what_json_has(asked: TestClient) -> None:
     assert values == pytest.approx(list(parquet["share_value"]))
 
 
+@pytest.mark.parametrize("view", ["fleet/changes", "faults/cost", "faults/power"])
+def test_view_without_a_row_is_a_file_of_its_columns(asked: TestClient, view: str) -> None:
+    described = asked.get(f"/api/v1/pages/{view}").json()
+    assert described["rows"] == []
+    csv = asked.get(f"/api/v1/pages/{view}.csv")
+    parquet = asked.get(f"/api/v1/pages/{view}.parquet")
+    first = described["columns"][0]["name"]
+    assert (csv.status_code, csv.text.split(",")[0]) == (200, first)
+    assert pd.read_parquet(io.BytesIO(parquet.content)).columns[0] == first
+
+
 def test_static_files_are_kept_for_ever_under_their_content(asked: TestClient) -> None:
     text = asked.get("/fleet").text
     for address in re.findall(r'(?:href|src)="(/static/[^"]+)"', text):

@@ -1,0 +1,59 @@
+"""Kernels: families over time, and how long kernels run and how much they copy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pandas as pd
+from markupsafe import Markup
+
+from pages.wording import counted, plain
+
+from .histogram_views import LEGEND, HistogramView, time_map
+from .mix_views import FROM, SHARE_COLUMN, how, measured
+from .page_shape import MEASURE_CHOICE, SPAN_CHOICE, FrameColumn, Page, View
+from .page_state import PageState
+from .store_reading import StoreReading
+
+
+def families(reading: StoreReading, state: PageState) -> pd.DataFrame:
+    """Return the families that are told from zero in any period, newest first."""
+    cells = measured(reading.columns("family", state), state)
+    if cells.empty:
+        return cells
+    found: pd.DataFrame = cells[cells["name"].isin(cells[cells["told"]]["name"])]
+    return found.sort_values(["period_start", "value"], ascending=[False, False])
+
+
+def _family_map(frame: pd.DataFrame) -> Markup:
+    totals = frame.groupby("name")["value"].sum().sort_values(ascending=False)
+    rows = [plain(name) for name in totals.index]
+    named = frame.assign(name=frame["name"].map(plain))
+    return time_map("Share of GPU time by kernel family and time", named, rows)
+
+
+def _family_words(frame: pd.DataFrame) -> str:
+    return f"{counted(frame['name'].nunique(), 'row')} told from zero at some time. {LEGEND}"
+
+
+PAGE: Final = Page(
+    "kernels",
+    "Kernels",
+    "Which kernels fill the time, how long do they run, and how much do they copy?",
+    (
+        View(
+            "families", "Families over time", families,
+            (FROM, FrameColumn("name", "Family", "kernel family, or idle", say=plain),
+             SHARE_COLUMN),
+            _family_words, _family_map, how,
+        ),
+        HistogramView(
+            "durations", "How long kernels run", "duration", "duration",
+            "of the GPU time of timed kernels",
+        ).view(),
+        HistogramView(
+            "copies", "How much copies carry", "copy_size", "size", "of what was copied"
+        ).view(),
+    ),
+    (SPAN_CHOICE, MEASURE_CHOICE),
+)  # fmt: skip
