@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What tests and benches need of the system: libbpf and BCC with kernel headers for the eBPF sources,
-# compilers for the programs that are probed, PostgreSQL for a witness in it, Prometheus for alerts, what the fault bench loads a host with, PyTorch for its
+# compilers for the programs that are probed, PostgreSQL for a witness in it, Prometheus for alerts, a browser for pages, what the fault bench loads a host with, PyTorch for its
 # workloads (run by the system's Python, never a dependency of the product).
 # What is missing and cannot be installed is said; what needs it is then left out.
 set -euo pipefail
@@ -15,6 +15,7 @@ if ! command -v prometheus >/dev/null && ./apt.sh "Tests of alerts and dashboard
     # Tests start their own: what the packages have just started would hold ports and run on.
     systemctl disable --now "${monitors[@]}" >/dev/null 2>&1 || true
 fi
+./apt.sh "Tests of pages in a browser" chromium || true
 ./apt.sh "Tests of the fault bench" stress-ng python3-torch gcc libc6-dev iproute2 util-linux || true
 
 # BCC compiles on the host and looks for headers under the running kernel's release. Without its own

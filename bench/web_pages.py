@@ -1,0 +1,51 @@
+"""Pages of the web application in a browser, over a simulated store: what axe finds on each."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import sync_playwright
+
+from bench.parts import Measured, Part, Parts
+from bench.record import Figure
+from tests.browser.page_kit import WIDTHS, opened, serious_findings
+from tests.browser.server_kit import served, wait_until_read
+from tests.browser.simulated_store import fill_simulated
+from web.page_list import PAGES
+
+_THEMES: Final = ("light", "dark")
+
+
+def look() -> Part:
+    """Open every page in both widths and themes; count pages, looks and serious findings."""
+    found: list[str] = []
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+        )
+        with served(fill_simulated(Path(folder))) as site:
+            wait_until_read(site)
+            for width in WIDTHS:
+                for theme in _THEMES:
+                    with opened(browser, width, theme) as page:
+                        for described in PAGES:
+                            page.goto(f"{site}/{described.name}?span=day")
+                            found += serious_findings(page)
+        browser.close()
+    return {"pages": len(PAGES), "looks": len(PAGES) * len(WIDTHS) * len(_THEMES), "found": found}
+
+
+def measure(kept: Parts) -> Measured:
+    """Look at every page."""
+    part = kept.get("pages", look)
+    return Measured(
+        [
+            Figure("axe_serious_findings", len(part["found"]), "findings", 0.0),
+            Figure("pages_tested_in_browser", part["pages"], "pages"),
+            Figure("page_looks_in_browser", part["looks"], "looks"),
+        ]
+    )

@@ -1,0 +1,71 @@
+"""Servers that a browser can reach: the application in a thread, and the command as a process."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+import httpx
+import uvicorn
+
+from web.query_record import QueryRecord
+from web.store_watch import StoreWatch
+from web.viewers import SeriesOwners
+from web.web_server import guarded
+from web.web_settings import WebSettings
+
+_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+")
+
+
+@contextmanager
+def served(
+    store: Path, *, token_file: Path | None = None, owners: SeriesOwners | None = None
+) -> Iterator[str]:
+    """Serve a store by a thread; give the address."""
+    settings = WebSettings(
+        store, store.parent / "rollups", token_file=token_file, owners=owners or SeriesOwners()
+    )
+    watch = StoreWatch(store, settings.rollups)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        app = guarded(settings, watch, QueryRecord(None))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = Thread(target=lambda: server.run(sockets=[taken]), name="pages")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join()
+
+
+@contextmanager
+def command(store: Path, folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run `pointillist web` over a store; give its address and process."""
+    asked = [
+        *(sys.executable, "-m", "pointillist", "web", "--listen", "127.0.0.1:0"),
+        *("--store", str(store), "--rollups", str(folder / "rollups")),
+        *("--record", str(folder / "queries.jsonl")),
+    ]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(asked, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = _ADDRESS.search(process.stdout.readline())
+            assert found is not None
+            yield found[0], process
+        finally:
+            process.kill()
+
+
+def wait_until_read(address: str) -> None:
+    """Wait until a server has read its store."""
+    while httpx.get(f"{address}/api/v1/store").json()["state"] == "loading":
+        time.sleep(0.05)

@@ -1,0 +1,144 @@
+"""Every page in a browser: the API's numbers, both widths and themes, findings of axe, keys."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from pages.number import Number
+from pages.wording import interval_said, value_said
+from tests.browser.page_kit import WIDTHS, opened, serious_findings
+from web.page_list import PAGES
+from web.page_shape import View
+
+pytestmark = pytest.mark.browser
+
+SPAN: Final = "?span=day"
+TABLE_ROWS: Final = 60
+SCREENSHOTS: Final = "POINTILLIST_SCREENSHOTS"
+"""Names a folder for pictures of all pages."""
+
+
+@pytest.mark.parametrize("page_name", [page.name for page in PAGES])
+def test_page_shows_the_numbers_of_the_api(browser: Browser, site: str, page_name: str) -> None:
+    described = next(page for page in PAGES if page.name == page_name)
+    with opened(browser) as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{site}/{page_name}{SPAN}")
+        assert page.title() == f"{described.title} · Pointillist"
+        expect(page.locator("main .lead p")).to_have_text(described.question)
+        shown = 0
+        for view in described.views:
+            answer = page.request.get(f"{site}/api/v1/pages/{page_name}/{view.name}{SPAN}").json()
+            shown += _compare(page, view, answer)
+        assert shown > 0
+        assert [url for url in asked if not url.startswith(site)] == []
+        _is_readable(page, f"{page_name}-1280-light")
+
+
+@pytest.mark.parametrize("page_name", [page.name for page in PAGES])
+def test_page_is_readable_on_a_telephone_in_the_dark(
+    browser: Browser, site: str, page_name: str
+) -> None:
+    with opened(browser, 390, "dark") as page:
+        page.goto(f"{site}/{page_name}{SPAN}")
+        _is_readable(page, f"{page_name}-390-dark")
+
+
+def _is_readable(page: Page, name: str) -> None:
+    """Look for serious findings, and for what is wider than the screen, tables open or not."""
+    if folder := os.environ.get(SCREENSHOTS):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+    width = page.evaluate("innerWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert serious_findings(page) == []
+
+
+def _compare(page: Page, view: View, answer: dict[str, Any]) -> int:
+    """Compare a panel with its answer; give the rows that it shows."""
+    panel = page.locator(f"#{view.name}")
+    assert panel.locator(".words").inner_text() == answer["words"]
+    rows = answer["rows"][:TABLE_ROWS]
+    cells = panel.locator("tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    assert len(cells) == len(rows)
+    at = 0
+    for column in view.columns:
+        if column.unit is None:
+            at += 1
+            continue
+        numbers = [Number(**row[column.name]) for row in rows]
+        said = [value_said(number, column.unit, signed=column.signed) for number in numbers]
+        ends = [interval_said(number, column.unit, signed=column.signed) for number in numbers]
+        assert [row[at] for row in cells] == said
+        assert [row[at + 1] for row in cells] == ends
+        at += 2
+    return len(cells)
+
+
+def test_theme_of_the_other_kind_has_enough_contrast_too(browser: Browser, site: str) -> None:
+    for width, theme in ((1280, "dark"), (390, "light")):
+        with opened(browser, width, theme) as page:
+            page.goto(f"{site}/causes{SPAN}")
+            assert serious_findings(page) == []
+
+
+def test_numbers_are_reached_and_left_by_keys(browser: Browser, site: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{site}/causes{SPAN}")
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        expect(page.locator("#table [data-chart]")).to_be_focused()
+        tip = page.locator("[data-tip]")
+        page.keyboard.press("ArrowDown")
+        expect(tip).to_contain_text("95 % interval")
+        first = tip.inner_text()
+        page.keyboard.press("End")
+        assert tip.inner_text() != first
+        expect(tip).to_contain_text("mostly noise")
+        page.keyboard.press("Escape")
+        expect(tip).to_be_hidden()
+
+
+def test_pointing_says_how_a_number_was_made(browser: Browser, site: str) -> None:
+    for width in WIDTHS:
+        with opened(browser, width) as page:
+            page.goto(f"{site}/causes{SPAN}")
+            drawing = page.locator(f"#table .drawing.{'wide' if width == 1280 else 'narrow'}")
+            drawing.locator(".mark").first.hover()
+            tip = page.locator("[data-tip]")
+            expect(tip).to_contain_text("standard error")
+            expect(tip).to_contain_text("hosts, as hosts told them")
+
+
+def test_choice_of_theme_stays(browser: Browser, site: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{site}/privacy")
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.get_by_role("button", name="Switch to the dark theme").click()
+        page.goto(f"{site}/pipeline")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_choice_stands_in_the_address_and_drawing_is_saved_as_a_picture(
+    browser: Browser, site: str
+) -> None:
+    with opened(browser) as page:
+        page.goto(f"{site}/kernels{SPAN}")
+        page.get_by_role("combobox", name="By").select_option("launch_share")
+        page.wait_for_url("**measure=launch_share**")
+        assert "span=day" in page.url
+        page.goto(f"{site}/causes{SPAN}")
+        with page.expect_download() as saved:
+            page.locator("#table [data-png]").click()
+        assert saved.value.path().read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
