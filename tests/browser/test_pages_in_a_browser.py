@@ -15,7 +15,7 @@ from tests.browser.page_kit import WIDTHS, opened, serious_findings
 from web.page_list import PAGES
 from web.page_shape import View
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SPAN: Final = "?span=day"
 TABLE_ROWS: Final = 60

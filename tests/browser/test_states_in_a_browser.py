@@ -20,7 +20,7 @@ from web.page_list import PAGES
 from web.page_shape import Role
 from web.viewers import SeriesOwners
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 HOSTILE: Final = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'&{{7*7}}"
 NEWS_MS: Final = 6_000
