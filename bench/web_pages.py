@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Request, sync_playwright
 
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
@@ -29,6 +29,7 @@ def look() -> Part:
         )
         with served(fill_simulated(Path(folder))) as site:
             wait_until_read(site)
+            first_bytes = _first_page_bytes(browser, site)
             for width in WIDTHS:
                 for theme in _THEMES:
                     with opened(browser, width, theme) as page:
@@ -36,7 +37,18 @@ def look() -> Part:
                             page.goto(f"{site}/{described.name}?span=day")
                             found += serious_findings(page)
         browser.close()
-    return {"pages": len(PAGES), "looks": len(PAGES) * len(WIDTHS) * len(_THEMES), "found": found}
+    looks = len(PAGES) * len(WIDTHS) * len(_THEMES)
+    return {"pages": len(PAGES), "looks": looks, "found": found, "first_bytes": first_bytes}
+
+
+def _first_page_bytes(browser: Browser, site: str) -> int:
+    """Count what a browser that knows nothing yet is sent before it shows the first page."""
+    requests: list[Request] = []
+    with opened(browser) as page:
+        page.on("requestfinished", requests.append)
+        page.goto(site, wait_until="networkidle")
+        sizes = [request.sizes() for request in requests]
+    return sum(size["responseHeadersSize"] + size["responseBodySize"] for size in sizes)
 
 
 def measure(kept: Parts) -> Measured:
@@ -46,6 +58,7 @@ def measure(kept: Parts) -> Measured:
         [
             Figure("axe_serious_findings", len(part["found"]), "findings", 0.0),
             Figure("pages_tested_in_browser", part["pages"], "pages"),
+            Figure("first_page_kib", part["first_bytes"] / 1024, "KiB"),
             Figure("page_looks_in_browser", part["looks"], "looks"),
         ]
     )
