@@ -14,15 +14,6 @@ import pytest
 import pointillist
 from aggregator.releases import QueryForbidden
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
-from analytics.page_frames import (
-    applications_page,
-    causes_page,
-    faults_page,
-    fleet_page,
-    kernels_page,
-    pipeline_page,
-    privacy_page,
-)
 from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main
 from tests.analytics.rollup_kit import write_releases, write_suppressed
@@ -114,34 +105,37 @@ def test_tasks_are_read_from_a_folder_of_signed_ones(tmp_path: Path) -> None:
         tasks_in(tmp_path / "none")
 
 
-def test_every_page_has_its_frames(fleet: FleetReleases) -> None:
-    first = fleet_page(fleet)
-    assert len(first["now"]) == 68
-    assert str(first["now"]["period_start"].iloc[0]) == "1970-01-29 00:00:00"
-    assert len(first["over_time"]) == 3 * 68
-    assert set(first["by_model"]["model"]) >= {"H100", "A100"}
-    assert len(first["changes"]) == 68
-    kernels = kernels_page(fleet, "day")
-    assert kernels["durations"]["bin"].max() == 31
-    privacy = privacy_page(fleet)
-    assert privacy["suppressed"]["reason"].tolist() == ["batch_too_small"]
-    assert privacy["cohorts"]["n_min"].tolist() == [10_000]
-    pipeline = pipeline_page(fleet)
-    assert pipeline["coverage"]["lag_mean_s"].max() == pytest.approx(40.0)
-    assert pipeline["rejections"]["reports"].sum() == 12
-    causes = causes_page(fleet)
-    assert len(causes["now"]) == 14  # 13 causes and their sum
-    assert len(causes["over_time"]) == 6 * 14
-    assert causes["now"]["gpus_per_host"].iloc[0] == pytest.approx(8)
-    assert causes["now"]["price"].iloc[0] == pytest.approx(2.5)  # all of them are H100
-    for page in (applications_page, faults_page):
-        assert all(frame.empty for frame in page(fleet).values())
+def test_frames_hold_each_period_that_was_released(fleet: FleetReleases) -> None:
+    weeks = fleet.mix("family", "week")
+    assert str(weeks["period_start"].max()) == "1970-01-29 00:00:00"
+    assert weeks.groupby("period_start").size().tolist() == [68] * 3
+    assert set(fleet.mix("family", "week", by_model=True)["model"]) >= {"H100", "A100"}
+    assert len(fleet.change("family", "week")) == 68
+    assert fleet.durations("day")["bin"].max() == 31
+    assert fleet.applications().empty
+    assert fleet.faults().empty
 
 
-def test_pages_of_an_empty_folder_are_empty(tmp_path: Path) -> None:
+def test_outcomes_have_reasons_lag_and_rejections(fleet: FleetReleases) -> None:
+    ended = fleet.outcomes("week")
+    suppressed = ended[ended["outcome"] == "suppressed"]
+    assert suppressed["reason"].tolist() == ["batch_too_small"]
+    settled = ended[ended["outcome"] != "rejected"]
+    assert (settled["lag_s"] / settled["windows"]).max() == pytest.approx(40.0)
+    assert ended[ended["outcome"] == "rejected"]["reports"].sum() == 12
+
+
+def test_causes_have_the_fleets_gpus_and_their_price(fleet: FleetReleases) -> None:
+    causes = fleet.causes()
+    assert causes.groupby("window_start").size().tolist() == [14] * 6  # 13 causes and their sum
+    assert causes["gpus_per_host"].iloc[0] == pytest.approx(8)
+    assert causes["price"].iloc[0] == pytest.approx(2.5)  # all of them are H100
+
+
+def test_frames_of_an_empty_folder_are_empty(tmp_path: Path) -> None:
     with connect(tmp_path) as fleet:
-        for page in (fleet_page, kernels_page, privacy_page, pipeline_page, causes_page):
-            assert all(frame.empty for frame in page(fleet).values())
+        for frame in (fleet.mix(), fleet.durations(), fleet.causes(), fleet.outcomes()):
+            assert frame.empty
         assert fleet.budget().empty
 
 
