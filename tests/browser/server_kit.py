@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -27,13 +27,17 @@ _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+")
 
 @contextmanager
 def served(
-    store: Path, *, token_file: Path | None = None, owners: SeriesOwners | None = None
+    store: Path,
+    *,
+    token_file: Path | None = None,
+    owners: SeriesOwners | None = None,
+    now: Callable[[], float] = time.time,
 ) -> Iterator[str]:
-    """Serve a store by a thread; give the address."""
+    """Serve a store by a thread, whose clock is `now`; give the address."""
     settings = WebSettings(
         store, store.parent / "rollups", token_file=token_file, owners=owners or SeriesOwners()
     )
-    watch = StoreWatch(store, settings.rollups)
+    watch = StoreWatch(store, settings.rollups, now)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         app = guarded(settings, watch, QueryRecord(None))
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
@@ -67,5 +71,5 @@ def command(store: Path, folder: Path) -> Iterator[tuple[str, subprocess.Popen[s
 
 def wait_until_read(address: str) -> None:
     """Wait until a server has read its store."""
-    while httpx.get(f"{address}/api/v1/store").json()["state"] == "loading":
+    while httpx.get(f"{address}/api/v1/store", timeout=60).json()["state"] == "loading":
         time.sleep(0.05)
