@@ -10,11 +10,13 @@ from markupsafe import Markup
 
 from .number import Number, Unit
 from .svg import LETTER, NARROW, both_widths, fitted, mark, picture, tag
-from .wording import number_in_full
+from .wording import number_in_full, value_said
 
 SHADES: Final = 7
 _HEAD = 26
 _WIDEST = 120.0
+_ROOM = 56.0
+"""Width of a cell in which its number is written, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +126,25 @@ def _cell(
         "rect", x=grid.left + place[1] * grid.across + 1, y=_HEAD + place[0] * grid.high + 1,
         width=grid.across - 2, height=grid.high - 2, rx=2, **look,
     )  # fmt: skip
-    return mark(name, number_in_full(name, number, unit), box)
+    return mark(
+        name, number_in_full(name, number, unit), box, *_written(number, unit, shade, grid, place)
+    )
+
+
+def _written(
+    number: Number,
+    unit: Unit,
+    shade: Callable[[float], int],
+    grid: _Grid,
+    place: tuple[int, int],
+) -> list[Markup]:
+    """Write a number that is told from zero into its cell, where that has room for it."""
+    if grid.across < _ROOM or number.value is None or not (number.known and number.told):
+        return []
+    return [
+        tag(
+            "text", value_said(number, unit), x=grid.left + (place[1] + 0.5) * grid.across,
+            y=_HEAD + (place[0] + 0.5) * grid.high + 4, text_anchor="middle",
+            class_=f"in on{shade(number.value)}",
+        )
+    ]  # fmt: skip

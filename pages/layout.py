@@ -68,12 +68,16 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A choice of what is shown: its name in the address, its label, values with texts."""
+    """A choice of what is shown: its name in the address, its label, values with texts.
+
+    days     the first and the last day that can be chosen, ISO 8601: it is a date, not an option
+    """
 
     name: str
     label: str
     options: Sequence[tuple[str, str]]
     chosen: str
+    days: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

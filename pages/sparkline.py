@@ -20,6 +20,8 @@ def sparkline(name: str, points: Sequence[TrendPoint]) -> Markup:
     if not known:
         return Markup("")
     low, high = around((e for p in known for e in p.number.interval), zero=False)
+    if all(end == low for point in known for end in point.number.interval):
+        low, high = low - 0.5, low + 0.5  # what never changes lies in the middle
     across = LinearScale(points[0].at_s, max(points[-1].at_s, points[0].at_s + 1), 2, WIDTH - 4)
     up = LinearScale(low, high, HEIGHT - 3, 3)
     upper = [(across(p.at_s), up(p.number.interval[1])) for p in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,10 +15,10 @@ from analytics.incident_costs import ALL
 from pages.interval_chart import IntervalRow, interval_chart
 from pages.number import GPU_HOURS, HOSTS, Unit
 from pages.scale import length_said, moment_said
-from pages.trend_chart import trend_chart
-from pages.wording import counted, interval_said, listed, number_said, plain, value_said
+from pages.trend_chart import TrendLine, trend_chart
+from pages.wording import interval_said, listed, number_said, plain, value_said
 
-from .mix_views import FROM, interval_rows, trend_lines
+from .mix_views import FROM, drawn, interval_rows, noise_said, trend_lines
 from .page_shape import FrameColumn, View, numbers_of
 from .page_state import PageState
 from .store_reading import StoreReading
@@ -52,7 +53,7 @@ class CauseViews:
         return (
             View(
                 "table", "Hosts", self.newest, (name, component, hosts, change),
-                self._table_words, self._table_chart, _how_counted, self.none,
+                self._table_words, self._table_chart, _how_counted, self.none, self.ways,
             ),
             View(
                 "trend", "Over time", self.over_time, (FROM, name, hosts),
@@ -81,6 +82,14 @@ class CauseViews:
             ["period_start", "value"], ascending=[False, False]
         )
 
+    def ways(self, reading: StoreReading, state: PageState) -> Sequence[TrendLine]:
+        """Return the line of every cause that was in more than one table."""
+        rows = _numbers(reading.causes(self.section, state))
+        if rows.empty:
+            return []
+        rows = rows[rows["name"] != ALL].sort_values("period_start", ascending=False)
+        return [line for line in trend_lines(rows) if len(line.points) > 1]
+
     def cost(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
         """Return GPU hours and money of the newest table: the sum, then the dearest."""
         rows = self._newest(reading, state)
@@ -104,15 +113,18 @@ class CauseViews:
         return newest.sort_values(["told", "value"], ascending=False)
 
     def _table_chart(self, frame: pd.DataFrame) -> Markup:
-        return interval_chart(f"Hosts by {self.noun}", interval_rows(frame), HOSTS)
+        return interval_chart(f"Hosts by {self.noun}", interval_rows(drawn(frame)), HOSTS)
 
     def _trend_chart(self, frame: pd.DataFrame) -> Markup:
+        if frame["period_start"].nunique() == 1:
+            return Markup()
         return trend_chart(f"Hosts by {self.noun}", trend_lines(frame), HOSTS)
 
     def _cost_chart(self, frame: pd.DataFrame) -> Markup:
+        shown = drawn(frame)
         rows = [
             IntervalRow(plain(name), number)
-            for name, number in zip(frame["name"], numbers_of(frame, "gpu_hours_"), strict=True)
+            for name, number in zip(shown["name"], numbers_of(shown, "gpu_hours_"), strict=True)
         ]
         return interval_chart(f"GPU hours lost by {self.noun}", rows, GPU_HOURS)
 
@@ -125,18 +137,18 @@ class CauseViews:
             f"{plain(name)} ({value_said(number, HOSTS)})"
             for name, number in zip(told["name"].head(3), numbers_of(told.head(3)), strict=True)
         ]
-        verb = "is" if unsure == 1 else "are"
-        rest = f" {counted(unsure, 'row')} below {verb} mostly noise." if unsure else ""
-        return f"Most hosts had {listed(leading)}.{rest}"
+        return f"Most hosts had {listed(leading)}.{noise_said(unsure)}"
 
     def _trend_words(self, frame: pd.DataFrame) -> str:
+        length = length_said(float(frame["period_s"].iloc[0]))
+        if frame["period_start"].nunique() == 1:
+            return f"There is one window of {length} yet: a trend needs two."
         newest = frame[frame["period_start"] == frame["period_start"].max()]
         moved = [
             f"{plain(name)} is {trend}"
             for name, trend in zip(newest["name"], newest["trend"], strict=True)
             if trend in _TOLD
         ]
-        length = length_said(float(frame["period_s"].iloc[0]))
         said = f"{listed(moved).capitalize()}." if moved else "Nothing is told to rise or fall."
         return f"{said} Points of {length} with their 95 % intervals."
 
@@ -163,7 +175,8 @@ def _how_counted(frame: pd.DataFrame) -> str:
         else ""
     )
     return (
-        f"{length_said(float(row['period_s']))} from {at} UTC, {row['n_hosts']:,.0f} hosts, {by}."
+        f"Series {row['series']}, {length_said(float(row['period_s']))} from {at} UTC, "
+        f"{row['n_hosts']:,.0f} hosts, {by}."
         f"{lack}"
     )
 

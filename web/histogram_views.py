@@ -55,12 +55,17 @@ class HistogramView:
         )  # fmt: skip
 
     def frame(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
-        """Return the bins of each period from the first to the last that is ever told from zero."""
+        """Return the bins of each period from the first to the last that is told from zero.
+
+        A bin that is told but once among many periods may be so by chance: it widens nothing.
+        """
         cells = reading.columns(self.by, state)
         if cells.empty:
             return cells
         cells = cells.assign(bin=cells["name"].map(bin_low))
-        told = cells[cells["told"]]["bin"]
+        times = cells[cells["told"]].groupby("bin").size()
+        often = times[times > 1]
+        told = (often if len(often) else times).index
         return cells[cells["bin"].between(told.min(), told.max())].sort_values(
             ["period_start", "bin"], ascending=[False, True]
         )

@@ -22,6 +22,7 @@ from .store_reading import StoreReading
 
 LINES: Final = 6
 ROWS: Final = 16
+NOISE_ROWS: Final = 3
 NO_WORK: Final = ("idle", "unmeasured")
 FROM: Final = FrameColumn("period_start", "From", "first moment, UTC")
 SHARE_COLUMN: Final = FrameColumn("share", "Share", "share of measured GPU time", SHARE)
@@ -70,7 +71,8 @@ class MixViews:
         leading = self.now(reading, state)
         if leading.empty:
             return leading
-        names = leading[leading["told"]]["name"].head(LINES)
+        told = leading[leading["told"]]["name"]
+        names = [*told[~told.isin(NO_WORK)].head(LINES), *NO_WORK]
         cells = measured(reading.trend(self.by, state, **self._chosen(state)), state)
         wanted: pd.DataFrame = cells[cells["name"].isin(names)]
         return wanted.sort_values(["period_start", "value"], ascending=[False, False])
@@ -88,26 +90,29 @@ class MixViews:
         return {"model": state.model} if self.models and state.model != ALL_MODELS else {}
 
     def _now_chart(self, frame: pd.DataFrame) -> Markup:
-        return interval_chart(f"Share of GPU time by {self.noun}", interval_rows(frame), SHARE)
+        # Idle time is most of it: beside it nothing else could be told apart.
+        rows = interval_rows(drawn(working(frame)))
+        return interval_chart(f"Share of GPU time by {self.noun}", rows, SHARE)
 
     def _trend_chart(self, frame: pd.DataFrame) -> Markup:
-        return trend_chart(f"Share of GPU time by {self.noun}", trend_lines(frame), SHARE)
+        lines = trend_lines(working(frame))
+        return trend_chart(f"Share of GPU time by {self.noun}", lines, SHARE)
 
     def _change_chart(self, frame: pd.DataFrame) -> Markup:
-        rows = interval_rows(frame)
+        rows = interval_rows(drawn(frame))
         return interval_chart(f"Change of share by {self.noun}", rows, POINTS, signed=True)
 
     def _now_words(self, frame: pd.DataFrame) -> str:
-        told = frame[frame["told"] & ~frame["name"].isin(NO_WORK)]
+        told = working(frame[frame["told"]])
         if told.empty:
             return f"No {self.noun} is told from zero: everything here is mostly noise."
+        idle = list(named(frame[(frame["name"] == "idle") & frame["told"]]))
         leading = [
             f"{plain(name)} ({value_said(number, SHARE)})" for name, number in named(told.head(3))
         ]
-        unsure = len(frame) - int(frame["told"].sum())
-        verb = "is" if unsure == 1 else "are"
-        rest = f" {counted(unsure, 'row')} below {verb} mostly noise." if unsure else ""
-        return f"Most GPU time goes to {listed(leading)}.{rest}"
+        rest = noise_said(len(frame) - int(frame["told"].sum()))
+        before = f"GPUs are idle {value_said(idle[0][1], SHARE)} of the time. " if idle else ""
+        return f"{before}Most GPU time goes to {listed(leading)}.{rest}"
 
 
 def measured(cells: pd.DataFrame, state: PageState) -> pd.DataFrame:
@@ -117,6 +122,24 @@ def measured(cells: pd.DataFrame, state: PageState) -> pd.DataFrame:
     wanted = cells["measure"].isin([state.measure, ""]) & (cells["name"] != "unmeasured")
     found: pd.DataFrame = cells[wanted]
     return found
+
+
+def working(cells: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the time in which nothing ran."""
+    found: pd.DataFrame = cells[~cells["name"].isin(NO_WORK)]
+    return found
+
+
+def drawn(frame: pd.DataFrame) -> pd.DataFrame:
+    """Take what a drawing has rows for: all that is told, and the first few that are noise."""
+    noise = ~frame["told"].astype(bool)
+    found: pd.DataFrame = frame[~noise | (noise.cumsum() <= NOISE_ROWS)]
+    return found
+
+
+def noise_said(count: int) -> str:
+    """Say how many rows more are mostly noise; nothing where none is."""
+    return f" {count:,} more {'is' if count == 1 else 'are'} mostly noise." if count else ""
 
 
 def largest(cells: pd.DataFrame) -> pd.DataFrame:
@@ -153,10 +176,16 @@ def how(frame: pd.DataFrame) -> str:
     at = moment_said(pd.Timestamp(newest["period_start"]).timestamp())
     promised = f" Epsilon {newest['epsilon']:g} for a host's week." if newest["epsilon"] > 0 else ""
     return (
-        f"{length_said(float(newest['period_s']))} from {at} UTC: "
+        f"{series_said(newest)}, {length_said(float(newest['period_s']))} from {at} UTC: "
         f"{counted(int(newest['windows']), 'window')}, {100 * newest['coverage']:.0f} % of the "
         f"time, {newest['hosts']:,.0f} hosts in each.{promised}"
     )
+
+
+def series_said(row: pd.Series) -> str:
+    """Say of which series a row is, and of which cohort where it is of one alone."""
+    cohort = row.get("cohort")
+    return f"Series {row['series']}" + ("" if pd.isna(cohort) else f", cohort {cohort}")
 
 
 def _trend_words(frame: pd.DataFrame) -> str:
@@ -181,7 +210,8 @@ def _change_words(frame: pd.DataFrame) -> str:
 
 def _how_changed(frame: pd.DataFrame) -> str:
     return (
-        f"Released: {100 * frame['coverage_before'].iloc[0]:.0f} % of the period before, "
+        f"{series_said(frame.iloc[0])}. Released: "
+        f"{100 * frame['coverage_before'].iloc[0]:.0f} % of the period before, "
         f"{100 * frame['coverage_after'].iloc[0]:.0f} % of this one. Of the changes that are told, "
         "1 % are expected to be none."
     )

@@ -16,7 +16,9 @@ import pandas as pd
 
 from pages.layout import Control, Notice, Panel, Screen, TableCell, rendered
 from pages.scale import moment_said
-from pages.wording import ABSENT, interval_said, value_said
+from pages.sparkline import sparkline
+from pages.trend_chart import TrendLine
+from pages.wording import ABSENT, interval_said, plain, value_said
 
 from .kept_values import KeptValues, Patient
 from .page_shape import FrameColumn, Page, View, numbers_of
@@ -187,7 +189,8 @@ class PageAnswers:
         series: frozenset[str] | None,
     ) -> bytes:
         reading = self._reading(standing, series)
-        shown = {choice.name for choice in page.choices}
+        controls = [] if reading is None else list(_controls(page, state, reading))
+        shown = {control.name for control in controls}
         screen = Screen(
             title=page.title,
             question=page.question,
@@ -196,7 +199,7 @@ class PageAnswers:
             if reading is None
             else [replace(_panel(page, v, state, reading), action=v.action) for v in page.views],
             notices=notices(standing),
-            controls=[] if reading is None else list(_controls(page, state, reading)),
+            controls=controls,
             hidden=[(name, value) for name, value in state.written().items() if name not in shown],
             status=status_said(standing),
             live=True,
@@ -208,9 +211,15 @@ class PageAnswers:
 def _controls(page: Page, state: PageState, reading: StoreReading) -> Iterator[Control]:
     chosen = state.model_dump(mode="json")
     for choice in page.choices:
-        options = choice.options(reading)
-        if len(options) > 1:
-            yield Control(choice.name, choice.label, options, str(chosen[choice.name]))
+        options = list(choice.options(reading, state))
+        value = "" if chosen[choice.name] is None else str(chosen[choice.name])
+        if choice.dates:
+            days = (options[0][0], options[-1][0])
+            yield Control(choice.name, choice.label, (), value, days)
+        elif len(options) > 1:
+            if value not in dict(options):
+                options.append((value, value))
+            yield Control(choice.name, choice.label, options, value)
 
 
 def links(
@@ -266,15 +275,21 @@ def _panel(page: Page, view: View, state: PageState, reading: StoreReading) -> P
     base = f"/api/v1/pages/{page.name}/{view.name}"
     ends = (("JSON", ""), ("CSV", ".csv"), ("Parquet", ".parquet"))
     hidden = len(frame) - _MOST_ROWS
+    drawing = view.chart(frame) if view.chart else None
+    lines = view.ways(reading, state) if view.ways else []
+    ways = [_ways(frame, view, lines)] if lines else []
     return Panel(
         view.name, view.title, words,
-        drawing=view.chart(frame) if view.chart else None,
+        drawing=drawing,
         note=view.note(frame) if view.note else "",
         more=f"{hidden:,} more rows are in the files." if hidden > 0 else "",
-        heads=[head for column in view.columns for head in _heads(column)],
-        rows=_rows(frame.head(_MOST_ROWS), view),
+        heads=[
+            *(head for column in view.columns for head in _heads(column)),
+            *((view.ways_head, False) for _ in ways),
+        ],
+        rows=_rows(frame.head(_MOST_ROWS), view, ways),
         files=[(text, f"{base}{end}" + (f"?{query}" if query else "")) for text, end in ends],
-        unfolded=view.chart is None,
+        unfolded=not drawing,
     )  # fmt: skip
 
 
@@ -284,9 +299,18 @@ def _heads(column: FrameColumn) -> list[tuple[str, bool]]:
     return [(column.head, True), ("95 % interval", True)]
 
 
-def _rows(frame: pd.DataFrame, view: View) -> list[list[TableCell]]:
+def _ways(frame: pd.DataFrame, view: View, lines: Sequence[TrendLine]) -> list[TableCell]:
+    """Draw the way of each row that has one."""
+    drawn = {line.name: sparkline(line.name, line.points) for line in lines}
+    names = map(plain, frame[view.columns[0].name].head(_MOST_ROWS))
+    return [TableCell(drawn.get(name) or ABSENT) for name in names]
+
+
+def _rows(
+    frame: pd.DataFrame, view: View, more: Sequence[Sequence[TableCell]]
+) -> list[list[TableCell]]:
     columns = [part for column in view.columns for part in _cells(frame, column)]
-    return [list(row) for row in zip(*columns, strict=True)]
+    return [list(row) for row in zip(*columns, *more, strict=True)]
 
 
 def _cells(frame: pd.DataFrame, column: FrameColumn) -> list[list[TableCell]]:

@@ -16,6 +16,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from pages.number import Number, Unit
+from pages.trend_chart import TrendLine
 
 from .page_state import PageState
 from .store_reading import StoreReading
@@ -65,10 +66,12 @@ class View:
     name       in addresses and anchors
     frame      what it shows: rows of `columns`, from the released numbers and the page's state
     words      one or two sentences on what is seen, from the frame
-    chart      the drawing; without one the table is shown at once
+    chart      the drawing; without one, or where it is empty, the table is shown at once
     note       how it was made, shown where a number is pointed at
     empty      what is said where the frame has no row
     action     a button below it on the page: its text, and the address that it asks for
+    ways       lines over time by the name in the table's first column, drawn in a last column
+    ways_head  the head of that column
     """
 
     name: str
@@ -80,15 +83,21 @@ class View:
     note: Callable[[pd.DataFrame], str] | None = None
     empty: str = "Nothing was released for this yet."
     action: tuple[str, str] | None = None
+    ways: Callable[[StoreReading, PageState], Sequence[TrendLine]] | None = None
+    ways_head: str = "Over time"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A control: a name of `PageState`, and its values with texts, also from the store."""
+    """A control: a name of `PageState`, and its values with texts, also from the store.
+
+    dates    any day may be chosen; the two options are the first and the last that make sense
+    """
 
     name: str
     label: str
-    options: Callable[[StoreReading], Sequence[tuple[str, str]]]
+    options: Callable[[StoreReading, PageState], Sequence[tuple[str, str]]]
+    dates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +146,31 @@ def _text(value: object) -> str | None:
 SPAN_CHOICE: Final = Choice(
     "span",
     "Span",
-    lambda _: (
+    lambda *_: (
         ("auto", "newest"), ("hour", "1 hour"), ("day", "1 day"), ("week", "1 week"),
         ("eight_weeks", "8 weeks"), ("year", "1 year"),
     ),
 )  # fmt: skip
 MEASURE_CHOICE: Final = Choice(
-    "measure", "By", lambda _: (("gpu_time", "GPU time"), ("launch_share", "launches"))
+    "measure", "By", lambda *_: (("gpu_time", "GPU time"), ("launch_share", "launches"))
 )
+
+
+def _series(reading: StoreReading, _: PageState) -> list[tuple[str, str]]:
+    names = reading.names()
+    return [("", "of most hosts"), *((name, name) for name in names)] if len(names) > 1 else []
+
+
+def _cohorts(reading: StoreReading, state: PageState) -> list[tuple[str, str]]:
+    numbers = reading.cohorts(state)
+    said = [(str(number), str(number)) for number in numbers]
+    return [("", "all together"), *said] if len(numbers) > 1 else []
+
+
+def _days(reading: StoreReading, _: PageState) -> list[tuple[str, str]]:
+    return [(f"{day:%Y-%m-%d}", "") for day in reading.days()]
+
+
+SERIES_CHOICE: Final = Choice("series", "Series", _series)
+COHORT_CHOICE: Final = Choice("cohort", "Cohort", _cohorts)
+UNTIL_CHOICE: Final = Choice("until", "Before", _days, dates=True)

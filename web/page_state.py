@@ -5,10 +5,15 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 AUTO: Final = "auto"
 ALL_MODELS: Final = "all"
+
+
+def _absent(value: object) -> object:
+    """An empty field of a form is one that nobody filled in."""
+    return None if value == "" else value
 
 
 class PageState(BaseModel):
@@ -21,7 +26,9 @@ class PageState(BaseModel):
         Field(description="length of what is shown as one number; auto: what the store has"),
     ] = AUTO
     until: Annotated[
-        date | None, Field(description="the day after the last one, UTC; newest without it")
+        date | None,
+        BeforeValidator(_absent),
+        Field(description="the day after the last one, UTC; newest without it"),
     ] = None
     measure: Annotated[
         Literal["gpu_time", "launch_share"], Field(description="how hosts know their mix")
@@ -30,8 +37,18 @@ class PageState(BaseModel):
         str, Field(description="GPU model, or all", max_length=40, pattern=r"^[\w .+-]+$")
     ] = ALL_MODELS
     series: Annotated[
-        str, Field(description="task series; without it that of most hosts", max_length=200)
+        str,
+        Field(
+            description="task series; without it, or where it has nothing of a view, that of most "
+            "hosts",
+            max_length=200,
+        ),
     ] = ""
+    cohort: Annotated[
+        Annotated[int, Field(ge=0, lt=2**31)] | None,
+        BeforeValidator(_absent),
+        Field(description="cohort of the series; all together without it"),
+    ] = None
 
     def written(self) -> dict[str, str]:
         """Give what differs from the defaults, as an address has it."""

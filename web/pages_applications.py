@@ -12,7 +12,15 @@ from pages.number import SHARE
 from pages.wording import counted, plain
 
 from .mix_views import ROWS, MixViews, how, interval_rows, largest
-from .page_shape import SPAN_CHOICE, FrameColumn, Page, View
+from .page_shape import (
+    COHORT_CHOICE,
+    SERIES_CHOICE,
+    SPAN_CHOICE,
+    UNTIL_CHOICE,
+    FrameColumn,
+    Page,
+    View,
+)
 from .page_state import PageState
 from .store_reading import StoreReading
 
@@ -49,5 +57,5 @@ PAGE: Final = Page(
             "No release of this span counts hosts by application: choose a longer one.",
         ),
     ),
-    (SPAN_CHOICE,),
+    (SPAN_CHOICE, UNTIL_CHOICE, SERIES_CHOICE, COHORT_CHOICE),
 )  # fmt: skip

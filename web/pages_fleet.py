@@ -13,8 +13,11 @@ from pages.wording import counted, plain
 
 from .mix_views import NO_WORK, SHARE_COLUMN, MixViews, how, measured
 from .page_shape import (
+    COHORT_CHOICE,
     MEASURE_CHOICE,
+    SERIES_CHOICE,
     SPAN_CHOICE,
+    UNTIL_CHOICE,
     Choice,
     FrameColumn,
     Page,
@@ -57,7 +60,7 @@ def _model_words(frame: pd.DataFrame) -> str:
     )
 
 
-def _models(reading: StoreReading) -> list[tuple[str, str]]:
+def _models(reading: StoreReading, _: PageState) -> list[tuple[str, str]]:
     frame = by_model(reading, PageState())
     models = [] if frame.empty else sorted(set(frame["model"]))
     return [(ALL_MODELS, "all"), *((model, model) for model in models)]
@@ -75,5 +78,8 @@ PAGE: Final = Page(
             _model_words, _model_map, how,
         ),
     ),
-    (SPAN_CHOICE, MEASURE_CHOICE, Choice("model", "GPU model", _models)),
+    (
+        SPAN_CHOICE, UNTIL_CHOICE, MEASURE_CHOICE, Choice("model", "GPU model", _models),
+        SERIES_CHOICE, COHORT_CHOICE,
+    ),
 )  # fmt: skip

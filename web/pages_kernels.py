@@ -7,11 +7,20 @@ from typing import Final
 import pandas as pd
 from markupsafe import Markup
 
-from pages.wording import counted, plain
+from pages.wording import plain
 
 from .histogram_views import LEGEND, HistogramView, time_map
-from .mix_views import FROM, SHARE_COLUMN, how, measured
-from .page_shape import MEASURE_CHOICE, SPAN_CHOICE, FrameColumn, Page, View
+from .mix_views import FROM, SHARE_COLUMN, how, measured, working
+from .page_shape import (
+    COHORT_CHOICE,
+    MEASURE_CHOICE,
+    SERIES_CHOICE,
+    SPAN_CHOICE,
+    UNTIL_CHOICE,
+    FrameColumn,
+    Page,
+    View,
+)
 from .page_state import PageState
 from .store_reading import StoreReading
 
@@ -26,14 +35,17 @@ def families(reading: StoreReading, state: PageState) -> pd.DataFrame:
 
 
 def _family_map(frame: pd.DataFrame) -> Markup:
-    totals = frame.groupby("name")["value"].sum().sort_values(ascending=False)
+    shown = working(frame)
+    totals = shown.groupby("name")["value"].sum().sort_values(ascending=False)
     rows = [plain(name) for name in totals.index]
-    named = frame.assign(name=frame["name"].map(plain))
+    named = shown.assign(name=shown["name"].map(plain))
     return time_map("Share of GPU time by kernel family and time", named, rows)
 
 
 def _family_words(frame: pd.DataFrame) -> str:
-    return f"{counted(frame['name'].nunique(), 'row')} told from zero at some time. {LEGEND}"
+    families = working(frame)["name"].nunique()
+    known = "1 family is" if families == 1 else f"{families} families are"
+    return f"{known} told from zero at some time. {LEGEND}"
 
 
 PAGE: Final = Page(
@@ -55,5 +67,5 @@ PAGE: Final = Page(
             "copies", "How much copies carry", "copy_size", "size", "of what was copied"
         ).view(),
     ),
-    (SPAN_CHOICE, MEASURE_CHOICE),
+    (SPAN_CHOICE, UNTIL_CHOICE, MEASURE_CHOICE, SERIES_CHOICE, COHORT_CHOICE),
 )  # fmt: skip

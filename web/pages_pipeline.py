@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pandas as pd
@@ -9,11 +10,11 @@ from markupsafe import Markup
 
 from pages.number import SHARE
 from pages.scale import length_said
-from pages.trend_chart import trend_chart
+from pages.trend_chart import TrendLine, trend_chart
 from pages.wording import counted
 
 from .mix_views import FROM, trend_lines
-from .page_shape import EVERYBODY, SPAN_CHOICE, FrameColumn, Page, View
+from .page_shape import EVERYBODY, SPAN_CHOICE, UNTIL_CHOICE, FrameColumn, Page, View
 from .page_state import PageState
 from .store_reading import StoreReading
 
@@ -51,6 +52,12 @@ def coverage(reading: StoreReading, state: PageState) -> pd.DataFrame:
     return found.sort_values(["period_start", "series"], ascending=[False, True])
 
 
+def released_part(frame: pd.DataFrame) -> Sequence[TrendLine]:
+    """Return the line of each series that has more than one period."""
+    found = [] if frame.empty else trend_lines(frame)
+    return [line for line in found if len(line.points) > 1]
+
+
 def refused(reading: StoreReading, state: PageState) -> pd.DataFrame:
     """Return the reports that were refused, by reason, most first."""
     rows = _ends(reading, state, "rejected")
@@ -65,8 +72,8 @@ def refused(reading: StoreReading, state: PageState) -> pd.DataFrame:
 def _contact_words(frame: pd.DataFrame) -> str:
     slowest = frame.sort_values("lag").iloc[-1]
     return (
-        f"A window of {slowest['series']} is settled {length_said(float(slowest['lag']))} after "
-        "its end, on average; of other series sooner."
+        f"Windows of {slowest['series']} take longest: they are settled "
+        f"{length_said(float(slowest['lag']))} after their end, on average."
         if len(frame) > 1
         else f"A window is settled {length_said(float(slowest['lag']))} after its end, on average."
     )
@@ -111,6 +118,8 @@ PAGE: Final = Page(
         View(
             "contact", "Last contact", contact, _CONTACT,
             _contact_words,
+            ways=lambda reading, state: released_part(coverage(reading, state)),
+            ways_head="Released part over time",
         ),
         View(
             "coverage", "Coverage", coverage,
@@ -123,6 +132,6 @@ PAGE: Final = Page(
             empty="No report was refused.",
         ),
     ),
-    (SPAN_CHOICE,),
+    (SPAN_CHOICE, UNTIL_CHOICE),
     EVERYBODY,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from aggregator.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.ratios import normal_quantile
 from aggregator.releases import read_releases
 from analytics import FleetReleases, NothingReleased, RollupPeriod
+from analytics.changes import changes
 from analytics.fleet_releases import BY, MODELLED
 from analytics.incident_costs import costs, fleet_gpus
 from wire.section import LEFT_OUT
@@ -103,7 +104,7 @@ class StoreReading:
         found = pd.DataFrame()
         # A period that has only begun stands in for one that has ended where there is none.
         for at in (start - whole.length, start):
-            found = self.visible(self._mix(by, whole, at, at + whole.length, chosen), state)
+            found = self._seen(by, (whole, at, at + whole.length), state, chosen)
             if not found.empty:
                 break
         return with_shares(found)
@@ -114,14 +115,13 @@ class StoreReading:
         since = until - periods.back
         if periods.part is None:
             return with_shares(self._windows(by, state, since, until, chosen.get("model")))
-        found = self._mix(by, periods.part, since, until, chosen)
-        return with_shares(self.visible(found, state))
+        return with_shares(self._first_seen(by, (periods.part, since, until), state, chosen))
 
     def columns(self, by: str, state: PageState) -> pd.DataFrame:
         """Return the cells of the few periods that a drawing has a column for each of."""
         (column, count), until = self.periods(state).column, self.until(state)
         since = column.start(until - timedelta(microseconds=1)) - (count - 1) * column.length
-        return with_shares(self.visible(self._mix(by, column, since, until, {}), state))
+        return with_shares(self._first_seen(by, (column, since, until), state, {}))
 
     def causes(self, section: str, state: PageState) -> pd.DataFrame:
         """Return root-cause tables of a year with GPU hours and money, newest first.
@@ -152,6 +152,11 @@ class StoreReading:
         whole = self.periods(state).whole
         start = whole.start(self.until(state)) - whole.length
         model, by_model = chosen.get("model"), bool(chosen)
+        if state.cohort is not None:
+            return changes(*(
+                self._seen(by, (whole, at, at + whole.length), state, chosen)
+                for at in (start - whole.length, start)
+            ))  # fmt: skip
 
         def make() -> pd.DataFrame:
             try:
@@ -184,18 +189,76 @@ class StoreReading:
     def visible(self, frame: pd.DataFrame, state: PageState | None = None) -> pd.DataFrame:
         """Leave out rows of series that the viewer may not see.
 
-        state    one series alone: the asked one, else that of most hosts
+        state    one series alone: the asked one, or where it has no row that of most hosts; of the
+                 cohort that is asked for
         """
         if "series" not in frame or frame.empty:
             return frame
         seen = frame if self.series is None else frame[frame["series"].isin(self.series)]
         if state is None or seen.empty:
             return seen
+        if state.series and state.series not in self.names():
+            return seen[:0]
         asked = state.series
-        if not asked:
+        if asked not in set(seen["series"]):
             hosts = next(name for name in ("n_hosts", "hosts", "hosts_after") if name in seen)
             asked = str(seen.groupby("series")[hosts].max().idxmax())
-        return seen[seen["series"] == asked]
+        wanted = seen["series"] == asked
+        if state.cohort is not None:
+            wanted &= seen["cohort"] == state.cohort
+        return seen[wanted]
+
+    def names(self) -> list[str]:
+        """Give the series that the viewer may choose from."""
+        return sorted(name for name in self.epsilons if self.series is None or name in self.series)
+
+    def cohorts(self, state: PageState) -> list[int]:
+        """Give the cohorts of the asked series; without one, of all that the viewer may see."""
+        found = self._settled()
+        if state.series:
+            found = found[found["series"] == state.series]
+        return sorted({int(cohort) for cohort in found["cohort"]})
+
+    def days(self) -> tuple[datetime, datetime]:
+        """Give the first and the last day before which there may be a release, naive UTC."""
+        found, day = self._settled(), timedelta(days=1)
+        last = self.until(PageState()) + day
+        first = last if found.empty else pd.Timestamp(found["period_start"].min()).to_pydatetime()
+        return first + day, last
+
+    def _settled(self) -> pd.DataFrame:
+        """Windows that ended, ever, in the coarsest periods."""
+        since, until = datetime.min.replace(year=1970), self.until(PageState())  # noqa: DTZ901
+        return self.visible(self._outcomes(RollupPeriod.EIGHT_WEEKS, since, until))
+
+    def _first_seen(
+        self,
+        by: str,
+        span: tuple[RollupPeriod, datetime, datetime],
+        state: PageState,
+        chosen: Mapping[str, Any],
+    ) -> pd.DataFrame:
+        """Cells of these periods; where its windows are longer, of the first that hold them."""
+        shortest, since, until = span
+        found = pd.DataFrame()
+        for period in RollupPeriod:
+            if period.seconds < shortest.seconds:
+                continue
+            found = self._seen(by, (period, period.start(since), until), state, chosen)
+            if not found.empty:
+                break
+        return found
+
+    def _seen(
+        self,
+        by: str,
+        span: tuple[RollupPeriod, datetime, datetime],
+        state: PageState,
+        chosen: Mapping[str, Any],
+    ) -> pd.DataFrame:
+        """Cells of the periods that start in a span, of one series and of the asked cohort."""
+        found = self._mix(by, *span, chosen, by_cohort=state.cohort is not None)
+        return self.visible(found, state)
 
     def _mix(
         self,
@@ -204,12 +267,16 @@ class StoreReading:
         since: datetime,
         until: datetime,
         chosen: Mapping[str, Any],
+        *,
+        by_cohort: bool = False,
     ) -> pd.DataFrame:
         """Rows of all models are kept together: a page of each is a part of them."""
         model, by_model = chosen.get("model"), bool(chosen)
         found = self.kept(
-            ("mix", by, period, since, until, by_model),
-            lambda: self.fleet.mix(by, period.value, since=since, until=until, by_model=by_model),
+            ("mix", by, period, since, until, by_model, by_cohort),
+            lambda: self.fleet.mix(
+                by, period.value, since=since, until=until, by_model=by_model, by_cohort=by_cohort
+            ),
         )
         found = found.assign(epsilon=found["series"].map(dict(self.epsilons)))
         return found if model is None else _of_model(found, model)

@@ -145,7 +145,12 @@ document.addEventListener("click", (event) => {
   if (button) savePng(button.closest(".panel"));
 });
 document.addEventListener("change", (event) => {
-  event.target.closest?.("[data-controls]")?.requestSubmit();
+  const form = event.target.closest?.("[data-controls]");
+  // A year that is being typed is a date of long ago at first.
+  if (form && event.target.checkValidity()) form.requestSubmit();
+});
+document.addEventListener("formdata", (event) => {
+  for (const [name, value] of [...event.formData]) if (!value) event.formData.delete(name);
 });
 ready();
 
@@ -167,7 +172,7 @@ function redraw(text) {
 }
 
 async function news() {
-  const busy = pointed || document.activeElement.matches("select");
+  const busy = pointed || document.activeElement.matches("select, input");
   if (document.hidden || busy) return;
   try {
     const answer = await fetch(location.href, { cache: "no-cache" });
