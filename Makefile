@@ -14,7 +14,7 @@ SITE := .venv/site
 
 .PHONY: help setup tools bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
-.PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
+.PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments notebook
 .PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time bench-web gpu-libraries
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make test-quick    those that need no broker and no program in the kernel"
 	@echo "make test-long     those that take longer: a cluster of three brokers"
 	@echo "make lint          ruff, mypy, import-linter, buf, dashboards, mkdocs"
+	@echo "make notebook      nine simulated weeks, and the notebook of the documentation on them, anew"
 	@echo "make figures       the figures that pages quote, from bench/results"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
@@ -131,6 +132,13 @@ lint-docs: $(STAMP)
 	@# Not --quiet: mkdocs then overlooks the very warnings that --strict should fail on.
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --site-dir "$(SITE)" \
 		>.venv/mkdocs.log 2>&1 || { grep -v INFO .venv/mkdocs.log; exit 1; }
+
+# Resumable.
+notebook: $(STAMP)
+	@mkdir -p bench/.cache
+	@$(PYTHON) -m pointillist simulate docs/assets/notebook-fleet.toml --plan docs/assets/notebook-plan.toml \
+		--store bench/.cache/practice
+	@$(PYTHON) -m scripts.notebook_page --store bench/.cache/practice
 
 figures: $(STAMP)
 	@$(PYTHON) -m scripts.figures

@@ -1,0 +1,192 @@
+"""The notebook of the documentation answers its questions on a store that the simulator wrote."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pointillist.simulate.setup import Changes, Setup
+from pointillist.simulate.store_play import StorePlayer
+from scripts.notebook_page import MARK, NOTEBOOK, on_page_markdown
+
+QUESTIONS = 10
+HOSTS = 300
+
+_PLAN = f"""
+format = 1
+name = "practice"
+scheme = "masked"
+epsilon = 100
+delta = 1e-6
+hosts = {HOSTS}
+n_min = 250
+t = 30
+min_operators = 3
+gpus_per_host = 8
+
+[[task]]
+series = "day"
+window_s = 86_400
+lateness_s = 30
+retention_s = 28_800
+[task.weights]
+kernel_mix = 0.2
+kernel_mix_by_model = 0.2
+application_mix = 0.2
+applications_seen = 0.1
+
+[[task]]
+series = "week"
+window_s = 604_800
+lateness_s = 30
+retention_s = 28_800
+[task.weights]
+incidents = 0.1
+
+[[task]]
+series = "eight_weeks"
+window_s = 4_838_400
+lateness_s = 30
+retention_s = 28_800
+[task.weights]
+hardware_faults = 0.1
+"""
+
+_SCENARIO = f"""
+format = 1
+name = "practice"
+seed = 5
+hosts = {HOSTS}
+start = 2026-02-12T00:00:00Z
+duration_s = 5_443_200
+step_s = 86_400
+operators = [4, 3, 2, 1]
+
+[applications.flash_crowd]
+application = "moe_inference"
+begin_hours = 672
+ramp_hours = 24
+share = 0.4
+
+[faults]
+lemon_share = 0.1
+
+[upgrades]
+every_hours = 504
+wave_share = 0.5
+wave_minutes = 600
+down_minutes = 1_440
+
+[[shape]]
+gpu_model = "H100"
+share = 0.6
+
+[[shape]]
+gpu_model = "A100"
+share = 0.4
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine weeks of a small fleet, little noise."""
+    folder = tmp_path_factory.mktemp("practice")
+    plan, scenario = folder / "plan.toml", folder / "scenario.toml"
+    plan.write_text(_PLAN)
+    scenario.write_text(_SCENARIO)
+    setup = Setup.make(str(scenario), str(plan), Changes())
+    StorePlayer(setup, folder / "releases", processes=1).play(lambda _: None)
+    return folder / "releases"
+
+
+def cells() -> list[dict[str, Any]]:
+    """The notebook's cells as they lie in its file."""
+    found: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text())["cells"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers(store: Path) -> Iterator[dict[int, list[Any]]]:
+    """What the cells of each question show, in order."""
+    shown: dict[int, list[Any]] = {}
+    names: dict[str, Any] = {}
+    question = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POINTILLIST_STORE", str(store))
+        for cell in cells():
+            text = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                numbers = [
+                    int(number) for number in re.findall(r"^## (\d+)\. ", text, re.MULTILINE)
+                ]
+                question = numbers[-1] if numbers else question
+            else:
+                shown.setdefault(question, []).append(_value(text, names))
+        yield shown
+        names["fleet"].close()
+
+
+def _value(text: str, names: dict[str, Any]) -> Any:
+    """Run a cell; give what a notebook would show of it."""
+    body = ast.parse(text).body
+    last = body.pop()
+    assert isinstance(last, ast.Expr), "expected a cell to show something"
+    exec(compile(ast.Module(body, []), "cell", "exec"), names)
+    value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    return getattr(value, "data", value)
+
+
+def test_every_question_is_answered_with_intervals_and_with_what_it_does_not_say(
+    answers: dict[int, list[Any]],
+) -> None:
+    text = "\n".join("".join(cell["source"]) for cell in cells())
+    headings = [int(number) for number in re.findall(r"^## (\d+)\. ", text, re.MULTILINE)]
+    assert headings == list(range(1, QUESTIONS + 1))
+    assert text.count("**It does not say**") == QUESTIONS
+    assert "fidelity noise; no fleet stands behind" in answers[0][0]
+    sentences = {question: answers[question][-1] for question in headings[:-1]}
+    assert all("**" in sentence for sentence in sentences.values()), sentences
+    of_shares = (sentences[number] for number in (1, 3, 6))
+    assert all(re.search(r"-?\d+\.\d\d to -?\d+\.\d\d %", sentence) for sentence in of_shares)
+
+
+def test_answers_are_those_of_the_simulated_truth(answers: dict[int, list[Any]]) -> None:
+    assert "**A100 spends more of its time on attention**" in answers[3][0]
+    assert "moe_inference" in answers[4][0]  # the new program is named as the other suspect
+    assert "**nic_cross_traffic**" in answers[5][-1]
+    assert "USD" in answers[5][-1]
+    assert answers[6][0].startswith("- **moe_inference**")
+    assert "hosts (" in answers[7][0]
+    assert "windows, for n_min" in answers[9][-1]
+    assert "**epsilon 100 at delta 1e-06**" in answers[10][1]
+
+
+def test_error_shrinks_with_the_root_of_the_time_as_it_says(answers: dict[int, list[Any]]) -> None:
+    sure: pd.DataFrame = answers[8][0]
+    error = sure.set_index("period")["error, points"]
+    assert error["day"] / error["week"] == pytest.approx(7**0.5, rel=0.15)
+    assert error["week"] / error["eight_weeks"] == pytest.approx(8**0.5, rel=0.15)
+
+
+def test_committed_notebook_was_run_to_its_end_and_names_no_machine() -> None:
+    for cell in cells():
+        if cell["cell_type"] == "code":
+            kinds = {output["output_type"] for output in cell["outputs"]}
+            assert kinds == {"execute_result"}, "".join(cell["source"])
+    assert not re.search(r"/(tmp|root|home|work)/", NOTEBOOK.read_text())
+
+
+def test_page_shows_the_notebook_with_its_outputs() -> None:
+    page = (NOTEBOOK.parent / "notebook.md").read_text()
+    shown = on_page_markdown(page, page=None, config=None, files=None)
+    assert MARK not in shown
+    assert "## 10. What did all this cost one host's privacy?" in shown
+    assert "<table" in shown
+    assert on_page_markdown("# Another page\n") == "# Another page\n"
