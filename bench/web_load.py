@@ -2,7 +2,8 @@
 
 Each looks at a page with choices of their own and asks for it again every five seconds by the tag
 that they hold, as a page's script does. The server is a process of its own. Once a minute the
-store's folder changes, as by a new window, and every page is drawn again.
+store's folder changes, as by a new window, and every page is drawn again. Server and viewers share
+the machine's cores.
 """
 
 from __future__ import annotations
@@ -21,25 +22,38 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
 import httpx
 import numpy as np
+import psutil
 
+from analytics import connect
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, Figure
+from bench.year_store import FOLDER, QUERY_GOAL_MS, query_ms, write_year
 
-STORE: Final = CACHE / "web" / "year" / "releases"
-"""The year of minute windows that the part `store` leaves."""
+ROLLUPS: Final = CACHE / "web" / "rollups"
+HOURS_QUESTION: Final = """
+SELECT period_start, share, share_low, share_high FROM hours
+WHERE series = 'minute' AND section = 'kernel_mix' AND cell = 'gpu_time/gemm' ORDER BY period_start
+"""
+"""The typical question of the part `store`, asked of roll-ups."""
 VIEWERS: Final = 200
 EVERY_S: Final = 5.0
 SECONDS: Final = 120.0
 NEW_WINDOW_S: Final = 60.0
 P95_GOAL_MS: Final = 100.0
-_PAGES: Final = ("fleet", "applications", "privacy", "pipeline")
-_SPANS: Final = ("auto", "hour", "day", "week", "eight_weeks", "year")
+_SPANS: Final = ("day", "week", "eight_weeks", "hour", "year")
+_MODELS: Final = ("all", "H100", "A100", "B200")
 _MEASURES: Final = ("gpu_time", "launch_share")
+_OTHER_PAGES: Final = ("applications", "privacy", "pipeline")
+_FLEET_PAGES: Final = 4
+"""Of five viewers so many look at the Fleet page."""
+_DAYS: Final = 5
+"""Last days that viewers choose, a week apart."""
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
@@ -51,14 +65,29 @@ class Waits:
     codes: Counter[int] = field(default_factory=Counter)
 
 
-def paths() -> Iterator[str]:
-    """Give pages with choices, each other than the one before."""
-    for span, measure, page in itertools.product(_SPANS, _MEASURES, _PAGES):
-        yield f"/{page}?span={span}&measure={measure}"
+def paths(count: int, last: date) -> list[str]:
+    """Give each viewer an address of their own.
+
+    last    the newest day that a viewer chooses
+    """
+    days = [last - timedelta(weeks=back) for back in range(_DAYS)]
+    fleet = (
+        f"/fleet?span={span}&measure={measure}&model={model}&until={day}"
+        for day, measure, model, span in itertools.product(days, _MEASURES, _MODELS, _SPANS)
+    )
+    others = (
+        f"/{page}?span={span}&until={day}"
+        for day, span, page in itertools.product(days, _SPANS, _OTHER_PAGES)
+    )
+    found = [
+        next(fleet if at % (_FLEET_PAGES + 1) < _FLEET_PAGES else others) for at in range(count)
+    ]
+    assert len(set(found)) == count
+    return found
 
 
 @contextmanager
-def served(store: Path, rollups: Path) -> Iterator[str]:
+def served(store: Path, rollups: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Serve a store by a process of its own; give its address once it has read the store."""
     command = [
         *(sys.executable, "-m", "pointillist", "web", "--listen", "127.0.0.1:0"),
@@ -73,20 +102,23 @@ def served(store: Path, rollups: Path) -> Iterator[str]:
             assert address is not None
             while httpx.get(f"{address[0]}/api/v1/store").json()["state"] == "loading":
                 time.sleep(0.5)
-            yield address[0]
+            yield address[0], psutil.Process(process.pid)
         finally:
             process.terminate()
 
 
-async def viewers(address: str, store: Path, count: int, seconds: float) -> Waits:
-    """Let viewers look for a time at pages that were opened before, spread over a round."""
+async def viewers(address: str, store: Path, looked_at: list[str], seconds: float) -> Waits:
+    """Let viewers look for a time at pages that were opened before, spread over a round.
+
+    looked_at   the address of each viewer
+    """
     waits = Waits()
+    count = len(looked_at)
     limits = httpx.Limits(max_connections=count, max_keepalive_connections=count)
     async with httpx.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
-        for path in paths():
+        for path in looked_at:
             (await client.get(path)).raise_for_status()
         until_s = time.monotonic() + seconds
-        looked_at = itertools.islice(itertools.cycle(paths()), count)
         looking = (_viewer(client, path, until_s, waits) for path in looked_at)
         await asyncio.gather(_grow(store, until_s), *looking)
     return waits
@@ -120,34 +152,50 @@ def first_page_bytes(address: str) -> int:
 
 
 def look(store: Path, rollups: Path, count: int = VIEWERS, seconds: float = SECONDS) -> Part:
-    """Serve a store to viewers; give percentiles of their waits and the first page's size."""
-    with served(store, rollups) as address:
-        waits = asyncio.run(viewers(address, store, count, seconds))
+    """Serve a store to viewers; give percentiles of their waits, CPU, the first page's size."""
+    with connect(store, rollups=rollups) as fleet:
+        query = query_ms(lambda: fleet.sql(HOURS_QUESTION))
+        last = fleet.newest("family", "day")["period_start"].max().date()
+    with served(store, rollups) as (address, server):
+        before, own = server.cpu_times(), time.process_time()
+        waits = asyncio.run(viewers(address, store, paths(count, last), seconds))
+        after, own = server.cpu_times(), time.process_time() - own
         size = first_page_bytes(address)
     p50, p95, p99 = np.percentile(waits.ms, (50, 95, 99))
     wrong = sum(number for code, number in waits.codes.items() if code not in {200, 304})
+    used_s = after.user + after.system - before.user - before.system
     return {
         "p50_ms": float(p50), "p95_ms": float(p95), "p99_ms": float(p99), "answers": len(waits.ms),
         "redrawn": waits.codes[200], "wrong": wrong, "first_page_kib": size / 1024,
+        "server_cpu_s": used_s, "viewers_cpu_s": own, "query_ms": query,
     }  # fmt: skip
 
 
 def figures(part: Part) -> list[Figure]:
-    """Give what `look` found as figures."""
+    """Give what `look` found as figures; CPU is of opening each page once and of looking."""
+    answers = part["answers"]
     return [
         Figure("fleet_page_p50_ms_200_viewers", part["p50_ms"], "ms"),
         Figure("fleet_page_p95_ms_200_viewers", part["p95_ms"], "ms", P95_GOAL_MS),
         Figure("fleet_page_p99_ms_200_viewers", part["p99_ms"], "ms"),
+        Figure("viewers_answers", answers, "answers"),
         Figure("viewers_answers_refused", part["wrong"], "answers", 0.0),
+        Figure("viewers_pages_new_percent", 100 * part["redrawn"] / answers, "%"),
+        Figure("web_server_cpu_s", part["server_cpu_s"], "s"),
+        Figure("web_viewers_cpu_s", part["viewers_cpu_s"], "s"),
+        Figure("year_query_ms", part["query_ms"], "ms", QUERY_GOAL_MS),
         Figure("first_page_kib", part["first_page_kib"], "KiB"),
     ]
 
 
 def measure(kept: Parts) -> Measured:
-    """Measure on the year of minute windows, which the part before has written."""
-    if not STORE.is_dir():
-        raise SystemExit(f"expected a year of windows at {STORE}: run the part `store` first")
-    return Measured(figures(kept.get("viewers", lambda: look(STORE, STORE.parent / "rollups"))))
+    """Measure on the year of minute windows, writing it where it is not there yet."""
+
+    def part() -> Part:
+        write_year(FOLDER)
+        return look(FOLDER, ROLLUPS)
+
+    return Measured(figures(kept.get("load", part)))
 
 
 if __name__ == "__main__":
