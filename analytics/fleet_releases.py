@@ -70,6 +70,15 @@ class FleetReleases:
         self.tasks = tuple(tasks)
         self._catalogue = Catalogue.load()
 
+    @property
+    def simulated(self) -> str | None:
+        """Say in a line what was simulated; None where a fleet made the releases.
+
+        Raises      MarkUnreadable
+        """
+        mark = self.source.mark()
+        return None if mark is None else mark.line
+
     def __enter__(self) -> Self:
         """Use it in a `with`."""
         return self

@@ -14,6 +14,7 @@ import pytest
 
 import pointillist
 from aggregator.releases import QueryForbidden
+from aggregator.simulated_mark import SimulatedMark, write_mark
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
 from analytics.page_frames import (
     applications_page,
@@ -47,6 +48,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fleet(folder: Path) -> Iterator[FleetReleases]:
     with connect(folder) as opened:
         yield opened
+
+
+def test_simulated_releases_say_so(fleet: FleetReleases, tmp_path: Path) -> None:
+    assert fleet.simulated is None
+    write_mark(tmp_path, SimulatedMark("steady", "default", 400, 3_200, "noise", 5, 8, ""))
+    with connect(tmp_path) as played:
+        assert played.simulated is not None
+        assert played.simulated.startswith("simulated: 400 hosts of the scenario steady")
 
 
 def test_change_compares_the_newest_whole_week_with_the_one_before(fleet: FleetReleases) -> None:
