@@ -44,6 +44,9 @@ SPAN_PERIODS: Final = {
 _COVERED: Final = (("week", 604_800.0), ("day", 86_400.0))
 
 
+KeptFrames = Callable[[tuple[Hashable, ...], Callable[[], pd.DataFrame]], pd.DataFrame]
+
+
 @dataclass(frozen=True, slots=True)
 class StoreReading:
     """Released numbers, and the series that the viewer may see.
@@ -53,6 +56,7 @@ class StoreReading:
     covered_s   seconds that its windows cover: a young store is shown by the hour
     epsilons    of each series' task: one host, any 168 hours
     kept        gives the frame of a key, making it where none is kept of this store
+    lasting     the same where none is kept of this or an older store: the key says what is in it
     """
 
     fleet: FleetReleases
@@ -61,9 +65,8 @@ class StoreReading:
     newest_s: float
     covered_s: float
     epsilons: Mapping[str, float | None] = field(default_factory=dict)
-    kept: Callable[[tuple[Hashable, ...], Callable[[], pd.DataFrame]], pd.DataFrame] = (
-        lambda _, make: make()
-    )
+    kept: KeptFrames = lambda _, make: make()
+    lasting: KeptFrames = lambda _, make: make()
 
     def span(self, state: PageState) -> str:
         """Give the span that is looked at: the asked one, else what the store has enough of."""
@@ -113,6 +116,7 @@ class StoreReading:
         whole = self.periods(state).whole
         start = whole.start(self.until(state)) - whole.length
         model, by_model = chosen.get("model"), bool(chosen)
+        span = (whole, start - whole.length, start + whole.length)
 
         def make() -> pd.DataFrame:
             try:
@@ -120,7 +124,7 @@ class StoreReading:
             except NothingReleased:
                 return pd.DataFrame()
 
-        found = self.kept(("change", by, whole, start, by_model), make)
+        found = self._of_periods(("change", by, by_model), span, make)
         return self.visible(found if model is None else _of_model(found, model), state)
 
     def ends(self, state: PageState) -> pd.DataFrame:
@@ -168,25 +172,39 @@ class StoreReading:
     ) -> pd.DataFrame:
         """Rows of all models are kept together: a page of each is a part of them."""
         model, by_model = chosen.get("model"), bool(chosen)
-        found = self.kept(
-            ("mix", by, period, since, until, by_model),
+        since, until = period.first_from(since), period.first_from(until)
+        found = self._of_periods(
+            ("mix", by, by_model), (period, since, until),
             lambda: self.fleet.mix(by, period.value, since=since, until=until, by_model=by_model),
-        )
+        )  # fmt: skip
         found = found.assign(epsilon=found["series"].map(dict(self.epsilons)))
         return found if model is None else _of_model(found, model)
 
     def _outcomes(self, period: RollupPeriod, since: datetime, until: datetime) -> pd.DataFrame:
-        return self.kept(
-            ("outcomes", period, since, until),
+        since, until = period.first_from(since), period.first_from(until)
+        return self._of_periods(
+            ("outcomes",), (period, since, until),
             lambda: self.fleet.outcomes(period.value, since=since, until=until),
-        )
+        )  # fmt: skip
+
+    def _of_periods(
+        self,
+        key: tuple[Hashable, ...],
+        span: tuple[RollupPeriod, datetime, datetime],
+        make: Callable[[], pd.DataFrame],
+    ) -> pd.DataFrame:
+        """Give a frame of the periods that start in a span, made anew where these have grown."""
+        return self.lasting((*key, *span, self.fleet.source.windows_in(*span)), make)
 
     def _windows(
         self, by: str, state: PageState, since: datetime, until: datetime, model: str | None
     ) -> pd.DataFrame:
         """Rows of single windows, with the columns of roll-ups that pages need."""
         section = MODELLED[BY[by]] if model else BY.get(by, by)
-        found = read_releases(self.folder, section=section, since=since, until=until)
+        found = self._of_periods(
+            ("windows", section), (RollupPeriod.HOUR, since, until),
+            lambda: read_releases(self.folder, section=section, since=since, until=until),
+        )  # fmt: skip
         found = found[found["cell"] != LEFT_OUT]
         parts = found["cell"].str.split("/")
         rows = found.assign(
