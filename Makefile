@@ -50,7 +50,7 @@ help:
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
-	@echo "make bench-web     a year of releases: its bytes, its files, its queries"
+	@echo "make bench-web     a year of releases: its bytes, its files, its queries, its viewers"
 	@echo "make bench-diagnosis ARGS=\"record --hours 1\"  real faults, recorded; as root, resumable"
 	@echo "make bench-diagnosis-gpu ARGS=record  made GPU faults, recorded; judges them without ARGS"
 	@echo "make bench-diagnosis   every method on the recorded faults"

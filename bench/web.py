@@ -16,7 +16,11 @@ from bench.record import CACHE, commit, merge_result
 
 COMMAND: Final = "make bench-web"
 RESULT: Final = "web"
-PARTS: Final = {"store": "bench.year_store", "load": "bench.web_load"}
+PARTS: Final = {
+    "store": "bench.year_store",
+    "load": "bench.web_load",
+    "coverage": "bench.analytics",
+}
 """Part -> its module, in this order."""
 
 
