@@ -15,6 +15,7 @@ import itertools
 import math
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -190,7 +191,12 @@ def look(store: Path, rollups: Path, count: int = VIEWERS, seconds: float = SECO
     with connect(store, rollups=rollups) as fleet:
         query = query_ms(lambda: fleet.sql(HOURS_QUESTION))
         last = fleet.newest("family", "day")["period_start"].max().date()
-    with growing(store, seconds) as release, served(store, rollups) as (address, server):
+    # A copy: roll-ups remember windows that are gone, and the next run releases them again.
+    with (
+        tempfile.TemporaryDirectory(dir=CACHE) as own_folder,
+        growing(store, seconds) as release,
+        served(store, shutil.copytree(rollups, Path(own_folder) / "rollups")) as (address, server),
+    ):
         scrape_ms, scraped = scrapes(address)
         asyncio.run(viewers(address, lambda: None, paths(count, last), 0.0))
         before, own = server.cpu_times(), time.process_time()

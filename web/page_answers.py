@@ -26,7 +26,7 @@ from .store_watch import FAILURES, StoreStanding, StoreState, StoreWatch, unread
 from .view_files import as_csv, as_json, as_parquet, json_cell, said
 from .viewers import SeriesOwners, Viewer
 
-_MOST_BYTES: Final = 64 << 20
+_MOST_BYTES: Final = 128 << 20
 _MOST_SHOWN: Final = 10_000
 _OLD_S: Final = 60.0
 """How long after a newer store was seen a page of an older one may still be handed out."""
@@ -85,6 +85,7 @@ class PageAnswers:
         self._owners = owners
         self._answers = KeptValues[PackedAnswer](_MOST_BYTES, PackedAnswer.weight)
         self._frames = KeptValues[pd.DataFrame](_MOST_BYTES, frame_bytes)
+        self._whole = KeptValues[pd.DataFrame](_MOST_BYTES, frame_bytes)
         self._behind = MadeBehind() if behind else None
         self._drawn: dict[Hashable, StoreStanding] = {}
 
@@ -197,6 +198,7 @@ class PageAnswers:
             {one.name: one.epsilon for one in standing.series},
             lambda key, make: self._frames.get((standing.generation, *key), make),
             lambda key, make: self._frames.get((fleet.source, *key), make),
+            lambda key, make: self._whole.get((fleet.source, *key), make),
         )  # fmt: skip
 
     def _html(
