@@ -27,6 +27,7 @@ QUESTIONS = 10
 HOSTS = 300
 WEEKS = 9.0
 MODELS = ("H100", "A100")
+TRUE_SECTIONS = ("kernel_mix", "kernel_mix_by_model", "application_mix")
 
 _PLAN = f"""
 format = 1
@@ -111,14 +112,18 @@ class NotedSimulation(Simulation):
     def apart(self, *given: Any) -> Iterator[tuple[Due, list[WindowOutcome]]]:
         """Give what is played."""
         self.truth = []
+        week, eight_weeks = RollupPeriod.WEEK, RollupPeriod.EIGHT_WEEKS
         for due, outcomes in super().apart(*given):
             for outcome in outcomes:
-                if outcome.released is not None:
-                    self.truth += [
-                        {"start": utc(outcome.start), "section": cell.section, "cell": cell.cell,
-                         "truth": cell.truth}
-                        for cell in truth_cells(outcome, self.catalogue)
-                    ]  # fmt: skip
+                if outcome.released is None:
+                    continue
+                start = utc(outcome.start)
+                periods = {p.value: p.start(start) for p in (week, eight_weeks)}
+                self.truth += [
+                    {**periods, "section": cell.section, "cell": cell.cell, "truth": cell.truth}
+                    for cell in truth_cells(outcome, self.catalogue)
+                    if cell.section in TRUE_SECTIONS
+                ]
             yield due, outcomes
 
 
@@ -214,13 +219,13 @@ def test_intervals_hold_what_the_simulator_knows(
     played: tuple[Path, pd.DataFrame], answers: dict[int, list[Any]]
 ) -> None:
     truth = played[1]
-    week = RollupPeriod.WEEK
-    sums = truth.assign(period_start=truth["start"].map(week.start)).groupby(
-        ["period_start", "section", "cell"], as_index=False
-    )["truth"].sum()  # fmt: skip
+    keys = ["period_start", "section", "cell"]
+    sums = truth.rename(columns={"week": "period_start"}).groupby(keys, as_index=False)[
+        "truth"
+    ].sum()  # fmt: skip
     with connect(played[0]) as fleet:
         said = pd.concat([fleet.mix(by, "week") for by in ("family", "application")])
-    rows = said.merge(sums, on=["period_start", "section", "cell"])
+    rows = said.merge(sums, on=keys)
     held = coverage(int(rows["truth"].between(rows["low"], rows["high"]).sum()), len(rows))
     assert len(rows) > 500
     assert held.consistent_with(0.95), held
@@ -234,8 +239,8 @@ def test_intervals_hold_what_the_simulator_knows(
 
 def _share(truth: pd.DataFrame, cell: str, group: str) -> float:
     """Share of the newest eight weeks' measured time."""
-    newest = truth["start"].map(RollupPeriod.EIGHT_WEEKS.start)
-    own = truth[(truth["section"] == "kernel_mix_by_model") & (newest == newest.min())]
+    newest = truth["eight_weeks"] == truth["eight_weeks"].min()
+    own = truth[(truth["section"] == "kernel_mix_by_model") & newest]
     own = own[own["cell"].str.startswith(group) & ~own["cell"].str.contains("launch_share")]
     measured = own[~own["cell"].str.endswith("/unmeasured")]["truth"].sum()
     return float(own[own["cell"] == cell]["truth"].sum() / measured)
