@@ -116,11 +116,13 @@ class PageAnswers:
         drawn = self._drawn.get(shown)
         if drawn is None:
             return None
-        if drawn != standing:
+        # Found first: what is drawn behind takes its place.
+        answer = self._answers.find((shown, drawn))
+        if answer is not None and drawn != standing:
             if self._behind is None or not self._may_follow(drawn, standing):
                 return None
             self._behind.ask(shown, lambda: self.page(page, state, viewer))
-        return self._answers.find((shown, drawn))
+        return answer
 
     def close(self) -> None:
         """Wait for what is drawn behind, and draw nothing more there."""

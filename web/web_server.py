@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -28,6 +29,8 @@ _LOCAL_PER_S, _LOCAL_BURST = 400.0, 1_000
 """A page is some five requests; at this machine all viewers share one address."""
 _FAILURES_PER_S, _FAILURE_BURST = 1 / 6, 10
 _CONNECTIONS: Final = 2_000
+_SWITCH_S: Final = 0.001
+"""How long the thread that draws may hold the interpreter while an answer waits for it."""
 
 
 def guarded(
@@ -71,6 +74,7 @@ def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:
             ssl_certfile=settings.cert_file, ssl_keyfile=settings.key_file, lifespan="off",
             limit_concurrency=_CONNECTIONS, timeout_keep_alive=30, ws="none",
         )  # fmt: skip
+        sys.setswitchinterval(_SWITCH_S)
         watch.follow()
         ready(settings.address.replace(f":{settings.port}/", f":{port}/"))
         uvicorn.Server(config).run(sockets=[taken])
