@@ -121,6 +121,7 @@ class StoreWatch:
         self._standing = _LOADING
         self._gone_s: OrderedDict[str, float] = OrderedDict()
         self._source: FolderSource | None = None
+        self._fleet: FleetReleases | None = None
 
     def standing(self) -> StoreStanding:
         """Say how the store stands; who asks while it is looked at gets what stood before."""
@@ -155,7 +156,10 @@ class StoreWatch:
         """
         if self._source is None:
             raise FileNotFoundError(f"no folder of releases at {self.folder}")
-        return FleetReleases(self._source)
+        # Price list and catalogue are read once, not for each page.
+        if self._fleet is None or self._fleet.source is not self._source:
+            self._fleet = FleetReleases(self._source)
+        return self._fleet
 
     def follow(self) -> None:
         """Look by a thread of its own from now on, so that nobody who asks waits for it."""
