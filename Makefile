@@ -14,7 +14,7 @@ SITE := .venv/site
 
 .PHONY: help setup tools otel-collector bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
-.PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
+.PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments notebook
 .PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time bench-web gpu-libraries
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make test-quick    those that need no broker and no program in the kernel"
 	@echo "make test-long     those that take longer: three brokers, OpenTelemetry's collector"
 	@echo "make lint          ruff, mypy, import-linter, buf, dashboards, mkdocs"
+	@echo "make notebook      nine simulated weeks, and the notebook of the documentation on them, anew"
 	@echo "make figures       the figures that pages quote, from bench/results"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
@@ -50,7 +51,7 @@ help:
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
-	@echo "make bench-web     a year of releases: its bytes, its files, its queries"
+	@echo "make bench-web     a year of releases: its bytes, its files, its queries, its viewers"
 	@echo "make bench-diagnosis ARGS=\"record --hours 1\"  real faults, recorded; as root, resumable"
 	@echo "make bench-diagnosis-gpu ARGS=record  made GPU faults, recorded; judges them without ARGS"
 	@echo "make bench-diagnosis   every method on the recorded faults"
@@ -137,6 +138,13 @@ lint-docs: $(STAMP)
 	@# Not --quiet: mkdocs then overlooks the very warnings that --strict should fail on.
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --site-dir "$(SITE)" \
 		>.venv/mkdocs.log 2>&1 || { grep -v INFO .venv/mkdocs.log; exit 1; }
+
+# Resumable.
+notebook: $(STAMP)
+	@mkdir -p bench/.cache
+	@$(PYTHON) -m pointillist simulate docs/assets/notebook-fleet.toml --plan docs/assets/notebook-plan.toml \
+		--store bench/.cache/practice
+	@$(PYTHON) -m scripts.notebook_page --store bench/.cache/practice
 
 figures: $(STAMP)
 	@$(PYTHON) -m scripts.figures

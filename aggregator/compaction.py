@@ -35,8 +35,6 @@ _PLAIN_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.i
 _TEXTS: Final = ("series", "section", "cell", "unit", "kind", "domain", "rejections")
 
 Checkpoint = Callable[[str], None]
-RolledUp = Callable[[str, date, date], bool]
-"""Whether the roll-ups of a series' days, first to last, exist: else nothing of them is removed."""
 
 
 class CompactionUnderWay(OSError):
@@ -76,10 +74,21 @@ def _no_checkpoint(step: str) -> None:
     """Go on."""
 
 
-def always(series: str, first: date, last: date) -> bool:
-    """Remove what is old: nobody makes roll-ups."""
-    del series, first, last
-    return True
+@dataclass(frozen=True, slots=True)
+class RollUps:
+    """What retention asks of whoever makes roll-ups, which outlive the windows.
+
+    refresh     brings them up to date; calls what it is given between steps; raises OSError
+    have        whether they have every window of a series' days, first to last: else none of these
+                is removed
+    """
+
+    refresh: Callable[[Callable[[], None]], None]
+    have: Callable[[str, date, date], bool]
+
+
+NO_ROLL_UPS: Final = RollUps(refresh=lambda _: None, have=lambda *_: True)
+"""Nobody makes any: what is old goes."""
 
 
 @dataclass(slots=True)
@@ -87,29 +96,42 @@ class Compaction:
     """One folder of releases, with its causes and suppressed windows.
 
     keep_days       series -> days after which its windows are removed; others stay
-    rolled_up       asked before; see `RolledUp`
+    roll_ups        asked before
     checkpoint      is told of each step, for tests
     """
 
     folder: Path
     keep_days: Mapping[str, int] = field(default_factory=dict)
-    rolled_up: RolledUp = always
+    roll_ups: RollUps = NO_ROLL_UPS
     checkpoint: Checkpoint = _no_checkpoint
 
     def run(self, today: date) -> Compacted:
         """Pack every day before this one, and remove what is too old.
 
         today   UTC; its own windows stay as they are
-        Raises  CompactionUnderWay, OSError
+        Raises  CompactionUnderWay, OSError; where roll-ups cannot be made, days are packed first
         """
         done = Compacted()
         with _locked(self.folder):
+            failed = self._roll_up()
             for root, schema in self._roots():
                 self._clear(root)
-                self._remove_old(root, today, done)
+                if failed is None:
+                    self._remove_old(root, today, done)
                 for series, day, singles in _closed(root, today):
                     self._pack_day(root, schema, series, day, singles, done)
+        if failed is not None:
+            raise failed
         return done
+
+    def _roll_up(self) -> OSError | None:
+        """Bring roll-ups up to date where windows may be removed; give why that failed."""
+        if self.keep_days:
+            try:
+                self.roll_ups.refresh(lambda: self.checkpoint("periods rolled up"))
+            except OSError as error:
+                return error
+        return None
 
     def add(self, part: str, series: str, period: str, rows: PackRows) -> None:
         """Put windows that never had files of their own into a pack, none of them known yet.
@@ -195,7 +217,7 @@ class Compaction:
         days = self.keep_days.get(series)
         if days is None or last >= today - timedelta(days=days):
             return False
-        return self.rolled_up(series, first, last)
+        return self.roll_ups.have(series, first, last)
 
 
 def _drop(pack: Pack) -> None:

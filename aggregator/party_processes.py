@@ -16,7 +16,7 @@ from transport.supervision import Notifier
 from wire.catalogue import Catalogue
 
 from .channel import prepare_socket_folder
-from .compaction import RolledUp, always
+from .compaction import NO_ROLL_UPS, RollUps
 from .helper_shell import HelperShell
 from .incident_detector import Detector
 from .leader_shell import LeaderShell
@@ -37,12 +37,12 @@ def run_leader(
     *,
     say: Callable[[str], None] = _silent,
     checkpoint: Checkpoint = no_checkpoint,
-    rolled_up: RolledUp = always,
+    roll_ups: RollUps = NO_ROLL_UPS,
 ) -> None:
     """Run the Leader until SIGTERM or SIGINT.
 
     say         gets one line about the user it runs as
-    rolled_up   asked before windows are removed for their age
+    roll_ups    brought up to date before windows are removed for their age
     Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError
     """
     released = (config.database.parent, config.releases_dir)
@@ -61,7 +61,7 @@ def run_leader(
             detector=detector,
             agents_model=config.agents_model,
             keep_days=config.keep_days,
-            rolled_up=rolled_up,
+            roll_ups=roll_ups,
         ) as store,
         open_transport(config.transport, Side.AGGREGATOR) as log,
     ):

@@ -282,6 +282,8 @@ def open_views(
         raise FileNotFoundError(f"no folder of releases at {root}")
     database = duckdb.connect(":memory:")
     try:
+        # It would write into logs and notebooks.
+        database.execute("SET enable_progress_bar = false")
         database.create_function(
             "upper_tail", _upper_tail, ["DOUBLE"], "DOUBLE", type=PythonUDFType.ARROW
         )

@@ -43,12 +43,17 @@ class SimulatedMark:
     done: tuple[str, ...] = ()
 
     @property
+    def fleet(self) -> str:
+        """Say in a few words what was simulated."""
+        return (
+            f"{self.hosts:,} hosts of the scenario {self.scenario}, seed {self.seed}, "
+            f"fidelity {self.fidelity}"
+        )
+
+    @property
     def line(self) -> str:
         """Say it in a line for people."""
-        return (
-            f"simulated: {self.hosts:,} hosts of the scenario {self.scenario}, seed {self.seed}, "
-            f"fidelity {self.fidelity}; no fleet stands behind these numbers"
-        )
+        return f"simulated: {self.fleet}; no fleet stands behind these numbers"
 
 
 def read_mark(folder: str | os.PathLike[str]) -> SimulatedMark | None:

@@ -26,7 +26,7 @@ from wire.catalogue import Catalogue
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
 from .causes import CAUSE_SECTIONS
-from .compaction import RolledUp, always
+from .compaction import NO_ROLL_UPS, RollUps
 from .incident_detector import Detector
 from .packs import DAY_S, is_packed
 from .public_files import public_folder, write_whole
@@ -74,7 +74,7 @@ class Store(Closing):
     detector, agents_model   what root-cause tables are corrected by, see `causes.cause_table`
     Raises     ValueError when it does
 
-    keep_days, rolled_up    what is removed, and what is asked before: see `Compaction`
+    keep_days, roll_ups     what is removed, and what is asked before: see `Compaction`
 
     A store that cannot be written is opened anew at the next try, which loses nothing.
     """
@@ -88,7 +88,7 @@ class Store(Closing):
         detector: Detector | None = None,
         agents_model: str | None = None,
         keep_days: Mapping[str, int] | None = None,
-        rolled_up: RolledUp = always,
+        roll_ups: RollUps = NO_ROLL_UPS,
     ) -> None:
         self._detector, self._agents_model = detector, agents_model
         self._folder = folder.resolve()
@@ -99,7 +99,7 @@ class Store(Closing):
         self._path = path
         self._catalogue = catalogue
         self._gone: deque[StoredWindow] = deque()
-        self._upkeep = Upkeep(self._folder, keep_days or {}, rolled_up)
+        self._upkeep = Upkeep(self._folder, keep_days or {}, roll_ups)
         self._opened: duckdb.DuckDBPyConnection | None = None
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from transport.closing import Closing
 
-from .compaction import Compacted, Compaction, CompactionUnderWay, RolledUp
+from .compaction import Compacted, Compaction, CompactionUnderWay, RollUps
 from .packs import is_packed
 from .state_file import StorageUnavailable
 
@@ -27,10 +27,10 @@ class _Stopped(Exception):
 class Upkeep(Closing):
     """Compacts one folder, as often as it is due."""
 
-    def __init__(self, folder: Path, keep_days: Mapping[str, int], rolled_up: RolledUp) -> None:
+    def __init__(self, folder: Path, keep_days: Mapping[str, int], roll_ups: RollUps) -> None:
         """Begin with nothing; see `Compaction`."""
         self._folder = folder
-        self._compaction = Compaction(folder, keep_days, rolled_up, self._go_on)
+        self._compaction = Compaction(folder, keep_days, roll_ups, self._go_on)
         self._ending = threading.Event()
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compaction")
         self._running: Future[Compacted] | None = None

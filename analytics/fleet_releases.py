@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -13,7 +14,7 @@ import pandas as pd
 from aggregator.releases import Moment, moment
 from wire.catalogue import Catalogue
 
-from .changes import CHANGE_COLUMNS, changes
+from .changes import CHANGE_COLUMNS, changes, models_compared
 from .incident_costs import FleetGpus, costs, fleet_gpus
 from .price_list import PriceList, load_prices
 from .release_source import FolderSource, ReleaseSource
@@ -69,6 +70,15 @@ class FleetReleases:
         self.tasks = tuple(tasks)
         self._catalogue = Catalogue.load()
 
+    @property
+    def simulated(self) -> str | None:
+        """Say in a line what was simulated; None where a fleet made the releases.
+
+        Raises      MarkUnreadable
+        """
+        mark = self.source.mark()
+        return None if mark is None else mark.line
+
     def __enter__(self) -> Self:
         """Use it in a `with`."""
         return self
@@ -120,6 +130,26 @@ class FleetReleases:
             by_cohort=by_cohort,
         )
         return rows if model is None else rows[rows["model"] == model].reset_index(drop=True)
+
+    def newest(
+        self,
+        by: str = "family",
+        period: str = "week",
+        *,
+        model: str | None = None,
+        by_model: bool = False,
+        series: str | None = None,
+    ) -> pd.DataFrame:
+        """Return the newest period of a section that has ended; arguments and columns as `mix`.
+
+        Raises      NothingReleased; ValueError
+        """
+        length, section = period_of(period), self._section(by, by_model=by_model or bool(model))
+        start = self._period(length, section, series, None)
+        return self.mix(
+            by, period, model=model, by_model=by_model, series=series,
+            since=start, until=start + length.length,
+        )  # fmt: skip
 
     def applications(self, period: str = "day", **bounds: Any) -> pd.DataFrame:
         """Return GPU time by application; arguments and columns as `mix`."""
@@ -175,10 +205,7 @@ class FleetReleases:
         Raises      NothingReleased where there is no period to compare; ValueError
         """
         length, section = period_of(period), self._section(by, by_model=by_model or bool(model))
-        found = self.source.newest(length, section, series) if at is None else moment(at)
-        if found is None:
-            raise NothingReleased(f"change of {section}: expected a released {period}, got none")
-        after = length.start(found)
+        after = self._period(length, section, series, at)
         before = after - length.length if against is None else length.start(moment(against))
         frames = [
             self.mix(
@@ -188,6 +215,30 @@ class FleetReleases:
             for start in (before, after)
         ]  # fmt: skip
         return changes(*frames)
+
+    def compare_models(
+        self,
+        model: str,
+        than: str,
+        by: str = "family",
+        period: str = "week",
+        *,
+        at: Moment | None = None,
+        series: str | None = None,
+    ) -> pd.DataFrame:
+        """Compare GPUs of one model with those of another in the same period, cell by cell.
+
+        at          any moment of the period; None: the newest that has ended
+        Returns     columns of `changes.CHANGE_COLUMNS`: `before` is of `than`, `after` of `model`,
+                    `change` what `model` has more; cells without their model's name
+        Raises      NothingReleased where there is no period to compare; ValueError
+        """
+        length, section = period_of(period), self._section(by, by_model=True)
+        start = self._period(length, section, series, at)
+        rows = self.mix(
+            by, period, by_model=True, series=series, since=start, until=start + length.length
+        )
+        return models_compared(rows, model, than)
 
     def windows(
         self,
@@ -238,6 +289,15 @@ class FleetReleases:
     def _costs(self, section: str, since: Moment | None, until: Moment | None) -> pd.DataFrame:
         found = self.source.causes(section, since=since, until=until)
         return costs(found, self.prices, self.gpus(since, until))
+
+    def _period(
+        self, length: RollupPeriod, section: str, series: str | None, at: Moment | None
+    ) -> datetime:
+        """Return the first moment of the period that `at` is in; None: the newest that ended."""
+        found = self.source.newest(length, section, series) if at is None else moment(at)
+        if found is None:
+            raise NothingReleased(f"{section}: expected a released {length.value}, got none")
+        return length.start(found)
 
     def _section(self, by: str, *, by_model: bool = False) -> str:
         section = BY.get(by, by)

@@ -21,12 +21,22 @@ from aggregator.releases import (
     read_causes,
     read_windows,
 )
+from aggregator.simulated_mark import SimulatedMark, read_mark
 from wire.section import LEFT_OUT
 
 from .analyst_views import Frames, query
 from .cells_sql import cells_sql
 from .outcomes_sql import merged_outcomes_sql
-from .rollup_files import OUTCOMES, SUMS, files_between, rollup_folder, rows_sql, version_of
+from .rollup_files import (
+    OUTCOMES,
+    SUMS,
+    OrderedHours,
+    SettledHours,
+    files_between,
+    rollup_folder,
+    rows_sql,
+    settled_ns,
+)
 from .rollup_periods import RollupPeriod
 from .rollups import SCHEMAS, Refreshed, refresh
 from .sums_sql import add_functions, merged_sql
@@ -41,8 +51,17 @@ _LAST: Final = datetime(9000, 1, 1)  # noqa: DTZ001
 class ReleaseSource(Protocol):
     """What the analyst's layer asks of releases; every time is naive UTC."""
 
-    def version(self) -> str:
-        """Return a text that is another one once there is more to read: pages keep by it."""
+    def windows_in(
+        self, period: RollupPeriod, since: Moment | None = None, until: Moment | None = None
+    ) -> int:
+        """Count the windows of the periods that start in [since, until), suppressed ones too.
+
+        It grows with whatever is new in these periods: frames of them are kept by it.
+        """
+        ...
+
+    def mark(self) -> SimulatedMark | None:
+        """Return what a simulation wrote beside the releases; None where a fleet made them."""
         ...
 
     def cells(
@@ -121,6 +140,8 @@ class FolderSource:
         self.rollups = rollup_folder(self.folder) if rollups is None else Path(rollups).resolve()
         self._max_age_s = max_age_s
         self._fresh_until: float | None = None
+        self._hours = OrderedHours([], [0])
+        self._hours_ns = 0
         self._lock = threading.Lock()
         alone = MoreViews(add_functions, [self.rollups], alone=True)
         self._database: duckdb.DuckDBPyConnection = open_views(self.folder, alone)
@@ -136,13 +157,31 @@ class FolderSource:
         """
         with self._lock:
             done = refresh(self.folder, self.rollups)
+            self._read_hours()
             self._fresh_until = time.monotonic() + self._max_age_s
         return done
 
-    def version(self) -> str:
-        """See `ReleaseSource.version`."""
+    def _read_hours(self) -> None:
+        """Read how many windows roll-ups are made of, where another program has changed it too."""
+        changed_ns = settled_ns(self.rollups)
+        if changed_ns != self._hours_ns:
+            self._hours = SettledHours.read(self.rollups).in_order()
+            self._hours_ns = changed_ns
+
+    def windows_in(
+        self, period: RollupPeriod, since: Moment | None = None, until: Moment | None = None
+    ) -> int:
+        """See `ReleaseSource.windows_in`."""
         self._look()
-        return version_of(self.rollups)
+        first, end = _bounds(since, until)
+        return self._hours.between(period.start(first), period.first_from(end))
+
+    def mark(self) -> SimulatedMark | None:
+        """See `ReleaseSource.mark`.
+
+        Raises      MarkUnreadable
+        """
+        return read_mark(self.folder)
 
     def cells(
         self,
@@ -249,9 +288,7 @@ class FolderSource:
         self, kind: str, period: RollupPeriod, since: Moment | None, until: Moment | None
     ) -> list[Path]:
         self._look()
-        first = _FIRST if since is None else moment(since)
-        end = _LAST if until is None else moment(until)
-        return files_between(self.rollups, kind, period, first, end)
+        return files_between(self.rollups, kind, period, *_bounds(since, until))
 
     def _look(self) -> None:
         """Bring roll-ups up to date where they are too old."""
@@ -267,6 +304,13 @@ class FolderSource:
         with self._database.cursor() as cursor:
             frame: pd.DataFrame = cursor.execute(text, list(values)).df()
         return frame.astype({"cohort": "Int64"})
+
+
+def _bounds(since: Moment | None, until: Moment | None) -> tuple[datetime, datetime]:
+    return (
+        _FIRST if since is None else moment(since),
+        _LAST if until is None else moment(until),
+    )
 
 
 def _of(section: str | None) -> list[tuple[str, object]]:

@@ -11,11 +11,14 @@ import fcntl
 import hashlib
 import json
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -97,12 +100,12 @@ _SQL: Final = {
 }  # fmt: skip
 
 
-def version_of(folder: Path) -> str:
-    """A text that is another one whenever roll-ups have changed; "" before there are any."""
+def settled_ns(folder: Path) -> int:
+    """When what roll-ups were made from was written last, unix nanoseconds; 0: never."""
     try:
-        return str((folder / _HOURS).stat().st_mtime_ns)
+        return (folder / _HOURS).stat().st_mtime_ns
     except FileNotFoundError:
-        return ""
+        return 0
 
 
 @contextmanager
@@ -182,6 +185,14 @@ class SettledHours:
         }
         return SettledHours({**self.counts, **taken})
 
+    def in_order(self) -> OrderedHours:
+        """Give the windows of all series together, by hour."""
+        windows: Counter[datetime] = Counter()
+        for key, count in self.counts.items():
+            windows[_hour(key)] += count
+        hours = sorted(windows)
+        return OrderedHours(hours, list(accumulate((windows[hour] for hour in hours), initial=0)))
+
     def more_than(self, before: SettledHours, series: str | None = None) -> set[datetime]:
         """Give the hours that have more windows than before; one that has fewer lost files.
 
@@ -189,7 +200,30 @@ class SettledHours:
         """
         of = None if series is None else f"/series={quote(series, safe='')}/"
         return {
-            datetime.strptime(key.rsplit("/", 1)[1], _HOUR_FORMAT)  # noqa: DTZ007  (naive UTC)
+            _hour(key)
             for key, count in self.counts.items()
             if count > before.counts.get(key, 0) and (of is None or of in key)
         }
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedHours:
+    """How many windows roll-ups are made of, by time.
+
+    hours       that have windows, oldest first, naive UTC
+    before      windows before each of them; one more than hours: all windows
+    """
+
+    hours: Sequence[datetime]
+    before: Sequence[int]
+
+    def between(self, first: datetime, end: datetime) -> int:
+        """Count the windows of the hours in [first, end)."""
+        return (
+            self.before[bisect_left(self.hours, end)] - self.before[bisect_left(self.hours, first)]
+        )
+
+
+@lru_cache(maxsize=100_000)
+def _hour(key: str) -> datetime:
+    return datetime.strptime(key.rsplit("/", 1)[1], _HOUR_FORMAT)  # noqa: DTZ007  (naive UTC)

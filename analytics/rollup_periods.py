@@ -51,6 +51,10 @@ class RollupPeriod(StrEnum):
         """First moment of the period that holds a moment; naive UTC."""
         return EPOCH + (when - EPOCH) // self.length * self.length
 
+    def first_from(self, when: datetime) -> datetime:
+        """First moment of the first period that does not start before a moment; naive UTC."""
+        return EPOCH - (EPOCH - when) // self.length * self.length
+
     def span(self, start: datetime) -> tuple[datetime, datetime]:
         """First moment, and the one after the last, of what one file of roll-ups holds.
 

@@ -6,9 +6,11 @@ them: releases of minutes may be gone by then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import shutil
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +18,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aggregator.compaction import RollUps
 from aggregator.releases import MoreViews, open_views
 
 from .outcomes_sql import OUTCOME_SCHEMA, merged_outcomes_sql, outcomes_sql
 from .rollup_files import (
+    FOLDER,
     OUTCOMES,
     SUMS,
     RollupsUnavailable,
@@ -28,6 +32,7 @@ from .rollup_files import (
     file_of,
     files_between,
     rows_sql,
+    settled_ns,
     texts_sql,
     write_rows,
 )
@@ -56,26 +61,60 @@ class Refreshed:
     written: int
 
 
-def refresh(releases: Path, folder: Path) -> Refreshed:
+def _go_on() -> None:
+    """Go on."""
+
+
+def refresh(releases: Path, folder: Path, go_on: Callable[[], None] = _go_on) -> Refreshed:
     """Bring the roll-ups of a folder of releases up to date.
 
     folder      of the roll-ups
+    go_on       called before each week of releases; what it raises ends this
     Raises      FileNotFoundError, RollupsUnavailable
     """
     if not releases.is_dir():
         raise FileNotFoundError(f"no folder of releases at {releases.resolve()}")
+    _begin_with(releases / FOLDER, folder)
     if not SettledHours.of(releases).more_than(SettledHours.read(folder)):
         return Refreshed(0, 0)
     hours_added = written = 0
     with alone(folder):
         known = SettledHours.read(folder)
         while hours := (found := SettledHours.of(releases)).more_than(known):
+            go_on()
             chosen = {hour for hour in hours if hour < min(hours) + _AT_ONCE}
             written += _add_patiently(releases, folder, chosen)
             known = known.with_hours(found, chosen)
             known.write(folder)
             hours_added += len(chosen)
     return Refreshed(hours_added, written)
+
+
+def _begin_with(beside: Path, folder: Path) -> None:
+    """Copy the roll-ups beside the releases to a reader that has none: windows may be gone."""
+    if settled_ns(folder) or not settled_ns(beside):
+        return
+    with alone(folder):
+        # Their hours first: what is added up meanwhile is then added up here again.
+        hours = SettledHours.read(beside)
+        hidden = shutil.ignore_patterns(".*")
+        for kind in SCHEMAS:
+            if (beside / kind).is_dir():
+                shutil.copytree(beside / kind, folder / kind, dirs_exist_ok=True, ignore=hidden)
+        hours.write(folder)
+
+
+def kept_roll_ups(releases: Path) -> RollUps:
+    """Roll-ups beside the releases, for retention: they are all that is left of removed windows."""
+    folder = releases / FOLDER
+
+    def bring_up_to_date(go_on: Callable[[], None]) -> None:
+        try:
+            refresh(releases, folder, go_on)
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise RollupsUnavailable(f"releases at {releases}: {error}") from error
+
+    return RollUps(bring_up_to_date, partial(has_rolled_up, releases, folder))
 
 
 def has_rolled_up(releases: Path, folder: Path, series: str, first: date, last: date) -> bool:
@@ -109,6 +148,8 @@ def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
         for period in RollupPeriod:
             starts = {period.start(hour) for hour in hours}
             series = sorted({name for name, length in lengths if period.holds(length)})
+            if not series and period.shorter is None:
+                continue
             for first, end in sorted({period.span(start) for start in starts}):
                 within = sorted(start for start in starts if first <= start < end)
                 for kind in (SUMS, OUTCOMES):

@@ -16,7 +16,12 @@ from bench.record import CACHE, commit, merge_result
 
 COMMAND: Final = "make bench-web"
 RESULT: Final = "web"
-PARTS: Final = {"store": "bench.year_store", "pages": "bench.web_pages"}
+PARTS: Final = {
+    "store": "bench.year_store",
+    "pages": "bench.web_pages",
+    "load": "bench.web_load",
+    "coverage": "bench.analytics",
+}
 """Part -> its module, in this order."""
 
 

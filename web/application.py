@@ -144,7 +144,7 @@ def _add_page(app: FastAPI, answers: PageAnswers, page: Page) -> None:
     async def serve(request: Request, state: _STATE) -> Response:  # type: ignore[valid-type]
         viewer = _admitted(request, page)
         # What is drawn already never waits behind what is not.
-        drawn = answers.kept_page(page, state, viewer)
+        drawn = answers.ready_page(page, state, viewer)
         if drawn is None:
             drawn = await run_in_threadpool(answers.page, page, state, viewer)
         return _answer(request, drawn, _HTML)

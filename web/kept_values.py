@@ -1,11 +1,13 @@
-"""Values that cost time to make, kept by key: each is made by one thread, the rest wait for it."""
+"""Values that cost time to make, kept by key: each is made by one thread, the rest wait for it.
+
+Or nobody waits: what is asked for behind is made by a thread of its own, for whoever asks next.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TookTooLong
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
 from typing import Generic, TypeVar
@@ -44,6 +46,12 @@ class KeptValues(Generic[_T]):
                 self._kept.move_to_end(key)
             return self._kept.get(key)
 
+    def drop(self, key: Hashable) -> None:
+        """Let the value of a key go, if it is kept."""
+        with self._lock:
+            if key in self._kept:
+                self._bytes -= self._weigh(self._kept.pop(key))
+
     @contextmanager
     def _alone(self, key: Hashable) -> Iterator[None]:
         with self._lock:
@@ -63,37 +71,28 @@ class KeptValues(Generic[_T]):
                 self._bytes -= self._weigh(self._kept.popitem(last=False)[1])
 
 
-class Patient(Generic[_T]):
-    """Gives the newest value in time, else the one before while the newest is made.
+class MadeBehind:
+    """Has what is asked for made by one thread, in order; what waits is not asked for twice."""
 
-    Whoever asks every few seconds gets the newest at the next time, and never waits for it.
-
-    patience_s   how long anybody waits for a newer value
-    """
-
-    def __init__(self, patience_s: float, threads: int = 1) -> None:
-        self._patience_s = patience_s
+    def __init__(self) -> None:
         self._lock = Lock()
-        self._making: dict[Hashable, Future[_T]] = {}
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="pages")
+        self._asked: set[Hashable] = set()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="pages")
 
-    def get(self, key: Hashable, before: _T, make: Callable[[], _T]) -> _T:
-        """Give what `make` gives, if it does in time, else `before`; raises what it raises."""
+    def ask(self, key: Hashable, make: Callable[[], object]) -> None:
+        """Have it made; what it raises is for whoever waits for it another time."""
         with self._lock:
-            making = self._making.get(key)
-            future = making or self._making.setdefault(key, self._pool.submit(make))
-        if making is None:
-            # Outside the lock: what is done already calls back at once.
-            future.add_done_callback(lambda _: self._made(key))
-        try:
-            return future.result(self._patience_s)
-        except TookTooLong:
-            return before
+            if key in self._asked:
+                return
+            self._asked.add(key)
+        self._pool.submit(self._made, key, make)
 
     def close(self) -> None:
-        """Wait for what is being made, and make nothing more."""
+        """Wait for what is asked for, and make nothing more."""
         self._pool.shutdown()
 
-    def _made(self, key: Hashable) -> None:
+    def _made(self, key: Hashable, make: Callable[[], object]) -> None:
+        # What is asked for from here on may be newer than what is made now.
         with self._lock:
-            self._making.pop(key, None)
+            self._asked.discard(key)
+        make()

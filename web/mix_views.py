@@ -73,9 +73,13 @@ class MixViews:
             return leading
         told = leading[leading["told"]]["name"]
         names = [*told[~told.isin(NO_WORK)].head(LINES), *NO_WORK]
-        cells = measured(reading.trend(self.by, state, **self._chosen(state)), state)
-        wanted: pd.DataFrame = cells[cells["name"].isin(names)]
-        return wanted.sort_values(["period_start", "value"], ascending=[False, False])
+        cells = reading.trend(self.by, state, names=names, **self._chosen(state))
+        wanted = measured(cells, state)
+        return (
+            wanted
+            if wanted.empty
+            else wanted.sort_values(["period_start", "value"], ascending=[False, False])
+        )
 
     def changed(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
         """Return what the newest whole period has more or less of than the one before."""

@@ -20,7 +20,7 @@ from pages.sparkline import sparkline
 from pages.trend_chart import TrendLine
 from pages.wording import ABSENT, interval_said, plain, value_said
 
-from .kept_values import KeptValues, Patient
+from .kept_values import KeptValues, MadeBehind
 from .page_shape import FrameColumn, Page, View, numbers_of
 from .page_state import PageState
 from .store_reading import StoreReading
@@ -28,10 +28,10 @@ from .store_watch import FAILURES, StoreStanding, StoreState, StoreWatch, unread
 from .view_files import as_csv, as_json, as_parquet, json_cell, said
 from .viewers import SeriesOwners, Viewer
 
-_MOST_BYTES: Final = 64 << 20
+_MOST_BYTES: Final = 128 << 20
 _MOST_SHOWN: Final = 10_000
 _OLD_S: Final = 60.0
-"""How long after the store changed a page of the one before may still be handed out."""
+"""How long after a newer store was seen a page of an older one may still be handed out."""
 _MOST_ROWS: Final = 60
 """Of a table on a page; files have all."""
 
@@ -70,8 +70,8 @@ class StoreAway(Exception):
 class PageAnswers:
     """Pages and views of one store, as each viewer may see them.
 
-    patience_s   how long a page waits for a newer store to be drawn, while it has been drawn of
-                 the one before; None: as long as it takes
+    behind   a page of an older store is handed out while the newest is drawn behind; False: whoever
+             asks waits for the newest
     """
 
     def __init__(
@@ -79,54 +79,76 @@ class PageAnswers:
         watch: StoreWatch,
         owners: SeriesOwners,
         pages: Sequence[Page],
-        patience_s: float | None = None,
+        *,
+        behind: bool = False,
     ) -> None:
         self.watch = watch
         self.pages = pages
         self._owners = owners
         self._answers = KeptValues[PackedAnswer](_MOST_BYTES, PackedAnswer.weight)
         self._frames = KeptValues[pd.DataFrame](_MOST_BYTES, frame_bytes)
-        self._patient = None if patience_s is None else Patient[PackedAnswer](patience_s)
-        self._newest: dict[Hashable, Hashable] = {}
+        self._whole = KeptValues[pd.DataFrame](_MOST_BYTES, frame_bytes)
+        self._behind = MadeBehind() if behind else None
+        self._drawn: dict[Hashable, StoreStanding] = {}
 
     def page(self, page: Page, state: PageState, viewer: Viewer) -> PackedAnswer:
-        """Give a page as HTML."""
+        """Give the newest page as HTML, drawing it where it is not drawn yet."""
         standing = self.watch.standing()
         series = self.visible(standing, viewer)
         shown = (page.name, state, viewer.role, series)
-        key = (*shown, standing)
-        before = self._before(shown, standing)
-
-        def make() -> PackedAnswer:
-            answer = self._answers.get(
-                key, lambda: PackedAnswer.of(self._html(page, state, viewer, standing, series))
-            )
-            self._newest[shown] = key
-            return answer
-
         try:
-            if self._patient is None or before is None or self._answers.find(key) is not None:
-                return make()
-            return self._patient.get(key, before, make)
+            answer = self._answers.get(
+                (shown, standing),
+                lambda: PackedAnswer.of(self._html(page, state, viewer, standing, series)),
+            )
         except FAILURES as error:
             return PackedAnswer.of(
                 self._html(page, state, viewer, _broken(standing, error), series)
             )
+        self._note(shown, standing)
+        return answer
 
-    def kept_page(self, page: Page, state: PageState, viewer: Viewer) -> PackedAnswer | None:
-        """Give a page if it is drawn already; this waits for nothing."""
+    def ready_page(self, page: Page, state: PageState, viewer: Viewer) -> PackedAnswer | None:
+        """Give a page that is drawn already, and wait for nothing; None where none may be shown.
+
+        One of an older store is drawn anew behind, for whoever asks next.
+        """
         standing = self.watch.standing()
-        series = self.visible(standing, viewer)
-        return self._answers.find((page.name, state, viewer.role, series, standing))
-
-    def _before(self, shown: Hashable, standing: StoreStanding) -> PackedAnswer | None:
-        """Give the page of the store before, unless that is gone by for longer than it may be."""
-        if len(self._newest) > _MOST_SHOWN:
-            self._newest.clear()
-        key = self._newest.get(shown)
-        if key is None or time.monotonic() - standing.since_s > _OLD_S:
+        shown = (page.name, state, viewer.role, self.visible(standing, viewer))
+        drawn = self._drawn.get(shown)
+        if drawn is None:
             return None
-        return self._answers.find(key)
+        # Found first: what is drawn behind takes its place.
+        answer = self._answers.find((shown, drawn))
+        if answer is not None and drawn != standing:
+            if self._behind is None or not self._may_follow(drawn, standing):
+                return None
+            self._behind.ask(shown, lambda: self.page(page, state, viewer))
+        return answer
+
+    def close(self) -> None:
+        """Wait for what is drawn behind, and draw nothing more there."""
+        if self._behind is not None:
+            self._behind.close()
+            self._behind = None
+
+    def _may_follow(self, drawn: StoreStanding, standing: StoreStanding) -> bool:
+        """Whether a page of an older store may be shown: for a while, and not over an error."""
+        gone_s = self.watch.gone_s(drawn.generation)
+        return (
+            drawn.state is standing.state
+            and gone_s is not None
+            and time.monotonic() - gone_s < _OLD_S
+        )
+
+    def _note(self, shown: Hashable, standing: StoreStanding) -> None:
+        """Note of which store a page is drawn; what was drawn before goes."""
+        if len(self._drawn) > _MOST_SHOWN:
+            self._drawn.clear()
+        before = self._drawn.get(shown)
+        self._drawn[shown] = standing
+        if before is not None and before != standing:
+            self._answers.drop((shown, before))
 
     def file(
         self, page: Page, view: View, state: PageState, viewer: Viewer, kind: str
@@ -174,10 +196,13 @@ class PageAnswers:
         """Give what can be read now; None where the store is not readable."""
         if standing.state not in {StoreState.WELL, StoreState.STALE}:
             return None
+        fleet = self.watch.fleet()
         return StoreReading(
-            self.watch.fleet(), self.watch.folder, series, standing.newest_s, standing.covered_s,
+            fleet, self.watch.folder, series, standing.newest_s, standing.covered_s,
             {one.name: one.epsilon for one in standing.series},
             lambda key, make: self._frames.get((standing.generation, *key), make),
+            lambda key, make: self._frames.get((fleet.source, *key), make),
+            lambda key, make: self._whole.get((fleet.source, *key), make),
         )  # fmt: skip
 
     def _html(
@@ -238,7 +263,8 @@ def notices(standing: StoreStanding) -> list[Notice]:
     """Say what must be known before the numbers."""
     found = []
     if standing.simulated:
-        found.append(Notice("simulated", _SIMULATED))
+        played = f" {standing.played}." if standing.played else ""
+        found.append(Notice("simulated", f"{_SIMULATED}{played}"))
     if standing.state is not StoreState.WELL:
         found.append(Notice(standing.state.value, standing.detail))
     return found

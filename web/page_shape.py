@@ -69,9 +69,9 @@ class View:
     chart      the drawing; without one, or where it is empty, the table is shown at once
     note       how it was made, shown where a number is pointed at
     empty      what is said where the frame has no row
-    action     a button below it on the page: its text, and the address that it asks for
     ways       lines over time by the name in the table's first column, drawn in a last column
     ways_head  the head of that column
+    action     a button below it on the page: its text, and the address that it asks for
     """
 
     name: str
@@ -82,9 +82,9 @@ class View:
     chart: Callable[[pd.DataFrame], Markup] | None = None
     note: Callable[[pd.DataFrame], str] | None = None
     empty: str = "Nothing was released for this yet."
-    action: tuple[str, str] | None = None
     ways: Callable[[StoreReading, PageState], Sequence[TrendLine]] | None = None
     ways_head: str = "Over time"
+    action: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,21 +114,34 @@ class ReleaseGauges:
         found += _window_families(series, windows)
         found += _budget_families(FleetReleases(fleet.source, tasks=self._tasks), series)
         if numbers:
-            found += _cell_families(self._cells(windows))
+            parts = list(self._cells(windows))
+            cells = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+            released = sum(window.released_start is not None for window in windows)
+            found += _cell_families(cells, released - len(parts))
         return found
 
-    def _cells(self, windows: Iterable[CohortWindows]) -> pd.DataFrame:
-        """Rows of the newest release of each cohort of each series, as `read_releases`."""
-        found = []
+    def _cells(self, windows: Iterable[CohortWindows]) -> Iterator[pd.DataFrame]:
+        """Rows of the newest release of each cohort, as `read_releases`, until they are enough.
+
+        Cohorts whose newest windows begin at the same moment are read together.
+        """
+        read: dict[Hashable, pd.DataFrame] = {}
+        cells = 0
         for window in windows:
-            if window.released_start is None:
+            start = window.released_start
+            if start is None:
                 continue
-            rows = read_releases(
-                self._watch.folder, series=window.series, since=window.released_start,
-                until=window.released_start + timedelta(seconds=1),
-            )  # fmt: skip
-            found.append(rows[rows["cohort"].astype(str) == window.cohort])
-        return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+            if cells > MOST_CELLS:
+                return
+            key = (window.series, start)
+            if key not in read:
+                read[key] = read_releases(
+                    self._watch.folder, series=window.series, since=start,
+                    until=start + timedelta(seconds=1),
+                )  # fmt: skip
+            rows = read[key][read[key]["cohort"].astype(str) == window.cohort]
+            cells += len(rows)
+            yield rows
 
 
 def add_metrics(app: FastAPI, gauges: ReleaseGauges) -> None:
@@ -208,10 +221,15 @@ def _budget_families(fleet: FleetReleases, series: Iterable[SeriesState]) -> Ite
         yield family
 
 
-def _cell_families(rows: pd.DataFrame) -> Iterator[Metric]:
+def _cell_families(rows: pd.DataFrame, unread: int) -> Iterator[Metric]:
     left_out = max(len(rows) - MOST_CELLS, 0)
     yield GaugeMetricFamily(
-        "pointillist_release_cells_left_out", "cells beyond what a scrape shows", value=left_out
+        "pointillist_release_cells_left_out",
+        "cells beyond what a scrape shows, of the releases that it reads",
+        value=left_out,
+    )
+    yield GaugeMetricFamily(
+        "pointillist_releases_left_out", "newest releases beyond what a scrape reads", value=unread
     )
     if rows.empty:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -57,6 +57,9 @@ _YEAR: Final = timedelta(days=364)
 _COVERED: Final = (("week", 604_800.0), ("day", 86_400.0))
 
 
+KeptFrames = Callable[[tuple[Hashable, ...], Callable[[], pd.DataFrame]], pd.DataFrame]
+
+
 @dataclass(frozen=True, slots=True)
 class StoreReading:
     """Released numbers, and the series that the viewer may see.
@@ -66,6 +69,8 @@ class StoreReading:
     covered_s   seconds that its windows cover: a young store is shown by the hour
     epsilons    of each series' task: one host, any 168 hours
     kept        gives the frame of a key, making it where none is kept of this store
+    lasting     the same where none is kept of this or an older store: the key says what is in it
+    whole       as `lasting`, of frames that pages show parts of: all models, all names
     """
 
     fleet: FleetReleases
@@ -74,9 +79,9 @@ class StoreReading:
     newest_s: float
     covered_s: float
     epsilons: Mapping[str, float | None] = field(default_factory=dict)
-    kept: Callable[[tuple[Hashable, ...], Callable[[], pd.DataFrame]], pd.DataFrame] = (
-        lambda _, make: make()
-    )
+    kept: KeptFrames = lambda _, make: make()
+    lasting: KeptFrames = lambda _, make: make()
+    whole: KeptFrames = lambda _, make: make()
 
     def span(self, state: PageState) -> str:
         """Give the span that is looked at: the asked one, else what the store has enough of."""
@@ -109,13 +114,23 @@ class StoreReading:
                 break
         return with_shares(found)
 
-    def trend(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
-        """Return the cells of each part of the span, oldest first, as `FleetReleases.mix`."""
+    def trend(
+        self, by: str, state: PageState, *, names: Iterable[str] | None = None, **chosen: Any
+    ) -> pd.DataFrame:
+        """Return the cells of each part of the span, oldest first, as `FleetReleases.mix`.
+
+        names    these alone, by the last part of their cells' names; None: all
+        chosen   model, by_model
+        """
         periods, until = self.periods(state), self.until(state)
         since = until - periods.back
+        only = None if names is None else frozenset(names)
         if periods.part is None:
-            return with_shares(self._windows(by, state, since, until, chosen.get("model")))
-        return with_shares(self._first_seen(by, (periods.part, since, until), state, chosen))
+            rows = self._windows(by, since, until, chosen.get("model"), only)
+            found = self.visible(rows, state)
+        else:
+            found = self._first_seen(by, (periods.part, since, until), state, chosen, only)
+        return with_shares(found)
 
     def columns(self, by: str, state: PageState) -> pd.DataFrame:
         """Return the cells of the few periods that a drawing has a column for each of."""
@@ -157,6 +172,7 @@ class StoreReading:
                 self._seen(by, (whole, at, at + whole.length), state, chosen)
                 for at in (start - whole.length, start)
             ))  # fmt: skip
+        span = (whole, start - whole.length, start + whole.length)
 
         def make() -> pd.DataFrame:
             try:
@@ -164,8 +180,8 @@ class StoreReading:
             except NothingReleased:
                 return pd.DataFrame()
 
-        found = self.kept(("change", by, whole, start, by_model), make)
-        return self.visible(found if model is None else _of_model(found, model), state)
+        found = self._of_periods(("change", by, by_model), span, make)
+        return self.visible(_of_model(found, model), state)
 
     def ends(self, state: PageState) -> pd.DataFrame:
         """Return how windows ended in each part of the span, as `FleetReleases.outcomes`.
@@ -237,6 +253,7 @@ class StoreReading:
         span: tuple[RollupPeriod, datetime, datetime],
         state: PageState,
         chosen: Mapping[str, Any],
+        only: frozenset[str] | None = None,
     ) -> pd.DataFrame:
         """Cells of these periods; where its windows are longer, of the first that hold them."""
         shortest, since, until = span
@@ -244,7 +261,7 @@ class StoreReading:
         for period in RollupPeriod:
             if period.seconds < shortest.seconds:
                 continue
-            found = self._seen(by, (period, period.start(since), until), state, chosen)
+            found = self._seen(by, (period, period.start(since), until), state, chosen, only)
             if not found.empty:
                 break
         return found
@@ -255,9 +272,10 @@ class StoreReading:
         span: tuple[RollupPeriod, datetime, datetime],
         state: PageState,
         chosen: Mapping[str, Any],
+        only: frozenset[str] | None = None,
     ) -> pd.DataFrame:
         """Cells of the periods that start in a span, of one series and of the asked cohort."""
-        found = self._mix(by, *span, chosen, by_cohort=state.cohort is not None)
+        found = self._mix(by, *span, chosen, only, by_cohort=state.cohort is not None)
         return self.visible(found, state)
 
     def _mix(
@@ -267,53 +285,100 @@ class StoreReading:
         since: datetime,
         until: datetime,
         chosen: Mapping[str, Any],
+        only: frozenset[str] | None = None,
         *,
         by_cohort: bool = False,
     ) -> pd.DataFrame:
-        """Rows of all models are kept together: a page of each is a part of them."""
+        """Return cells of one model or all, of some names or all."""
         model, by_model = chosen.get("model"), bool(chosen)
-        found = self.kept(
-            ("mix", by, period, since, until, by_model, by_cohort),
+        since, until = period.first_from(since), period.first_from(until)
+        found = self._part_of(
+            ("mix", by, by_model, by_cohort), (period, since, until), (model, only),
             lambda: self.fleet.mix(
                 by, period.value, since=since, until=until, by_model=by_model, by_cohort=by_cohort
             ),
-        )
-        found = found.assign(epsilon=found["series"].map(dict(self.epsilons)))
-        return found if model is None else _of_model(found, model)
+        )  # fmt: skip
+        return found.assign(epsilon=found["series"].map(dict(self.epsilons)))
 
     def _outcomes(self, period: RollupPeriod, since: datetime, until: datetime) -> pd.DataFrame:
-        return self.kept(
-            ("outcomes", period, since, until),
+        since, until = period.first_from(since), period.first_from(until)
+        return self._of_periods(
+            ("outcomes",), (period, since, until),
             lambda: self.fleet.outcomes(period.value, since=since, until=until),
+        )  # fmt: skip
+
+    def _of_periods(
+        self,
+        key: tuple[Hashable, ...],
+        span: tuple[RollupPeriod, datetime, datetime],
+        make: Callable[[], pd.DataFrame],
+    ) -> pd.DataFrame:
+        """Give a frame of the periods that start in a span, made anew where these have grown."""
+        return self.lasting((*key, *span, self.fleet.source.windows_in(*span)), make)
+
+    def _part_of(
+        self,
+        key: tuple[Hashable, ...],
+        span: tuple[RollupPeriod, datetime, datetime],
+        part: tuple[str | None, frozenset[str] | None],
+        make: Callable[[], pd.DataFrame],
+    ) -> pd.DataFrame:
+        """Give a part of a frame as `_of_periods`: pages of other parts share the whole one."""
+        windows = self.fleet.source.windows_in(*span)
+        return self.lasting(
+            (*key, *span, windows, *part),
+            lambda: _of_model(self.whole((*key, *span, windows), make), *part),
         )
 
     def _windows(
-        self, by: str, state: PageState, since: datetime, until: datetime, model: str | None
+        self,
+        by: str,
+        since: datetime,
+        until: datetime,
+        model: str | None,
+        only: frozenset[str] | None,
     ) -> pd.DataFrame:
-        """Rows of single windows, with the columns of roll-ups that pages need."""
+        """Return single windows, with the columns of roll-ups that pages need."""
         section = MODELLED[BY[by]] if model else BY.get(by, by)
-        found = read_releases(self.folder, section=section, since=since, until=until)
-        found = found[found["cell"] != LEFT_OUT]
-        parts = found["cell"].str.split("/")
-        rows = found.assign(
-            name=parts.str[-1],
-            measure=parts.str[-2].fillna(""),
-            model=parts.str[0] if model else "",
-            told=found["q_value"] <= FALSE_DISCOVERY_RATE,
-            hosts=found["n_hosts"],
-            coverage=1.0,
-            windows=1,
-            reason=None,
-            period_start=found["window_start"],
-            period_s=found["window_s"],
-        )
-        seen = self.visible(rows, state)
-        return seen if model is None else seen[seen["model"] == model]
+
+        def make() -> pd.DataFrame:
+            found = read_releases(self.folder, section=section, since=since, until=until)
+            return _as_cells(found, by_model=model is not None)
+
+        span = (RollupPeriod.HOUR, since, until)
+        return self._part_of(("windows", section), span, (model, only), make)
 
 
-def _of_model(cells: pd.DataFrame, model: str) -> pd.DataFrame:
-    found: pd.DataFrame = cells if cells.empty else cells[cells["model"] == model]
-    return found
+def _as_cells(windows: pd.DataFrame, *, by_model: bool) -> pd.DataFrame:
+    """Give released windows the columns of roll-ups."""
+    found = windows[windows["cell"] != LEFT_OUT]
+    parts = {cell: cell.split("/") for cell in found["cell"].unique()}
+    named = {
+        "name": {cell: split[-1] for cell, split in parts.items()},
+        "measure": {cell: split[-2] if len(split) > 1 else "" for cell, split in parts.items()},
+        "model": {cell: split[0] if by_model else "" for cell, split in parts.items()},
+    }
+    return found.assign(
+        **{column: found["cell"].map(of) for column, of in named.items()},
+        told=found["q_value"] <= FALSE_DISCOVERY_RATE,
+        hosts=found["n_hosts"],
+        coverage=1.0,
+        windows=1,
+        reason=None,
+        period_start=found["window_start"],
+        period_s=found["window_s"],
+    )
+
+
+def _of_model(
+    cells: pd.DataFrame, model: str | None, only: frozenset[str] | None = None
+) -> pd.DataFrame:
+    """Take the rows of one model, and of some names."""
+    if cells.empty:
+        return cells
+    if model is not None:
+        cells = cells[cells["model"] == model]
+    return cells if only is None else cells[cells["name"].isin(only)]
 
 
 def _part(periods: SpanPeriods) -> RollupPeriod:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -21,8 +22,8 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from aggregator import simulated_mark
 from aggregator.releases import QueryRefused
+from aggregator.simulated_mark import MarkUnreadable
 from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
 from analytics.spent_budget import SeriesTask
@@ -33,8 +34,9 @@ EVERY_S: Final = 1.0
 _DEPTH: Final = 4
 _LATE_WINDOWS: Final = 3
 _LATE_S: Final = 120.0
+_KNOWN_GONE: Final = 256
 
-FAILURES: Final = (QueryRefused, OSError, duckdb.Error, pa.ArrowException)
+FAILURES: Final = (QueryRefused, MarkUnreadable, OSError, duckdb.Error, pa.ArrowException)
 """How a store that is broken or changed beneath a reader shows."""
 
 
@@ -77,8 +79,7 @@ class StoreStanding:
     """A generation of the store and what is known of it; `detail` says what is wrong.
 
     covered_s   seconds that the released windows of the shortest series cover
-    marked      a simulation wrote the folder, and says so beside it
-    since_s     when this generation was first seen, by the machine's monotonic clock
+    played      what a simulation says of the fleet that it wrote; "" where none wrote the folder
     """
 
     generation: str
@@ -86,8 +87,7 @@ class StoreStanding:
     detail: str
     series: tuple[SeriesState, ...] = ()
     covered_s: float = 0.0
-    marked: bool = False
-    since_s: float = field(default_factory=time.monotonic, compare=False)
+    played: str = ""
 
     @property
     def newest_s(self) -> float:
@@ -97,7 +97,7 @@ class StoreStanding:
     @property
     def simulated(self) -> bool:
         """Whether its numbers are of a demo or a simulation."""
-        return self.marked or any(one.domain == DEMO_DOMAIN for one in self.series)
+        return bool(self.played) or any(one.domain == DEMO_DOMAIN for one in self.series)
 
     @property
     def _shortest(self) -> list[SeriesState]:
@@ -128,7 +128,9 @@ class StoreWatch:
         self._looked_s: float | None = None
         self._followed = False
         self._standing = _LOADING
+        self._gone_s: OrderedDict[str, float] = OrderedDict()
         self._source: FolderSource | None = None
+        self._fleet: FleetReleases | None = None
 
     def standing(self) -> StoreStanding:
         """Say how the store stands; who asks while it is looked at gets what stood before."""
@@ -140,10 +142,21 @@ class StoreWatch:
         due = self._looked_s is None or time.monotonic() - self._looked_s >= EVERY_S
         if due and self._lock.acquire(blocking=False):
             try:
-                self._standing = self._look()
+                before, self._standing = self._standing, self._look()
                 self._looked_s = time.monotonic()
+                if before.generation != self._standing.generation:
+                    self._note_gone(before.generation)
             finally:
                 self._lock.release()
+
+    def gone_s(self, generation: str) -> float | None:
+        """Say when the next one was first seen, by the monotonic clock; None: long ago or never."""
+        return self._gone_s.get(generation)
+
+    def _note_gone(self, generation: str) -> None:
+        self._gone_s[generation] = time.monotonic()
+        if len(self._gone_s) > _KNOWN_GONE:
+            self._gone_s.popitem(last=False)
 
     def fleet(self) -> FleetReleases:
         """Give the released numbers.
@@ -152,7 +165,10 @@ class StoreWatch:
         """
         if self._source is None:
             raise FileNotFoundError(f"no folder of releases at {self.folder}")
-        return FleetReleases(self._source, tasks=self.tasks)
+        # Price list and catalogue are read once, not for each page.
+        if self._fleet is None or self._fleet.source is not self._source:
+            self._fleet = FleetReleases(self._source, tasks=self.tasks)
+        return self._fleet
 
     def follow(self) -> None:
         """Look by a thread of its own from now on, so that nobody who asks waits for it."""
@@ -172,8 +188,9 @@ class StoreWatch:
             if self._source is None:
                 self._source = FolderSource(self.folder, self._rollups, max_age_s=math.inf)
             self._source.refresh()
-            marked = (self.folder / simulated_mark.NAME).exists()
-            return replace(_read(self._source, generation), marked=marked)
+            mark = self._source.mark()
+            played = "" if mark is None else mark.fleet
+            return replace(_read(self._source, generation), played=played)
         except FileNotFoundError:
             self._source = None
             detail = f"There is no store at {self.folder} yet: this page shows it once it is there."

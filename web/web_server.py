@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -28,17 +29,19 @@ _TOKEN_PER_S, _TOKEN_BURST = 10.0, 60
 _LOCAL_PER_S, _LOCAL_BURST = 400.0, 1_000
 """A page is some five requests; at this machine all viewers share one address."""
 _FAILURES_PER_S, _FAILURE_BURST = 1 / 6, 10
-_PATIENCE_S: Final = 0.05
 _CONNECTIONS: Final = 2_000
+_SWITCH_S: Final = 0.001
+"""How long the thread that draws may hold the interpreter while an answer waits for it."""
 
 
 def guarded(
     settings: WebSettings,
     watch: StoreWatch,
     record: QueryRecord,
-    patience_s: float | None = None,
+    *,
+    behind: bool = False,
 ) -> ASGIApp:
-    """Put the application of some settings behind its guard; see `PageAnswers` on patience."""
+    """Put the application of some settings behind its guard; see `PageAnswers` on `behind`."""
     local = settings.token_file is None
     per_s, burst = (_LOCAL_PER_S, _LOCAL_BURST) if local else (_TOKEN_PER_S, _TOKEN_BURST)
     rules = GuardRules(
@@ -49,7 +52,7 @@ def guarded(
         RateLimit(_FAILURES_PER_S, _FAILURE_BURST, time.monotonic),
         tls=settings.tls,
     )
-    answers = PageAnswers(watch, settings.owners, PAGES, patience_s)
+    answers = PageAnswers(watch, settings.owners, PAGES, behind=behind)
     app = application(answers)
     add_metrics(app, ReleaseGauges(watch, settings.owners, watch.tasks))
     add_transcript(app, TranscriptAnswers(answers, TranscriptChecker(settings.transcripts)))
@@ -68,11 +71,12 @@ def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:
     with socket.create_server((settings.host, settings.port), family=family, backlog=512) as taken:
         port = taken.getsockname()[1]
         config = uvicorn.Config(
-            guarded(settings, watch, record, _PATIENCE_S),
+            guarded(settings, watch, record, behind=True),
             log_level="warning", access_log=False, server_header=False, proxy_headers=False,
             ssl_certfile=settings.cert_file, ssl_keyfile=settings.key_file, lifespan="off",
             limit_concurrency=_CONNECTIONS, timeout_keep_alive=30, ws="none",
         )  # fmt: skip
+        sys.setswitchinterval(_SWITCH_S)
         watch.follow()
         ready(settings.address.replace(f":{settings.port}/", f":{port}/"))
         uvicorn.Server(config).run(sockets=[taken])

@@ -6,8 +6,10 @@ what was taken is not told twice.
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +26,27 @@ KEPT_S: Final = 7 * 86_400.0
 
 class OutboxUnusable(ValueError):
     """A state file that this program did not write; says what was expected."""
+
+
+class OutboxTaken(OSError):
+    """Another process tells from the same state file: both would tell each fact."""
+
+
+@contextmanager
+def taken(path: Path) -> Iterator[None]:
+    """Hold a state file; another lock file lies beside it, as saving puts a new file in its place.
+
+    Raises      OutboxTaken, OSError
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutboxTaken(
+                f"{path}: expected to be the only one that tells from it, and another process is"
+            ) from None
+        yield
 
 
 @dataclass(slots=True)

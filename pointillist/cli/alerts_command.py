@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,7 +66,7 @@ def check(
     with --once the exit code is then 4. Looking costs no privacy budget.
     """
     from aggregator.state_file import StorageUnavailable
-    from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable
+    from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable, taken
     from pointillist.alerts.alerts_config import load_alerts_config
     from transport.config_tree import ConfigError
 
@@ -74,18 +75,20 @@ def check(
     with reported(ExitCode.USAGE, ConfigError):
         loaded = load_alerts_config(config)
     kept = state or Path(platformdirs.user_data_dir("pointillist")) / "alerts" / "outbox.json"
-    with reported(ExitCode.UNAVAILABLE, OutboxUnusable, OSError):
-        outbox = AlertOutbox.load(kept)
-    while True:
-        with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
-            done = _look(outbox, loaded, store, journal)
-        if once or done.new or done.sent or done.away:
-            emit(done, json, _line)
-        if once:
-            if done.waiting:
-                raise unavailable(f"{done.waiting} alerts wait: {'; '.join(done.away)}")
-            return
-        time.sleep(loaded.every_s)
+    with ExitStack() as held:
+        with reported(ExitCode.UNAVAILABLE, OutboxUnusable, OSError):
+            held.enter_context(taken(kept))
+            outbox = AlertOutbox.load(kept)
+        while True:
+            with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+                done = _look(outbox, loaded, store, journal)
+            if once or done.new or done.sent or done.away:
+                emit(done, json, _line)
+            if once:
+                if done.waiting:
+                    raise unavailable(f"{done.waiting} alerts wait: {'; '.join(done.away)}")
+                return
+            time.sleep(loaded.every_s)
 
 
 def _look(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,21 +56,18 @@ def run(config: ConfigOption) -> None:
     from aggregator.incident_detector import DetectorFileError
     from aggregator.party_processes import run_leader
     from aggregator.state_file import StateUnusable
-    from analytics.rollup_files import rollup_folder
-    from analytics.rollups import has_rolled_up
+    from analytics.rollups import kept_roll_ups
     from transport.port import TransportUnavailable
     from transport.privileges import PrivilegeError
 
     settings = _load(config)
-    releases = settings.releases_dir
     log_to_stderr()
     with (
         reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, OSError),
         reported(ExitCode.USAGE, DetectorFileError),
     ):
-        rolled_up = partial(has_rolled_up, releases, rollup_folder(releases))
-        run_leader(settings, say=say, rolled_up=rolled_up)
+        run_leader(settings, say=say, roll_ups=kept_roll_ups(settings.releases_dir))
 
 
 @app.command(epilog="Example: pointillist leader status --config leader.toml --json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,17 +51,12 @@ def compact(
     A Leader does it by itself. Readers go on meanwhile, and a run that is cut off goes on.
     """
     from aggregator.compaction import Compaction
-    from analytics.rollup_files import RollupsUnavailable, rollup_folder
-    from analytics.rollups import has_rolled_up, refresh
+    from analytics.rollups import kept_roll_ups
 
     kept = _days(keep_days or [])
     _need_folder(folder)
-    rollups = rollup_folder(folder)
-    with reported(ExitCode.UNAVAILABLE, RollupsUnavailable, OSError):
-        if kept:
-            refresh(folder, rollups)
-        rolled_up = partial(has_rolled_up, folder, rollups)
-        done = Compaction(folder, kept, rolled_up).run(datetime.now(UTC).date())
+    with reported(ExitCode.UNAVAILABLE, OSError):
+        done = Compaction(folder, kept, kept_roll_ups(folder)).run(datetime.now(UTC).date())
     body = {"windows_packed": done.windows, "packs": done.packs, "windows_removed": done.removed}
     emit(body, json)
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import pointillist
 from aggregator.releases import QueryForbidden
+from aggregator.simulated_mark import SimulatedMark, write_mark
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
 from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main
@@ -39,6 +41,14 @@ def fleet(folder: Path) -> Iterator[FleetReleases]:
         yield opened
 
 
+def test_simulated_releases_say_so(fleet: FleetReleases, tmp_path: Path) -> None:
+    assert fleet.simulated is None
+    write_mark(tmp_path, SimulatedMark("steady", "default", 400, 3_200, "noise", 5, 8, ""))
+    with connect(tmp_path) as played:
+        assert played.simulated is not None
+        assert played.simulated.startswith("simulated: 400 hosts of the scenario steady")
+
+
 def test_change_compares_the_newest_whole_week_with_the_one_before(fleet: FleetReleases) -> None:
     rows = fleet.change("family")
     assert str(rows["before_start"].iloc[0]) == "1970-01-15 00:00:00"
@@ -49,6 +59,27 @@ def test_change_compares_the_newest_whole_week_with_the_one_before(fleet: FleetR
     assert set(by_model["model"]) == {"H100"}
     any_two = fleet.change("family", at=START + 2 * WEEK, against=START)
     assert str(any_two["after_start"].iloc[0]) == "1970-01-29 00:00:00"
+
+
+def test_newest_is_the_last_period_that_has_ended(fleet: FleetReleases) -> None:
+    rows = fleet.newest("family")
+    assert set(rows["period_start"]) == {pd.Timestamp("1970-01-22")}
+    assert set(fleet.newest("family", model="H100")["model"]) == {"H100"}
+    with pytest.raises(NothingReleased, match="hardware_faults: expected a released week"):
+        fleet.newest("fault")
+
+
+def test_models_are_compared_in_the_same_period(fleet: FleetReleases) -> None:
+    rows = fleet.compare_models("H100", "A100").set_index("cell")
+    assert (rows["before_start"] == rows["after_start"]).all()
+    back = fleet.compare_models("A100", "H100", at=START + WEEK).set_index("cell")
+    by_model = fleet.newest("family", by_model=True).set_index("cell")["share"]
+    for cell in ("gpu_time/gemm", "idle"):
+        assert rows["after"][cell] == back["before"][cell] == by_model[f"H100/{cell}"]
+    assert rows["before"].isna().all()
+    assert rows["suppressed"].all()
+    with pytest.raises(ValueError, match=r"model: expected one of A100, .*, got 'H1000'"):
+        fleet.compare_models("H1000", "A100")
 
 
 def test_names_that_are_none_are_told(fleet: FleetReleases) -> None:

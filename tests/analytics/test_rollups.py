@@ -201,14 +201,34 @@ def test_days_may_be_removed_once_roll_ups_have_them(folder: Path) -> None:
     assert has_rolled_up(folder, rollups, "another", *days)
 
 
-def test_version_is_another_one_once_there_is_more_to_read(folder: Path) -> None:
-    write_releases(folder, [release(START)])
-    source = FolderSource(folder, max_age_s=0)
-    first = source.version()
-    assert source.version() == first
+def test_reader_without_roll_ups_begins_with_those_beside_the_releases(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_releases(folder, [release(START), release(START + DAY)])
+    refresh(folder, folder / "rollups")
+    for path in folder.glob(f"series=*/date={utc(START):%Y-%m-%d}/*"):
+        path.unlink()
+    write_releases(folder, [release(START + DAY + 60)])
+    with connect(folder, rollups=tmp_path / "own") as fleet:
+        windows = fleet.outcomes("day").set_index("period_start")["windows"]
+    assert windows.to_dict() == {utc(START): 1, utc(START + DAY): 2}
+
+
+def test_windows_of_periods_are_counted_as_far_as_roll_ups_have_them(folder: Path) -> None:
+    write_releases(folder, [release(START), release(START + HOUR), release(START + DAY)])
+    source, hour, day = FolderSource(folder, max_age_s=0), RollupPeriod.HOUR, RollupPeriod.DAY
+    spans = [(hour, START, START + HOUR), (day, START, START + DAY), (day, None, None)]
+    assert [source.windows_in(*span) for span in spans] == [1, 2, 3]
+    # A period that only begins after the first moment, and one that begins before the last.
+    assert source.windows_in(day, START + 1, START + DAY + 1) == 3
     write_releases(folder, [release(START + 60)])
-    assert source.version() != first
+    assert [source.windows_in(*span) for span in spans] == [2, 3, 4]
+    another = FolderSource(folder, max_age_s=0)
+    write_releases(folder, [release(START + 120)])
+    assert another.refresh().written > 0
+    assert source.windows_in(day) == another.windows_in(day) == 5
     source.close()
+    another.close()
 
 
 def test_releases_of_before_left_out_was_told_have_no_bias_bound(folder: Path) -> None:

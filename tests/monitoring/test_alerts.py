@@ -23,7 +23,7 @@ from diagnosis.detect.journal_lines import encode
 from edge_agent.journal import Journal
 from pointillist.alerts.alert import Alert
 from pointillist.alerts.alert_check import AlertRound, check, journal_alerts
-from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable
+from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable, taken
 from pointillist.alerts.alert_receivers import Receiver, receivers
 from pointillist.alerts.alerts_config import NOBODY, AlertsConfig, load_alerts_config
 from pointillist.alerts.fleet_alerts import fleet_alerts
@@ -182,6 +182,21 @@ def test_what_was_found_is_on_disk_before_it_is_sent(tmp_path: Path) -> None:
         assert look(again, config, []).sent == 1
         assert not AlertOutbox.load(tmp_path / "outbox.json").kept
     assert len(told) == 1
+
+
+def test_second_program_on_the_same_state_file_is_refused(
+    tmp_path: Path, run_cli: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, state = tmp_path / "diagnoses.jsonl", tmp_path / "state" / "outbox.json"
+    journal.touch()
+    config = configured(tmp_path, f'[webhook]\nurl = "http://127.0.0.1:{free_port()}"\n')
+    command = ("alerts", "check", "--journal", journal, "--config", config, "--state", state)
+    with taken(state):
+        assert run_cli(*command, "--once") == ExitCode.UNAVAILABLE
+        assert "expected to be the only one" in capsys.readouterr().err
+        with taken(tmp_path / "state" / "another.json"):
+            pass
+    assert run_cli(*command, "--once") == ExitCode.OK
 
 
 def test_incident_of_a_job_is_told_by_job_and_owner(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator import packs, releases
-from aggregator.compaction import Compaction, CompactionUnderWay
+from aggregator.compaction import Compaction, CompactionUnderWay, RollUps
 from aggregator.period_pack import write_causes, write_period, write_suppressed
 from aggregator.release_files import BASIS
 from aggregator.releases import open_views, query, read_causes, read_releases, read_windows
@@ -219,7 +219,11 @@ def test_old_windows_are_removed_once_their_roll_ups_exist(folder: Path) -> None
     Compaction(folder).run(TODAY)
     every = len(read_windows(folder))
     keep = {TASK.series: 3, "another": 1}
-    assert Compaction(folder, keep, not_yet).run(TODAY).removed == 0
+    refreshed: list[object] = []
+    roll_ups = RollUps(refreshed.append, not_yet)
+    assert Compaction(folder, {}, roll_ups).run(TODAY).removed == len(refreshed) == 0
+    assert Compaction(folder, keep, roll_ups).run(TODAY).removed == 0
+    assert len(refreshed) == 1
     assert set(asked) == {(TASK.series, date(1969, 12, 29), date(1970, 1, 4))}
     assert len(read_windows(folder)) == every
     done = Compaction(folder, keep).run(TODAY)

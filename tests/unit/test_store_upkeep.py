@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,15 +17,40 @@ from aggregator.compaction import Compaction
 from aggregator.releases import query, read_causes, read_windows
 from aggregator.state_file import StorageUnavailable
 from aggregator.store import Store, StoreConflict
+from analytics import connect
+from analytics.rollups import kept_roll_ups
+from pointillist.cli import leader_command
 from tests.unit.pack_kit import TASK, noisy, suppressed
 from tests.unit.release_kit import CATALOGUE
 
+SAMPLES = Path(__file__).parents[2] / "deploy" / "config"
 DAY_S = 86_400
 PATIENCE_S = 60.0
 
 
 def opened(root: Path, keep_days: Mapping[str, int] | None = None) -> Store:
     return Store(root / "leader.duckdb", root / "releases", CATALOGUE, keep_days=keep_days)
+
+
+@contextmanager
+def run_as_configured(
+    root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> Iterator[Store]:
+    """The store as `pointillist leader run` opens it, by a file that keeps windows for 20 days."""
+    text = (SAMPLES / "leader.toml").read_text()
+    text = text.replace("/var/lib/pointillist/releases/parquet", str(folder))
+    text = text.replace("# [store.keep_days]", f"[store.keep_days]\n{TASK.series} = 20")
+    (root / "leader.toml").write_text(text)
+    monkeypatch.setattr("pointillist.cli.leader_command.log_to_stderr", lambda: None)
+    monkeypatch.setattr(
+        "aggregator.party_processes.run_leader",
+        lambda config, **more: given.update(more, config=config),
+    )
+    leader_command.run(root / "leader.toml")
+    kept_days, roll_ups = given["config"].keep_days, given["roll_ups"]
+    path = root / "leader.duckdb"
+    with Store(path, folder, CATALOGUE, keep_days=kept_days, roll_ups=roll_ups) as store:
+        yield store
 
 
 def tidied(store: Store, now_s: float, left: int) -> None:
@@ -114,6 +141,53 @@ def test_store_removes_what_is_older_than_it_keeps(tmp_path: Path) -> None:
         assert len(read_windows(tmp_path / "releases")) == 3
 
 
+def test_leader_makes_roll_ups_before_it_removes_what_they_are_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, given = tmp_path / "releases", dict[str, Any]()
+    with run_as_configured(tmp_path, folder, monkeypatch, given) as store:
+        for at in range(3):
+            store.write(noisy(at, 60 * at))
+            store.write(noisy(at + 5, 30 * DAY_S + 60 * at))
+        store.suppress(suppressed(900))
+        tidied(store, 31 * DAY_S + 7200, 1)
+    assert len(read_windows(folder)) == 3
+    with connect(folder) as fleet:
+        ended = fleet.outcomes("day")
+    days = ended[ended["outcome"] != "rejected"].groupby("period_start")["windows"].sum()
+    assert {str(start)[:10]: int(n) for start, n in days.items()} == {
+        "1970-01-01": 4, "1970-01-31": 3,
+    }  # fmt: skip
+
+
+def test_nothing_is_removed_where_roll_ups_cannot_be_made_and_days_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, given = tmp_path / "releases", dict[str, Any]()
+    with run_as_configured(tmp_path, folder, monkeypatch, given) as store:
+        store.write(noisy(1, 0))
+        store.write(noisy(2, 30 * DAY_S))
+        (folder / "rollups").write_text("in the way")
+        with pytest.raises(StorageUnavailable, match="rollups"):
+            turned(store, time.monotonic() + PATIENCE_S, 31 * DAY_S + 7200)
+    assert len(read_windows(folder)) == 2
+    assert list(packs.all_singles(folder)) == []
+
+
+def test_leader_that_ends_does_not_wait_for_a_year_of_roll_ups(tmp_path: Path) -> None:
+    folder = tmp_path / "releases"
+    with opened(tmp_path) as store:
+        for week in range(3):
+            store.write(noisy(week, 7 * week * DAY_S))
+
+    def end() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept_roll_ups(folder).refresh(end)
+    assert not (folder / "rollups" / "sums").exists()
+
+
 def test_the_database_stops_growing(tmp_path: Path) -> None:
     sizes = []
     with opened(tmp_path) as store:
@@ -127,9 +201,9 @@ def test_the_database_stops_growing(tmp_path: Path) -> None:
     assert query("SELECT count(*) AS n FROM windows", tmp_path / "releases").n[0] == 4 * 10
 
 
-def turned(store: Store, until: float) -> None:
+def turned(store: Store, until: float, now_s: float = DAY_S + 7200) -> None:
     while time.monotonic() < until:
-        store.tidy(DAY_S + 7200)
+        store.tidy(now_s)
         time.sleep(0.01)
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from web.kept_values import KeptValues, Patient
+from web.kept_values import KeptValues, MadeBehind
 
 
 def test_value_is_made_once_however_many_ask_at_a_time() -> None:
@@ -50,18 +50,31 @@ def _away() -> str:
     raise OSError("away")
 
 
-def test_patient_hands_out_the_value_before_while_a_newer_one_is_made() -> None:
-    release = threading.Event()
-    made: list[str] = []
+def test_value_that_was_let_go_makes_room() -> None:
+    kept = KeptValues[str](10, len)
+    for key in "abc":
+        kept.get(key, lambda: "12345")
+        kept.drop("a")
+        kept.drop("never kept")
+    assert [kept.find(key) for key in "abc"] == [None, "12345", "12345"]
 
-    def make() -> str:
+
+def test_what_is_asked_for_behind_is_made_once_while_it_waits() -> None:
+    behind, made = MadeBehind(), list[str]()
+    entered, release = threading.Event(), threading.Event()
+
+    def first() -> None:
+        entered.set()
         release.wait(10)
-        made.append("new")
-        return "new"
+        made.append("first")
 
-    patient = Patient[str](0.001)
-    assert [patient.get("a", "old", make) for _ in range(3)] == ["old"] * 3
+    behind.ask("a", first)
+    entered.wait(10)
+    # It may be that what changed meanwhile is not in what is being made: that is asked for again.
+    for _ in range(3):
+        behind.ask("a", lambda: made.append("again"))
+    behind.ask("b", _away)
+    behind.ask("c", lambda: made.append("after a failure"))
     release.set()
-    assert Patient[str](10.0).get("a", "old", lambda: "new") == "new"
-    patient.close()
-    assert made == ["new"]
+    behind.close()
+    assert made == ["first", "again", "after a failure"]

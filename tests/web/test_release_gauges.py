@@ -62,9 +62,10 @@ def test_cells_beyond_the_most_are_counted_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(release_gauges, "MOST_CELLS", 100)
-    found = asked(fill(tmp_path))
+    found = asked(fill(tmp_path, "a", "b", "c"))
     assert len(found["pointillist_release_value"]) == 100
     assert found["pointillist_release_cells_left_out"]["", "", ""] > 400
+    assert found["pointillist_releases_left_out"]["", "", ""] == 2
 
 
 def test_store_that_is_empty_or_broken_is_said(tmp_path: Path) -> None:

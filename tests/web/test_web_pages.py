@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from starlette.testclient import TestClient
 
+from aggregator.simulated_mark import SimulatedMark, write_mark
 from tests.web_kit import client, fill
 from web.page_list import PAGES
 
@@ -93,8 +94,21 @@ def test_store_that_a_simulation_marked_says_so(tmp_path: Path) -> None:
     store = fill(tmp_path, domain="fleet")
     with client(store) as asked:
         assert "These hosts are simulated" not in asked.get("/privacy").text
+        write_mark(store, SimulatedMark("steady", "default", 12_500, 100_000, "noise", 5, 8, ""))
+        text = asked.get("/privacy").text
+        assert "These hosts are simulated" in text
+        assert "12,500 hosts of the scenario steady, seed 5, fidelity noise." in text
+
+
+def test_mark_that_says_nothing_is_told_and_no_number_shown(tmp_path: Path) -> None:
+    store = fill(tmp_path, domain="fleet")
+    with client(store) as asked:
+        assert "kernel" in asked.get("/fleet").text
         (store / "simulated.json").write_text("{}")
-        assert "These hosts are simulated" in asked.get("/privacy").text
+        text = asked.get("/fleet").text
+        assert 'class="notice error"' in text
+        assert "expected the mark of a simulation" in text
+        assert asked.get("/api/v1/pages/fleet/mix").status_code == 503
 
 
 def test_broken_store_is_said_and_comes_back(tmp_path: Path) -> None:
