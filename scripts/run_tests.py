@@ -31,7 +31,7 @@ STALL_S: Final = 300
 WORKERS: Final = 3
 """On two cores: a third of the time of the tests is spent waiting."""
 NO_TESTS: Final = 5
-MEMORY: Final = Path("/dev/shm")
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes folders of our own there
 """Where tests write if it has room: ledgers, stores and logs wait for every write to a disk."""
 MEMORY_BYTES: Final = 6 << 30
 """Room that has to be there; what tests leave while three workers run is a third of it."""
