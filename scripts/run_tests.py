@@ -34,7 +34,7 @@ NO_TESTS: Final = 5
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes folders of our own there
 """Where tests write if it has room: ledgers, stores and logs wait for every write to a disk."""
 MEMORY_BYTES: Final = 6 << 30
-"""Room that has to be there; what tests leave while three workers run is a third of it."""
+"""Room that has to be there: some tests write logs and sparse files of gigabytes."""
 
 TIERS: Final = {
     "side by side": "not live and not long",
