@@ -7,6 +7,7 @@ of the conftest, or by `-p tests.leftovers`; workers of pytest-xdist report to t
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -17,6 +18,8 @@ from typing import Any, Final
 import psutil
 import pytest
 
+GRACE: Final = "POINTILLIST_LEFTOVERS_GRACE_S"
+"""Names another grace than `_GRACE_S`, for tests of this plugin."""
 _GRACE_S: Final = 15.0
 """For what is ending: a pool's threads, a process that was told to stop."""
 _KEY: Final = "leftovers"
@@ -54,7 +57,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     """Look when every fixture has ended."""
     yield
     gc.collect()  # clients that only a kept traceback still holds
-    deadline_s = time.monotonic() + _GRACE_S
+    deadline_s = time.monotonic() + float(os.environ.get(GRACE, _GRACE_S))
     while (open_now := list(leftovers())) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     worker = getattr(session.config, "workeroutput", None)

@@ -62,6 +62,12 @@ def rounding_of(fleet: SmallFleet, rows: SameRows, windows: int, times: int) -> 
     return np.array(found)
 
 
+@pytest.fixture(scope="module")
+def minutes(fleet: SmallFleet, rows: SameRows) -> NDArray[np.float64]:
+    """Rounding errors of TIMES single windows, what both kinds of rows are compared with."""
+    return rounding_of(fleet, rows, 1, TIMES)
+
+
 def test_row_of_windows_counts_hosts_and_truth_of_them_all(
     fleet: SmallFleet, rows: SameRows
 ) -> None:
@@ -108,9 +114,10 @@ def _summed_minutes(fleet: SmallFleet, rows: SameRows, task: Task) -> NDArray[np
     return np.concatenate(found)
 
 
-def test_row_of_windows_rounds_as_independent_windows_do(fleet: SmallFleet, rows: SameRows) -> None:
+def test_row_of_windows_rounds_as_independent_windows_do(
+    fleet: SmallFleet, rows: SameRows, minutes: NDArray[np.float64]
+) -> None:
     """Variances, and the covariances that one uniform per host and section makes, times sixty."""
-    minutes = rounding_of(fleet, rows, 1, TIMES)
     hours = rounding_of(fleet, rows, WINDOWS, TIMES)
     assert np.abs(hours.mean(axis=0)).max() < 5 * np.sqrt(WINDOWS * HOSTS / 4 / TIMES)
     by_minute, by_hour = np.cov(minutes.T), np.cov(hours.T)
@@ -144,10 +151,11 @@ def test_windows_apart_have_each_its_own_noise_and_the_rounding_of_its_own(
     assert abs(np.mean(neighbours[1:] * neighbours[:-1])) < 5 / np.sqrt(found.size)
 
 
-def test_windows_apart_round_as_independent_windows_do(fleet: SmallFleet, rows: SameRows) -> None:
+def test_windows_apart_round_as_independent_windows_do(
+    fleet: SmallFleet, rows: SameRows, minutes: NDArray[np.float64]
+) -> None:
     """Variance of one window, and of a sum of four: no sign is that of the window before."""
     task, state = fleet.task, fleet.states[0]
-    minutes = rounding_of(fleet, rows, 1, TIMES)
     sums, ones = [], []
     with closing(NoiseEngine(fleet.model.inventory, SILENT)) as engine:
         for number in range(TIMES // 4):

@@ -93,10 +93,16 @@ def test_layout_rows_follow_the_header() -> None:
         assert f"#define {name} {getattr(layout, name)}" in METRICS
 
 
+def make_objects(out: Path, *variables: str) -> None:
+    """Build those of ANY_MACHINE."""
+    command = ["make", "-s", "-C", str(BPF), f"OUT={out}", *variables]
+    subprocess.run([*command, *(str(out / name) for name in ANY_MACHINE)], check=True, timeout=100)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make tools installs it")
 def test_committed_objects_are_what_the_sources_build(tmp_path: Path) -> None:
-    subprocess.run(["make", "-s", "-C", str(BPF), f"OUT={tmp_path}"], check=True, timeout=100)
+    make_objects(tmp_path)
     version = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True)
     for name in ANY_MACHINE:
         built, committed = tmp_path / name, BPF / "objects" / name
@@ -113,8 +119,7 @@ def test_one_object_serves_both_machines(tmp_path: Path) -> None:
     for machine, defined in (("x86", "__x86_64__"), ("arm64", "__aarch64__")):
         flags = f"clang -D__TARGET_ARCH_{machine} -D{defined}"
         out = tmp_path / machine
-        command = ["make", "-s", "-C", str(BPF), f"OUT={out}", f"CLANG={flags}"]
-        subprocess.run(command, check=True, timeout=100)
+        make_objects(out, f"CLANG={flags}")
         built.append([(out / name).read_bytes() for name in ANY_MACHINE])
     assert built[0] == built[1]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.leftovers import GRACE
+
 pytestmark = pytest.mark.slow
 
 SLOPPY = """
@@ -17,10 +19,10 @@ from confluent_kafka import Producer
 def test_leaves_things_open():
     global producer, child
     producer = Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
-    child = subprocess.Popen(["sleep", "25"])
+    child = subprocess.Popen(["sleep", "5"])
     if os.fork() == 0:
         os._exit(0)
-    threading.Thread(target=time.sleep, args=(25,), name="sloppy").start()
+    threading.Thread(target=time.sleep, args=(5,), name="sloppy").start()
 """
 TIDY = """
 import threading
@@ -29,13 +31,13 @@ def test_leaves_nothing_open():
 """
 
 
-def session(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+def session(folder: Path, source: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run one test with the plugin."""
     (folder / "test_one.py").write_text(source)
     options = ("-q", "-p", "no:cacheprovider", "-p", "tests.leftovers", "-c", "/dev/null")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--rootdir={folder}", str(folder)],
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -44,13 +46,13 @@ def session(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_session_that_leaves_things_open_fails_and_names_them(tmp_path: Path) -> None:
-    done = session(tmp_path, SLOPPY)
+    done = session(tmp_path, SLOPPY, **{GRACE: "0.5"})
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     lines = [line for line in done.stdout.splitlines() if line.startswith("LEFT OPEN")]
     assert lines[0] == "LEFT OPEN: thread sloppy"
     assert lines[1].startswith("LEFT OPEN: a client of librdkafka")
     assert {line.split(maxsplit=4)[-1] for line in lines[2:]} == {
-        "sleep 25",
+        "sleep 5",
         "which ended and nobody waited for",
     }
     assert len(lines) == 4

@@ -64,12 +64,24 @@ def _away(
     known = np.isfinite(past).sum(axis=0) >= 3
     filled = np.where(known, past, 0.0)
     if robust:
-        middle = np.nanmedian(filled, axis=0)
-        spread = NORMAL * np.nanmedian(np.abs(filled - middle), axis=0)
+        middle = _median(filled)
+        spread = NORMAL * _median(np.abs(filled - middle))
     else:
         middle, spread = np.nanmean(filled, axis=0), np.nanstd(filled, axis=0)
     least = np.maximum(np.maximum(spread, floors), LEAST_SHARE * np.abs(middle))
     return np.where(known, (now - middle) / least, np.nan)
+
+
+def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give each column's median, float64[columns]; NaN is left out, and no column is all NaN.
+
+    `np.nanmedian` does it by masked arrays, which for some thirty rows take ten times as long.
+    """
+    ordered = np.sort(values, axis=0)
+    count = np.count_nonzero(~np.isnan(values), axis=0)
+    columns = np.arange(values.shape[1])
+    below, above = ordered[(count - 1) // 2, columns], ordered[count // 2, columns]
+    return np.asarray((below + above) / 2)
 
 
 class Deviations:

@@ -105,7 +105,7 @@ class Unlikeness:
 
         Raises      ValueError when there are too few
         """
-        tables = [_table(track)[_told(track)] for run in runs for track in run.tracks]
+        tables = [_calm(track) for run in runs for track in run.tracks]
         calm = np.concatenate(tables) if tables else np.empty((0, 1))
         if len(calm) < FEWEST_SECONDS:
             told = f"expected {FEWEST_SECONDS} calm seconds, got {len(calm)}"
@@ -119,10 +119,9 @@ class Unlikeness:
         return Account(tuple(spell for track in run.tracks for spell in self._spells(track)))
 
     def _spells(self, track: Track) -> list[Spell]:
-        rows = _table(track)
+        rows, told = _table(track)
         scores, residuals = self._normality.scores(rows), self._normality.residuals(rows)
-        baseless = np.isnan(deviations(track, robust=True)[0])
-        above = (scores > self._limit) & ~baseless
+        above = (scores > self._limit) & told
         unlike = scores / (scores + self._limit)
         return spells_of(
             track,
@@ -135,12 +134,17 @@ class Unlikeness:
         )
 
 
-def _table(track: Track) -> Table:
-    """Squash distances, so that one wild counter of training does not widen everything."""
+def _table(track: Track) -> tuple[Table, NDArray[np.bool_]]:
+    """Give each second's distances, and bool[n] of those that have a past to be measured by.
+
+    Distances are squashed, so that one wild counter of training does not widen everything.
+    """
     tail, signals = deviations(track, robust=True)
     table = np.nan_to_num(np.column_stack([tail, signals]))
-    return np.asarray(np.sign(table) * np.minimum(np.log2(1 + np.abs(table)), LARGEST))
+    squashed = np.sign(table) * np.minimum(np.log2(1 + np.abs(table)), LARGEST)
+    return np.asarray(squashed), ~np.isnan(tail)
 
 
-def _told(track: Track) -> NDArray[np.bool_]:
-    return np.asarray(track.calm & ~np.isnan(deviations(track, robust=True)[0]))
+def _calm(track: Track) -> Table:
+    rows, told = _table(track)
+    return np.asarray(rows[track.calm & told])
