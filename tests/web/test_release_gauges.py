@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def asked(store: Path) -> dict[str, Numbers]:
 
 
 def test_scrape_has_the_newest_release_with_its_errors(tmp_path: Path) -> None:
-    store = fill(tmp_path, "a", 'b"\n\\')
+    store = fill(tmp_path, "a", 'b"\n\\', end_s=int(time.time()))
     found = asked(store)
     rows = read_releases(store)
     rows = rows[rows["window_start"] == rows["window_start"].max()]
