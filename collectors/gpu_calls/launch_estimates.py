@@ -51,6 +51,8 @@ _UNUSUAL_OF_ONE: Final = 0.5
 _STEADY_WIDTH: Final = 0.5
 _WAITING: Final = 0.9
 """CPU time over wall time below which even a single thread waits for something, be it the clock."""
+_ALIKE: Final = 0.7
+"""An estimate by CPU time and one by wall time that differ more do not mean the same."""
 
 
 class SeenWindow(NamedTuple):
@@ -145,9 +147,11 @@ def unseen(
         timed = _ratio_estimate(_by_time, windows, last, rest, rest.span_ns)
         is_usual = usual.low * read_ns <= rest.used_ns <= usual.high * read_ns
         if usual.steady and is_usual and not rest.unread_ns:
-            # CPU time of a call changes with what else the machine does; a rate does not.
-            waits = _mean_share(windows) < _WAITING
-            best = timed if waits else min(best, timed, key=lambda estimate: estimate.error)
+            if _mean_share(windows) < _WAITING and _alike(best.value, timed.value):
+                # CPU time of a call changes with what else the machine does; a rate does not.
+                best = _reaching(timed, best.value)
+            else:
+                best = min(best, timed, key=lambda estimate: estimate.error)
         elif time_ns > 0.0:
             strange = best.value * (excess_ns + guessed_ns) / time_ns
             best = best._replace(below=min(best.below + strange, best.value))
@@ -160,6 +164,16 @@ def unseen(
         most = rest.used_ns / LEAST_CALL_NS
         return UnseenCalls(0.0, inf, beyond=inf) if rest.unread_ns else UnseenCalls(beyond=most)
     return best._replace(beyond=beyond)
+
+
+def _alike(value: float, other: float) -> bool:
+    return min(value, other) >= _ALIKE * max(value, other)
+
+
+def _reaching(estimate: UnseenCalls, other: float) -> UnseenCalls:
+    """Widen an interval so that another expected number lies in it."""
+    below = max(estimate.below, estimate.value - other)
+    return estimate._replace(below=below, above=max(estimate.above, other - estimate.value))
 
 
 def _within(bounds: UnseenCalls, value: float) -> UnseenCalls:
