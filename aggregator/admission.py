@@ -7,7 +7,7 @@ parked) -> dedupe look-up -> open the box -> dedupe insert.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from privacy.masks import BoxError, open_box
 from transport.port import Record
@@ -16,7 +16,6 @@ from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, report_length
 
-from .admitted_epochs import AdmittedEpochs
 from .directory import Directory, KnownTask, VerifiedRoster
 from .events import Stopwatch, no_stopwatch
 from .helper_state import BatchKey
@@ -38,6 +37,7 @@ class Parked:
     record: Record
     received_s: float
     key: BatchKey
+    epoch_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,19 @@ class Admissible:
     key: BatchKey
 
 
+class EpochLookup(Protocol):
+    """Where verified epochs are looked up."""
+
+    def find(self, host_id: bytes, epoch_id: bytes) -> KnownEpoch | None:
+        """The epoch of this id, dead ones included; None when it has not come."""
+        ...
+
+
 class Admission:
     """Checks reports one after the other; knows nothing of windows beyond their times."""
 
     def __init__(
-        self, directory: Directory, book: AdmittedEpochs, stopwatch: Stopwatch = no_stopwatch
+        self, directory: Directory, book: EpochLookup, stopwatch: Stopwatch = no_stopwatch
     ) -> None:
         self._directory, self._book, self._lap = directory, book, stopwatch
         self._max_len = 0

@@ -22,11 +22,10 @@ from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
 from wire.epoch import EPOCH_BYTES
 from wire.ids import TaskId
 from wire.rejection import Reason, ReportRejected
-from wire.report import Report
 
-from .admission import PARKED_BYTES, PARKED_PER_HOST, Admissible, Admission, Parked
+from .admission import Admissible
 from .admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
-from .directory import Directory
+from .directory import Directory, KnownTask
 from .events import (
     BatchRefused,
     CommitOffsets,
@@ -50,6 +49,7 @@ from .events import (
     no_stopwatch,
 )
 from .helper_state import BatchKey
+from .intake import Intake
 from .known_epochs import Mark
 from .leader_chains import Chains
 from .leader_windows import FrozenWindow
@@ -91,14 +91,12 @@ class Leader:
         self.schedule = Schedule(directory)
         self._rule = CloseRule(directory, self.watch)
         self._book = AdmittedEpochs(directory, Seal.LEADER, hpke_keys, ledger_counters, raw_epoch)
-        self._admission = Admission(directory, self._book, stopwatch)
         self._open: dict[BatchKey, OpenWindow] = {}
-        self._parked: dict[bytes, list[Parked]] = {}
-        self._parked_bytes = 0
         self._next_offset: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._pruned_s = 0.0
         self.rejected: Counter[str] = Counter()
+        self.intake = Intake(directory, self._book, self, self.rejected, stopwatch)
         self.admitted = 0
         rules = sum_rules or SumRules()
         self.chains = Chains(directory, signing_key, rules, self.rejected, stopwatch)
@@ -155,7 +153,7 @@ class Leader:
                 return self._on_task(event)
             case RosterSeen():
                 self._directory.add_roster(event.signed_bytes)
-                self._admission.tasks_changed()
+                self.intake.tasks_changed()
                 return []
             case ShareCame():
                 return self.chains.on_share(event)
@@ -170,7 +168,7 @@ class Leader:
 
     def _on_task(self, event: TaskSeen) -> list[LeaderEffect]:
         known = self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
-        self._admission.tasks_changed()
+        self.intake.tasks_changed()
         return [StoreTask(known.task_id, known.accepted_s)]
 
     # Reports
@@ -184,74 +182,38 @@ class Leader:
         self._lap("other")
         self._hear(event.records, event.now_s)
         for record in event.records:
-            self._take(record, event.now_s)
+            self.intake.take(record, event.now_s)
         return []
 
-    def _take(self, record: Record, received_s: float) -> None:
-        key: BatchKey | None = None
-        try:
-            report = self._admission.decode(record.value)
-            self._lap("decode")
-            known = self._admission.task_of(report)
-            key = BatchKey(known.task_id, report.header.cohort, report.header.window)
-            self._admission.check_task(report, known, received_s)
-            roster = self._admission.roster_of(report, known)
-            self._admission.check_window(report, known, received_s)
-            late = received_s > known.window_end(key.window) + known.task.lateness_s
-            if key in self.chains.settled:
-                reason = Reason.WINDOW_LATE if late else Reason.WINDOW_RELEASED
-                raise ReportRejected(reason, "an unsettled window", "a settled one")
-            window = self._window(key, known.d, known.task.scheme is Scheme.LOCAL)
-            window.see((record.topic, record.partition), record.offset)
-            epoch = self._admission.epoch_of(report, known)
-            if epoch is None:
-                if window.closed:
-                    raise ReportRejected(Reason.WINDOW_LATE, "a report in time", "a frozen batch")
-                self._park(report, record, received_s, key)
-                return
-            passed = Admissible(report, known, roster, epoch, key)
-            self._lap("authenticate")
-            self._admission.insert(passed, window, record.partition)
-            self.admitted += 1
-            if late:
-                shortest_s = self._rule.shortest_s(received_s)
-                self.watch.came_late(report.host_id, len(roster), received_s, shortest_s)
-        except ReportRejected as refusal:
-            self._count(refusal.reason, key)
+    # The windows that reports enter: `intake.ReportWindows`
 
-    def _window(self, key: BatchKey, d: int, local: bool) -> OpenWindow:
+    def is_settled(self, key: BatchKey) -> bool:
+        """Whether a window is over for good."""
+        return key in self.chains.settled
+
+    def find_window(self, key: BatchKey, partition: int = 0) -> OpenWindow | None:  # noqa: ARG002
+        """A window that is open or frozen; all partitions share it."""
         frozen = self.chains.frozen.get(key)
-        if frozen is not None:
-            return frozen.window
-        window = self._open.get(key)
+        return self._open.get(key) if frozen is None else frozen.window
+
+    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
+        """The window of a key, begun when it is new."""
+        window = self.find_window(key, partition)
         if window is None:
-            window = self._open[key] = OpenWindow(d, local)
+            local = known.task.scheme is Scheme.LOCAL
+            window = self._open[key] = OpenWindow(known.d, local)
         return window
 
-    def _count(self, reason: Reason, key: BatchKey | None) -> None:
-        self.rejected[reason.value] += 1
-        if key is None:
-            return
-        frozen = self.chains.frozen.get(key)
-        window = self._open.get(key) if frozen is None else frozen.window
-        if window is not None:
-            window.reject(reason.value)
+    def note_admitted(self, passed: Admissible, record: Record, late_s: float | None) -> None:
+        """Count a report; one that comes late may be the sign of an outage."""
+        del record
+        self.count_admitted(passed.report.host_id, len(passed.roster), late_s)
 
-    def _park(self, report: Report, record: Record, received_s: float, key: BatchKey) -> None:
-        """Keep a report until its epoch comes; a host that fills its places loses the rest."""
-        waiting = self._parked.setdefault(report.host_id, [])
-        size = len(record.value)
-        if len(waiting) >= PARKED_PER_HOST or self._parked_bytes + size > PARKED_BYTES:
-            raise ReportRejected(
-                Reason.EPOCH_PARKED_FULL, f"at most {PARKED_PER_HOST} waiting", len(waiting) + 1
-            )
-        waiting.append(Parked(record, received_s, key))
-        self._parked_bytes += size
-
-    def _unpark(self, host: bytes) -> None:
-        for parked in self._parked.pop(host, []):
-            self._parked_bytes -= len(parked.record.value)
-            self._take(parked.record, parked.received_s)
+    def count_admitted(self, host_id: bytes, fleet: int, late_s: float | None) -> None:
+        """Count a report of a host; `fleet` and `late_s` as `LogWatch.came_late` takes them."""
+        self.admitted += 1
+        if late_s is not None:
+            self.watch.came_late(host_id, fleet, late_s, self._rule.shortest_s(late_s))
 
     # Epochs
 
@@ -267,7 +229,7 @@ class Leader:
                 continue
             if admitted is not None:
                 kept.append(_kept(admitted))
-                self._unpark(admitted.known.host_id)
+                self.intake.unpark(admitted.known.host_id)
         return [KeepEpochs(kept)] if kept else []
 
     def _admit_epoch(self, value: bytes, now_s: float) -> AdmittedEpoch | None:
@@ -311,7 +273,7 @@ class Leader:
     def _freeze(self, key: BatchKey, window: OpenWindow, now_s: float) -> list[LeaderEffect]:
         """Make the set of reports final; from here on the window takes nothing more."""
         known = self._directory.tasks[key.task_id]
-        self._drop_parked(lambda parked: parked.key == key)
+        self.intake.drop_parked(lambda parked: parked.key == key)
         del self._open[key]
         roster = self._directory.roster_at(key.window)
         try:
@@ -331,27 +293,15 @@ class Leader:
         self.chains.chain(frozen.chain).last_hosts = (key.window, frozenset(window.hosts))
         return [StoreFrozen(key, known.task.series, signed, now_s, dict(window.rejections))]
 
-    def _drop_parked(self, gone: Callable[[Parked], bool]) -> None:
-        for host, waiting in list(self._parked.items()):
-            kept = [parked for parked in waiting if not gone(parked)]
-            for parked in waiting:
-                if gone(parked):
-                    self._parked_bytes -= len(parked.record.value)
-                    self._count(Reason.EPOCH_UNKNOWN, parked.key)
-            if kept:
-                self._parked[host] = kept
-            else:
-                del self._parked[host]
-
     def _forget(self, now_s: float) -> None:
         if now_s - self._pruned_s < _PRUNE_EVERY_S:
             return
         self._pruned_s = now_s
         self._book.prune(now_s, self._directory.longest_retention_s())
-        self._drop_parked(lambda parked: self._is_past(parked.key, now_s))
+        self.intake.drop_parked(lambda parked: self._is_past(parked.key, now_s))
         used = {key.task_id for key in (*self._open, *self.chains.frozen)}
         if self._directory.drop_past_tasks(now_s, used):
-            self._admission.tasks_changed()
+            self.intake.tasks_changed()
             self.schedule.forget()
 
     def _is_past(self, key: BatchKey, now_s: float) -> bool:

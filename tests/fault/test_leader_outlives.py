@@ -129,7 +129,7 @@ def test_reports_parked_for_a_frozen_window_are_refused(fleet: Fleet) -> None:
     ]
     fleet.send(junk, fleet.clock())
     assert fleet.leader.rejected == {"window_late": 80}
-    assert fleet.leader._parked == {}
+    assert fleet.leader.intake.parked == {}
 
 
 def test_reports_parked_for_a_window_that_is_past_are_swept(fleet: Fleet) -> None:
@@ -143,9 +143,9 @@ def test_reports_parked_for_a_window_that_is_past_are_swept(fleet: Fleet) -> Non
     forged = [replace(r, epoch_id=EpochId(bytes(16))) for r in honest_reports(world)]
     fleet.clock.now_s += 1
     fleet.feed(ReportsArrived([fleet.append(r) for r in forged], fleet.clock()))
-    assert len(fleet.leader._parked) == 10
+    assert len(fleet.leader.intake.parked) == 10
     fleet.tick(T0 + WINDOW_S + world.task.retention_s + 100)
-    assert (fleet.leader._parked, fleet.leader._parked_bytes) == ({}, 0)
+    assert (fleet.leader.intake.parked, fleet.leader.intake.parked_bytes) == ({}, 0)
 
 
 def test_frozen_batch_ends_with_its_task_over_a_restart(tmp_path: Path) -> None:
