@@ -24,15 +24,12 @@ from wire.rejection import Reason, ReportRejected
 from .admitted_epochs import AdmittedEpochs, Seal
 from .batch_rules import (
     BatchVerdict,
-    HostRules,
     MaskInto,
     check_accepted,
     check_roster,
     check_signature,
     check_sum,
     check_time,
-    mask_sum_again,
-    missing_epochs,
     task_of,
 )
 from .directory import Directory, KnownTask, VerifiedRoster
@@ -54,7 +51,8 @@ from .helper_events import (
     StoreReply,
 )
 from .helper_state import HOST_ID_BYTES, Answer, BatchKey, SeenEpoch
-from .known_epochs import KnownEpoch, Mark
+from .host_masks import HostMasks, MaskMaker, remember
+from .known_epochs import Mark
 from .possible_sums import SumRules
 from .released import Capacity
 
@@ -93,24 +91,28 @@ class Helper:
         sum_rules: SumRules | None = None,
         mask_into: MaskInto = masks.mask_into,
         stopwatch: Stopwatch = no_stopwatch,
+        mask_maker: MaskMaker | None = None,
     ) -> None:
         """Start from durable records; epochs seen before come without their keys.
 
         sum_rules   what is never countersigned; None: by the tasks alone
+        mask_maker  holds epochs and keys; None: this object does
         """
         self._directory, self._signing_key, self._records = directory, signing_key, records
-        self._mask_into, self._lap = mask_into, stopwatch
         self._sum_rules = sum_rules or SumRules()
         self._book = AdmittedEpochs(directory, Seal.HELPER, hpke_keys, ledger_counters)
         for seen in seen_epochs:
-            self._book.remember(_without_key(seen))
+            remember(self._book, seen)
+        if mask_maker is None:
+            mask_maker = HostMasks(directory, self._book, mask_into, stopwatch)
+        self.masks = mask_maker
         self._pending: dict[BatchKey, tuple[bytes, BatchVerdict]] = {}
         self.refused: Counter[str] = Counter()
         self.cleared: Counter[str] = Counter()
 
     @property
     def book(self) -> AdmittedEpochs:
-        """The epochs known now."""
+        """The epochs that this object holds itself."""
         return self._book
 
     @property
@@ -126,9 +128,11 @@ class Helper:
         match event:
             case TaskSeen():
                 self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
+                self.masks.learn(event)
                 return []
             case RosterSeen():
                 self._directory.add_roster(event.signed_bytes)
+                self.masks.learn(event)
                 return []
             case EpochsGiven():
                 return self._on_epochs(event)
@@ -151,21 +155,9 @@ class Helper:
             return [ReplyRefused(refusal.reason.value, {})]
 
     def _on_epochs(self, event: EpochsGiven) -> list[HelperEffect]:
-        kept: list[SeenEpoch] = []
-        counters: dict[bytes, Mark] = {}
-        for raw in event.epochs:
-            try:
-                admitted = self._book.admit(raw, event.now_s)
-            except ReportRejected as refusal:
-                self.refused[refusal.reason.value] += 1
-                continue
-            if admitted is None:
-                continue
-            if admitted.twin:
-                self.refused[Reason.EPOCH_TWIN.value] += 1
-            kept.append(_seen(admitted.known))
-            counters[admitted.known.host_id] = self._book.counter(admitted.known.host_id)
-        return [RememberEpochs(kept, counters)] if kept else []
+        came = self.masks.admit(event.epochs, event.now_s)
+        self.refused.update(came.refused)
+        return [RememberEpochs(came.kept, came.counters)] if came.kept else []
 
     def _on_batch(self, event: BatchGiven) -> list[HelperEffect]:
         signed = SignedBatch.decode(event.signed_batch)
@@ -180,7 +172,7 @@ class Helper:
         if answered is not None:
             return self._answer_again(answered, signed, known, event)
         roster = check_roster(signed, known, self._directory)
-        missing = [] if event.epochs_complete else missing_epochs(signed, roster, self._book)
+        missing = [] if event.epochs_complete else self.masks.missing(signed, roster)
         if missing:
             return [ReplyNeedEpochs(missing)]
         return self._judge(signed, message, known, roster, event)
@@ -196,8 +188,7 @@ class Helper:
         batch = signed.batch
         key = BatchKey(known.task_id, batch.cohort, batch.window)
         used = self._records.used_hosts(known.task.series, batch.window)
-        rules = HostRules(known, roster, self._book, used, self._mask_into, self._lap)
-        verdict = rules.judge(signed)
+        verdict = self.masks.judge(signed, known, roster, used)
         hosts: list[bytes] = batch.entries["host_id"][verdict.accepted].tolist()
         try:
             check_accepted(known, roster, hosts)
@@ -245,14 +236,10 @@ class Helper:
             return [ReplyShare(answered.reply, answered.rejections)]
         bits = np.unpackbits(np.frombuffer(answered.bitmap, np.uint8), bitorder="little")
         accepted = bits[: answered.n_batch].astype(np.bool_)
-        missing = [
-            host + epoch
-            for host, epoch, *_ in signed.batch.entries[accepted].tolist()
-            if (found := self._book.find(host, epoch)) is None or found.key is None
-        ]
+        missing = self.masks.missing_again(signed, accepted)
         if missing and not event.epochs_complete:
             return [ReplyNeedEpochs(missing)]
-        total = mask_sum_again(signed, accepted, known, self._book, self._mask_into)
+        total = self.masks.sum_again(signed, accepted, known)
         verdict = BatchVerdict(accepted, total, answered.rejections)
         return self._reply(answered.key, answered.batch_hash, verdict)
 
@@ -341,28 +328,3 @@ def _vector(vector: bytes, signed: SignedRelease, answered: Answer) -> NDArray[n
 
 def _bitmap(accepted: NDArray[np.bool_]) -> bytes:
     return np.packbits(accepted, bitorder="little").tobytes()
-
-
-def _seen(known: KnownEpoch) -> SeenEpoch:
-    return SeenEpoch(
-        known.host_id,
-        known.epoch_id,
-        known.epoch_hash,
-        known.not_before,
-        known.not_after,
-        known.ledger_ctr,
-        known.dead,
-    )
-
-
-def _without_key(seen: SeenEpoch) -> KnownEpoch:
-    # Without its key an epoch is asked for again.
-    return KnownEpoch(
-        seen.host_id,
-        seen.epoch_id,
-        seen.epoch_hash,
-        seen.not_before,
-        seen.not_after,
-        seen.ledger_ctr,
-        dead=seen.dead,
-    )
