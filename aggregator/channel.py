@@ -203,15 +203,21 @@ def open_channel(address: HelperAddress) -> grpc.Channel:
     return grpc.secure_channel(_target(address), credentials, options=options)
 
 
-def start_server(address: HelperAddress, add_service: Callable[[grpc.Server], None]) -> grpc.Server:
+def start_server(
+    address: HelperAddress,
+    add_service: Callable[[grpc.Server], None],
+    *,
+    calls: int = _CONCURRENT_CALLS,
+) -> grpc.Server:
     """Serve at an address, one call at a time; the caller stops it.
 
+    calls       that may wait for their turn
     Raises      KeyFileRefused, OSError
     """
     server = grpc.server(
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="channel"),
         options=_bounds(address.max_message_bytes),
-        maximum_concurrent_rpcs=_CONCURRENT_CALLS,
+        maximum_concurrent_rpcs=calls,
     )
     add_service(server)
     if address.tls is None:

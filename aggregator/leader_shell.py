@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -99,7 +99,7 @@ class LeaderShell:
         if helper is None and config.helper is not None:
             helper = ChannelHelper(config.helper)
         self._helper = helper
-        self._leader = Leader(
+        self._leader = self._make_leader(
             self._directory,
             self._keys.identity,
             self._keys.pair,
@@ -137,6 +137,18 @@ class LeaderShell:
         self._lag: int | None = None
         self._offsets: dict[TopicPartition, int] = {}
 
+    # How a Leader without workers differs from one with them
+
+    topics: Sequence[str] = (EPOCHS, REPORTS)
+    """What its own process reads."""
+    poll_s: float = POLL_S
+
+    def _make_leader(self, *arguments: Any, **named: Any) -> Leader:
+        return Leader(*arguments, **named)
+
+    def _lag_of_all(self) -> int | None:
+        return self._lag
+
     def stop(self) -> None:
         """End `run` soon; safe from a signal handler."""
         self._stop.set()
@@ -171,7 +183,7 @@ class LeaderShell:
                 self._restore()
             self._read()
             self._drain()
-            self._runner.feed(Tick(self._clock(), self._lag))
+            self._runner.feed(Tick(self._clock(), self._lag_of_all()))
             self._housekeeping()
         except OSError as error:  # the disk takes nothing; what was read is kept
             self._troubles.begin(Trouble.STORAGE, self._clock(), str(error))
@@ -208,8 +220,8 @@ class LeaderShell:
         try:
             if self._consumer is None:
                 self._publisher.open()
-                self._consumer = self._transport.consumer(GROUP, [EPOCHS, REPORTS])
-            self._take_in(self._consumer.poll(POLL_RECORDS, POLL_S))
+                self._consumer = self._transport.consumer(GROUP, self.topics)
+            self._take_in(self._consumer.poll(POLL_RECORDS, self.poll_s))
             self._lag = self._consumer.lag()
             if self._offsets:
                 self._consumer.commit(self._offsets)
@@ -359,7 +371,7 @@ class LeaderShell:
             "time": int(self._clock()),
             "ready": int(self._restored and leader.watch.level and not troubles),
             "troubles": troubles,
-            "log_lag": -1 if self._lag is None else self._lag,
+            "log_lag": -1 if (lag := self._lag_of_all()) is None else lag,
             "last_windows": self._last.by_series,
             "helper_seen": int(self._helper_seen_s),
             "tasks": len(self._directory.tasks),

@@ -57,7 +57,7 @@ class FrozenWindow:
     @property
     def complete(self) -> bool:
         """Whether every vector of the batch is at hand; after a restart the log brings them."""
-        return self.window.n == self.batch.n
+        return self.window.n == self.batch.n and not self.window.sums_due
 
     @property
     def give_up_s(self) -> int:

@@ -21,6 +21,7 @@ DEFAULT_TIMEOUT_S: Final = 120.0
 WITNESS_MESSAGE_BYTES: Final = 4096
 """A question and its answer are a few hundred bytes."""
 WITNESS_TIMEOUT_S: Final = 5.0
+WORKERS_TIMEOUT_S: Final = 10.0
 MOST_WITNESS_TIMEOUT_S: Final = 30.0
 """A batch, and the Helper's own loop, may wait for two steps of it; the Leader waits 120 s."""
 
@@ -76,6 +77,17 @@ class HttpAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersSettings:
+    """Where a Leader's workers and their coordinator meet.
+
+    leader_pk   the Leader's identity, 32 B, on a machine that has workers alone; else None
+    """
+
+    address: HelperAddress
+    leader_pk: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderConfig:
     """The Leader's configuration.
 
@@ -85,6 +97,7 @@ class LeaderConfig:
     incident_rates  measured rates of the agents' detector; None: those that are shipped
     agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
     keep_days       series -> days after which its windows leave the store; others stay for ever
+    workers         None: those of this machine, on a socket in state_dir
     """
 
     key_dir: Path
@@ -102,6 +115,7 @@ class LeaderConfig:
     agents_model: str | None = None
     http: HttpAddress | None = None
     keep_days: Mapping[str, int] = field(default_factory=dict)
+    workers: WorkersSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +232,28 @@ class _HelperTable:
 
 
 @dataclass(frozen=True, slots=True)
+class _WorkersTable(ChannelTable):
+    leader_pk: bytes = b""
+
+    def __post_init__(self) -> None:
+        ChannelTable.__post_init__(self)
+        if self.leader_pk:
+            check_key("leader_pk", self.leader_pk)
+
+    @property
+    def found(self) -> WorkersSettings:
+        address = self.bounded(DEFAULT_MESSAGE_BYTES, WORKERS_TIMEOUT_S)
+        return WorkersSettings(address, self.leader_pk or None)
+
+
+@dataclass(frozen=True, slots=True)
 class _LeaderFile:
     leader: _LeaderTable
     transport: TransportTable
     store: _StoreTable
     helper: _AddressTable | None = None
     http: HttpAddress | None = None
+    workers: _WorkersTable | None = None
 
     def __post_init__(self) -> None:
         _check_transport(self.transport)
@@ -321,6 +351,7 @@ def load_leader_config(path: Path) -> LeaderConfig:
         agents_model=store.agents_model or None,
         http=file.http,
         keep_days=store.keep_days,
+        workers=None if file.workers is None else file.workers.found,
     )
 
 

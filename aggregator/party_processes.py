@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 
 from transport.opening import Side, open_transport, prepare_transport
 from transport.privileges import Dropped, drop_to, ensure_users
@@ -17,7 +15,9 @@ from wire.catalogue import Catalogue
 
 from .channel import prepare_socket_folder
 from .compaction import NO_ROLL_UPS, RollUps
+from .directory import PinnedParties
 from .helper_shell import HelperShell
+from .helper_state import HelperState
 from .incident_detector import Detector
 from .leader_shell import LeaderShell
 from .party_config import HelperConfig, HttpAddress, LeaderConfig
@@ -26,6 +26,11 @@ from .runners import Checkpoint, no_checkpoint
 from .store import Store
 from .witness.witness_config import WitnessConfig
 from .witness.witness_shell import WitnessShell
+from .workers.children import Nursery
+from .workers.coordinator_shell import CoordinatorShell
+from .workers.leader_processes import on_signals, run_workers_alone, working
+from .workers.mask_pool import MaskPool
+from .workers.mask_worker import MaskJob
 
 
 def _silent(line: str) -> None:
@@ -35,12 +40,14 @@ def _silent(line: str) -> None:
 def run_leader(
     config: LeaderConfig,
     *,
+    workers: int | None = None,
     say: Callable[[str], None] = _silent,
     checkpoint: Checkpoint = no_checkpoint,
     roll_ups: RollUps = NO_ROLL_UPS,
 ) -> None:
     """Run the Leader until SIGTERM or SIGINT.
 
+    workers     processes that read the reports; None: it reads them itself
     say         gets one line about the user it runs as
     roll_ups    brought up to date before windows are removed for their age
     Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError
@@ -50,6 +57,7 @@ def run_leader(
     _prepare(config.user, 0o755, *released)
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(_become(config.user, umask=0o022).line)  # releases are for every reader of the machine
+    nursery = None if workers is None else Nursery()
     catalogue = Catalogue.load(config.catalogue)
     rates = config.incident_rates
     detector = Detector.shipped() if rates is None else Detector.load(rates)
@@ -66,20 +74,40 @@ def run_leader(
         open_transport(config.transport, Side.AGGREGATOR) as log,
     ):
         notifier = Notifier.from_environment()
-        shell = LeaderShell(config, log, store, notifier=notifier, checkpoint=checkpoint)
-        _on_signals(shell.stop)
-        with _served(shell.health, config.http):
+        kind = LeaderShell if workers is None else CoordinatorShell
+        shell = kind(config, log, store, notifier=notifier, checkpoint=checkpoint)
+        on_signals(shell.stop)
+        with _served(shell.health, config.http), _workers_of(nursery, shell, config, workers):
             shell.run()
+    if nursery is not None:
+        nursery.close()
+
+
+def run_workers(
+    config: LeaderConfig, leader_pk: bytes, workers: int, *, say: Callable[[str], None] = _silent
+) -> None:
+    """Run workers of a Leader whose coordinator is on another machine, until SIGTERM or SIGINT.
+
+    Raises      PrivilegeError, OSError
+    """
+    prepare_transport(config.transport, Side.AGGREGATOR)
+    say(_become(config.user, umask=0o077).line)
+    nursery = Nursery()
+    run_workers_alone(nursery, config, leader_pk, workers)
+    nursery.close()
 
 
 def run_helper(
     config: HelperConfig,
     *,
     after_restore: bool = False,
+    workers: int | None = None,
     say: Callable[[str], None] = _silent,
     checkpoint: Checkpoint = no_checkpoint,
 ) -> None:
     """Run the Helper until SIGTERM or SIGINT.
+
+    workers     processes that hold epochs and make masks; None: it does so itself
 
     Raises      what `HelperShell` raises; PrivilegeError
     """
@@ -88,15 +116,19 @@ def run_helper(
     if config.transport is not None:
         prepare_transport(config.transport, Side.AGGREGATOR)
     say(_become(config.user, umask=0o077).line)
+    nursery = None if workers is None else Nursery()
     shell = HelperShell(
         config,
         after_restore=after_restore,
         notifier=Notifier.from_environment(),
         checkpoint=checkpoint,
+        mask_maker=mask_pool_of(nursery, workers, config.key_dir),
     )
-    _on_signals(shell.stop)
+    on_signals(shell.stop)
     with _served(shell.health, config.http):
         shell.run()
+    if nursery is not None:
+        nursery.close()
 
 
 def run_witness(config: WitnessConfig, *, say: Callable[[str], None] = _silent) -> None:
@@ -108,7 +140,7 @@ def run_witness(config: WitnessConfig, *, say: Callable[[str], None] = _silent) 
     _prepare(config.user, 0o700, config.state_dir)
     say(_become(config.user, umask=0o077).line)
     shell = WitnessShell(config, notifier=Notifier.from_environment())
-    _on_signals(shell.stop)
+    on_signals(shell.stop)
     with _served(shell.health, config.http):
         shell.run()
 
@@ -153,10 +185,18 @@ def _become(user: str, *, umask: int) -> Dropped:
     return drop_to(user)
 
 
-def _on_signals(stop: Callable[[], None]) -> None:
-    def handle(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop()
+def mask_pool_of(
+    nursery: Nursery | None, workers: int | None, key_dir: Path
+) -> Callable[[PinnedParties, HelperState], MaskPool] | None:
+    """What makes a Helper's workers; None where it has none."""
+    if nursery is None or workers is None:
+        return None
+    return lambda parties, state: MaskPool(nursery, workers, MaskJob(parties, key_dir), state)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
+
+def _workers_of(
+    nursery: Nursery | None, shell: LeaderShell, config: LeaderConfig, workers: int | None
+) -> AbstractContextManager[object]:
+    if nursery is None or workers is None or not isinstance(shell, CoordinatorShell):
+        return nullcontext()
+    return working(nursery, shell, config, workers)

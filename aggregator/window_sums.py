@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,6 +66,7 @@ class OpenWindow:
     expected    host_id -> report_id, once frozen: only what the batch names is still admitted,
                 which after a restart is all of it and otherwise nothing
     resumed     rebuilt from the log, whose refusals were counted before the restart
+    sums_due    hosts are named here and their vectors lie elsewhere: sums are still to come
     """
 
     d: int
@@ -77,6 +79,7 @@ class OpenWindow:
     rejections: dict[str, int] = field(default_factory=dict)
     expected: dict[bytes, bytes] | None = None
     resumed: bool = False
+    sums_due: bool = False
 
     @property
     def n(self) -> int:
@@ -94,12 +97,32 @@ class OpenWindow:
         """Admit one host's report."""
         rows = self.parts.get(partition)
         if rows is None:
-            word = LOCAL_WORD if self.local else MASKED_WORD
-            rows = self.parts[partition] = PartitionRows(self.d, word)
+            rows = self.parts[partition] = self._rows()
         self.hosts[host] = record
         self.places[host] = (partition, rows.n)
         self.entries[host] = entry
         rows.append(plaintext)
+
+    def name(self, host: bytes, entry: bytes, partition: int) -> None:
+        """Admit a host whose vector a worker of its partition keeps; `put_sum` stands for it."""
+        self.hosts[host] = b""
+        self.places[host] = (partition, 0)
+        self.entries[host] = entry
+
+    def unname(self, partition: int) -> int:
+        """Forget the hosts that were named for a partition; gives how many."""
+        gone = [host for host, (part, _row) in self.places.items() if part == partition]
+        for host in gone:
+            del self.hosts[host], self.places[host], self.entries[host]
+        return len(gone)
+
+    def put_sum(self, partition: int, vector: bytes) -> None:
+        """Take the sum of the accepted hosts of a partition, d words, little-endian."""
+        rows = self.parts[partition] = self._rows()
+        rows.append(vector)
+
+    def _rows(self) -> PartitionRows:
+        return PartitionRows(self.d, LOCAL_WORD if self.local else MASKED_WORD)
 
     def reject(self, reason: str) -> None:
         """Count a report that named this window and was refused."""
@@ -118,9 +141,13 @@ class OpenWindow:
     def sum_accepted(
         self, entries: Entries, accepted: NDArray[np.bool_]
     ) -> NDArray[np.uint32] | NDArray[np.int64]:
-        """Add the vectors of the accepted hosts of a batch: per partition, then together."""
+        """Add the vectors of the accepted hosts of a batch."""
+        return self.sum_of(entries["host_id"][accepted].tolist())
+
+    def sum_of(self, hosts: Iterable[bytes]) -> NDArray[np.uint32] | NDArray[np.int64]:
+        """Add the vectors of admitted hosts, each once: per partition, then together."""
         keep = {part: np.zeros(rows.n, dtype=np.bool_) for part, rows in self.parts.items()}
-        for host in entries["host_id"][accepted].tolist():
+        for host in hosts:
             partition, row = self.places[host]
             keep[partition][row] = True
         sums = [rows.sum_of(keep[part]) for part, rows in self.parts.items()]

@@ -17,7 +17,9 @@ from aggregator.helper_port import BatchReply, HelperStatus, ReleaseReply
 from aggregator.helper_shell import HelperShell
 from aggregator.leader_shell import LeaderShell
 from aggregator.party_config import HelperAddress, HelperConfig, LeaderConfig
+from aggregator.party_processes import mask_pool_of
 from aggregator.released import MemoryStore, ReleasedWindow
+from aggregator.workers.children import Nursery
 from tests.protocol_kit import T0, World
 from transport.embedded import EmbeddedLog
 from transport.embedded_consumer import EmbeddedConsumer
@@ -156,12 +158,15 @@ def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
     )
 
 
-def helper_process(folder: Path, leader_pk: bytes) -> None:
+def helper_process(folder: Path, leader_pk: bytes, workers: int | None = None) -> None:
     """What runs in the Helper's process."""
+    nursery = None if workers is None else Nursery()
+    config = helper_config(folder, leader_pk)
     shell = HelperShell(
-        helper_config(folder, leader_pk),
+        config,
         clock=FileClock(folder),
         checkpoint=KillHere(folder, "helper"),
+        mask_maker=mask_pool_of(nursery, workers, config.key_dir),
     )
     signal.signal(signal.SIGTERM, lambda *_: shell.stop())
     shell.run()
@@ -188,6 +193,8 @@ def leader_process(folder: Path, helper_pk: bytes) -> None:
 
 class ProcessFleet:
     """Both parties in processes of their own."""
+
+    helper_workers: int | None = None
 
     def __init__(self, world: World, folder: Path) -> None:
         self.world, self.folder = world, folder
@@ -224,8 +231,8 @@ class ProcessFleet:
             arguments = (self.folder, self.world.helper_key.public_bytes)
             process = SPAWN.Process(target=leader_process, args=arguments)
         else:
-            arguments = (self.folder, self.world.leader_key.public_bytes)
-            process = SPAWN.Process(target=helper_process, args=arguments)
+            asked = (self.folder, self.world.leader_key.public_bytes, self.helper_workers)
+            process = SPAWN.Process(target=helper_process, args=asked)
         process.start()
         self.processes[party] = process
 

@@ -28,6 +28,7 @@ from aggregator.events import (
 from aggregator.helper import Helper
 from aggregator.helper_port import HelperPort, call_countersign, call_helper
 from aggregator.helper_state import HelperState
+from aggregator.host_masks import MaskMaker
 from aggregator.leader import Leader
 from aggregator.leader_state import LeaderState
 from aggregator.released import MemoryStore, ReleasedWindow
@@ -348,6 +349,7 @@ def start_helper(
     checkpoint: Checkpoint = no_checkpoint,
     witness: Witness | None = None,
     name: str = "helper",
+    mask_maker: Callable[[World, HelperState], MaskMaker] | None = None,
 ) -> tuple[Helper, HelperState, HelperRunner]:
     """A Helper on its state in `folder`."""
     linked_as = None if witness is None else world.helper_key.public_bytes
@@ -364,6 +366,7 @@ def start_helper(
         ledger_counters=state.counters(),
         seen_epochs=state.epochs(),
         mask_into=mask_source,
+        mask_maker=None if mask_maker is None else mask_maker(world, state),
     )
     runner = HelperRunner(
         helper,
@@ -390,6 +393,8 @@ class Failures:
 class Fleet:
     """A Leader and a Helper joined by direct calls, over a log in memory."""
 
+    make_leader: Callable[..., Leader] = Leader
+
     def __init__(
         self,
         world: World,
@@ -412,7 +417,7 @@ class Fleet:
     def start_leader(self, checkpoint: Checkpoint = no_checkpoint) -> None:
         self.state = LeaderState(self.folder / "leader.sqlite")
         pairs = {key_id(self.world.leader_hpke.public_bytes): self.world.leader_hpke}
-        self.leader = Leader(
+        self.leader = self.make_leader(
             self.world.directory(),
             self.world.leader_key,
             lambda kid: pairs.get(KeyId(kid)),

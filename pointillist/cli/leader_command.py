@@ -50,24 +50,54 @@ LeaderKey = Annotated[str, typer.Option("--leader", help="The Leader's identity 
 HelperKey = Annotated[str, typer.Option("--helper", help="The Helper's identity key, hex.")]
 
 
-@app.command(epilog="Example: pointillist leader run --config /etc/pointillist/leader.toml")
-def run(config: ConfigOption) -> None:
-    """Admit reports, close windows, release what the Helper unmasks, until a signal."""
+@app.command(
+    epilog="Example: pointillist leader run --config /etc/pointillist/leader.toml --workers 4"
+)
+def run(
+    config: ConfigOption,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=256,
+            help="Processes that read the reports, of which as many work as the topic has "
+            "partitions; the release is the same. Without it this process reads them itself.",
+        ),
+    ] = None,
+) -> None:
+    """Admit reports, close windows, release what the Helper unmasks, until a signal.
+
+    Where the configuration's table of workers names a leader_pk, the coordinator is on another
+    machine, and this one has workers alone.
+    """
     from aggregator.incident_detector import DetectorFileError
-    from aggregator.party_processes import run_leader
+    from aggregator.party_processes import run_leader, run_workers
     from aggregator.state_file import StateUnusable
     from analytics.rollups import kept_roll_ups
     from transport.port import TransportUnavailable
     from transport.privileges import PrivilegeError
 
     settings = _load(config)
+    leader_pk = None if settings.workers is None else settings.workers.leader_pk
+    if leader_pk is not None and not workers:
+        raise CommandError(
+            ExitCode.USAGE, "--workers: expected at least 1 where [workers] names a leader_pk"
+        )
+    if workers == 0 and settings.workers is None:
+        raise CommandError(
+            ExitCode.USAGE, "--workers: expected at least 1 without a table of workers, got 0"
+        )
     log_to_stderr()
     with (
         reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, OSError),
         reported(ExitCode.USAGE, DetectorFileError),
     ):
-        run_leader(settings, say=say, roll_ups=kept_roll_ups(settings.releases_dir))
+        if leader_pk is not None and workers:
+            run_workers(settings, leader_pk, workers, say=say)
+            return
+        roll_ups = kept_roll_ups(settings.releases_dir)
+        run_leader(settings, workers=workers, say=say, roll_ups=roll_ups)
 
 
 @app.command(epilog="Example: pointillist leader status --config leader.toml --json")

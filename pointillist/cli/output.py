@@ -211,16 +211,9 @@ def need_file(path: Path, what: str, hint: str) -> Path:
 
 def log_to_stderr() -> None:
     """Structured log lines, one JSON document each, on stderr."""
-    import structlog
+    from transport.log_lines import log_to_stderr
 
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-    )
+    log_to_stderr()
 
 
 @contextmanager

@@ -37,6 +37,14 @@ def test_generated_profile_format_is_up_to_date(tmp_path: Path) -> None:
     assert made == (schema / "pprof_pb2.py").read_text(), "run scripts/gen_proto.sh"
 
 
+def test_generated_words_of_workers_are_up_to_date(tmp_path: Path) -> None:
+    schema = ROOT / "aggregator" / "workers"
+    flags = [f"--python_out={tmp_path}", "-I", str(schema)]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *flags, "workers.proto"], check=True)
+    made = (tmp_path / "workers_pb2.py").read_text()
+    assert made == (schema / "workers_pb2.py").read_text(), "run scripts/gen_proto.sh"
+
+
 def test_numbers_of_the_schema_are_the_codes() -> None:
     assert {f"KIND_{kind.name}": kind.value for kind in Kind} == dict(pb.Kind.items()[1:])
     schemes = {f"SCHEME_{Scheme(one).name}": number for number, one in _SCHEMES.items()}

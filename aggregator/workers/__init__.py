@@ -1,0 +1,1 @@
+"""A Leader, or a Helper, on several processes: workers, and one coordinator that settles."""

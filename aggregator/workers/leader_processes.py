@@ -1,0 +1,101 @@
+"""The processes of a Leader with workers: one coordinator, and workers here or elsewhere."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from threading import Event, Thread
+from types import FrameType
+from typing import Final
+
+from aggregator.channel import prepare_socket_folder
+from aggregator.directory import PinnedParties
+from aggregator.party_config import WORKERS_TIMEOUT_S, HelperAddress, LeaderConfig
+from transport.opening import Side, TransportSettings, open_transport
+
+from .children import Children, Nursery, kept
+from .coordinator_shell import CoordinatorShell
+from .worker_channel import CoordinatorChannel, serve_workers
+from .worker_shell import WorkerShell
+
+_GRACE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJob:
+    """What a worker's process is told; it holds no secret.
+
+    parties     identities of Leader and Helper, for signatures of tasks and rosters
+    """
+
+    transport: TransportSettings
+    coordinator: HelperAddress
+    parties: PinnedParties
+
+
+def work(pipe: Connection, job: WorkerJob) -> None:
+    """What runs in a worker's process, until its parent is gone or a signal comes."""
+    channel = CoordinatorChannel(job.coordinator)
+    with open_transport(job.transport, Side.AGGREGATOR) as log:
+        shell = WorkerShell(log, channel, job.parties)
+        Thread(target=_until_parent_ends, args=(pipe, shell.stop), daemon=True).start()
+        on_signals(shell.stop)
+        shell.run()
+    channel.close()
+
+
+def _until_parent_ends(pipe: Connection, stop: Callable[[], None]) -> None:
+    with suppress(EOFError, OSError):
+        pipe.recv_bytes()
+    stop()
+
+
+def on_signals(stop: Callable[[], None]) -> None:
+    """Stop at SIGTERM and SIGINT."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+@contextmanager
+def working(
+    nursery: Nursery, shell: CoordinatorShell, config: LeaderConfig, count: int
+) -> Iterator[None]:
+    """Serve the desk, and have so many workers on this machine meanwhile.
+
+    Raises      KeyFileRefused, OSError
+    """
+    job = job_of(config, shell.leader_pk)
+    if job.coordinator.socket is not None:
+        prepare_socket_folder(job.coordinator.socket, None, None)
+    server = serve_workers(shell.desk, job.coordinator)
+    try:
+        with kept(Children(nursery, count, work, (job,))):
+            yield
+    finally:
+        server.stop(_GRACE_S).wait()
+
+
+def job_of(config: LeaderConfig, leader_pk: bytes) -> WorkerJob:
+    """The job of the workers of a Leader."""
+    parties = PinnedParties(leader_pk, config.helper_pk)
+    if config.workers is not None:
+        return WorkerJob(config.transport, config.workers.address, parties)
+    own = config.state_dir / "workers" / "socket"
+    address = HelperAddress(own, call_timeout_s=WORKERS_TIMEOUT_S)
+    return WorkerJob(config.transport, address, parties)
+
+
+def run_workers_alone(nursery: Nursery, config: LeaderConfig, leader_pk: bytes, count: int) -> None:
+    """Keep workers for a coordinator on another machine, until a signal."""
+    over = Event()
+    on_signals(over.set)
+    with kept(Children(nursery, count, work, (job_of(config, leader_pk),))):
+        over.wait()

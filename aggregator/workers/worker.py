@@ -1,0 +1,386 @@
+"""A worker as a state machine: reports of its partitions in, names of hosts and sums out.
+
+It decides nothing. The log is its record: what it holds is rebuilt from the group's commit, which
+stays at the first report of the oldest window that has not ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, assert_never
+
+from aggregator.admission import Admissible
+from aggregator.directory import Directory, KnownTask, PinnedParties
+from aggregator.helper_state import BatchKey
+from aggregator.intake import Intake
+from aggregator.known_epochs import KnownEpoch, KnownEpochs
+from aggregator.window_sums import OpenWindow
+from transport.port import Record, TopicPartition
+from wire.bounds import Scheme
+from wire.rejection import ReportRejected
+from wire.topics import REPORTS
+
+from .words import (
+    HOST_BYTES,
+    NAME_BYTES,
+    Claim,
+    EpochUnknown,
+    Frozen,
+    Granted,
+    NamedHosts,
+    OpenedEpoch,
+    Order,
+    PartitionSum,
+    Rebuild,
+    Refusals,
+    SignedRoster,
+    SignedTask,
+    SumWanted,
+    Superseded,
+    WindowEnded,
+    Word,
+)
+
+_FORGET_EVERY_S: Final = 60.0
+_CORE_LENGTH_AT: Final = 3
+"""Of an envelope: behind its kind and the tag of its core."""
+
+Place = tuple[BatchKey, int]
+"""A window, and a partition of its reports."""
+
+
+class GivenEpochs:
+    """The epochs that the coordinator gave, and which names it was asked for.
+
+    A name is asked for before the first report of it is taken: what the coordinator knows already
+    must never fill the places of parked reports.
+    """
+
+    def __init__(self) -> None:
+        self._known = KnownEpochs()
+        self._asked: set[bytes] = set()
+        self._unknown: set[bytes] = set()
+        self._to_ask: list[bytes] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is due."""
+        return bool(self._asked)
+
+    def find(self, host_id: bytes, epoch_id: bytes) -> KnownEpoch | None:
+        """An epoch that was given."""
+        return self._known.find(host_id, epoch_id)
+
+    def need(self, name: bytes) -> None:
+        """Ask for an epoch, host_id || epoch_id, unless it was given or has not come."""
+        if name in self._unknown or name in self._asked or self.find(name[:16], name[16:]):
+            return
+        self._asked.add(name)
+        self._to_ask.append(name)
+
+    def take_questions(self) -> list[bytes]:
+        """The names to be asked for now."""
+        names, self._to_ask = self._to_ask, []
+        return names
+
+    def put(self, epoch: OpenedEpoch) -> None:
+        """Take an epoch; given again it is dead."""
+        self._known.put(
+            KnownEpoch(
+                *(epoch.host_id, epoch.epoch_id, epoch.epoch_hash),
+                *(epoch.not_before, epoch.not_after, epoch.ledger_ctr),
+                *(epoch.dead, epoch.key),
+            )
+        )
+        for names in (self._asked, self._unknown):
+            names.discard(epoch.host_id + epoch.epoch_id)
+
+    def put_unknown(self, name: bytes) -> None:
+        """Take that an epoch has not come."""
+        self._asked.discard(name)
+        self._unknown.add(name)
+
+    def forget(self, ended_s: float, now_s: float, needed: set[bytes]) -> list[bytes]:
+        """Forget the epochs that ended by `ended_s`, and unknown ones that no report needs.
+
+        Returns     the names that are no longer waited for
+        """
+        self._known.forget(ended_s, now_s)
+        dropped = self._unknown - needed
+        self._unknown -= dropped
+        return sorted(dropped)
+
+
+class Worker:
+    """The windows of the partitions that one member of the Leader's group holds."""
+
+    def __init__(self, parties: PinnedParties, new_claim: Callable[[], bytes]) -> None:
+        """Start with no partition.
+
+        new_claim   draws the number of a claim, 16 B, never the same twice
+        """
+        self._directory, self._new_claim = Directory(parties), new_claim
+        self._epochs = GivenEpochs()
+        self._rejected: Counter[str] = Counter()
+        self._intake = Intake(self._directory, self._epochs, self, self._rejected)
+        self._claims: dict[int, Claim] = {}
+        self._granted: set[int] = set()
+        self._next_offset: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self._windows: dict[Place, OpenWindow] = {}
+        self._rebuilt: dict[Place, dict[bytes, bytes]] = {}
+        self._frozen: set[BatchKey] = set()
+        self._settled: dict[BatchKey, int] = {}
+        self._named: dict[tuple[BatchKey, int, bool], tuple[bytearray, float | None]] = {}
+        self._appended_s: list[float] = []
+        self._waiting: deque[tuple[Record, float]] = deque()
+        self._dropped: list[bytes] = []
+        self._sums_wanted: dict[Place, SumWanted] = {}
+        self._forgot_s = 0.0
+        self.superseded = False
+        """A claim no longer counts: everything is to be read again from the commit."""
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The partitions that it holds."""
+        return frozenset(self._claims)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every claim counts, so that it may read."""
+        return self._granted == self._claims.keys()
+
+    @property
+    def asking(self) -> bool:
+        """Whether reports wait for the coordinator's answer about their epochs."""
+        return bool(self._waiting)
+
+    def divide(self, partitions: Collection[int]) -> None:
+        """Take another division of the partitions: all of them are read again from the commit."""
+        self._claims = {part: Claim(part, self._new_claim()) for part in sorted(partitions)}
+        self._granted.clear()
+        self._next_offset.clear()
+        self._committed.clear()
+        self._windows.clear()
+        self._rebuilt.clear()
+        self._named.clear()
+        self._sums_wanted.clear()
+        self._intake.forget_parked()
+        self._waiting.clear()
+        self.superseded = False
+
+    # Reports
+
+    def hear(self, records: Sequence[Record], now_s: float) -> bool:
+        """Take records in log order; False when one does not follow the one before.
+
+        Then somebody else has read the partition in between, and nothing of them was taken.
+        """
+        after = dict(self._next_offset)
+        for record in records:
+            expected = after.get(record.partition, record.offset)
+            if record.offset != expected or record.partition not in self._granted:
+                return False
+            after[record.partition] = record.offset + 1
+        self._next_offset = after
+        for record in records:
+            if not self._appended_s or int(record.appended_s) != int(self._appended_s[-1]):
+                self._appended_s.append(record.appended_s)
+            self._waiting.append((record, now_s))
+            name = _epoch_name(record.value)
+            if name is not None:
+                self._epochs.need(name)
+        self._take_waiting()
+        return True
+
+    def _take_waiting(self) -> None:
+        while self._waiting and not self._epochs.waiting:
+            self._intake.take(*self._waiting.popleft())
+
+    # The windows that reports enter: `intake.ReportWindows`
+
+    def is_settled(self, key: BatchKey) -> bool:
+        """Whether a window is over for good."""
+        return key in self._settled
+
+    def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:
+        """What a partition has brought of a window."""
+        return self._windows.get((key, partition))
+
+    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
+        """The same, begun when it is new, which the coordinator is told."""
+        place = key, partition
+        window = self._windows.get(place)
+        if window is None:
+            window = OpenWindow(known.d, known.task.scheme is Scheme.LOCAL)
+            if place in self._rebuilt:
+                window.expected, window.resumed = self._rebuilt[place], True
+            elif key in self._frozen:
+                window.expected = {}
+            self._windows[place] = window
+            self._named.setdefault((*place, False), (bytearray(), None))
+        return window
+
+    def note_admitted(self, passed: Admissible, record: Record, late_s: float | None) -> None:
+        """Name a host that is in its window now."""
+        window = self._windows[passed.key, record.partition]
+        name = passed.key, record.partition, late_s is not None
+        entries, before_s = self._named.get(name, (bytearray(), None))
+        entries += window.entries[passed.report.host_id]
+        self._named[name] = entries, late_s if late_s is not None else before_s
+
+    # What the coordinator says
+
+    def heed(self, orders: Iterable[Order], now_s: float) -> None:
+        """Do what the coordinator says, in its order."""
+        for order in orders:
+            self._heed(order, now_s)
+        self._take_waiting()
+        if now_s - self._forgot_s >= _FORGET_EVERY_S:
+            self._forget(now_s)
+
+    def _heed(self, order: Order, now_s: float) -> None:
+        match order:
+            case SignedTask() | SignedRoster():
+                self._learn(order, now_s)
+            case OpenedEpoch():
+                self._epochs.put(order)
+                self._intake.unpark(order.host_id)
+            case EpochUnknown():
+                self._epochs.put_unknown(order.name)
+            case Rebuild():
+                self._rebuild(order)
+            case Granted():
+                if self._claims.get(order.claim.partition) == order.claim:
+                    self._granted.add(order.claim.partition)
+            case Superseded():
+                self.superseded |= self._claims.get(order.claim.partition) == order.claim
+            case Frozen():
+                self._freeze(order.key)
+            case SumWanted():
+                if self._claims.get(order.claim.partition) == order.claim:
+                    self._sums_wanted[order.key, order.claim.partition] = order
+            case WindowEnded():
+                self._settle(order)
+            case _:
+                assert_never(order)
+
+    def _learn(self, order: SignedTask | SignedRoster, now_s: float) -> None:
+        """Verify a task or roster; one that this worker's clock refuses is counted."""
+        try:
+            if isinstance(order, SignedTask):
+                self._directory.add_task(order.content, now_s, at_start=True)
+            else:
+                self._directory.add_roster(order.content)
+        except ReportRejected as refusal:
+            self._rejected[refusal.reason.value] += 1
+        self._intake.tasks_changed()
+
+    def _rebuild(self, order: Rebuild) -> None:
+        names = order.reports
+        self._rebuilt[order.key, order.partition] = {
+            names[at : at + HOST_BYTES]: names[at + HOST_BYTES : at + NAME_BYTES]
+            for at in range(0, len(names), NAME_BYTES)
+        }
+
+    def _freeze(self, key: BatchKey) -> None:
+        self._intake.drop_parked(lambda parked: parked.key == key)
+        self._frozen.add(key)
+        for partition in self._claims:
+            window = self._windows.get((key, partition))
+            if window is not None and not window.resumed:
+                window.expected = {}
+
+    def _settle(self, order: WindowEnded) -> None:
+        self._intake.drop_parked(lambda parked: parked.key == order.key)
+        self._settled[order.key] = order.until_s
+        self._frozen.discard(order.key)
+        for partition in self._claims:
+            place = order.key, partition
+            for kept in (self._windows, self._rebuilt, self._sums_wanted):
+                kept.pop(place, None)
+
+    def _forget(self, now_s: float) -> None:
+        self._forgot_s = now_s
+        self._settled = {key: until for key, until in self._settled.items() if until > now_s}
+        needed = {
+            host + parked.epoch_id
+            for host, reports in self._intake.parked.items()
+            for parked in reports
+        }
+        ended_s = now_s - self._directory.longest_retention_s()
+        self._dropped += self._epochs.forget(ended_s, now_s, needed)
+        self._directory.drop_past_tasks(now_s, {key.task_id for key, _part in self._windows})
+        self._intake.tasks_changed()
+
+    # What it says
+
+    def word(self, lag: int | None) -> Word:
+        """Say what is new.
+
+        lag         records of its partitions left to read; None while the log is away
+        """
+        rejected = dict(self._rejected)
+        self._rejected.clear()
+        named, self._named = self._named, {}
+        appended_s, self._appended_s = self._appended_s, []
+        dropped, self._dropped = self._dropped, []
+        return Word(
+            tuple(self._claims.values()),
+            lag,
+            appended_s,
+            [
+                NamedHosts(key, self._claims[part], bytes(entries), late_s)
+                for (key, part, _late), (entries, late_s) in named.items()
+            ],
+            self._refusals(),
+            rejected,
+            self._epochs.take_questions(),
+            dropped,
+            self._sums(),
+        )
+
+    def _refusals(self) -> list[Refusals]:
+        found = []
+        for (key, partition), window in self._windows.items():
+            if window.rejections:
+                found.append(Refusals(key, self._claims[partition], window.rejections))
+                window.rejections = {}
+        return found
+
+    def _sums(self) -> list[PartitionSum]:
+        """The sums that are asked for, as far as every host of them was read."""
+        found = []
+        for place, wanted in list(self._sums_wanted.items()):
+            window, names = self._windows.get(place), wanted.hosts
+            hosts = [names[at : at + HOST_BYTES] for at in range(0, len(names), HOST_BYTES)]
+            if window is not None and all(host in window.hosts for host in hosts):
+                vector = window.sum_of(hosts).tobytes()
+                found.append(PartitionSum(place[0], wanted.claim, len(hosts), vector))
+                del self._sums_wanted[place]
+        return found
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """How far the group's commit may go: no window that has not ended needs the log again."""
+        if self._waiting:
+            return {}
+        offsets = {(REPORTS, part): at for part, at in self._next_offset.items()}
+        for window in self._windows.values():
+            for slot, first in window.first_seen.items():
+                offsets[slot] = min(offsets.get(slot, first), first)
+        moved = {slot: at for slot, at in offsets.items() if at > self._committed.get(slot[1], -1)}
+        self._committed.update({slot[1]: at for slot, at in moved.items()})
+        return moved
+
+
+def _epoch_name(value: bytes) -> bytes | None:
+    """Host and epoch id of an enveloped report; None for what is too short to be one.
+
+    What is no envelope gives a name that nobody knows, and is refused when it is taken.
+    """
+    at = _CORE_LENGTH_AT
+    while at < len(value) and value[at] & 0x80:
+        at += 1
+    name = value[at + 1 : at + 1 + NAME_BYTES]
+    return name if len(name) == NAME_BYTES else None

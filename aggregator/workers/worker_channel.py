@@ -1,0 +1,95 @@
+"""The channel between workers and their coordinator: gRPC over a Unix socket or mutual TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+
+from aggregator.channel import open_channel, start_server
+from aggregator.party_config import HelperAddress
+
+from . import workers_pb2 as pb
+from .codec import BadMessage, decode_orders, decode_word, encode_order, encode_word, parse_request
+from .desk import Desk, Reply, WordVerdict
+from .words import CLAIM_BYTES, Word
+from .worker_port import CoordinatorUnavailable
+
+_SERVICE: Final = "pointillist.workers.v1.Workers"
+_METHOD: Final = "Exchange"
+MOST_CALLS: Final = 256
+"""Calls at once: more workers than partitions stand idle, and none waits within a call."""
+
+_VERDICTS: Final = {
+    WordVerdict.TAKEN: pb.VERDICT_TAKEN,
+    WordVerdict.BUSY: pb.VERDICT_BUSY,
+    WordVerdict.UNKNOWN: pb.VERDICT_UNKNOWN,
+}
+_NUMBERS: Final = {number: verdict for verdict, number in _VERDICTS.items()}
+
+
+class CoordinatorChannel:
+    """A worker's end: a `CoordinatorPort` across the channel."""
+
+    def __init__(self, address: HelperAddress) -> None:
+        """Connect lazily.
+
+        Raises      KeyFileRefused, OSError
+        """
+        self._timeout_s = address.call_timeout_s
+        self._channel = open_channel(address)
+        self._call: Callable[..., bytes] = self._channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
+
+    def exchange(self, worker: str, sequence: int, word: Word) -> Reply:
+        """Say a word."""
+        session = bytes.fromhex(worker)
+        request = pb.ExchangeRequest(session=session, sequence=sequence, word=encode_word(word))
+        try:
+            raw = self._call(request.SerializeToString(), timeout=self._timeout_s)
+            response = pb.ExchangeResponse.FromString(raw)
+            verdict = _NUMBERS.get(response.verdict)
+            if verdict is None:
+                raise BadMessage(f"verdict: expected 1..3, got {response.verdict}")
+            return Reply(verdict, decode_orders(response.orders))
+        except grpc.RpcError as error:
+            raise CoordinatorUnavailable(f"expected an answer, got {_code(error)}") from error
+        except BadMessage as error:
+            raise CoordinatorUnavailable(str(error)) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+
+def serve_workers(desk: Desk, address: HelperAddress) -> grpc.Server:
+    """Start to take words; the caller stops it.
+
+    Raises      KeyFileRefused, OSError
+    """
+
+    def exchange(raw: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            request = parse_request(raw)
+            if len(request.session) != CLAIM_BYTES:
+                raise BadMessage(f"session: expected 16 bytes, got {len(request.session)}")
+            word = decode_word(request.word)
+        except BadMessage as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+        reply = desk.exchange(request.session.hex(), request.sequence, word)
+        orders = map(encode_order, reply.orders)
+        response = pb.ExchangeResponse(verdict=_VERDICTS[reply.verdict], orders=orders)
+        return response.SerializeToString()
+
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(exchange)
+    service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
+    return start_server(
+        address, lambda server: server.add_generic_rpc_handlers((service,)), calls=MOST_CALLS
+    )
+
+
+def _code(error: grpc.RpcError) -> str:
+    """Name what went wrong: the library's own text may quote what the other side sent."""
+    code = getattr(error, "code", None)
+    return str(code().name) if callable(code) else type(error).__name__
