@@ -13,7 +13,7 @@ PACKAGES := wire privacy transport kernels collectors diagnosis edge_agent aggre
 SITE := .venv/site
 
 .PHONY: help setup tools otel-collector bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
-.PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
+.PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-scale bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments notebook
 .PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time bench-web gpu-libraries
 
@@ -44,6 +44,7 @@ help:
 	@echo "make bench-house   how the product is divided into rooms and modules"
 	@echo "make bench-suite   how long make test and make test-quick take"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
+	@echo "make bench-scale   reports a second through both roles, by number of workers"
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
 	@echo "make bench-probes      what probing GPU calls costs, beside bpftrace; as root"
@@ -176,6 +177,9 @@ bench-house: $(STAMP)
 
 bench-suite: $(STAMP)
 	@$(PYTHON) -m bench.suite $(ARGS)
+
+bench-scale: $(STAMP) java
+	@$(PYTHON) -m bench.scale $(ARGS)
 
 bench-kafka: $(STAMP) java
 	@$(PYTHON) -m bench.kafka $(ARGS)
