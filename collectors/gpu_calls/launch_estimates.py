@@ -51,6 +51,8 @@ _UNUSUAL_OF_ONE: Final = 0.5
 _STEADY_WIDTH: Final = 0.5
 _WAITING: Final = 0.9
 """CPU time over wall time below which even a single thread waits for something, be it the clock."""
+_MOST_PAID: Final = 0.5
+"""Part of its CPU time: of a process that waits for a busy machine wall time does not tell that."""
 _ALIKE: Final = 0.7
 """An estimate by CPU time and one by wall time that differ more do not mean the same."""
 
@@ -146,7 +148,7 @@ def unseen(
     if best.variance < inf:
         timed = _ratio_estimate(_by_time, windows, last, rest, rest.span_ns)
         is_usual = usual.low * read_ns <= rest.used_ns <= usual.high * read_ns
-        if usual.steady and is_usual and not rest.unread_ns:
+        if usual.steady and is_usual and not rest.unread_ns and not _held_up(windows):
             if _mean_share(windows) < _WAITING and _alike(best.value, timed.value):
                 # CPU time of a call changes with what else the machine does; a rate does not.
                 best = _reaching(timed, best.value)
@@ -164,6 +166,12 @@ def unseen(
         most = rest.used_ns / LEAST_CALL_NS
         return UnseenCalls(0.0, inf, beyond=inf) if rest.unread_ns else UnseenCalls(beyond=most)
     return best._replace(beyond=beyond)
+
+
+def _held_up(windows: Sequence[SeenWindow]) -> bool:
+    """Tell whether probes took so much that the process may call far more often without them."""
+    most = sum(window.price(HitPrice.MOST) for window in windows)
+    return most > _MOST_PAID * sum(window.used_ns for window in windows)
 
 
 def _alike(value: float, other: float) -> bool:

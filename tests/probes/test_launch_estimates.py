@@ -131,3 +131,10 @@ def test_estimate_of_a_steady_process_goes_by_wall_time() -> None:
     window = SeenWindow(20_000, 0.7 * S, 0.02 * S, S)
     found = unseen(None, Unwatched(0, 0.5 * S, S), [window])
     assert found.value == pytest.approx(20_000, rel=0.03)
+
+
+def test_estimate_of_a_process_that_probes_held_up_is_not_by_wall_time() -> None:
+    """It calls without a pause, has four tenths of a CPU, and probes took most of that."""
+    windows = [SeenWindow(500_000, 0.4 * S, 0.35 * S, S)] * 3
+    found = unseen(None, Unwatched(0, 0.4 * S, S), windows)
+    assert found.value + found.above > 4_000_000
