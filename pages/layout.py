@@ -43,6 +43,7 @@ class Panel:
     unfolded  the table is what one looks at, not the drawing's numbers
     more      what is said below a table that was cut off
     action    a button: its text, and the address that it asks for
+    query     what that address is asked with
     """
 
     name: str
@@ -56,6 +57,7 @@ class Panel:
     unfolded: bool = False
     more: str = ""
     action: tuple[str, str] | None = None
+    query: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

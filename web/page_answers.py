@@ -216,16 +216,20 @@ class PageAnswers:
         reading = self._reading(standing, series)
         controls = [] if reading is None else list(_controls(page, state, reading))
         shown = {control.name for control in controls}
+        kept = list(state.written().items())
         screen = Screen(
             title=page.title,
             question=page.question,
             links=links(self.pages, viewer, state, page.name),
             panels=[]
             if reading is None
-            else [replace(_panel(page, v, state, reading), action=v.action) for v in page.views],
+            else [
+                replace(_panel(page, v, state, reading), action=v.action, query=kept)
+                for v in page.views
+            ],
             notices=notices(standing),
             controls=controls,
-            hidden=[(name, value) for name, value in state.written().items() if name not in shown],
+            hidden=[(name, value) for name, value in kept if name not in shown],
             status=status_said(standing),
             live=True,
             refresh_s=5 if standing.state is StoreState.LOADING else None,

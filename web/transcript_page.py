@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
@@ -57,9 +57,10 @@ def add_transcript(app: FastAPI, transcripts: TranscriptAnswers) -> None:
         return viewer
 
     @app.get(TRANSCRIPT_ADDRESS, include_in_schema=False)
-    def page(request: Request) -> HTMLResponse:
+    def page(request: Request, state: Annotated[PageState, Query()]) -> HTMLResponse:
         viewer = admitted(request)
-        return HTMLResponse(_html(transcripts, viewer), headers={"cache-control": "no-store"})
+        text = _html(transcripts, viewer, state)
+        return HTMLResponse(text, headers={"cache-control": "no-store"})
 
     @app.get(
         API_ADDRESS, summary="Whether both parties signed what is released", responses=PROBLEMS
@@ -68,10 +69,10 @@ def add_transcript(app: FastAPI, transcripts: TranscriptAnswers) -> None:
         return transcripts.answer(admitted(request))
 
 
-def _html(transcripts: TranscriptAnswers, viewer: Viewer) -> str:
+def _html(transcripts: TranscriptAnswers, viewer: Viewer, state: PageState) -> str:
     answer, answers = transcripts.answer(viewer), transcripts.answers
     checking = answer.state == CheckState.CHECKING.value
-    panels = [_verdict(answer)]
+    panels = [_verdict(answer, state)]
     if answer.chains:
         panels += [_chains(answer), *_problems(answer)]
     if answer.state in _WITHOUT_VERDICT:
@@ -80,7 +81,7 @@ def _html(transcripts: TranscriptAnswers, viewer: Viewer) -> str:
         Screen(
             title="Transcript",
             question="Did Leader and Helper both sign the releases that these pages show?",
-            links=links(answers.pages, viewer, PageState(), PAGE.name),
+            links=links(answers.pages, viewer, state, PAGE.name),
             panels=panels,
             notices=[n for n in notices(answers.watch.standing()) if n.kind == "simulated"],
             status="Checking a transcript changes nothing, and costs no privacy budget.",
@@ -89,7 +90,7 @@ def _html(transcripts: TranscriptAnswers, viewer: Viewer) -> str:
     )
 
 
-def _verdict(answer: TranscriptAnswer) -> Panel:
+def _verdict(answer: TranscriptAnswer, state: PageState) -> Panel:
     title = {AGREE: "They agree", "differ": "They differ"}.get(answer.state, "No verdict")
     when = f" Checked at {answer.checked_at} UTC." if answer.checked_at else ""
     return Panel(
@@ -97,6 +98,7 @@ def _verdict(answer: TranscriptAnswer) -> Panel:
         note=_NOTE if answer.chains else "",
         files=[("JSON", API_ADDRESS)],
         action=("Check again", TRANSCRIPT_ADDRESS),
+        query=list(state.written().items()),
     )  # fmt: skip
 
 

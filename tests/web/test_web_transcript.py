@@ -61,6 +61,15 @@ def answer_of(fleet: SignedFleet) -> dict[str, Any]:
     return found
 
 
+def test_button_and_its_page_keep_what_is_looked_at(asked: TestClient) -> None:
+    button = '<input type="hidden" name="span" value="week"><button type="submit">'
+    assert f"{button}Verify the transcript" in asked.get("/privacy?span=week").text
+    page = asked.get(f"{PAGE}?span=week").text
+    assert f"{button}Check again" in page
+    assert 'href="/fleet?span=week"' in page
+    assert asked.get(f"{PAGE}?span=none").status_code == 422
+
+
 def test_button_leads_to_what_both_signed(asked: TestClient) -> None:
     assert f'action="{PAGE}"><button type="submit">Verify the transcript' in (
         asked.get("/privacy").text
