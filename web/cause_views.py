@@ -18,7 +18,7 @@ from pages.scale import length_said, moment_said
 from pages.trend_chart import TrendLine, trend_chart
 from pages.wording import interval_said, listed, number_said, plain, value_said
 
-from .mix_views import FROM, drawn, interval_rows, noise_said, trend_lines
+from .mix_views import FROM, drawn, interval_rows, noise_said, series_said, trend_lines
 from .page_shape import FrameColumn, View, numbers_of
 from .page_state import PageState
 from .store_reading import StoreReading
@@ -175,7 +175,7 @@ def _how_counted(frame: pd.DataFrame) -> str:
         else ""
     )
     return (
-        f"Series {row['series']}, {length_said(float(row['period_s']))} from {at} UTC, "
+        f"{series_said(row)}, {length_said(float(row['period_s']))} from {at} UTC, "
         f"{row['n_hosts']:,.0f} hosts, {by}."
         f"{lack}"
     )
@@ -200,7 +200,8 @@ def _how_priced(frame: pd.DataFrame) -> str:
     row = frame.iloc[0]
     price = number_said(float(row["price"]), Unit("money", decimals=2), 2)
     return (
-        f"Hosts are released; the rest is the price list's: {span} h lost by a host, "
+        f"{series_said(row)}. Hosts are released; the rest is the price list's: "
+        f"{span} h lost by a host, "
         f"{row['gpus_per_host']:.3g} GPUs each, {price} {row['currency']} a GPU hour. "
         "The intervals are those of the hosts and promise nothing of it."
     )

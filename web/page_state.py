@@ -47,7 +47,10 @@ class PageState(BaseModel):
     cohort: Annotated[
         Annotated[int, Field(ge=0, lt=2**31)] | None,
         BeforeValidator(_absent),
-        Field(description="cohort of the series; all together without it"),
+        Field(
+            description="cohort of the series; all together without it, and of single windows and "
+            "root causes the first"
+        ),
     ] = None
 
     def written(self) -> dict[str, str]:

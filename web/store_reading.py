@@ -127,7 +127,7 @@ class StoreReading:
         only = None if names is None else frozenset(names)
         if periods.part is None:
             rows = self._windows(by, since, until, chosen.get("model"), only)
-            found = self.visible(rows, state)
+            found = _of_one_cohort(self.visible(rows, state))
         else:
             found = self._first_seen(by, (periods.part, since, until), state, chosen, only)
         return with_shares(found)
@@ -148,7 +148,7 @@ class StoreReading:
             ("causes", section, until),
             lambda: self.fleet.source.causes(section, since=until - _YEAR, until=until),
         )
-        tables = self.visible(found, state)
+        tables = _of_one_cohort(self.visible(found, state))
         if tables.empty:
             return tables
         week = RollupPeriod.WEEK
@@ -368,6 +368,11 @@ def _as_cells(windows: pd.DataFrame, *, by_model: bool) -> pd.DataFrame:
         period_start=found["window_start"],
         period_s=found["window_s"],
     )
+
+
+def _of_one_cohort(rows: pd.DataFrame) -> pd.DataFrame:
+    """Take the rows of the first cohort: those of several would stand beside each other as one."""
+    return rows if rows.empty else rows[rows["cohort"] == rows["cohort"].min()]
 
 
 def _of_model(

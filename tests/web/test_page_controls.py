@@ -107,6 +107,18 @@ def test_note_says_of_which_series_it_is(asked: TestClient) -> None:
     assert f"{HOSTS:,} hosts in each" in note(asked, "fleet/mix", series=SMALLER)
 
 
+def test_windows_and_causes_without_a_cohort_are_those_of_the_first(asked: TestClient) -> None:
+    for view in ("fleet/trend", "causes/table", "causes/cost"):
+        found = rows(asked, view, series="mix", span="hour")
+        keys = [(row.get("period_start"), row["name"]) for row in found]
+        assert found, view
+        assert len(keys) == len(set(keys)), view
+        assert note(asked, view, series="mix", span="hour").startswith("Series mix, cohort 0")
+        assert note(asked, view, series="mix", span="hour", cohort=1).startswith(
+            "Series mix, cohort 1"
+        )
+
+
 def test_series_that_is_none_shows_nothing(asked: TestClient) -> None:
     assert rows(asked, "fleet/mix", series="other") == []
 
