@@ -18,6 +18,7 @@ from aggregator.task_files import MAX_FILE_BYTES, TASK_SUFFIX
 from privacy.calibrate import MILLION, WEEK_S, windows_touched
 from wire import labels
 from wire.envelope import Signed
+from wire.rejection import ReportRejected
 from wire.task import Task
 
 BUDGET_COLUMNS: Final = (
@@ -55,10 +56,18 @@ def tasks_in(folder: Path) -> list[SeriesTask]:
     newest: dict[str, Task] = {}
     for path in sorted(folder.glob(f"*{TASK_SUFFIX}")):
         if path.stat().st_size <= MAX_FILE_BYTES:
-            task = Task.decode_body(Signed.decode(path.read_bytes(), labels.TASK).body)
+            task = _task_of(path)
             if task.series not in newest or newest[task.series].version < task.version:
                 newest[task.series] = task
     return [series_task(task) for task in newest.values()]
+
+
+def _task_of(path: Path) -> Task:
+    """Read a signed task; what is refused is said with the file's name."""
+    try:
+        return Task.decode_body(Signed.decode(path.read_bytes(), labels.TASK).body)
+    except ReportRejected as error:
+        raise ReportRejected(error.reason, f"{error.expected} in {path.name}", error.got) from error
 
 
 def series_task(task: Task) -> SeriesTask:

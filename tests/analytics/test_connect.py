@@ -20,6 +20,7 @@ from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main
 from tests.analytics.rollup_kit import write_releases, write_suppressed
 from tests.analytics.test_rollups import DAY, HOUR, START, TASK, WEEK, WIDE, minutes, release
+from wire.rejection import ReportRejected
 
 SERIES = "every-kind"
 
@@ -134,6 +135,9 @@ def test_tasks_are_read_from_a_folder_of_signed_ones(tmp_path: Path) -> None:
     assert (task.series, task.windows) == (SERIES, 10_081)
     with pytest.raises(FileNotFoundError, match="no folder of signed tasks"):
         tasks_in(tmp_path / "none")
+    (tmp_path / "short.task").write_bytes(b"none")
+    with pytest.raises(ReportRejected, match=r"in short\.task, got 4"):
+        tasks_in(tmp_path)
 
 
 def test_frames_hold_each_period_that_was_released(fleet: FleetReleases) -> None:
