@@ -36,6 +36,8 @@ def span_report(store: Path, rollups: Path, state: PageState, owners: SeriesOwne
     """
     answers = PageAnswers(StoreWatch(store, rollups), owners, PAGES)
     standing = answers.watch.standing()
+    if standing.state is StoreState.EMPTY:
+        raise ReportRefused(f"expected a folder of releases, got no store or an empty one: {store}")
     if standing.state not in _READABLE:
         raise ReportRefused(standing.detail)
     if not answers.visible(standing, _READER):

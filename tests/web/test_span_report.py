@@ -68,5 +68,5 @@ def test_report_has_no_series_of_a_single_operator(store: Path) -> None:
 
 
 def test_report_of_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReportRefused, match="no store"):
+    with pytest.raises(ReportRefused, match="expected a folder of releases, got no store"):
         span_report(tmp_path / "gone", tmp_path / "rollups", WEEK, NOBODY)
