@@ -44,8 +44,12 @@ def look() -> Part:
 def _first_page_bytes(browser: Browser, site: str) -> int:
     """Count what a browser that knows nothing yet is sent before it shows the first page."""
     requests: list[Request] = []
+
+    def keep(request: Request) -> None:  # Playwright marks handlers, which a method of list refuses
+        requests.append(request)
+
     with opened(browser) as page:
-        page.on("requestfinished", requests.append)
+        page.on("requestfinished", keep)
         page.goto(site, wait_until="networkidle")
         sizes = [request.sizes() for request in requests]
     return sum(size["responseHeadersSize"] + size["responseBodySize"] for size in sizes)
