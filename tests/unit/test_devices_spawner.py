@@ -167,7 +167,7 @@ def test_spawner_child_that_hangs_is_killed_and_the_next_one_works(spawner: Spaw
 
 
 def test_spawner_that_answers_late_never_gives_the_child_of_another_task() -> None:
-    spawner = Spawner(answer_s=0.1)
+    spawner = Spawner(answer_s=1.0)
     os.kill(spawner.pid, signal.SIGSTOP)
     with pytest.raises(SpawnerClosed, match="timed out"):
         spawner.start(_wait)
