@@ -1,0 +1,83 @@
+"""What runs inside an executor of Spark: one pass over one partition's part of a batch.
+
+A Python process of Spark serves many passes; what the coordinator said is kept between them, and a
+pass brings what is new of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from aggregator.directory import PinnedParties
+from aggregator.workers import workers_pb2 as pb
+from aggregator.workers.codec import decode_orders
+
+from .batch_rows import records_of, to_row
+from .partial_sums import Gatherer, KnownHosts
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What an executor is given; orders and hosts are broadcast, as they are the same for all.
+
+    session      names the driver's process, and with `generation` what was said
+    orders       Broadcast of serialized orders, each; those of a generation in its order
+    before       Broadcast of partition -> hosts that are in a sum
+    now_s        when the pass began, by the driver's clock
+    """
+
+    session: bytes
+    generation: int
+    parties: PinnedParties
+    orders: Sequence[Any]
+    before: Any
+    now_s: float
+
+
+class TaskMemory:
+    """What this process was told, of the newest generation alone."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._generation: tuple[bytes, int] | None = None
+        self._gatherer: Gatherer | None = None
+        self._told = 0
+
+    def gatherer(self, asked: Pass) -> Gatherer:
+        """One that knows what the pass brings."""
+        generation = asked.session, asked.generation
+        if (
+            self._gatherer is None
+            or self._generation != generation
+            or self._told > len(asked.orders)
+        ):
+            self._gatherer, self._told = Gatherer(asked.parties), 0
+            self._generation = generation
+        for orders in asked.orders[self._told :]:
+            messages = (pb.Order.FromString(raw) for raw in orders.value)
+            self._gatherer.heed(decode_orders(messages), asked.now_s)
+            self._told += 1
+        return self._gatherer
+
+
+_MEMORY = TaskMemory()
+
+
+def gather_rows(
+    asked: Pass, batches: Iterable[pa.RecordBatch], memory: TaskMemory = _MEMORY
+) -> Iterator[pa.RecordBatch]:
+    """Make one row of all records of a task, which are of one partition."""
+    records = chain.from_iterable(map(records_of, batches))
+    first = next(records, None)
+    if first is None:
+        return
+    before: Mapping[int, KnownHosts] = asked.before.value
+    found = memory.gatherer(asked).gather(
+        first.partition, chain([first], records), before.get(first.partition, {}), asked.now_s
+    )
+    yield to_row(found)

@@ -1,0 +1,287 @@
+"""What one pass over records of a partition makes of them: the hosts it admits, and their sum.
+
+It is what every executor does, with the checks of every other reader. It remembers nothing of its
+own: what was admitted before is told to it, so that a host is left out before anything is added.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aggregator.admission import Heading
+from aggregator.directory import Directory, KnownTask, PinnedParties
+from aggregator.helper_state import BatchKey
+from aggregator.intake import Intake
+from aggregator.known_epochs import KnownEpochs
+from aggregator.quotas import Quotas
+from aggregator.window_sums import OpenWindow
+from aggregator.workers.words import (
+    HOST_BYTES,
+    NAME_BYTES,
+    Frozen,
+    OpenedEpoch,
+    Order,
+    Rebuild,
+    SignedRoster,
+    SignedTask,
+    WindowEnded,
+)
+from transport.port import Record
+from wire.batch import ENTRY
+from wire.bounds import Scheme
+from wire.rejection import ReportRejected
+
+RECORD_BYTES: Final = 144
+"""The dedupe record of a host: the first 128 B of its report and its box's tag."""
+
+KnownHosts = Mapping[BatchKey, bytes]
+"""Window -> RECORD_BYTES of each host that is in a sum already."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSum:
+    """Hosts of one window that one pass admitted, and the sum of their vectors.
+
+    first       offset of the first report that named the window
+    until_s     the last second at which a report of the window is of use
+    received_s  when the pass began, seconds
+    entries     72 B of a batch entry for each host, in log order
+    records     RECORD_BYTES for each
+    offsets     where the report of each lies
+    late_s      when they were received, if any came after the window's lateness
+    reasons     reports that named the window and were refused, by reason
+    vector      words of 4 B (8 B in `local`); empty where no host was admitted
+    """
+
+    key: BatchKey
+    partition: int
+    first: int
+    until_s: int
+    received_s: float
+    entries: bytes
+    records: bytes
+    offsets: tuple[int, ...]
+    late_s: float | None
+    reasons: Mapping[str, int]
+    vector: bytes = field(repr=False)
+
+    @property
+    def hosts(self) -> dict[bytes, bytes]:
+        """host_id -> dedupe record, in log order."""
+        return by_host(self.records)
+
+    @property
+    def rows(self) -> list[bytes]:
+        """A batch entry of each host, in log order."""
+        size = ENTRY.itemsize
+        return [self.entries[at : at + size] for at in range(0, len(self.entries), size)]
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedReport:
+    """A report whose epoch has not come; `name` is host_id || epoch_id."""
+
+    record: Record
+    received_s: float
+    key: BatchKey
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a pass over a range of one partition made of it.
+
+    after       the offset behind the last record
+    appended_s  when its records were appended, seconds; of a second, one
+    rejected    reports refused, by reason, whether or not a window is known
+    """
+
+    partition: int
+    after: int
+    sums: tuple[PartialSum, ...] = ()
+    parked: tuple[ParkedReport, ...] = ()
+    appended_s: tuple[float, ...] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Notes:
+    """Beside a window: what of it is new in this pass."""
+
+    until_s: int
+    offsets: list[int] = field(default_factory=list)
+    late_s: float | None = None
+
+
+class Gatherer:
+    """Knows what the coordinator said; everything else is of one pass."""
+
+    def __init__(self, parties: PinnedParties) -> None:
+        """Know nothing."""
+        self._directory, self._epochs = Directory(parties), KnownEpochs()
+        self._settled: set[BatchKey] = set()
+        self._frozen: set[BatchKey] = set()
+        self._rebuilt: dict[tuple[BatchKey, int], dict[bytes, bytes]] = {}
+        self._rejected: Counter[str] = Counter()
+        # A pass knows what came before of each host, and not how often: it counts no excess.
+        unbounded = Quotas(retries=sys.maxsize)
+        self._intake = Intake(self._directory, self._epochs, self, self._rejected, quotas=unbounded)
+        self._only: dict[bytes, bytes] | None = None
+        self._before: KnownHosts = {}
+        self._partition = 0
+        self._windows: dict[BatchKey, OpenWindow] = {}
+        self._notes: dict[BatchKey, _Notes] = {}
+
+    @property
+    def directory(self) -> Directory:
+        """The tasks and rosters known now."""
+        return self._directory
+
+    # What the coordinator said
+
+    def heed(self, orders: Iterable[Order], now_s: float) -> dict[str, int]:
+        """Learn; gives tasks and rosters that were refused, by reason."""
+        refused: Counter[str] = Counter()
+        for order in orders:
+            try:
+                self._heed(order, now_s)
+            except ReportRejected as refusal:
+                refused[refusal.reason.value] += 1
+        return refused
+
+    def _heed(self, order: Order, now_s: float) -> None:
+        match order:
+            case SignedTask():
+                self._directory.add_task(order.content, now_s, at_start=True)
+                self._intake.tasks_changed()
+            case SignedRoster():
+                self._directory.add_roster(order.content)
+                self._intake.tasks_changed()
+            case OpenedEpoch():
+                self._epochs.put(order.known)
+            case Rebuild():
+                self._rebuilt[order.key, order.partition] = order.named
+            case Frozen():
+                self._frozen.add(order.key)
+            case WindowEnded():
+                self._settled.add(order.key)
+            case _:
+                pass
+
+    # One pass
+
+    def gather(
+        self,
+        partition: int,
+        records: Iterable[Record],
+        before: KnownHosts,
+        now_s: float,
+        only: dict[bytes, bytes] | None = None,
+    ) -> Gathered:
+        """Take records of one partition, in log order.
+
+        before      hosts that are in a sum of this partition already
+        only        host_id -> report_id: take just these, whatever has become of their window
+        Raises      ValueError for a record of another partition, or out of order
+        """
+        self._begin(partition, before, only)
+        after, appended_s = 0, list[float]()
+
+        def in_order() -> Iterator[Record]:
+            nonlocal after
+            for record in records:
+                if record.partition != partition or record.offset < after:
+                    raise ValueError(
+                        f"record: expected partition {partition} from {after} on, "
+                        f"got {record.partition} at {record.offset}"
+                    )
+                after = record.offset + 1
+                if not appended_s or int(record.appended_s) != int(appended_s[-1]):
+                    appended_s.append(record.appended_s)
+                yield record
+
+        self._intake.take(in_order(), now_s)
+        parked = tuple(
+            ParkedReport(waiting.record, waiting.received_s, waiting.key, host + waiting.epoch_id)
+            for host, reports in self._intake.parked.items()
+            for waiting in reports
+        )
+        self._intake.forget_parked()
+        sums = tuple(self._sum(key, now_s) for key in self._windows)
+        return Gathered(partition, after, sums, parked, tuple(appended_s), dict(self._rejected))
+
+    def _begin(self, partition: int, before: KnownHosts, only: dict[bytes, bytes] | None) -> None:
+        self._partition, self._before, self._only = partition, before, only
+        self._windows.clear()
+        self._notes.clear()
+        self._rejected.clear()
+
+    def _sum(self, key: BatchKey, now_s: float) -> PartialSum:
+        window, notes = self._windows[key], self._notes[key]
+        hosts = list(window.entries)
+        return PartialSum(
+            key,
+            self._partition,
+            min(window.first_seen.values()),
+            notes.until_s,
+            now_s,
+            b"".join(window.entries.values()),
+            b"".join(window.hosts[host] for host in hosts),
+            tuple(notes.offsets),
+            notes.late_s,
+            dict(window.rejections),
+            window.sum_of(hosts).tobytes() if hosts else b"",
+        )
+
+    # The windows that reports enter: `intake.ReportWindows`
+
+    def is_settled(self, key: BatchKey) -> bool:
+        """Whether a window is over for good."""
+        return self._only is None and key in self._settled
+
+    def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:  # noqa: ARG002
+        """What this pass has brought of a window."""
+        return self._windows.get(key)
+
+    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
+        """The same, begun when it is new, with the hosts that were admitted before."""
+        window = self._windows.get(key)
+        if window is None:
+            window = OpenWindow(known.d, known.task.scheme is Scheme.LOCAL)
+            window.hosts.update(by_host(self._before.get(key, b"")))
+            place = key, partition
+            if self._only is not None:
+                window.expected, window.resumed = self._only, True
+            elif place in self._rebuilt:
+                window.expected, window.resumed = self._rebuilt[place], True
+            elif key in self._frozen:
+                window.expected = {}
+            self._windows[key] = window
+            self._notes[key] = _Notes(known.over_s(key.window))
+        return window
+
+    def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
+        """Do nothing: a pass keeps the vectors of its own records, and gives their sums away."""
+
+    def note_admitted(self, heading: Heading, partition: int) -> None:
+        """Note where reports lie."""
+        del partition
+        notes = self._notes[heading.key]
+        notes.offsets += heading.offsets
+        if heading.admitted and heading.late_s is not None:
+            notes.late_s = heading.late_s
+
+
+def by_host(records: bytes) -> dict[bytes, bytes]:
+    """host_id -> dedupe record: a report begins with its host."""
+    rows = (records[at : at + RECORD_BYTES] for at in range(0, len(records), RECORD_BYTES))
+    return {row[:HOST_BYTES]: row for row in rows}
+
+
+def report_id(entry: bytes) -> bytes:
+    """Of a batch entry: it stands behind host_id and epoch_id."""
+    return entry[NAME_BYTES : NAME_BYTES + HOST_BYTES]

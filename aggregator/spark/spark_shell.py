@@ -1,0 +1,237 @@
+"""The driver's loop: batches of Spark on one side, the coordinator on the other.
+
+A batch is kept in the store, with the hosts that are in its sums, before Spark is told that it is
+done; only then are its hosts named. Whatever the loop is not sure of it ends with: the store is the
+record, and the process that follows goes on from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, RLock
+from typing import Final, Protocol
+
+import structlog
+
+from aggregator.directory import PinnedParties
+from aggregator.workers.coordinator_session import CoordinatorSession
+from aggregator.workers.desk import Reply, WordVerdict
+from aggregator.workers.words import CLAIM_BYTES
+from aggregator.workers.worker_port import CoordinatorPort
+from transport.port import Record, TransportUnavailable
+
+from .partial_sums import Gathered
+from .sum_reader import Bounds, PassInput, SumReader
+from .sum_store import SumStore
+
+SAY_S: Final = 0.05
+BUSY_S: Final = 0.01
+RETRY_S: Final = 0.5
+
+
+class StreamEnded(Exception):
+    """The streaming query ended, or another reader took the partitions; says why."""
+
+
+class LogOffsets(Protocol):
+    """Where the report topic begins, ends and goes on: `KafkaOffsets`.
+
+    Every method raises TransportUnavailable.
+    """
+
+    def bounds(self) -> dict[int, Bounds]: ...
+
+    def starts(self) -> dict[int, int]: ...
+
+    def commit(self, offsets: Mapping[int, int]) -> None: ...
+
+    def read(self, partition: int, offsets: Sequence[int]) -> list[Record]: ...
+
+
+class SparkBatch(Protocol):
+    """One batch of a streaming query; a pass may be made again and reads the same."""
+
+    @property
+    def source(self) -> tuple[str, int]:
+        """The query and the batch's number."""
+        ...
+
+    def gather(self, told: PassInput, now_s: float) -> list[Gathered]:
+        """Make a pass."""
+        ...
+
+
+class SparkShell:
+    """One reader of all partitions, for as long as the process lives."""
+
+    def __init__(
+        self,
+        coordinator: CoordinatorPort,
+        parties: PinnedParties,
+        store: SumStore,
+        log: LogOffsets,
+        partitions: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        pause: Callable[[float], object] | None = None,
+        draw: Callable[[int], bytes] = os.urandom,
+        checkpoint: Callable[[str], None] = lambda _step: None,
+    ) -> None:
+        """Begin a session with the first turn.
+
+        pause       waits so many seconds, or until `stop`; None: in real time
+        draw        bytes nobody drew before: names of sessions and claims
+        checkpoint  told of each step, for tests
+        """
+        self._store, self._log = store, log
+        self._clock, self._checkpoint = clock, checkpoint
+        self._reader = SumReader(parties, store, partitions, lambda: draw(CLAIM_BYTES))
+        self._lock = RLock()
+        self._stopped = Event()
+        self._pause = pause or self._stopped.wait
+        self._session = CoordinatorSession(coordinator, draw, self._pause, self._stopped.is_set)
+        self._committed: dict[int, int] = {}
+        self._away = False
+        self._out = structlog.get_logger("leader-spark")
+
+    def stop(self) -> None:
+        """End soon; safe from a signal handler."""
+        self._stopped.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ends."""
+        return self._stopped.is_set()
+
+    def begin(self) -> dict[int, int]:
+        """Find where reading begins, which the store keeps from then on.
+
+        Raises      StorageUnavailable
+        """
+        while not self.stopped:
+            try:
+                self._store.begin_at(self._log.starts())
+            except TransportUnavailable as error:
+                self._log_away(error)
+                self._pause(RETRY_S)
+            else:
+                break
+        return dict(self._store.positions)
+
+    # The coordinator
+
+    def turn(self) -> None:
+        """Say what is new, do what is said, commit.
+
+        Raises      StreamEnded, StorageUnavailable
+        """
+        bounds: dict[int, Bounds] | None = None
+        try:
+            bounds = self._log.bounds()
+            self._give_again()
+            self._away = False
+        except TransportUnavailable as error:
+            self._log_away(error)
+        with self._lock:
+            self._reader.unpark()
+            word = self._reader.word(bounds)
+        reply = None if self.stopped else self._session.say(word)
+        with self._lock:
+            self._heed(reply)
+        if bounds is not None:
+            with suppress(TransportUnavailable):  # the next turn says so
+                self._commit()
+        self._pause(SAY_S)
+
+    def _heed(self, reply: Reply | None) -> None:
+        if reply is None:
+            return
+        if reply.verdict is WordVerdict.UNKNOWN:
+            self._session.begin()
+            self._reader.begin()
+            return
+        self._reader.heed(reply.orders, self._clock())
+        if self._reader.claims.superseded:
+            raise StreamEnded("expected to be the only reader, another one claims its partitions")
+
+    def _give_again(self) -> None:
+        """Read the reports again that sums are without."""
+        with self._lock:
+            wanted = self._reader.to_read_again()
+        for place, offsets in wanted.items():
+            records = self._log.read(place[1], offsets)
+            with self._lock:
+                self._reader.give_again(place, records)
+
+    def _commit(self) -> None:
+        with self._lock:
+            offsets = self._reader.offsets()
+        moved = {part: at for part, at in offsets.items() if at > self._committed.get(part, 0)}
+        if moved:
+            self._log.commit(moved)
+            self._committed |= moved
+
+    def _log_away(self, error: TransportUnavailable) -> None:
+        if not self._away:
+            self._out.warning("log away", detail=str(error))
+        self._away = True
+
+    # Batches, from Spark's thread
+
+    def take(self, batch: SparkBatch) -> None:
+        """Keep a batch, once; Spark is told that it is done when this returns.
+
+        Raises      StreamEnded when the loop ends first; StorageUnavailable
+        """
+        query, number = batch.source
+        if number <= self._store.newest(query):
+            self._checkpoint("redelivered")
+            self._out.info("batch known", batch=number)
+            return
+        while True:
+            with self._lock:
+                self._until_answered()
+                told = self._reader.pass_input()
+            gathered = batch.gather(told, self._clock())
+            with self._lock:
+                if self._reader.need(gathered):
+                    continue
+                self._checkpoint("before sink commit")
+                if self._reader.take((query, number), gathered, told):
+                    break
+        self._checkpoint("after sink commit")
+
+    def _until_answered(self) -> None:
+        while not self._reader.claims.ready or self._reader.asking:
+            if self.stopped:
+                raise StreamEnded("expected to go on, the engine stops")
+            self._lock.release()
+            try:
+                self._pause(BUSY_S)
+            finally:
+                self._lock.acquire()
+
+
+def drop_older_checkpoint(folder: Path, store: SumStore) -> None:
+    """Throw Spark's checkpoint away where it knows of batches that the store does not.
+
+    The store came back from a backup then, or lies elsewhere: what it has not it must read again.
+    """
+    query = folder / "metadata"
+    commits = folder / "commits"
+    if not query.is_file() or not commits.is_dir():
+        return
+    newest = max((int(path.name) for path in commits.iterdir() if path.name.isdigit()), default=-1)
+    if newest > store.newest(query_of(query.read_text())):
+        shutil.rmtree(folder)
+
+
+def query_of(metadata: str) -> str:
+    """The id of a streaming query, in its checkpoint's words."""
+    return str(json.loads(metadata)["id"])

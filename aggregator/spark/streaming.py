@@ -1,0 +1,140 @@
+"""Spark itself: a streaming query over the report topic whose sink is the shell's store.
+
+The one module that imports PySpark, and it is imported in Spark's environment alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
+
+from aggregator.directory import PinnedParties
+from aggregator.spark_settings import SparkSettings
+from aggregator.workers.codec import encode_order
+from transport.kafka_settings import KafkaSettings
+from wire.topics import REPORTS
+
+from .batch_rows import ARROW, from_rows
+from .executing import Pass, gather_rows
+from .kafka_options import kafka_options
+from .partial_sums import Gathered
+from .sum_reader import PassInput
+
+_COLUMNS: Final = ("partition", "offset", "value", "unix_micros(timestamp) AS appended_us")
+_PROTECTED: Final = {
+    # Broadcasts hold keys of epochs: they are encrypted on disk and between processes.
+    "spark.authenticate": "true",
+    "spark.io.encryption.enabled": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.ui.enabled": "false",
+}
+_OURS: Final = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+}
+_ID_S: Final = 60.0
+
+
+def open_session(settings: SparkSettings, jars: Path) -> SparkSession:
+    """Start Spark, or join its cluster."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of executors on this machine
+    builder = SparkSession.builder.appName("pointillist-leader").master(settings.master)
+    named = ",".join(str(path) for path in sorted(jars.glob("*.jar")))
+    given = {"spark.jars": named} | _OURS | dict(settings.options) | _PROTECTED
+    for name, value in given.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@dataclass(slots=True)
+class Broadcasts:
+    """What executors were told, each part once; of the newest generation alone."""
+
+    session: SparkSession
+    name: bytes
+    generation: int = -1
+    orders: list[Any] = field(default_factory=list)
+    told: int = 0
+
+    def of(self, told: PassInput, parties: PinnedParties, now_s: float) -> Pass:
+        """What a pass is given; the hosts are for the caller to let go of."""
+        context = self.session.sparkContext
+        if told.generation != self.generation:
+            for old in self.orders:
+                old.destroy()
+            self.orders, self.told, self.generation = [], 0, told.generation
+        if new := told.orders[self.told :]:
+            raw = [encode_order(order).SerializeToString() for order in new]
+            self.orders.append(context.broadcast(raw))
+            self.told = len(told.orders)
+        before = context.broadcast(told.before)
+        return Pass(self.name, self.generation, parties, tuple(self.orders), before, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """One batch as Spark gives it to a sink."""
+
+    frame: DataFrame
+    source: tuple[str, int]
+    broadcasts: Broadcasts
+    parties: PinnedParties
+
+    def gather(self, told: PassInput, now_s: float) -> list[Gathered]:
+        """Have the executors make a pass; a row for each partition comes back."""
+        asked = self.broadcasts.of(told, self.parties, now_s)
+        try:
+            rows = self.frame.mapInArrow(partial(gather_rows, asked), from_arrow_schema(ARROW))
+            return from_rows(rows.toArrow())
+        finally:
+            asked.before.destroy()
+
+
+def start_query(
+    session: SparkSession,
+    log: KafkaSettings,
+    settings: SparkSettings,
+    starts: Mapping[int, int],
+    folder: Path,
+    parties: PinnedParties,
+    name: bytes,
+    take: Callable[[StreamBatch], None],
+) -> StreamingQuery:
+    """Begin to read.
+
+    starts      where a new query begins; one with a checkpoint goes on from that
+    folder      of the checkpoint, on a disk of the driver
+    """
+    topic = log.named(REPORTS)
+    options = kafka_options(log) | {
+        "assign": json.dumps({topic: sorted(starts)}),
+        "startingOffsets": json.dumps({topic: {str(part): at for part, at in starts.items()}}),
+        "maxOffsetsPerTrigger": str(settings.batch_records),
+    }
+    frame = session.readStream.format("kafka").options(**options).load().selectExpr(*_COLUMNS)
+    broadcasts, query, known = Broadcasts(session, name), list[str](), Event()
+
+    def sink(batch: DataFrame, number: int) -> None:
+        if not known.wait(_ID_S):
+            raise RuntimeError("streaming query: expected its id, got none")
+        take(StreamBatch(batch, (query[0], number), broadcasts, parties))
+
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder))
+    started = writer.start()
+    query.append(started.id)
+    known.set()
+    return started

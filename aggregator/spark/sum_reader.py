@@ -1,0 +1,359 @@
+"""Spark as one reader of all partitions: it names the hosts in the store's sums, and adds them up.
+
+To the coordinator it is a worker: the same words, claims and orders. What a worker keeps as vectors
+it keeps as partial sums, each with its hosts. A set of hosts that is no union of these is made by
+taking the others' reports, read again from the log, off.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from aggregator.directory import PinnedParties
+from aggregator.helper_state import BatchKey
+from aggregator.workers.claims import Claims
+from aggregator.workers.given_epochs import GivenEpochs
+from aggregator.workers.words import (
+    HOST_BYTES,
+    EpochUnknown,
+    Frozen,
+    Granted,
+    NamedHosts,
+    OpenedEpoch,
+    Order,
+    Rebuild,
+    Refusals,
+    SignedRoster,
+    SignedTask,
+    SumWanted,
+    Superseded,
+    WindowEnded,
+    Word,
+)
+from transport.port import Record
+from wire.rejection import Reason
+
+from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum, report_id
+from .sum_store import Place, Source, SumStore
+from .wanted_sums import WantedSums
+
+WORD_BYTES: Final = 4 << 20
+"""One word names so much, and more waits for the next."""
+_FORGET_EVERY_S: Final = 3600.0
+
+
+Bounds = tuple[int, int]
+"""The oldest and the next offset of a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassInput:
+    """What a pass over a batch begins with.
+
+    generation  grows with each session and whenever past things are forgotten
+    orders      of this generation so far; a later pass has these and more
+    before      partition -> hosts that are in a sum
+    version     of the sums
+    """
+
+    generation: int
+    orders: Sequence[Order]
+    before: Mapping[int, KnownHosts]
+    version: int
+
+
+class SumReader:
+    """The state of one reader; no clock, log or socket inside."""
+
+    def __init__(
+        self,
+        parties: PinnedParties,
+        store: SumStore,
+        partitions: int,
+        new_claim: Callable[[], bytes],
+    ) -> None:
+        """Begin a session.
+
+        partitions   of the report topic
+        new_claim    draws the number of a claim, 16 B, never the same twice
+        """
+        self._parties, self._store, self.claims = parties, store, Claims(new_claim)
+        self._partitions = partitions
+        self._generation = self._version = 0
+        self._forgot_s = 0.0
+        self.rejected: Counter[str] = Counter()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin another session, knowing nothing but what the store holds."""
+        self.claims.divide(range(self._partitions))
+        self._epochs = GivenEpochs()
+        self._rebuilt: dict[Place, dict[bytes, bytes]] = {}
+        self._frozen: set[BatchKey] = set()
+        self._settled: dict[BatchKey, int] = {}
+        self._to_say: deque[PartialSum] = deque()
+        self._appended_s: list[float] = []
+        self._wanted = WantedSums(self._store)
+        self._dropped: list[bytes] = []
+        self._opened: set[bytes] = set()
+        self._start_orders([])
+
+    def _start_orders(self, orders: list[Order]) -> None:
+        self._generation += 1
+        self._orders = orders
+        self._gatherer = Gatherer(self._parties)
+
+    @property
+    def asking(self) -> bool:
+        """Whether an answer about epochs is due."""
+        return self._epochs.waiting
+
+    # What the coordinator says
+
+    def heed(self, orders: Iterable[Order], now_s: float) -> None:
+        """Do what the coordinator says, in its order."""
+        was_ready = self.claims.ready
+        for order in orders:
+            self.rejected.update(self._gatherer.heed([order], now_s))
+            self._heed(order)
+        if self.claims.ready and not was_ready:
+            self._name_all()
+        if now_s - self._forgot_s >= _FORGET_EVERY_S:
+            self._forget(now_s)
+
+    def _heed(self, order: Order) -> None:
+        match order:
+            case SignedTask() | SignedRoster():
+                self._orders.append(order)
+            case OpenedEpoch():
+                self._orders.append(order)
+                self._epochs.put(order)
+                self._opened.add(order.host_id + order.epoch_id)
+            case EpochUnknown():
+                self._epochs.put_unknown(order.name)
+            case Rebuild():
+                self._orders.append(order)
+                self._rebuilt[order.key, order.partition] = order.named
+            case Granted() | Superseded():
+                self.claims.heed(order)
+            case Frozen():
+                self._orders.append(order)
+                self._frozen.add(order.key)
+                self._refuse_parked({order.key})
+            case SumWanted():
+                if self.claims.has(order.claim):
+                    self._wanted.want(order)
+            case WindowEnded():
+                self._orders.append(order)
+                self._settle(order)
+
+    def _settle(self, order: WindowEnded) -> None:
+        self._settled[order.key] = order.until_s
+        self._frozen.discard(order.key)
+        self._refuse_parked({order.key})
+        self._store.end({order.key})
+        for place in [(order.key, part) for part in self.claims.held]:
+            self._wanted.drop(place)
+            self._rebuilt.pop(place, None)
+
+    def _refuse_parked(self, keys: set[BatchKey]) -> None:
+        """Refuse the reports whose epoch came too late."""
+        gone = [report for report in self._store.parked if report.key in keys]
+        if not gone:
+            return
+        self.rejected[Reason.EPOCH_UNKNOWN.value] += len(gone)
+        self._store.put([], unparked=gone)
+        self._version += 1
+
+    def _name_all(self) -> None:
+        """Name what the store holds; of a frozen window what its batch names alone."""
+        for place, sums in self._store.sums.items():
+            expected = self._rebuilt.get(place)
+            self._to_say.extend(
+                part if expected is None else _only(part, expected) for part in sums
+            )
+        for report in self._store.parked:
+            self._epochs.need(report.name)
+
+    def _forget(self, now_s: float) -> None:
+        """Let go of what is past, and begin the orders anew without it."""
+        self._forgot_s = now_s
+        directory = self._gatherer.directory
+        ended_s = now_s - directory.longest_retention_s()
+        needed = {report.name for report in self._store.parked}
+        self._dropped += self._epochs.forget(ended_s, now_s, needed)
+        past = {key for (key, _part), sums in self._store.sums.items() if sums[0].until_s < now_s}
+        if past:
+            self._store.end(past - self._frozen)
+        self._settled = {key: until for key, until in self._settled.items() if until > now_s}
+        self._start_orders([order for order in self._orders if self._is_current(order, ended_s)])
+        self._gatherer.heed(self._orders, now_s)
+
+    def _is_current(self, order: Order, ended_s: float) -> bool:
+        match order:
+            case OpenedEpoch():
+                return order.not_after > ended_s
+            case WindowEnded():
+                return order.key in self._settled
+            case Frozen():
+                return order.key in self._frozen
+            case Rebuild():
+                return (order.key, order.partition) in self._rebuilt
+            case _:
+                return True
+
+    # Batches
+
+    def pass_input(self) -> PassInput:
+        """What the next pass begins with."""
+        before: dict[int, dict[BatchKey, bytes]] = {}
+        for (key, part), sums in self._store.sums.items():
+            before.setdefault(part, {})[key] = b"".join(found.records for found in sums)
+        return PassInput(self._generation, tuple(self._orders), before, self._version)
+
+    def need(self, gathered: Iterable[Gathered]) -> bool:
+        """Ask for epochs that were not asked for; True when an answer is due."""
+        for found in gathered:
+            for report in found.parked:
+                self._epochs.need(report.name)
+        return self.asking
+
+    def take(self, source: Source, gathered: Sequence[Gathered], told: PassInput) -> bool:
+        """Keep what a pass over a batch made; False when it has to be made again.
+
+        Raises      StorageUnavailable with nothing taken
+        """
+        if (told.generation, told.version) != (self._generation, self._version):
+            return False
+        parts = [found.partition for found in gathered]
+        if len(set(parts)) != len(parts):
+            raise ValueError(f"batch: expected each partition in one task, got {sorted(parts)}")
+        late = Counter[str]()
+        sums = [self._in_time(part, late) for found in gathered for part in found.sums]
+        kept = [part for part in sums if part is not None]
+        parked = [report for found in gathered for report in found.parked]
+        over = self._frozen.union(self._settled)
+        waiting = [report for report in parked if report.key not in over]
+        late[Reason.EPOCH_UNKNOWN.value] += len(parked) - len(waiting)
+        positions = {found.partition: found.after for found in gathered}
+        refused = self._store.put(kept, source=source, positions=positions, parked=waiting)
+        for found in gathered:
+            self.rejected.update(found.rejected)
+            self._appended_s += found.appended_s
+        self.rejected.update(+(late + refused))
+        self._to_say.extend(kept)
+        self._version += 1
+        return True
+
+    def _in_time(self, part: PartialSum, late: Counter[str]) -> PartialSum | None:
+        """The sum as it counts now: its window may have been frozen, or ended, meanwhile."""
+        hosts = len(part.offsets)
+        if part.key in self._settled:
+            reason = Reason.WINDOW_RELEASED if part.late_s is None else Reason.WINDOW_LATE
+            late[reason.value] += hosts
+            return None
+        if part.key in self._frozen and (part.key, part.partition) not in self._rebuilt and hosts:
+            late[Reason.WINDOW_LATE.value] += hosts
+            reasons = Counter(part.reasons) + Counter({Reason.WINDOW_LATE.value: hosts})
+            empty = replace(part, entries=b"", records=b"", offsets=(), vector=b"")
+            return replace(empty, reasons=dict(reasons))
+        return part
+
+    def unpark(self) -> None:
+        """Take the parked reports whose epochs have come.
+
+        Raises      StorageUnavailable with nothing taken
+        """
+        opened = self._opened
+        ready = [report for report in self._store.parked if report.name in opened]
+        if not ready:
+            self._opened = set()
+            return
+        for (partition, received_s), group in groupby(
+            sorted(ready, key=_pass_of), key=lambda report: _pass_of(report)[:2]
+        ):
+            reports = list(group)
+            before = self.pass_input().before.get(partition, {})
+            records = [report.record for report in reports]
+            found = self._gatherer.gather(partition, records, before, received_s)
+            self._store.put(found.sums, unparked=reports, parked=found.parked)
+            self.rejected.update(found.rejected)
+            self._to_say.extend(found.sums)
+            self._version += 1
+        self._opened = set()
+
+    # Sums that are asked for
+
+    def to_read_again(self) -> dict[Place, list[int]]:
+        """Offsets of the reports that sums which are asked for are without."""
+        return self._wanted.to_read_again()
+
+    def give_again(self, place: Place, records: Sequence[Record]) -> None:
+        """Take reports that were read again."""
+        self._wanted.give_again(place, records)
+
+    # What it says
+
+    def word(self, bounds: Mapping[int, Bounds] | None) -> Word:
+        """Say what is new.
+
+        bounds      of each partition, asked for before; None while the log is away
+        """
+        said, size = list[PartialSum](), 0
+        while self._to_say and size < WORD_BYTES and self.claims.ready:
+            said.append(self._to_say.popleft())
+            size += len(said[-1].entries)
+        rejected, self.rejected = dict(self.rejected), Counter()
+        appended_s, self._appended_s = self._appended_s, []
+        dropped, self._dropped = self._dropped, []
+        return Word(
+            self.claims.all(),
+            self._lag(bounds),
+            appended_s,
+            [
+                NamedHosts(part.key, self.claims.of(part.partition), part.entries, part.late_s)
+                for part in said
+            ],
+            [
+                Refusals(part.key, self.claims.of(part.partition), part.reasons)
+                for part in said
+                if part.reasons
+            ],
+            rejected,
+            self._epochs.take_questions(),
+            dropped,
+            self._wanted.sums(self._gatherer, self._epochs) if self.claims.ready else [],
+        )
+
+    def _lag(self, bounds: Mapping[int, Bounds] | None) -> int | None:
+        if bounds is None:
+            return None
+        positions = self._store.positions
+        left = sum(
+            max(0, next_ - max(oldest, positions.get(part, 0)))
+            for part, (oldest, next_) in bounds.items()
+        )
+        waits = bool(self._to_say) or not self.claims.ready or self.asking
+        return max(left, int(waits))
+
+    def offsets(self) -> dict[int, int]:
+        """How far the group's commit may go: no window that has not ended needs the log again."""
+        offsets = dict(self._store.positions)
+        for (_key, partition), sums in self._store.sums.items():
+            first = min(part.first for part in sums)
+            offsets[partition] = min(offsets.get(partition, first), first)
+        return offsets
+
+
+def _only(part: PartialSum, expected: Mapping[bytes, bytes]) -> PartialSum:
+    """The hosts of a sum that a batch names, as they are said: the sum itself stays."""
+    kept = (row for row in part.rows if expected.get(row[:HOST_BYTES]) == report_id(row))
+    return replace(part, entries=b"".join(kept))
+
+
+def _pass_of(report: ParkedReport) -> tuple[int, float, int]:
+    return report.record.partition, report.received_s, report.record.offset

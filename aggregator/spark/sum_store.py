@@ -1,0 +1,208 @@
+"""The sink: partial sums with the hosts in them, each batch in one transaction, once.
+
+A batch that Spark delivers again is known by its query and number. What is kept of a window goes
+when the window has ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aggregator.admission import PARKED_BYTES, PARKED_PER_HOST
+from aggregator.helper_state import BatchKey
+from aggregator.state_file import StateUnusable, open_state, transaction
+from transport.port import Record
+from wire.rejection import Reason
+from wire.topics import REPORTS
+
+from .partial_sums import ParkedReport, PartialSum
+
+Place = tuple[BatchKey, int]
+"""A window, and a partition of its reports."""
+Source = tuple[str, int]
+"""A streaming query of Spark, and the number of its batch."""
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS batches (query TEXT PRIMARY KEY, newest INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS positions (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sums (
+    task BLOB NOT NULL, cohort INTEGER NOT NULL, window INTEGER NOT NULL, part INTEGER NOT NULL,
+    first INTEGER NOT NULL, until_s INTEGER NOT NULL, received_s REAL NOT NULL,
+    entries BLOB NOT NULL, records BLOB NOT NULL, offsets BLOB NOT NULL, late_s REAL,
+    reasons TEXT NOT NULL, vector BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS sums_of ON sums (task, cohort, window);
+CREATE TABLE IF NOT EXISTS parked (
+    part INTEGER NOT NULL, at INTEGER NOT NULL, value BLOB NOT NULL, appended_s REAL NOT NULL,
+    received_s REAL NOT NULL, task BLOB NOT NULL, cohort INTEGER NOT NULL,
+    window INTEGER NOT NULL, name BLOB NOT NULL, PRIMARY KEY (part, at));
+"""
+
+
+class SumStore:
+    """The sums of windows that have not ended, in memory and in one file; one process holds it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, or make it.
+
+        Raises      StateUnusable, OSError
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise StateUnusable(f"{path}: expected no other Spark engine, one holds it") from None
+        self._db = open_state(path, _TABLES)
+        self.sums: dict[Place, list[PartialSum]] = {}
+        self.parked: list[ParkedReport] = []
+        self.positions: dict[int, int] = dict(self._db.execute("SELECT part, next FROM positions"))
+        self._batches: dict[str, int] = dict(self._db.execute("SELECT query, newest FROM batches"))
+        for row in self._db.execute("SELECT * FROM sums ORDER BY rowid"):
+            self._remember(_sum_of(row))
+        for row in self._db.execute("SELECT * FROM parked ORDER BY part, at"):
+            self.parked.append(_parked_of(row))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+        os.close(self._lock)
+
+    def newest(self, query: str) -> int:
+        """The number of the newest batch of a query that is kept; -1: none."""
+        return self._batches.get(query, -1)
+
+    def begin_at(self, positions: Mapping[int, int]) -> None:
+        """Note where reading begins; partitions that have been read go on where they are."""
+        with transaction(self._db) as db:
+            for part, at in positions.items():
+                if part not in self.positions:
+                    db.execute("INSERT INTO positions VALUES (?, ?)", (part, at))
+        self.positions = dict(positions) | self.positions
+
+    def put(
+        self,
+        sums: Sequence[PartialSum],
+        *,
+        source: Source | None = None,
+        positions: Mapping[int, int] | None = None,
+        parked: Sequence[ParkedReport] = (),
+        unparked: Collection[ParkedReport] = (),
+    ) -> Counter[str]:
+        """Keep sums with their hosts, and what goes with them, at once.
+
+        source      the batch that they come of, kept under its number
+        positions   where reading goes on
+        unparked    reports that are in the sums, or refused
+        Returns     parked reports that found no place, by reason
+        Raises      StorageUnavailable with nothing changed; ValueError for a batch that is kept
+        """
+        if source is not None and source[1] <= self.newest(source[0]):
+            raise ValueError(f"batch: expected one after {self.newest(source[0])}, got {source[1]}")
+        gone = {_place(report) for report in unparked}
+        left = [report for report in self.parked if _place(report) not in gone]
+        kept, refused = _with_places(left, parked)
+        with transaction(self._db) as db:
+            if source is not None:
+                db.execute("REPLACE INTO batches VALUES (?, ?)", source)
+            for slot in (positions or {}).items():
+                db.execute("REPLACE INTO positions VALUES (?, ?)", slot)
+            db.executemany(f"INSERT INTO sums VALUES ({_marks(13)})", map(_sum_row, sums))  # noqa: S608
+            db.executemany("DELETE FROM parked WHERE part = ? AND at = ?", gone)
+            db.executemany(
+                f"INSERT OR IGNORE INTO parked VALUES ({_marks(9)})",  # noqa: S608
+                map(_parked_row, kept),
+            )
+        if source is not None:
+            self._batches[source[0]] = source[1]
+        self.positions |= positions or {}
+        for part in sums:
+            self._remember(part)
+        self.parked = left + kept
+        return refused
+
+    def end(self, keys: Collection[BatchKey]) -> None:
+        """Forget windows, with what is parked for them."""
+        places = [place for place in self.sums if place[0] in keys]
+        with transaction(self._db) as db:
+            for key in keys:
+                of = "WHERE task = ? AND cohort = ? AND window = ?"
+                db.execute(f"DELETE FROM sums {of}", _key_row(key))  # noqa: S608
+                db.execute(f"DELETE FROM parked {of}", _key_row(key))  # noqa: S608
+        for place in places:
+            del self.sums[place]
+        self.parked = [report for report in self.parked if report.key not in keys]
+
+    def _remember(self, part: PartialSum) -> None:
+        self.sums.setdefault((part.key, part.partition), []).append(part)
+
+
+def _with_places(
+    left: Sequence[ParkedReport], new: Iterable[ParkedReport]
+) -> tuple[list[ParkedReport], Counter[str]]:
+    """Which new parked reports have a place; a host that fills its own loses the rest."""
+    by_host = Counter(report.name[:16] for report in left)
+    size = sum(len(report.record.value) for report in left)
+    kept, refused = list[ParkedReport](), Counter[str]()
+    for report in new:
+        host, length = report.name[:16], len(report.record.value)
+        if by_host[host] >= PARKED_PER_HOST or size + length > PARKED_BYTES:
+            refused[Reason.EPOCH_PARKED_FULL.value] += 1
+            continue
+        by_host[host] += 1
+        size += length
+        kept.append(report)
+    return kept, refused
+
+
+def _place(report: ParkedReport) -> tuple[int, int]:
+    return report.record.partition, report.record.offset
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+def _key_row(key: BatchKey) -> tuple[bytes, int, int]:
+    return bytes(key.task_id), key.cohort, key.window
+
+
+def _sum_row(part: PartialSum) -> tuple[object, ...]:
+    return (
+        *_key_row(part.key),
+        *(part.partition, part.first, part.until_s, part.received_s, part.entries, part.records),
+        np.array(part.offsets, dtype="<i8").tobytes(),
+        *(part.late_s, json.dumps(dict(part.reasons)), part.vector),
+    )
+
+
+def _sum_of(row: Sequence[Any]) -> PartialSum:
+    offsets, late_s, reasons, vector = row[-4:]
+    placed = tuple(np.frombuffer(offsets, dtype="<i8").tolist())
+    return PartialSum(
+        *(BatchKey(*row[:3]), row[3], row[4], row[5], row[6], row[7], row[8]),
+        *(placed, late_s, json.loads(reasons), vector),
+    )
+
+
+def _parked_row(report: ParkedReport) -> tuple[object, ...]:
+    record = report.record
+    return (
+        *(record.partition, record.offset, record.value, record.appended_s, report.received_s),
+        *(*_key_row(report.key), report.name),
+    )
+
+
+def _parked_of(row: Sequence[Any]) -> ParkedReport:
+    part, at, value, appended_s, received_s, *key, name = row
+    return ParkedReport(
+        Record(REPORTS, part, at, b"", value, appended_s), received_s, BatchKey(*key), name
+    )

@@ -1,0 +1,97 @@
+"""`pointillist leader run --engine spark` as processes: the driver comes, is followed, and ends."""
+
+from __future__ import annotations
+
+import pwd
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+import pytest
+
+from aggregator.spark.spark_processes import python_of
+from aggregator.spark_settings import SparkSettings
+from pointillist.broker.local import RunningBroker
+from tests.kafka_kit import fresh_prefix, plain_settings
+from tests.process_kit import wait_for
+from tests.workers.test_workers_command import configuration, status
+from transport.code_folders import reachable
+from transport.opening import Side, open_transport
+from transport.privileges import LEADER_USER, ensure_users
+from wire.topics import TOPICS
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+PATIENCE_S = 200.0
+
+
+def need_reach() -> None:
+    """Skip where Spark's environment lies in a folder that the Leader's user may not enter."""
+    if not ensure_users():
+        return
+    leader = pwd.getpwnam(LEADER_USER)
+    python = python_of(SparkSettings())
+    if not reachable(python, leader.pw_uid, leader.pw_gid):
+        pytest.skip(f"needs {python} within the reach of {LEADER_USER}")
+
+
+def driver_of(leader: psutil.Process) -> psutil.Process | None:
+    """The process that the nursery forked, once it has become the driver."""
+    for process in leader.children(recursive=True):
+        with suppress(psutil.Error):  # it may end meanwhile
+            if "aggregator.spark.driver" in process.cmdline():
+                return process
+    return None
+
+
+@pytest.mark.timeout(600)
+def test_driver_comes_is_followed_and_ends_with_the_leader(broker: RunningBroker) -> None:
+    need_reach()
+    prefix = fresh_prefix()
+    settings = plain_settings(broker, prefix)
+    with open_transport(settings, Side.AGGREGATOR) as kafka:
+        for topic in TOPICS:
+            kafka.create_topic(topic.name, topic.partitions)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        config = configuration(folder)
+        text = config.read_text().replace(
+            f'folder = "{folder}/log"\ngroup = "pointillist"',
+            f'[transport.kafka]\nbootstrap = ["{broker.bootstrap}"]\nprefix = "{prefix}"',
+        )
+        config.write_text(f'{text}\n[spark]\nmaster = "local[2]"\n')
+        command = [sys.executable, "-m", "pointillist", "leader", "run"]
+        command += ["--config", str(config), "--engine", "spark"]
+        said = folder / "said"
+        with said.open("w") as file:
+            leader = subprocess.Popen(command, stderr=file)
+        try:
+            seen = psutil.Process(leader.pid)
+
+            def reads() -> bool:
+                found = status(folder)
+                return bool(found.get("workers")) and found.get("log_lag") == 0
+
+            wait_for(reads, PATIENCE_S)
+            first = driver_of(seen)
+            assert first is not None
+            first.kill()
+            wait_for(lambda: driver_of(seen) not in {None, first}, PATIENCE_S)
+            # The session of the one that fell may have ended by then, or not.
+            wait_for(lambda: said.read_text().count('"worker joined"') == 2, PATIENCE_S)
+            wait_for(reads, PATIENCE_S)
+            last = driver_of(seen)
+            leader.send_signal(signal.SIGTERM)
+            assert leader.wait(60) == 0
+            assert last is not None
+            wait_for(lambda: not last.is_running(), 60)
+        finally:
+            leader.kill()
+            leader.wait()
+            print(said.read_text()[-4000:])
+        assert said.read_text().count('"worker fell"') == 1
