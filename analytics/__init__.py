@@ -3,11 +3,16 @@
 from .analyst_views import VIEW_OUTCOME_MEANINGS
 from .cells_sql import CELL_MEANINGS
 from .changes import CHANGE_MEANINGS
-from .fleet_releases import FleetReleases, NothingReleased, connect
+from .connecting import connect
+from .fleet_releases import FleetReleases, NothingReleased
 from .incident_costs import COST_MEANINGS
+from .release_server import FleetAccessRefused, FleetServerUnavailable, NotAFleetServer
 from .rollup_periods import RollupPeriod
 
-__all__ = ["VIEW_MEANINGS", "FleetReleases", "NothingReleased", "RollupPeriod", "connect"]
+__all__ = [
+    "VIEW_MEANINGS", "FleetAccessRefused", "FleetReleases", "FleetServerUnavailable",
+    "NotAFleetServer", "NothingReleased", "RollupPeriod", "connect",
+]  # fmt: skip
 
 VIEW_MEANINGS = {
     **{period.view: CELL_MEANINGS for period in RollupPeriod},

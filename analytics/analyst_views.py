@@ -17,20 +17,23 @@ import pyarrow as pa
 
 from aggregator import releases
 from aggregator.release_sources import Meanings, literal
-from aggregator.releases import MoreViews
+from aggregator.releases import MoreViews, QueryRefused
 
-from .cells_sql import cells_sql
+from .cells_sql import NOT_JUDGED, cells_sql
 from .outcomes_sql import OUTCOME_MEANINGS
 from .rollup_files import OUTCOMES, SUMS, rows_sql
+from .rollup_months import files_to_read
 from .rollup_periods import RollupPeriod
 from .rollups import SCHEMAS
-from .sums_sql import add_functions
 
 Frames = Mapping[str, Callable[[], pd.DataFrame]]
 """Views that are made of frames, by name; each is called only where a query names it."""
 
 PERIOD_VIEWS: Final = {period.view: period for period in RollupPeriod}
 OUTCOMES_VIEW: Final = "outcomes"
+
+_JUDGEMENTS: Final = re.compile(r"\*|q_value|told", re.IGNORECASE)
+"""What a query says that asks for them."""
 
 VIEW_OUTCOME_MEANINGS: Final[Meanings] = {
     "period": (pa.string(), "hour, day or week"),
@@ -45,57 +48,74 @@ def query(
     rollups: Path,
     frames: Frames,
     look: Callable[[], None],
+    database: duckdb.DuckDBPyConnection,
 ) -> pd.DataFrame:
     """Run one SELECT over every view of a folder of releases.
 
     rollups     folder of its roll-ups
     frames      views beside them
     look        brings the roll-ups up to date; called where the query names them
+    database    of `open_views`, which sees the roll-ups alone; views are a cursor's own
     Raises      QueryRefused, QueryForbidden
     """
     own = {*PERIOD_VIEWS, OUTCOMES_VIEW, *frames}
-    named, alone = _named(sql, own)
+    named, alone = views_named(sql, own, database)
     if not named:
         return releases.query(sql, folder)
     look()
 
-    def create(database: duckdb.DuckDBPyConnection) -> None:
-        _create(database, rollups, named)
-        for name in named & set(frames):
-            database.register(name, frames[name]())
+    made = {name: frames[name]() for name in named & set(frames)}
 
-    return releases.query(sql, folder, MoreViews(create, [rollups], alone=alone))
+    def ask(*, judged: bool) -> pd.DataFrame:
+        def create(database: duckdb.DuckDBPyConnection) -> None:
+            _create(database, rollups, named, judged=judged)
+            for name, frame in made.items():
+                database.register(name, frame)
 
+        more = MoreViews(create, [rollups], alone, database if alone else None)
+        return releases.query(sql, folder, more)
 
-def _named(sql: str, own: set[str]) -> tuple[set[str], bool]:
-    """Give which of some views a query names, and whether it surely names no others."""
-    with duckdb.connect(":memory:") as database:
+    if not _JUDGEMENTS.search(sql):
         try:
-            names = {name.lower() for name in database.get_table_names(sql)}
+            return ask(judged=False)
+        except QueryRefused as refused:  # by a name that the text does not show
+            if NOT_JUDGED not in str(refused):
+                raise
+    return ask(judged=True)
+
+
+def views_named(
+    sql: str, own: set[str], database: duckdb.DuckDBPyConnection
+) -> tuple[set[str], bool]:
+    """Give which of some views a query names, and whether it surely names no others."""
+    with database.cursor() as cursor:
+        try:
+            names = {name.lower() for name in cursor.get_table_names(sql)}
         except duckdb.Error:  # it binds what it parses, without our tables
             return own & set(re.findall(r"\w+", sql.lower())), False
     return names & own, names <= own
 
 
-def _create(database: duckdb.DuckDBPyConnection, rollups: Path, named: set[str]) -> None:
-    if named & set(PERIOD_VIEWS):
-        add_functions(database)
+def _create(
+    database: duckdb.DuckDBPyConnection, rollups: Path, named: set[str], *, judged: bool
+) -> None:
     for name in named & set(PERIOD_VIEWS):
         period = PERIOD_VIEWS[name]
+        outcomes = _all(rollups, OUTCOMES, period)
+        released = f"FROM ({outcomes}) WHERE outcome = 'released'"
         cells = cells_sql(
-            _all(rollups, SUMS, period), _all(rollups, OUTCOMES, period), period.seconds
+            _all(rollups, SUMS, period), outcomes, period.seconds, released=released, judged=judged
         )
-        database.execute(f"CREATE VIEW {name} AS {cells}")
+        database.execute(f"CREATE TEMP VIEW {name} AS {cells}")
     if OUTCOMES_VIEW in named:
         parts = [
             f"SELECT {literal(period.value)} AS period, *, "  # noqa: S608
             f"covered_s / {period.seconds} AS coverage FROM ({_all(rollups, OUTCOMES, period)})"
             for period in RollupPeriod
         ]
-        database.execute(f"CREATE VIEW {OUTCOMES_VIEW} AS {' UNION ALL '.join(parts)}")
+        database.execute(f"CREATE TEMP VIEW {OUTCOMES_VIEW} AS {' UNION ALL '.join(parts)}")
 
 
 def _all(rollups: Path, kind: str, period: RollupPeriod) -> str:
     """Every row of a period, in SQL."""
-    files = sorted((rollups / kind / period.value).glob("date=*/rows.parquet"))
-    return rows_sql(files, SCHEMAS[kind])
+    return rows_sql(files_to_read(rollups, kind, period), SCHEMAS[kind])

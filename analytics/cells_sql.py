@@ -7,9 +7,10 @@ from typing import Final
 import pyarrow as pa
 
 from aggregator.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.judged_sql import judged_sql
 from aggregator.ratios import normal_quantile
+from aggregator.ratios_sql import shares_sql
 from aggregator.release_sources import Meanings
-from aggregator.releases import judged_sql
 from aggregator.statistics import BIAS_CONFIDENCE
 from wire.section import LEFT_OUT
 
@@ -62,19 +63,38 @@ CELL_MEANINGS: Final[Meanings] = {
 }
 """Column -> Arrow type and meaning of `hours`, `days`, `weeks`, `eight_weeks`, and of frames."""
 
+NOT_JUDGED: Final = "cells are not judged here"
+"""What a query fails with that asks for what was left out."""
 _FAMILY: Final = f"series, cohort, period_start, section, cell = '{LEFT_OUT}'"
 _BIAS_Z: Final = normal_quantile(2 * BIAS_CONFIDENCE - 1)
 
 
-def cells_sql(sums: str, outcomes: str, period_s: int, cohorts: str = "1") -> str:
+def cells_sql(
+    sums: str,
+    outcomes: str,
+    period_s: int,
+    cohorts: str = "1",
+    *,
+    released: str | None = None,
+    judged: bool = True,
+) -> str:
     """Rows for people: the columns of CELL_MEANINGS.
 
     sums        rows of sums, in SQL
     outcomes    rows of outcomes of the same periods and cohorts
     cohorts     how many cohorts each row of sums is of, in SQL
+    released    rows of the periods that have sums, where these are known more cheaply
+    judged      False: a query that asks for q_value or told fails with NOT_JUDGED; any other
+                reads its own cells alone, where else it reads their whole sections
     Returns     SQL; a period in which nothing was released has a row of every cell that is known
     """
-    numbers = judged_sql(_readable(sums, period_s, cohorts), "value", "false", _FAMILY)
+    readable = _readable(sums, period_s, cohorts)
+    numbers = (
+        judged_sql(readable, "value", "false", _FAMILY)
+        if judged
+        else f"SELECT *, CAST(error('{NOT_JUDGED}') AS DOUBLE) AS q_value "  # noqa: S608
+        f"FROM ({readable})"
+    )
     columns = ", ".join(CELL_MEANINGS)
     return f"""
 WITH numbers AS ({numbers}), gone AS (
@@ -84,15 +104,21 @@ WITH numbers AS ({numbers}), gone AS (
         SELECT series, cohort, period_start, reason, sum(windows) AS windows
         FROM ({outcomes}) WHERE outcome = 'suppressed' GROUP BY ALL
     ) GROUP BY ALL
-), lost AS (
-    SELECT known.*, gone.period_start
-    FROM (SELECT DISTINCT series, cohort, section, cell, unit, kind FROM ({sums})) AS known
-    JOIN gone ON gone.series = known.series AND gone.cohort IS NOT DISTINCT FROM known.cohort
-    WHERE NOT EXISTS (
-        FROM ({sums}) AS released WHERE released.series = gone.series
+), silent AS (
+    SELECT series, cohort, period_start FROM gone WHERE NOT EXISTS (
+        FROM ({released or sums}) AS released WHERE released.series = gone.series
         AND released.cohort IS NOT DISTINCT FROM gone.cohort
         AND released.period_start = gone.period_start
     )
+), lost AS (
+    SELECT known.*, silent.period_start
+    FROM (
+        SELECT DISTINCT series, cohort, section, cell, unit, kind FROM ({sums})
+        -- No series fell silent, mostly: then nothing is read.
+        WHERE series IN (SELECT series FROM silent)
+    ) AS known
+    JOIN silent ON silent.series = known.series
+        AND silent.cohort IS NOT DISTINCT FROM known.cohort
 ), rows AS (
     FROM numbers
     UNION ALL BY NAME
@@ -119,29 +145,33 @@ SELECT {columns} FROM named
 def _readable(source: str, period_s: int, cohorts: str) -> str:
     """Value, error, interval, share, coverage."""
     reach = normal_quantile()
-    return f"""
-WITH errors AS (
+    rows = f"""
+SELECT *, sqrt(squared_error) / per AS standard_error, {_finite("value")} AS x,
+    {_finite("whole")} AS d, {_finite("squared_error")} AS vx, {_finite("whole_variance")} AS vd,
+    {_finite("covariance")} AS cov, {_finite("sampling")} AS extra
+FROM (
     SELECT *, variance + greatest(coalesce(left_out, 0), 0) AS squared_error,
         CASE kind WHEN 'mean' THEN host_s ELSE 1 END AS per
     FROM ({source})
-), ratios AS (
-    SELECT *, sqrt(squared_error) / per AS standard_error,
-        share_of(
-            value, whole, squared_error, whole_variance, covariance, sampling
-        ) AS ratio
-    FROM errors
 )
+"""  # noqa: S608  (texts of this module)
+    return f"""
 SELECT series, cohort, period_start, CAST({period_s} AS INTEGER) AS period_s, section, cell,
     CASE WHEN kind = 'indicators' AND windows > {cohorts} THEN 'host-windows' ELSE unit END AS unit,
     kind,
     value / per AS value, standard_error,
     value / per - {reach} * standard_error AS low, value / per + {reach} * standard_error AS high,
-    whole, ratio.share AS share, ratio.share_low AS share_low, ratio.share_high AS share_high,
+    whole, share, share_low, share_high,
     CASE WHEN kind != 'indicators' THEN 0 WHEN left_out IS NOT NULL THEN least(
         greatest(left_out + {_BIAS_Z} * sqrt(left_out_variance + greatest(left_out, 0)), 0),
         host_windows
     ) END AS bias_bound,
     windows, host_windows, host_s, host_windows / windows AS hosts,
     covered_s / {period_s} / {cohorts} AS coverage, until
-FROM ratios
-"""  # noqa: S608  (texts of this module)
+FROM ({shares_sql(rows)})
+"""  # noqa: S608  (texts of this package)
+
+
+def _finite(column: str) -> str:
+    """A number, 0 where there is none: a whole of 0 gives no share."""
+    return f"CASE WHEN isfinite({column}) THEN {column} ELSE 0 END"

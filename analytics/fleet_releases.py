@@ -1,11 +1,9 @@
-"""What an analyst asks of releases, as pandas frames: `pointillist.connect(folder)`."""
+"""What an analyst asks of releases, as pandas frames: `pointillist.connect`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -17,9 +15,9 @@ from wire.catalogue import Catalogue
 from .changes import CHANGE_COLUMNS, changes, models_compared
 from .incident_costs import FleetGpus, costs, fleet_gpus
 from .price_list import PriceList, load_prices
-from .release_source import FolderSource, ReleaseSource
+from .release_source import ReleaseSource
 from .rollup_periods import RollupPeriod, period_of
-from .spent_budget import SeriesTask, budget, tasks_in
+from .spent_budget import SeriesTask, budget
 
 BY: Final = {
     "family": "kernel_mix",
@@ -94,8 +92,7 @@ class FleetReleases:
 
     def close(self) -> None:
         """Let its files go."""
-        if isinstance(self.source, FolderSource):
-            self.source.close()
+        self.source.close()
 
     def mix(
         self,
@@ -330,30 +327,3 @@ def _newest_change(rows: pd.DataFrame, period: RollupPeriod) -> pd.DataFrame:
     ended = starts[starts + period.length <= rows["until"].max()]
     after = ended.max()
     return changes(rows[starts == after - period.length], rows[starts == after])
-
-
-def connect(
-    where: str | os.PathLike[str],
-    *,
-    prices: str | os.PathLike[str] | None = None,
-    tasks: str | os.PathLike[str] | None = None,
-    rollups: str | os.PathLike[str] | None = None,
-) -> FleetReleases:
-    """Read releases as frames.
-
-    where       the Leader's folder of released Parquet
-    prices      a price list (TOML); None: the shipped one
-    tasks       the folder of signed tasks (*.task): what windows cost of the budget
-    rollups     where roll-ups are kept; None: beside the releases, else in the user's cache
-    Raises      FileNotFoundError, PriceListError, ReportRejected, NotImplementedError for a URL
-    """
-    text = os.fspath(where)
-    if "://" in text:
-        raise NotImplementedError(
-            f"connect: expected a folder of releases, got {text!r}: no server can be asked yet"
-        )
-    return FleetReleases(
-        FolderSource(text, rollups),
-        load_prices(None if prices is None else Path(prices)),
-        () if tasks is None else tasks_in(Path(tasks)),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -37,19 +37,24 @@ from .rollup_files import (
     rows_sql,
     settled_ns,
 )
-from .rollup_periods import RollupPeriod
+from .rollup_months import files_to_read
+from .rollup_periods import ALWAYS, NEVER, RollupPeriod
 from .rollups import SCHEMAS, Refreshed, refresh
-from .sums_sql import add_functions, merged_sql
+from .sums_sql import merged_sql
 
 MAX_AGE_S: Final = 30.0
 """How old roll-ups may be before releases are looked at again."""
 
-_FIRST: Final = datetime(1970, 1, 1)  # noqa: DTZ001
-_LAST: Final = datetime(9000, 1, 1)  # noqa: DTZ001
+_ATTEMPTS: Final = 5
+"""At files of months, which go when one of their days changes."""
 
 
 class ReleaseSource(Protocol):
     """What the analyst's layer asks of releases; every time is naive UTC."""
+
+    def close(self) -> None:
+        """Let files and connections go."""
+        ...
 
     def windows_in(
         self, period: RollupPeriod, since: Moment | None = None, until: Moment | None = None
@@ -143,7 +148,7 @@ class FolderSource:
         self._hours = OrderedHours([], [0])
         self._hours_ns = 0
         self._lock = threading.Lock()
-        alone = MoreViews(add_functions, [self.rollups], alone=True)
+        alone = MoreViews(lambda _: None, [self.rollups], alone=True)
         self._database: duckdb.DuckDBPyConnection = open_views(self.folder, alone)
 
     def close(self) -> None:
@@ -195,25 +200,15 @@ class FolderSource:
     ) -> pd.DataFrame:
         """See `ReleaseSource.cells`."""
         bounds = _within(series, since, until)
-        chosen = [*_of(section), *bounds]
-        sums = self._text(SUMS, period, since, until)
-        outcomes = f"FROM ({self._text(OUTCOMES, period, since, until)}) {_where(bounds)}"
-        parts = [f"each AS (FROM ({sums}) {_where(chosen)})", f"ends AS ({outcomes})"]
-        values = [value for _, value in (*chosen, *bounds)]
-        names, cohorts = ("FROM each", "FROM ends"), "1"
-        if not by_cohort:
-            every = "NULL::INTEGER"
-            counted = "SELECT series, count(DISTINCT cohort) AS cohorts FROM each GROUP BY series"
-            merged = merged_sql("FROM each", cohort=every)
-            ended = merged_outcomes_sql("FROM ends", cohort=every)
-            parts += [
-                f"summed AS (FROM ({merged}) JOIN ({counted}) USING (series))",
-                f"ended AS ({ended})",
-            ]
-            names = ("FROM summed", "FROM ended")
-            cohorts = "cohorts"
-        rows = cells_sql(*names, period.seconds, cohorts)
-        text = f"WITH {', '.join(parts)} FROM ({rows}) WHERE cell != '{LEFT_OUT}' ORDER BY ALL"
+        values = [value for _, value in (*_of(section), *bounds, *bounds)]
+
+        def text() -> str:
+            sums = self._text(SUMS, period, since, until)
+            outcomes = self._text(OUTCOMES, period, since, until)
+            each = f"FROM ({sums}) {_where([*_of(section), *bounds])}"
+            ends = f"FROM ({outcomes}) {_where(bounds)}"
+            return _cells_text(each, ends, period, by_cohort=by_cohort)
+
         return self._frame(text, values)
 
     def outcomes(
@@ -226,10 +221,14 @@ class FolderSource:
     ) -> pd.DataFrame:
         """See `ReleaseSource.outcomes`."""
         conditions = _within(series, since, until)
-        text = (
-            f"SELECT *, covered_s / {period.seconds} AS coverage "  # noqa: S608
-            f"FROM ({self._text(OUTCOMES, period, since, until)}) {_where(conditions)} ORDER BY ALL"
-        )
+
+        def text() -> str:
+            rows = self._text(OUTCOMES, period, since, until)
+            return (
+                f"SELECT *, covered_s / {period.seconds} AS coverage "  # noqa: S608
+                f"FROM ({rows}) {_where(conditions)} ORDER BY ALL"
+            )
+
         return self._frame(text, [value for _, value in conditions])
 
     def newest(
@@ -240,7 +239,7 @@ class FolderSource:
         values = [value for _, value in conditions]
         found: list[tuple[datetime, datetime]] = []
         # Two files hold the newest two periods, wherever one ends.
-        for file in reversed(self._files(SUMS, period, None, None)):
+        for file in reversed(self._files(SUMS, period)):
             text = (
                 f"SELECT period_start, max(until) FROM ({rows_sql([file], SCHEMAS[SUMS])}) "  # noqa: S608
                 f"{_where(conditions)} GROUP BY ALL"
@@ -277,18 +276,18 @@ class FolderSource:
 
         Raises      QueryRefused, QueryForbidden
         """
-        return query(text, self.folder, self.rollups, frames, self._look)
+        return query(text, self.folder, self.rollups, frames, self._look, self._database)
 
     def _text(
         self, kind: str, period: RollupPeriod, since: Moment | None, until: Moment | None
     ) -> str:
-        return rows_sql(self._files(kind, period, since, until), SCHEMAS[kind])
-
-    def _files(
-        self, kind: str, period: RollupPeriod, since: Moment | None, until: Moment | None
-    ) -> list[Path]:
         self._look()
-        return files_between(self.rollups, kind, period, *_bounds(since, until))
+        files = files_to_read(self.rollups, kind, period, *_bounds(since, until))
+        return rows_sql(files, SCHEMAS[kind])
+
+    def _files(self, kind: str, period: RollupPeriod) -> list[Path]:
+        self._look()
+        return files_between(self.rollups, kind, period, ALWAYS, NEVER)
 
     def _look(self) -> None:
         """Bring roll-ups up to date where they are too old."""
@@ -300,16 +299,40 @@ class FolderSource:
             rows: list[tuple[Any, ...]] = cursor.execute(text, list(values)).fetchall()
         return rows
 
-    def _frame(self, text: str, values: Sequence[object]) -> pd.DataFrame:
-        with self._database.cursor() as cursor:
-            frame: pd.DataFrame = cursor.execute(text, list(values)).df()
-        return frame.astype({"cohort": "Int64"})
+    def _frame(self, text: Callable[[], str], values: Sequence[object]) -> pd.DataFrame:
+        """Ask; again where a file that `text` named went meanwhile."""
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                with self._database.cursor() as cursor:
+                    frame: pd.DataFrame = cursor.execute(text(), list(values)).df()
+                return frame.astype({"cohort": "Int64"})
+            except duckdb.IOException:
+                if not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _cells_text(each: str, ends: str, period: RollupPeriod, *, by_cohort: bool) -> str:
+    """Rows for people of sums and outcomes, in SQL, in order."""
+    parts = [f"each AS ({each})", f"ends AS ({ends})"]
+    names, cohorts = ("FROM each", "FROM ends"), "1"
+    if not by_cohort:
+        every = "NULL::INTEGER"
+        counted = "SELECT series, count(DISTINCT cohort) AS cohorts FROM each GROUP BY series"
+        merged = merged_sql("FROM each", cohort=every)
+        parts += [
+            f"summed AS (FROM ({merged}) JOIN ({counted}) USING (series))",
+            f"ended AS ({merged_outcomes_sql('FROM ends', cohort=every)})",
+        ]
+        names, cohorts = ("FROM summed", "FROM ended"), "cohorts"
+    rows = cells_sql(*names, period.seconds, cohorts)
+    return f"WITH {', '.join(parts)} FROM ({rows}) WHERE cell != '{LEFT_OUT}' ORDER BY ALL"
 
 
 def _bounds(since: Moment | None, until: Moment | None) -> tuple[datetime, datetime]:
     return (
-        _FIRST if since is None else moment(since),
-        _LAST if until is None else moment(until),
+        ALWAYS if since is None else moment(since),
+        NEVER if until is None else moment(until),
     )
 
 

@@ -1,6 +1,6 @@
 """Where roll-ups lie: Parquet beside the releases, and what of those is in them.
 
-FOLDER/sources.json                    files of releases that the roll-ups were made from
+FOLDER/hours.json                      how many windows of each hour roll-ups were made from
 FOLDER/sums/hour/date=2026-11-23/      cells: one file, by the first day of its span
 FOLDER/outcomes/hour/date=2026-11-23/  how windows ended
 """
@@ -40,6 +40,9 @@ FORMAT: Final = 1
 SUMS: Final = "sums"
 OUTCOMES: Final = "outcomes"
 _HOURS: Final = "hours.json"
+
+ROWS: Final = "rows.parquet"
+"""Of each folder, its file."""
 _HOUR_FORMAT: Final = "%Y%m%dT%H"
 _LOCK: Final = ".lock"
 
@@ -63,19 +66,21 @@ def file_of(folder: Path, kind: str, period: RollupPeriod, start: datetime) -> P
     kind        SUMS or OUTCOMES
     """
     first, _ = period.span(start)
-    return folder / kind / period.value / f"date={first:%Y-%m-%d}" / "rows.parquet"
+    return folder / kind / period.value / f"date={first:%Y-%m-%d}" / ROWS
 
 
 def files_between(
     folder: Path, kind: str, period: RollupPeriod, first: datetime, end: datetime
 ) -> list[Path]:
     """The files that hold periods which start in [first, end), in order."""
-    found, last = [], period.span(end)[0]
-    for path in sorted((folder / kind / period.value).glob("date=*/rows.parquet")):
-        day = datetime.fromisoformat(path.parent.name.removeprefix("date="))
-        if period.span(first)[0] <= day <= last:
-            found.append(path)
-    return found
+    start, last = period.span(first)[0], period.span(end)[0]
+    paths = sorted((folder / kind / period.value).glob(f"date=*/{ROWS}"))
+    return [path for path in paths if start <= first_of(path) <= last]
+
+
+def first_of(path: Path) -> datetime:
+    """First moment of what a file of roll-ups holds."""
+    return datetime.fromisoformat(path.parent.name.removeprefix("date="))
 
 
 def texts_sql(texts: Iterable[str]) -> str:
@@ -128,10 +133,17 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def write_rows(rows: pa.Table, target: Path) -> None:
-    """Write beside the target, then rename: a reader sees the whole file or none."""
+    """Write a file of roll-ups."""
+    with written_whole(target) as partial:
+        pq.write_table(rows, partial, compression="zstd")
+
+
+@contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """Give where to write, beside the target, then rename: a reader sees the whole file or none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
-    pq.write_table(rows, partial, compression="zstd")
+    yield partial
     partial.chmod(0o644)
     partial.replace(target)
 

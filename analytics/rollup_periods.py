@@ -8,6 +8,11 @@ from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  (naive UTC, as released timestamps are)
 
+ALWAYS: Final = EPOCH
+"""No window starts before it."""
+NEVER: Final = datetime(9000, 1, 1)  # noqa: DTZ001  (naive UTC)
+"""None starts after it."""
+
 
 class RollupPeriod(StrEnum):
     """How long the windows are together that a roll-up adds up."""

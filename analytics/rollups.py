@@ -36,6 +36,7 @@ from .rollup_files import (
     texts_sql,
     write_rows,
 )
+from .rollup_months import MONTHS, drop_month, months_to_write, write_month
 from .rollup_periods import RollupPeriod
 from .sums_sql import SUM_SCHEMA, bucket_sql, merged_sql, windows_sql
 
@@ -75,18 +76,22 @@ def refresh(releases: Path, folder: Path, go_on: Callable[[], None] = _go_on) ->
     if not releases.is_dir():
         raise FileNotFoundError(f"no folder of releases at {releases.resolve()}")
     _begin_with(releases / FOLDER, folder)
-    if not SettledHours.of(releases).more_than(SettledHours.read(folder)):
+    if not (SettledHours.of(releases).more_than(SettledHours.read(folder)) or _months(folder)):
         return Refreshed(0, 0)
     hours_added = written = 0
     with alone(folder):
         known = SettledHours.read(folder)
         while hours := (found := SettledHours.of(releases)).more_than(known):
             go_on()
-            chosen = {hour for hour in hours if hour < min(hours) + _AT_ONCE}
+            first = min(hours)
+            # Packs are of such weeks.
+            end = datetime.fromisocalendar(*first.isocalendar()[:2], 1) + _AT_ONCE
+            chosen = {hour for hour in hours if hour < end}
             written += _add_patiently(releases, folder, chosen)
             known = known.with_hours(found, chosen)
             known.write(folder)
             hours_added += len(chosen)
+        written += _write_months(folder, go_on)
     return Refreshed(hours_added, written)
 
 
@@ -97,11 +102,31 @@ def _begin_with(beside: Path, folder: Path) -> None:
     with alone(folder):
         # Their hours first: what is added up meanwhile is then added up here again.
         hours = SettledHours.read(beside)
-        hidden = shutil.ignore_patterns(".*")
+        # Files of months are true to days beside them, which may go on to change.
+        hidden = shutil.ignore_patterns(".*", MONTHS)
         for kind in SCHEMAS:
             if (beside / kind).is_dir():
                 shutil.copytree(beside / kind, folder / kind, dirs_exist_ok=True, ignore=hidden)
         hours.write(folder)
+
+
+def _months(folder: Path) -> dict[Path, list[Path]]:
+    return {
+        month: days
+        for kind in SCHEMAS
+        for month, days in months_to_write(folder / kind / RollupPeriod.HOUR.value).items()
+    }
+
+
+def _write_months(folder: Path, go_on: Callable[[], None]) -> int:
+    """Write the months that are over; return how many files were written."""
+    if not (months := _months(folder)):
+        return 0
+    with duckdb.connect(":memory:") as database:
+        for month, days in months.items():
+            go_on()
+            write_month(database, month, days)
+    return len(months)
 
 
 def kept_roll_ups(releases: Path) -> RollUps:
@@ -150,10 +175,14 @@ def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
             series = sorted({name for name, length in lengths if period.holds(length)})
             if not series and period.shorter is None:
                 continue
+            if series:
+                _add_windows_up(database, period, starts, series)
             for first, end in sorted({period.span(start) for start in starts}):
                 within = sorted(start for start in starts if first <= start < end)
                 for kind in (SUMS, OUTCOMES):
-                    written += _write(database, folder, kind, period, within, series)
+                    written += _write(
+                        database, folder, kind, period, within, from_windows=bool(series)
+                    )
     return written
 
 
@@ -178,45 +207,66 @@ def _begun(first: datetime, end: datetime) -> str:
     )
 
 
+def _add_windows_up(
+    database: duckdb.DuckDBPyConnection,
+    period: RollupPeriod,
+    starts: Collection[datetime],
+    series: Sequence[str],
+) -> None:
+    """Add up the windows of some series that no shorter period holds: a table for each kind.
+
+    At once for all files: a pack's columns are decoded for a whole week, however few days are read.
+    """
+    first, end = min(starts), max(starts) + period.length
+    for kind in SCHEMAS:
+        rows = _of_windows(kind, period, first, end, series)
+        database.execute(f"CREATE OR REPLACE TEMP TABLE {_windows_of(kind, period)} AS {rows}")
+
+
+def _windows_of(kind: str, period: RollupPeriod) -> str:
+    return f"{kind}_of_{period.value}"
+
+
 def _write(
     database: duckdb.DuckDBPyConnection,
     folder: Path,
     kind: str,
     period: RollupPeriod,
     starts: list[datetime],
-    series: Sequence[str],
+    *,
+    from_windows: bool,
 ) -> int:
     """Make some periods of one file anew; return 1 if that changed the file.
 
-    series      that have new windows of which no shorter period has any
+    from_windows    whether `_add_windows_up` added windows of it up
     """
     target = file_of(folder, kind, period, starts[0])
     schema = SCHEMAS[kind]
-    fresh = _fresh_sql(folder, kind, period, starts, series)
+    fresh = _fresh_sql(folder, kind, period, starts, from_windows=from_windows)
     kept = rows_sql([target] if target.exists() else [], schema)
     rows = database.sql(_joined_sql(kept, fresh)).to_arrow_table()
     rows = rows.select(schema.names).cast(schema)
     if target.exists() and rows.equals(_read(target, schema)):
         return 0
+    if period is RollupPeriod.HOUR:
+        drop_month(target)
     write_rows(rows, target)
     return 1
 
 
 def _fresh_sql(
-    folder: Path, kind: str, period: RollupPeriod, starts: list[datetime], series: Sequence[str]
+    folder: Path, kind: str, period: RollupPeriod, starts: list[datetime], *, from_windows: bool
 ) -> str:
     """Add up the periods that start at `starts`, from shorter ones and from releases."""
     first, end = starts[0], starts[-1] + period.length
     schema, merged = SCHEMAS[kind], _MERGED[kind]
     parts = [rows_sql([], schema)]
-    if series:
-        parts.append(_of_windows(kind, period, first, end, series))
+    chosen = f"WHERE period_start >= TIMESTAMP '{first}' AND period_start < TIMESTAMP '{end}'"
+    if from_windows:
+        parts.append(f"SELECT * FROM {_windows_of(kind, period)} {chosen}")  # noqa: S608
     if period.shorter is not None:
         files = files_between(folder, kind, period.shorter, first, end)
-        within = (
-            f"SELECT * FROM ({rows_sql(files, schema)}) "  # noqa: S608
-            f"WHERE period_start >= TIMESTAMP '{first}' AND period_start < TIMESTAMP '{end}'"
-        )
+        within = f"SELECT * FROM ({rows_sql(files, schema)}) {chosen}"  # noqa: S608
         parts.append(merged(within, start=bucket_sql("period_start", period.seconds)))
     names = ", ".join(schema.names)
     rows = " UNION ALL ".join(f"SELECT {names} FROM ({part})" for part in parts)  # noqa: S608

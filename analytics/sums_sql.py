@@ -9,12 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-import duckdb
-import numpy as np
 import pyarrow as pa
-from duckdb.func import FunctionNullHandling, PythonUDFType
 
-from aggregator.ratios import Floats, fieller, normal_quantile
+from aggregator.ratios import normal_quantile
 from aggregator.section_cells import MODEL_AXIS, UNMEASURED
 from wire.catalogue import Catalogue
 from wire.section import LEFT_OUT
@@ -175,41 +172,3 @@ SELECT series, {cohort} AS cohort, section, cell, any_value(unit) AS unit, any_v
 FROM ({source})
 GROUP BY ALL
 """  # noqa: S608  (texts of this module)
-
-
-def add_functions(database: duckdb.DuckDBPyConnection) -> None:
-    """Let SQL call `share_of`, which is ratios.fieller."""
-    ends = duckdb.struct_type(dict.fromkeys(("share", "share_low", "share_high"), "DOUBLE"))
-    database.create_function(
-        "share_of",
-        _share_of,
-        ["DOUBLE"] * 6,
-        ends,
-        type=PythonUDFType.ARROW,
-        null_handling=FunctionNullHandling.SPECIAL,
-    )
-
-
-def _share_of(
-    value: pa.ChunkedArray,
-    whole: pa.ChunkedArray,
-    variance: pa.ChunkedArray,
-    whole_variance: pa.ChunkedArray,
-    covariance: pa.ChunkedArray,
-    sampling: pa.ChunkedArray,
-) -> pa.StructArray:
-    found = fieller(
-        _known(value),
-        _known(whole),
-        _known(variance),
-        _known(whole_variance),
-        _known(covariance),
-        _known(sampling),
-    )
-    ends = [pa.array(part, from_pandas=True) for part in (found.value, found.low, found.high)]
-    return pa.StructArray.from_arrays(ends, names=["share", "share_low", "share_high"])
-
-
-def _known(column: pa.ChunkedArray) -> Floats:
-    """Numbers, 0 where there is none: a whole of 0 gives no share."""
-    return np.nan_to_num(np.asarray(column.to_numpy(), np.float64))

@@ -18,22 +18,10 @@ from aggregator.simulated_mark import SimulatedMark, write_mark
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
 from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main
-from tests.analytics.rollup_kit import write_releases, write_suppressed
-from tests.analytics.test_rollups import DAY, HOUR, START, TASK, WEEK, WIDE, minutes, release
+from tests.analytics.test_rollups import START, TASK, WEEK
 from wire.rejection import ReportRejected
 
 SERIES = "every-kind"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two weeks of few windows, a third that has begun."""
-    releases = tmp_path_factory.mktemp("fleet") / "releases"
-    starts = [START, START + DAY, START + WEEK - 60, START + WEEK, START + 2 * WEEK - 60]
-    write_releases(releases, (release(start, task=WIDE) for start in starts))
-    write_releases(releases, [release(START + 2 * WEEK, task=WIDE)])
-    write_suppressed(releases, SERIES, minutes(START + 2 * WEEK + HOUR, 3), "batch_too_small")
-    return releases
 
 
 @pytest.fixture
@@ -177,8 +165,8 @@ def test_frames_of_an_empty_folder_are_empty(tmp_path: Path) -> None:
 def test_connect_says_what_it_cannot_open(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no folder of releases"):
         pointillist.connect(tmp_path / "none")
-    with pytest.raises(NotImplementedError, match="no server can be asked yet"):
-        pointillist.connect("https://fleet.example.org")
+    with pytest.raises(ValueError, match="expected a server beside them, got a folder"):
+        pointillist.connect(tmp_path, token_file=tmp_path / "token")
 
 
 def test_importing_the_command_loads_no_reader() -> None:
