@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,8 @@ from .wording import number_in_full, value_said
 SHADES: Final = 7
 _HEAD = 26
 _WIDEST = 120.0
+_HIGHEST: Final = ((10, 30.0), (16, 21.0), (math.inf, 16.0))
+"""The more rows, the lower each: a page with several maps is not to be all maps."""
 _ROOM = 56.0
 """Width of a cell in which its number is written, too."""
 
@@ -70,7 +73,8 @@ def _drawn(
 ) -> Markup:
     left = 96.0 if width <= NARROW else min(max(map(len, table.rows)) * LETTER + 12, 200.0)
     across = min((width - left) / len(table.columns), _WIDEST)
-    grid = _Grid(left, across, min(max(across, 18.0), 30.0), f"hatch{width}")
+    most = next(high for rows, high in _HIGHEST if len(table.rows) <= rows)
+    grid = _Grid(left, across, min(max(across, 18.0), most), f"hatch{width}")
     cells = [
         _cell(table, (row, column), unit, shade, grid, (down, at))
         for down, row in enumerate(table.rows)

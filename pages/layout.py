@@ -13,6 +13,8 @@ from typing import Any, Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from .wording import kept_together
+
 ASSETS: Final = {
     "page.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
@@ -141,6 +143,7 @@ def template(name: str) -> Any:
         loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["kept_together"] = kept_together
     return environment.get_template(name)
 
 

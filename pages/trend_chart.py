@@ -53,7 +53,7 @@ def trend_chart(title: str, lines: Sequence[TrendLine], unit: Unit, *, zero: boo
 def _drawn(title: str, lines: Sequence[TrendLine], unit: Unit, width: int, *, zero: bool) -> Markup:
     narrow = width <= NARROW
     longest = max(len(line.name) for line in lines) * _BOLD_LETTER + 16
-    right = 8.0 if narrow else min(longest, 170.0)
+    right = 8.0 if narrow else min(longest, 230.0)
     times = [point for line in lines for point in line.points]
     first = min(point.at_s for point in times)
     last = max(point.at_s + point.length_s for point in times)
@@ -65,7 +65,7 @@ def _drawn(title: str, lines: Sequence[TrendLine], unit: Unit, width: int, *, ze
     across = LinearScale(first, last, 46, width - right)
     up = LinearScale(low, high, _HEIGHT, _TOP)
     legend = _legend(lines, width) if narrow else _names(lines, up, across.end + 8, right)
-    legend_height = 20 * ((len(lines) + 1) // 2) if narrow else 0
+    legend_height = 20 * -(-len(lines) // _in_a_row(lines, width)) if narrow else 0
     return picture(
         width, _HEIGHT + _FOOT + legend_height, f"{title}: {len(lines)} lines over time",
         _axes(across, up, unit, 4 if narrow else 7),
@@ -189,18 +189,24 @@ def _names(lines: Sequence[TrendLine], up: LinearScale, x: float, room: float) -
 
 
 def _legend(lines: Sequence[TrendLine], width: int) -> Markup:
-    half = width / 2
+    in_a_row = _in_a_row(lines, width)
+    room = width / in_a_row
     return joined(
         tag(
             "g",
-            tag("line", x1=4 + half * (at % 2), x2=20 + half * (at % 2), y1=y - 4, y2=y - 4,
-                class_="line"),
-            tag("text", fitted(line.name, half - 30), x=26 + half * (at % 2), y=y, class_="name"),
+            tag("line", x1=4 + x, x2=20 + x, y1=y - 4, y2=y - 4, class_="line"),
+            tag("text", fitted(line.name, room - 30), x=26 + x, y=y, class_="name"),
             class_=f"trend tone{line.tone}",
         )
         for at, line in enumerate(lines)
-        for y in [_HEIGHT + _FOOT + 12 + 20 * (at // 2)]
-    )  # fmt: skip
+        for x, y in [(room * (at % in_a_row), _HEIGHT + _FOOT + 12 + 20 * (at // in_a_row))]
+    )
+
+
+def _in_a_row(lines: Sequence[TrendLine], width: int) -> int:
+    """Give how many names of a narrow legend stand beside each other: one where any is long."""
+    half = width / 2 - 30
+    return 2 if all(fitted(line.name, half) == line.name for line in lines) else 1
 
 
 def _last(line: TrendLine) -> float:

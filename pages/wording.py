@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 
 from .number import Number, Unit
 
 ABSENT = "–"
+_UNITS = re.compile(r"(?<=\d) (%|°C|W|GB|s|min|h|days|weeks|GPU h|[A-Z]{3})(?!\w)")
 
 
 def decimals(half_width: float | None, unit: Unit) -> int:
@@ -67,6 +69,11 @@ def number_in_full(name: str, number: Number, unit: Unit, *, signed: bool = Fals
     if number.coverage is not None and math.isfinite(number.coverage):
         parts.append(f"{100 * number.coverage:.0f} % of its windows were released")
     return "; ".join(parts)
+
+
+def kept_together(text: str) -> str:
+    """Keep each unit on the line of its number."""
+    return _UNITS.sub(lambda unit: f" {unit[1]}".replace(" ", "\u00a0"), text)
 
 
 def counted(count: int, noun: str) -> str:

@@ -16,7 +16,9 @@ from starlette.responses import JSONResponse, Response
 
 from pages.layout import ASSETS, Notice, Screen, asset, asset_address, asset_packed, rendered
 
-from .page_answers import PackedAnswer, PageAnswers, StoreAway, links
+from .packed_answer import PackedAnswer, answered
+from .page_answers import PageAnswers, StoreAway
+from .page_frame import links
 from .page_shape import Page, View
 from .page_state import PageState
 from .view_files import answer_model
@@ -107,7 +109,7 @@ def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
             raise HTTPException(404, "There is no such file.")
         packed = PackedAnswer(asset(name), asset_packed(name), f'"{tag}"')
         kept = "public, max-age=31536000, immutable"
-        return _answer(request, packed, ASSETS[name], kept)
+        return answered(request, packed, ASSETS[name], kept)
 
     @app.get(f"{_API}/store", summary="How the store stands", responses=PROBLEMS)
     def store(request: Request) -> StoreAnswer:
@@ -125,7 +127,7 @@ def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
             ],
         )
         packed = PackedAnswer.of(answer.model_dump_json().encode())
-        return _answer(request, packed, "application/json")  # type: ignore[return-value]
+        return answered(request, packed, "application/json")  # type: ignore[return-value]
 
     @app.get(f"{_API}/pages", summary="Pages and their views", responses=PROBLEMS)
     def pages(request: Request) -> list[PageAnswer]:
@@ -147,7 +149,7 @@ def _add_page(app: FastAPI, answers: PageAnswers, page: Page) -> None:
         drawn = answers.ready_page(page, state, viewer)
         if drawn is None:
             drawn = await run_in_threadpool(answers.page, page, state, viewer)
-        return _answer(request, drawn, _HTML)
+        return answered(request, drawn, _HTML)
 
     app.get(f"/{page.name}", include_in_schema=False)(serve)
 
@@ -161,7 +163,7 @@ def _add_view(app: FastAPI, answers: PageAnswers, page: Page, view: View, kind: 
             packed = answers.file(page, view, state, viewer, kind)
         except StoreAway as error:
             raise HTTPException(503, str(error)) from error
-        answer = _answer(request, packed, media_type)
+        answer = answered(request, packed, media_type)
         if kind != "json":
             name = f"{page.name}-{view.name}{ending}"
             answer.headers["content-disposition"] = f'attachment; filename="{name}"'
@@ -193,20 +195,6 @@ def _admitted(request: Request, page: Page) -> Viewer:
     if viewer.role not in page.roles:
         raise HTTPException(403, f"{page.title} is not for the role {viewer.role}.")
     return viewer
-
-
-def _answer(
-    request: Request, packed: PackedAnswer, media_type: str, kept: str = "private, no-cache"
-) -> Response:
-    """Hand out packed bytes, or say that what is held is still right."""
-    headers = {"etag": packed.tag, "cache-control": kept, "vary": "accept-encoding, authorization"}
-    asked = request.headers.get("if-none-match", "")
-    if packed.tag in [one.strip() for one in asked.split(",")]:
-        return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["content-encoding"] = "gzip"
-        return Response(packed.packed, headers=headers, media_type=media_type)
-    return Response(packed.body, headers=headers, media_type=media_type)
 
 
 _TITLES: Final = {403: "Not for this role", 404: "No such page", 422: "Not understood"}

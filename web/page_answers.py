@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-import gzip
 import time
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from typing import Final
-from urllib.parse import urlencode
 
 import pandas as pd
 
-from pages.layout import Control, Notice, Panel, Screen, TableCell, rendered
-from pages.scale import moment_said
-from pages.sparkline import sparkline
-from pages.trend_chart import TrendLine
-from pages.wording import ABSENT, interval_said, plain, value_said
+from pages.layout import Panel, Screen, rendered
 
 from .kept_values import KeptValues, MadeBehind
-from .page_shape import FrameColumn, Page, View, numbers_of
+from .packed_answer import PackedAnswer
+from .page_frame import controls, links, notices, status_said
+from .page_shape import Page, View
 from .page_state import PageState
 from .store_reading import StoreReading
 from .store_watch import FAILURES, StoreStanding, StoreState, StoreWatch, unreadable
-from .view_files import as_csv, as_json, as_parquet, json_cell, said
+from .view_files import as_csv, as_json, as_parquet
+from .view_panel import view_frame, view_panel
 from .viewers import SeriesOwners, Viewer
 
 _MOST_BYTES: Final = 128 << 20
 _MOST_SHOWN: Final = 10_000
 _OLD_S: Final = 60.0
 """How long after a newer store was seen a page of an older one may still be handed out."""
-_MOST_ROWS: Final = 60
-"""Of a table on a page; files have all."""
-
-_SIMULATED: Final = "These hosts are simulated: no number here is of a real fleet."
-
-
-@dataclass(frozen=True, slots=True)
-class PackedAnswer:
-    """Bytes of an answer, plain and by gzip, and the tag that they are asked for by again."""
-
-    body: bytes
-    packed: bytes
-    tag: str
-
-    def weight(self) -> int:
-        """Bytes that it takes."""
-        return len(self.body) + len(self.packed)
-
-    @staticmethod
-    def of(body: bytes) -> PackedAnswer:
-        """Pack bytes."""
-        return PackedAnswer(
-            body, gzip.compress(body, 6, mtime=0), f'W/"{sha256(body).hexdigest()[:24]}"'
-        )
 
 
 def frame_bytes(frame: pd.DataFrame) -> int:
@@ -171,7 +142,7 @@ class PageAnswers:
             return self._answers.get(
                 key,
                 lambda: PackedAnswer.of(
-                    write(_frame(view, state, self._reading(standing, series)))
+                    write(view_frame(view, state, self._reading(standing, series)))
                 ),
             )
         except FAILURES as error:
@@ -188,7 +159,7 @@ class PageAnswers:
         """
         standing = self.watch.standing()
         reading = self._reading(standing, self.visible(standing, viewer))
-        return [] if reading is None else [_panel(page, v, state, reading) for v in page.views]
+        return [] if reading is None else [view_panel(page, v, state, reading) for v in page.views]
 
     def _reading(
         self, standing: StoreStanding, series: frozenset[str] | None
@@ -214,8 +185,8 @@ class PageAnswers:
         series: frozenset[str] | None,
     ) -> bytes:
         reading = self._reading(standing, series)
-        controls = [] if reading is None else list(_controls(page, state, reading))
-        shown = {control.name for control in controls}
+        chosen = [] if reading is None else list(controls(page, state, reading))
+        shown = {control.name for control in chosen}
         kept = list(state.written().items())
         screen = Screen(
             title=page.title,
@@ -224,11 +195,11 @@ class PageAnswers:
             panels=[]
             if reading is None
             else [
-                replace(_panel(page, v, state, reading), action=v.action, query=kept)
+                replace(view_panel(page, v, state, reading), action=v.action, query=kept)
                 for v in page.views
             ],
             notices=notices(standing),
-            controls=controls,
+            controls=chosen,
             hidden=[(name, value) for name, value in kept if name not in shown],
             status=status_said(standing),
             live=True,
@@ -237,136 +208,5 @@ class PageAnswers:
         return rendered(screen).encode()
 
 
-def _controls(page: Page, state: PageState, reading: StoreReading) -> Iterator[Control]:
-    chosen = state.model_dump(mode="json")
-    for choice in page.choices:
-        options = list(choice.options(reading, state))
-        value = "" if chosen[choice.name] is None else str(chosen[choice.name])
-        if choice.dates:
-            days = (options[0][0], options[-1][0])
-            yield Control(choice.name, choice.label, (), value, days)
-        elif len(options) > 1:
-            if value not in dict(options):
-                options.append((value, value))
-            yield Control(choice.name, choice.label, options, value)
-
-
-def links(
-    pages: Sequence[Page], viewer: Viewer, state: PageState, here: str | None
-) -> list[tuple[str, str, bool]]:
-    """Give the pages that a viewer may open; each keeps what is looked at."""
-    query = urlencode(state.written())
-    return [
-        (page.title, f"/{page.name}" + (f"?{query}" if query else ""), page.name == here)
-        for page in pages
-        if viewer.role in page.roles
-    ]
-
-
-def notices(standing: StoreStanding) -> list[Notice]:
-    """Say what must be known before the numbers."""
-    found = []
-    if standing.simulated:
-        played = f" {standing.played}." if standing.played else ""
-        found.append(Notice("simulated", f"{_SIMULATED}{played}"))
-    if standing.state is not StoreState.WELL:
-        found.append(Notice(standing.state.value, standing.detail))
-    return found
-
-
-def status_said(standing: StoreStanding) -> str:
-    """Say at a page's foot what it is made of."""
-    if not standing.series:
-        return "Everything here is made of released numbers; looking costs no privacy budget."
-    return (
-        f"Newest window until {moment_said(standing.newest_s)} UTC. Everything here is made of "
-        "released numbers; looking costs no privacy budget."
-    )
-
-
 def _broken(standing: StoreStanding, error: Exception) -> StoreStanding:
     return replace(standing, state=StoreState.BROKEN, detail=unreadable(error))
-
-
-def _frame(view: View, state: PageState, reading: StoreReading | None) -> pd.DataFrame:
-    """Make a view's frame; one without a row has the view's columns all the same."""
-    found = None if reading is None else view.frame(reading, state)
-    if found is None or found.empty:
-        return pd.DataFrame(columns=[column.name for column in view.columns])
-    return found
-
-
-def _panel(page: Page, view: View, state: PageState, reading: StoreReading) -> Panel:
-    frame = _frame(view, state, reading)
-    words = said(view, frame)
-    if frame.empty:
-        return Panel(view.name, view.title, words)
-    query = urlencode(state.written())
-    base = f"/api/v1/pages/{page.name}/{view.name}"
-    ends = (("JSON", ""), ("CSV", ".csv"), ("Parquet", ".parquet"))
-    hidden = len(frame) - _MOST_ROWS
-    drawing = view.chart(frame) if view.chart else None
-    lines = view.ways(reading, state) if view.ways else []
-    ways = [_ways(frame, view, lines)] if lines else []
-    return Panel(
-        view.name, view.title, words,
-        drawing=drawing,
-        note=view.note(frame) if view.note else "",
-        more=f"{hidden:,} more rows are in the files." if hidden > 0 else "",
-        heads=[
-            *(head for column in view.columns for head in _heads(column)),
-            *((view.ways_head, False) for _ in ways),
-        ],
-        rows=_rows(frame.head(_MOST_ROWS), view, ways),
-        files=[(text, f"{base}{end}" + (f"?{query}" if query else "")) for text, end in ends],
-        unfolded=not drawing,
-    )  # fmt: skip
-
-
-def _heads(column: FrameColumn) -> list[tuple[str, bool]]:
-    if column.unit is None:
-        return [(column.head, column.number)]
-    return [(column.head, True), ("95 % interval", True)]
-
-
-def _ways(frame: pd.DataFrame, view: View, lines: Sequence[TrendLine]) -> list[TableCell]:
-    """Draw the way of each row that has one."""
-    drawn = {line.name: sparkline(line.name, line.points) for line in lines}
-    names = map(plain, frame[view.columns[0].name].head(_MOST_ROWS))
-    return [TableCell(drawn.get(name) or ABSENT) for name in names]
-
-
-def _rows(
-    frame: pd.DataFrame, view: View, more: Sequence[Sequence[TableCell]]
-) -> list[list[TableCell]]:
-    columns = [part for column in view.columns for part in _cells(frame, column)]
-    return [list(row) for row in zip(*columns, *more, strict=True)]
-
-
-def _cells(frame: pd.DataFrame, column: FrameColumn) -> list[list[TableCell]]:
-    """Give the cells of one or two columns of a table."""
-    if column.unit is None:
-        values = frame[column.name]
-        return [[TableCell(_written(value, column), number=column.number) for value in values]]
-    numbers, unit, signed = numbers_of(frame, column.prefix), column.unit, column.signed
-    return [
-        [
-            TableCell(
-                value_said(number, unit, signed=signed), number=True,
-                unsure=not (number.known and number.told),
-            )
-            for number in numbers
-        ],
-        [TableCell(interval_said(number, unit, signed=signed), number=True) for number in numbers],
-    ]  # fmt: skip
-
-
-def _written(value: object, column: FrameColumn) -> str:
-    cell = json_cell(value)
-    if cell is not None and isinstance(value, datetime):
-        return moment_said(pd.Timestamp(value).timestamp())
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, int | float):
-        return f"{cell:,.3g}" if isinstance(cell, float) else f"{cell:,}"
-    return ABSENT if cell is None else column.say(cell)

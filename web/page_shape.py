@@ -66,7 +66,7 @@ class View:
     name       in addresses and anchors
     frame      what it shows: rows of `columns`, from the released numbers and the page's state
     words      one or two sentences on what is seen, from the frame
-    chart      the drawing; without one, or where it is empty, the table is shown at once
+    chart      the drawing; without one the table is shown at once
     note       how it was made, shown where a number is pointed at
     empty      what is said where the frame has no row
     ways       lines over time by the name in the table's first column, drawn in a last column

@@ -9,14 +9,18 @@ import pandas as pd
 from markupsafe import Markup
 
 from pages.number import SHARE
-from pages.scale import length_said
-from pages.trend_chart import TrendLine, trend_chart
+from pages.scale import length_said, moment_said
+from pages.trend_chart import TrendLine
 from pages.wording import counted
 
+from .histogram_views import time_map
 from .mix_views import FROM, trend_lines
 from .page_shape import EVERYBODY, SPAN_CHOICE, UNTIL_CHOICE, FrameColumn, Page, View
 from .page_state import PageState
 from .store_reading import StoreReading
+
+MOST_COLUMNS: Final = 48
+"""Of the drawing: the table and the files have all."""
 
 _SERIES: Final = FrameColumn("series", "Series", "task series")
 
@@ -82,12 +86,34 @@ def _contact_words(frame: pd.DataFrame) -> str:
 def _coverage_words(frame: pd.DataFrame) -> str:
     part = frame["done"].sum() / frame["ended"].sum()
     return (
-        f"{100 * part:.1f} % of the time whose windows ended was released; the rest is suppressed."
+        f"{100 * part:.1f} % of the time whose windows ended was released; the rest is suppressed. "
+        "The stronger, the larger the released part."
     )
 
 
 def _coverage_chart(frame: pd.DataFrame) -> Markup:
-    return trend_chart("Released part of the time", trend_lines(frame), SHARE)
+    """Draw a column for each of the shortest periods; a longer one fills all that it covers."""
+    shortest = frame[frame["period_s"] == frame["period_s"].min()]
+    columns = sorted(shortest["period_start"].unique())[-MOST_COLUMNS:]
+    ends = frame["period_start"] + pd.to_timedelta(frame["period_s"], unit="s")
+    parts = [
+        frame[(frame["period_start"] <= start) & (start < ends)].assign(
+            period_start=start, period_s=shortest["period_s"].iloc[0]
+        )
+        for start in columns
+    ]
+    shown = pd.concat(parts, ignore_index=True)
+    return time_map("Released part of the time", shown, sorted(shown["name"].unique()))
+
+
+def _how_covered(frame: pd.DataFrame) -> str:
+    newest = frame[frame["period_start"] == frame["period_start"].max()].iloc[0]
+    at = moment_said(pd.Timestamp(newest["period_start"]).timestamp())
+    return (
+        "Length of the released windows by that of all windows that ended, of all cohorts that you "
+        f"may see; by periods of {length_said(float(newest['period_s']))}, the newest from {at} "
+        "UTC. It is counted, so it has no interval; reports that were refused are not in it."
+    )
 
 
 def _refused_words(frame: pd.DataFrame) -> str:
@@ -124,7 +150,7 @@ PAGE: Final = Page(
         View(
             "coverage", "Coverage", coverage,
             (FROM, _SERIES, FrameColumn("released", "Released", "part of the time", SHARE)),
-            _coverage_words, _coverage_chart,
+            _coverage_words, _coverage_chart, _how_covered,
         ),
         View(
             "refused", "Refused reports", refused, _REFUSED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,8 @@ from pages.layout import Notice
 from pages.report_page import PageReport, ReportPart, rendered_report
 from pages.scale import moment_said
 
-from .page_answers import PageAnswers, notices, status_said
+from .page_answers import PageAnswers
+from .page_frame import notices, status_said
 from .page_list import PAGES
 from .page_shape import Page, Role
 from .page_state import PageState
@@ -34,10 +36,16 @@ def span_report(store: Path, rollups: Path, state: PageState, owners: SeriesOwne
     rollups     folder of the store's roll-ups
     Raises      ReportRefused
     """
-    answers = PageAnswers(StoreWatch(store, rollups), owners, PAGES)
+    with closing(StoreWatch(store, rollups)) as watch:
+        return _report(PageAnswers(watch, owners, PAGES), state)
+
+
+def _report(answers: PageAnswers, state: PageState) -> bytes:
     standing = answers.watch.standing()
     if standing.state is StoreState.EMPTY:
-        raise ReportRefused(f"expected a folder of releases, got no store or an empty one: {store}")
+        raise ReportRefused(
+            f"expected a folder of releases, got no store or an empty one: {answers.watch.folder}"
+        )
     if standing.state not in _READABLE:
         raise ReportRefused(standing.detail)
     if not answers.visible(standing, _READER):

@@ -10,50 +10,18 @@ from typing import Any, Final
 
 import pandas as pd
 
-from aggregator.discoveries import FALSE_DISCOVERY_RATE
-from aggregator.ratios import normal_quantile
 from aggregator.releases import read_releases
 from analytics import FleetReleases, NothingReleased, RollupPeriod
 from analytics.changes import changes
 from analytics.fleet_releases import BY, MODELLED
 from analytics.incident_costs import costs, fleet_gpus
-from wire.section import LEFT_OUT
 
+from .cell_frames import as_cells, of_model, of_one_cohort, with_shares
 from .page_state import AUTO, PageState
+from .span_periods import SPAN_PERIODS, SpanPeriods
 
-
-@dataclass(frozen=True, slots=True)
-class SpanPeriods:
-    """What a span of time is made of.
-
-    whole    the period that is shown as one number, and compared with the one before
-    part     the periods that a line goes through; None: the windows themselves
-    back     how far back a line goes
-    column   the periods that a drawing has a column for each of, and how many
-    """
-
-    whole: RollupPeriod
-    part: RollupPeriod | None
-    back: timedelta
-    column: tuple[RollupPeriod, int]
-
-
-SPAN_PERIODS: Final = {
-    "hour": SpanPeriods(RollupPeriod.HOUR, None, timedelta(hours=2), (RollupPeriod.HOUR, 12)),
-    "day": SpanPeriods(
-        RollupPeriod.DAY, RollupPeriod.HOUR, timedelta(days=2), (RollupPeriod.HOUR, 24)
-    ),
-    "week": SpanPeriods(
-        RollupPeriod.WEEK, RollupPeriod.HOUR, timedelta(days=7), (RollupPeriod.DAY, 14)
-    ),
-    "eight_weeks": SpanPeriods(
-        RollupPeriod.EIGHT_WEEKS, RollupPeriod.DAY, timedelta(days=112), (RollupPeriod.WEEK, 8)
-    ),
-    "year": SpanPeriods(
-        RollupPeriod.EIGHT_WEEKS, RollupPeriod.WEEK, timedelta(days=364), (RollupPeriod.WEEK, 52)
-    ),
-}
 _YEAR: Final = timedelta(days=364)
+_MOST_COLUMNS: Final = 24
 _COVERED: Final = (("week", 604_800.0), ("day", 86_400.0))
 
 
@@ -127,16 +95,27 @@ class StoreReading:
         only = None if names is None else frozenset(names)
         if periods.part is None:
             rows = self._windows(by, since, until, chosen.get("model"), only)
-            found = _of_one_cohort(self.visible(rows, state))
+            found = of_one_cohort(self.visible(rows, state))
         else:
             found = self._first_seen(by, (periods.part, since, until), state, chosen, only)
         return with_shares(found)
 
     def columns(self, by: str, state: PageState) -> pd.DataFrame:
-        """Return the cells of the few periods that a drawing has a column for each of."""
+        """Return the cells of the few periods that a drawing has a column for each of.
+
+        Where there is one column alone, those of shorter periods, last of all of single windows.
+        """
         (column, count), until = self.periods(state).column, self.until(state)
         since = column.start(until - timedelta(microseconds=1)) - (count - 1) * column.length
-        return with_shares(self._first_seen(by, (column, since, until), state, {}))
+        found = self._first_seen(by, (column, since, until), state, {})
+        shorter = column.shorter
+        while _columns(found) == 1 and shorter is not None:
+            found = _newest_columns(self._seen(by, (shorter, since, until), state, {}), found)
+            shorter = shorter.shorter
+        if _columns(found) == 1:
+            windows = self._windows(by, since, until, None, None)
+            found = _newest_columns(of_one_cohort(self.visible(windows, state)), found)
+        return with_shares(found)
 
     def causes(self, section: str, state: PageState) -> pd.DataFrame:
         """Return root-cause tables of a year with GPU hours and money, newest first.
@@ -148,7 +127,7 @@ class StoreReading:
             ("causes", section, until),
             lambda: self.fleet.source.causes(section, since=until - _YEAR, until=until),
         )
-        tables = _of_one_cohort(self.visible(found, state))
+        tables = of_one_cohort(self.visible(found, state))
         if tables.empty:
             return tables
         week = RollupPeriod.WEEK
@@ -181,7 +160,7 @@ class StoreReading:
                 return pd.DataFrame()
 
         found = self._of_periods(("change", by, by_model), span, make)
-        return self.visible(_of_model(found, model), state)
+        return self.visible(of_model(found, model), state)
 
     def ends(self, state: PageState) -> pd.DataFrame:
         """Return how windows ended in each part of the span, as `FleetReleases.outcomes`.
@@ -327,7 +306,7 @@ class StoreReading:
         windows = self.fleet.source.windows_in(*span)
         return self.lasting(
             (*key, *span, windows, *part),
-            lambda: _of_model(self.whole((*key, *span, windows), make), *part),
+            lambda: of_model(self.whole((*key, *span, windows), make), *part),
         )
 
     def _windows(
@@ -343,60 +322,24 @@ class StoreReading:
 
         def make() -> pd.DataFrame:
             found = read_releases(self.folder, section=section, since=since, until=until)
-            return _as_cells(found, by_model=model is not None)
+            return as_cells(found, by_model=model is not None)
 
         span = (RollupPeriod.HOUR, since, until)
         return self._part_of(("windows", section), span, (model, only), make)
 
 
-def _as_cells(windows: pd.DataFrame, *, by_model: bool) -> pd.DataFrame:
-    """Give released windows the columns of roll-ups."""
-    found = windows[windows["cell"] != LEFT_OUT]
-    parts = {cell: cell.split("/") for cell in found["cell"].unique()}
-    named = {
-        "name": {cell: split[-1] for cell, split in parts.items()},
-        "measure": {cell: split[-2] if len(split) > 1 else "" for cell, split in parts.items()},
-        "model": {cell: split[0] if by_model else "" for cell, split in parts.items()},
-    }
-    return found.assign(
-        **{column: found["cell"].map(of) for column, of in named.items()},
-        told=found["q_value"] <= FALSE_DISCOVERY_RATE,
-        hosts=found["n_hosts"],
-        coverage=1.0,
-        windows=1,
-        reason=None,
-        period_start=found["window_start"],
-        period_s=found["window_s"],
-    )
-
-
-def _of_one_cohort(rows: pd.DataFrame) -> pd.DataFrame:
-    """Take the rows of the first cohort: those of several would stand beside each other as one."""
-    return rows if rows.empty else rows[rows["cohort"] == rows["cohort"].min()]
-
-
-def _of_model(
-    cells: pd.DataFrame, model: str | None, only: frozenset[str] | None = None
-) -> pd.DataFrame:
-    """Take the rows of one model, and of some names."""
+def _newest_columns(cells: pd.DataFrame, otherwise: pd.DataFrame) -> pd.DataFrame:
+    """Take the newest of many columns; the others where there are none."""
     if cells.empty:
-        return cells
-    if model is not None:
-        cells = cells[cells["model"] == model]
-    return cells if only is None else cells[cells["name"].isin(only)]
+        return otherwise
+    newest = sorted(cells["period_start"].unique())[-_MOST_COLUMNS:]
+    found: pd.DataFrame = cells[cells["period_start"] >= newest[0]]
+    return found
+
+
+def _columns(cells: pd.DataFrame) -> int:
+    return 0 if cells.empty else int(cells["period_start"].nunique())
 
 
 def _part(periods: SpanPeriods) -> RollupPeriod:
     return periods.part or RollupPeriod.HOUR
-
-
-def with_shares(cells: pd.DataFrame) -> pd.DataFrame:
-    """Give shares as a view's number: value, standard_error, low, high; amounts as `amount_*`."""
-    if cells.empty:
-        return cells
-    amounts = {f"amount_{name}": cells[name] for name in ("value", "standard_error", "low", "high")}
-    half = (cells["share_high"] - cells["share_low"]) / 2
-    return cells.assign(
-        **amounts, value=cells["share"], low=cells["share_low"], high=cells["share_high"],
-        standard_error=half / normal_quantile(),
-    )  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Final
 
 import duckdb
@@ -31,6 +31,8 @@ from pages.scale import length_said, moment_said
 from wire.task import DEMO_DOMAIN
 
 EVERY_S: Final = 1.0
+_END_S: Final = 5.0
+"""So long the end of a look is waited for."""
 _DEPTH: Final = 4
 _LATE_WINDOWS: Final = 3
 _LATE_S: Final = 120.0
@@ -126,7 +128,8 @@ class StoreWatch:
         self._now = now
         self._lock = Lock()
         self._looked_s: float | None = None
-        self._followed = False
+        self._follower: Thread | None = None
+        self._closed = Event()
         self._standing = _LOADING
         self._gone_s: OrderedDict[str, float] = OrderedDict()
         self._source: FolderSource | None = None
@@ -134,7 +137,7 @@ class StoreWatch:
 
     def standing(self) -> StoreStanding:
         """Say how the store stands; who asks while it is looked at gets what stood before."""
-        if not self._followed:
+        if self._follower is None:
             self._look_if_due()
         return self._aged(self._standing)
 
@@ -172,13 +175,29 @@ class StoreWatch:
 
     def follow(self) -> None:
         """Look by a thread of its own from now on, so that nobody who asks waits for it."""
-        self._followed = True
-        Thread(target=self._following, name="store-watch", daemon=True).start()
+        self._follower = Thread(target=self._following, name="store-watch", daemon=True)
+        self._follower.start()
 
     def _following(self) -> None:
-        while True:
+        while not self._closed.is_set():
             self._look_if_due()
-            time.sleep(EVERY_S / 2)
+            self._closed.wait(EVERY_S / 2)
+
+    def close(self) -> None:
+        """Look no more, and let the store go, once nobody asks for pages; not to be used after.
+
+        A look that takes longer than a moment is left to end with the process.
+        """
+        self._closed.set()
+        if self._follower is not None:
+            self._follower.join(_END_S)
+        if self._lock.acquire(timeout=_END_S):
+            try:
+                if self._source is not None:
+                    self._source.close()
+                self._source = self._fleet = None
+            finally:
+                self._lock.release()
 
     def _look(self) -> StoreStanding:
         try:

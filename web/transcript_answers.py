@@ -26,7 +26,10 @@ MOST_CHAINS: Final = 200
 
 _SAID: Final = {
     CheckState.UNNAMED: "This server was not told where the transcripts are.",
-    CheckState.MISSING: "A transcript that this server was told of is not there",
+    CheckState.MISSING: (
+        "A transcript is not where this server was told to find it; it may not be exported yet, as "
+        "in a demo that still runs"
+    ),
     CheckState.CHECKING: "The transcripts are being checked. This page comes back by itself.",
     CheckState.REFUSED: "The transcripts cannot be checked",
 }

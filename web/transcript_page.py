@@ -12,7 +12,7 @@ from pages.layout import Panel, Screen, TableCell, rendered
 from pages.wording import ABSENT
 
 from .application import PROBLEMS
-from .page_answers import links, notices
+from .page_frame import links, notices
 from .page_state import PageState
 from .pages_privacy import PAGE, TRANSCRIPT_ADDRESS
 from .transcript_answers import AGREE, ChainAnswer, TranscriptAnswer, TranscriptAnswers

@@ -18,7 +18,9 @@ from .page_answers import PageAnswers
 from .page_list import PAGES
 from .query_record import QueryRecord
 from .rate_limit import RateLimit
+from .release_api import add_releases
 from .release_gauges import ReleaseGauges, add_metrics
+from .served_rows import ReleaseRows
 from .store_watch import StoreWatch
 from .transcript_answers import TranscriptAnswers
 from .transcript_checker import TranscriptChecker
@@ -55,6 +57,7 @@ def guarded(
     answers = PageAnswers(watch, settings.owners, PAGES, behind=behind)
     app = application(answers)
     add_metrics(app, ReleaseGauges(watch, settings.owners, watch.tasks))
+    add_releases(app, ReleaseRows(watch, settings.owners))
     add_transcript(app, TranscriptAnswers(answers, TranscriptChecker(settings.transcripts)))
     return Guard(app, rules)
 
@@ -79,5 +82,8 @@ def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:
         sys.setswitchinterval(_SWITCH_S)
         watch.follow()
         ready(settings.address.replace(f":{settings.port}/", f":{port}/"))
-        uvicorn.Server(config).run(sockets=[taken])
+        try:
+            uvicorn.Server(config).run(sockets=[taken])
+        finally:
+            watch.close()
     record.close()

@@ -99,10 +99,9 @@ class WebSettings:
             raise ListenRefused(f"{where}: expected a token that is in force, got none")
 
     def _loopback_address(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return self.host == "localhost" or (
+            _is_address(self.host) and ipaddress.ip_address(self.host).is_loopback
+        )
 
 
 def listen_address(text: str) -> tuple[str, int]:
@@ -120,4 +119,17 @@ def listen_address(text: str) -> tuple[str, int]:
         number = -1
     if not 0 <= number <= 65_535 or (":" in host and "[" not in text):
         raise ListenRefused(f"--listen: expected HOST:PORT ([::1]:8765 for IPv6), got {text!r}")
+    if host != "localhost" and not _is_address(host):
+        raise ListenRefused(
+            "--listen: expected an address of this machine, such as 127.0.0.1:8765 or "
+            f"0.0.0.0:8443, got {text!r}; a name that others ask for goes to --name"
+        )
     return host, number
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

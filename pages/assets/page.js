@@ -68,9 +68,6 @@ document.addEventListener("keydown", (event) => {
   show(marks[Math.max(0, Math.min(next, marks.length - 1))]);
 });
 
-// On a narrow screen the navigation is longer than its room.
-document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
-
 // The theme: as the system has it, until the button says otherwise.
 const root = document.documentElement;
 const isDark = () => root.dataset.theme
@@ -171,22 +168,68 @@ function redraw(text) {
   ready();
 }
 
+// What is wrong with the server, or that it takes its time, stands above the page.
+const strip = document.querySelector("[data-strip]");
+const SLOW_MS = 600;
+const WAIT_MS = 30000;
+const LEFT_MS = 60000;
+let leftAt = null;
+let asking = false;
+
+function say(text, busy = false) {
+  strip.classList.toggle("busy", busy);
+  if (strip.textContent !== text) strip.textContent = text;
+}
+
+function refusal(answer) {
+  if (answer.status === 401 || answer.status === 403) return "This token opens the page no more";
+  return `The server answers with an error (${answer.status})`;
+}
+
+function old(why) {
+  root.classList.add("away");
+  say(`${why}: these numbers are old. The page asks again every few seconds.`);
+}
+
+// Whoever chose something else waits for the next page: that it comes is said where it is slow.
+function leaves() {
+  leftAt = Date.now();
+  setTimeout(() => { if (leftAt !== null) say("Loading…", true); }, SLOW_MS);
+}
+function stays() {
+  leftAt = null;
+  if (strip.classList.contains("busy")) say("");
+}
+
 async function news() {
-  const busy = pointed || document.activeElement.matches("select, input");
-  if (document.hidden || busy) return;
+  if (leftAt !== null && Date.now() - leftAt > LEFT_MS) stays();
+  const busy = pointed || leftAt !== null || document.activeElement.matches("select, input");
+  if (document.hidden || busy || asking) return;
+  asking = true;
   try {
-    const answer = await fetch(location.href, { cache: "no-cache" });
-    if (!answer.ok) throw new Error(`the page was answered with ${answer.status}`);
+    const signal = AbortSignal.timeout(WAIT_MS);
+    const answer = await fetch(location.href, { cache: "no-cache", signal });
+    if (!answer.ok) return old(refusal(answer));
     const tag = answer.headers.get("etag");
     const text = await answer.text();
     if (seen !== null && tag !== seen) redraw(text);
     seen = tag;
     root.classList.remove("away");
+    say("");
   } catch {
-    root.classList.add("away");
+    old("The server does not answer");
+  } finally {
+    asking = false;
   }
 }
 if ("live" in main.dataset) {
   news();
   setInterval(news, EVERY_MS);
+  document.addEventListener("submit", leaves);
+  document.addEventListener("click", (event) => {
+    const plain = !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey);
+    if (plain && event.target.closest?.(".top a")) leaves();
+  });
+  addEventListener("pageshow", stays);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") stays(); });
 }

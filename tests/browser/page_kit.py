@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Page
 
 WIDTHS: Final = {1280: 900, 390: 844}
 """Width of a screen -> its height, pixels."""
+MOST_OF_AN_EMPTY_PNG: Final = 4_000
+"""Bytes: one colour packs to nothing."""
 _SERIOUS: Final = {"serious", "critical"}
 
 
@@ -54,3 +56,11 @@ def serious_findings(page: Page) -> list[str]:
         for rule in found
         if rule["impact"] in _SERIOUS
     ]
+
+
+def png_saved_by(page: Page, button: Locator) -> bool:
+    """Save a drawing as a picture; say whether it is one with something in it."""
+    with page.expect_download() as saved:
+        button.click()
+    picture = saved.value.path().read_bytes()
+    return picture[:8] == b"\x89PNG\r\n\x1a\n" and len(picture) > MOST_OF_AN_EMPTY_PNG

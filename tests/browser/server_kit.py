@@ -32,29 +32,41 @@ def served(
     token_file: Path | None = None,
     owners: SeriesOwners | None = None,
     now: Callable[[], float] = time.time,
+    certificate: tuple[Path, Path] | None = None,
 ) -> Iterator[str]:
-    """Serve a store by a thread, whose clock is `now`; give the address."""
+    """Serve a store by a thread, whose clock is `now`; give the address.
+
+    certificate   by TLS: files of a certificate for localhost, and of its key
+    """
+    cert_file, key_file = certificate or (None, None)
     settings = WebSettings(
         store, store.parent / "rollups", token_file=token_file, owners=owners or SeriesOwners()
     )
     watch = StoreWatch(store, settings.rollups, now)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         app = guarded(settings, watch, QueryRecord(None))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        config = uvicorn.Config(
+            app, log_level="critical", lifespan="off", ssl_certfile=cert_file, ssl_keyfile=key_file
+        )
+        server = uvicorn.Server(config)
         thread = Thread(target=lambda: server.run(sockets=[taken]), name="pages")
         thread.start()
         try:
-            yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+            port = taken.getsockname()[1]
+            yield f"https://localhost:{port}" if certificate else f"http://127.0.0.1:{port}"
         finally:
             server.should_exit = server.force_exit = True
             thread.join()
+            watch.close()
 
 
 @contextmanager
-def command(store: Path, folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def command(
+    store: Path, folder: Path, listen: str = "127.0.0.1:0"
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run `pointillist web` over a store; give its address and process."""
     asked = [
-        *(sys.executable, "-m", "pointillist", "web", "--listen", "127.0.0.1:0"),
+        *(sys.executable, "-m", "pointillist", "web", "--listen", listen),
         *("--store", str(store), "--rollups", str(folder / "rollups")),
         *("--record", str(folder / "queries.jsonl")),
     ]

@@ -22,6 +22,7 @@ from tests.web_kit import HOSTS, client, fill, releases
 from web.cause_views import CauseViews
 from web.histogram_views import HistogramView
 from web.mix_views import NOISE_ROWS, drawn
+from web.pages_pipeline import PAGE as PIPELINE
 
 SMALLER = "smaller"
 
@@ -183,6 +184,29 @@ def test_bin_that_is_told_once_widens_no_histogram() -> None:
     view = HistogramView("durations", "", "duration", "duration", "")
     found = view.frame(Reading(), None)  # type: ignore[arg-type]
     assert set(found["bin"]) == {2.0**9, 2.0**10, 2.0**11}
+
+
+def test_map_of_a_young_store_has_a_column_for_each_window(asked: TestClient) -> None:
+    shown = rows(asked, "kernels/families")
+    assert len({row["period_start"] for row in shown}) == 3
+    assert "60 s from" in note(asked, "kernels/families")
+    one_day = rows(asked, "kernels/families", span="day")
+    assert {row["period_start"] for row in one_day} == {row["period_start"] for row in shown}
+
+
+def test_released_part_is_drawn_and_says_how_it_was_made(asked: TestClient) -> None:
+    assert "It is counted, so it has no interval" in note(asked, "pipeline/coverage")
+    frame = pd.DataFrame(
+        {
+            "name": ["day", "hour", "hour"], "value": [0.5, 1.0, 0.0],
+            "period_start": pd.to_datetime([f"2026-01-01 {at}:00" for at in ("00", "03", "00")]),
+            "period_s": [86_400, 3_600, 3_600],
+        }
+    )  # fmt: skip
+    drawing = str(PIPELINE.views[1].chart(frame))  # type: ignore[misc]
+    keys = set(re.findall(r'data-key="([^"]+)"', drawing))
+    starts = ("2026-01-01 00:00", "2026-01-01 03:00")
+    assert keys == {f"{name}, {start}" for name in ("day", "hour") for start in starts}
 
 
 def test_words_count_the_rows_that_are_noise() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -15,7 +16,7 @@ from pages.scale import LinearScale, length_said, round_numbers, round_times
 from pages.sparkline import sparkline
 from pages.svg import fitted, spread
 from pages.trend_chart import TrendLine, TrendPoint, trend_chart
-from pages.wording import interval_said, number_in_full, value_said
+from pages.wording import interval_said, kept_together, number_in_full, value_said
 
 SURE = Number(0.342, 0.001, 0.340, 0.344)
 NOISE = Number(0.001, 0.002, -0.003, 0.005, told=False)
@@ -49,6 +50,31 @@ def test_number_is_said_with_the_digits_that_its_error_leaves(
 ) -> None:
     assert isinstance(unit, type(SHARE))
     assert (value_said(number, unit), interval_said(number, unit)) == (value, interval)
+
+
+def test_unit_stays_on_the_line_of_its_number() -> None:
+    said = kept_together("100 % of 60 s cost 1,200 GPU h or 3 USD; 5 windows, 12 sWaps")
+    assert (
+        said.replace("\u00a0", "_")
+        == "100_% of 60_s cost 1,200_GPU_h or 3_USD; 5 windows, 12 sWaps"
+    )
+
+
+def test_names_of_a_legend_are_whole_where_there_is_room() -> None:
+    long = "gpu thermal or power limit"
+    points = [TrendPoint(3_600.0 * at, 3_600.0, SURE) for at in range(3)]
+    lines = [TrendLine(name, points, tone) for tone, name in enumerate((long, "disk io"))]
+    assert trend_chart("hosts", lines, HOSTS).count(f">{long}</text>") == 2
+
+
+def test_more_rows_make_a_heat_map_lower_ones() -> None:
+    def height(count: int) -> float:
+        rows = [f"row {at}" for at in range(count)]
+        cells = {(row, "a"): SURE for row in rows}
+        drawn = heat_map("shares", HeatTable(rows, ["a"], cells), SHARE)
+        return float(re.findall(r'viewBox="0 0 \d+ ([\d.]+)"', drawn)[0]) / count
+
+    assert height(10) > height(16) > height(30)
 
 
 def test_difference_has_a_sign_and_one_of_noise_a_bound() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def answers(store: Path) -> Iterator[PageAnswers]:
     answers = PageAnswers(watch, SeriesOwners(), PAGES, behind=True)
     yield answers
     answers.close()
+    watch.close()
 
 
 def grow(store: Path, times: int = 1) -> None:
@@ -80,6 +82,16 @@ def test_whoever_has_no_thread_behind_waits_for_the_newest(store: Path) -> None:
     answers.page(FLEET, STATE, LOCAL)
     grow(store)
     assert answers.ready_page(FLEET, STATE, LOCAL) is None
+    watch.close()
+
+
+def test_watch_that_is_closed_has_let_thread_and_store_go(store: Path) -> None:
+    watch = StoreWatch(store, store.parent / "rollups", lambda: float(END_S))
+    watch.follow()
+    watch.close()
+    assert "store-watch" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(FileNotFoundError):
+        watch.fleet()
 
 
 def test_periods_without_new_windows_are_not_read_again(

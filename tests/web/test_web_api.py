@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from web.web_settings import WebSettings
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> BaseSchema:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
     store = fill(tmp_path_factory.mktemp("store"))
     settings_of_web = WebSettings(store, store.parent / "rollups", names=("testserver",))
     watch = StoreWatch(store, settings_of_web.rollups)
     served = guarded(settings_of_web, watch, QueryRecord(None))
-    return schemathesis.openapi.from_asgi("/api/v1/openapi.json", served)
+    yield schemathesis.openapi.from_asgi("/api/v1/openapi.json", served)
+    watch.close()
 
 
 schema = schemathesis.pytest.from_fixture("api")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 import ssl
@@ -14,14 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from pointillist.cli.output import CommandError
 from pointillist.cli.web_command import app
+from tests.certificate_kit import certificate
 from tests.web_kit import fill, header_of
 from web.access_tokens import read_tokens
 from web.page_shape import Role
@@ -77,7 +73,8 @@ def test_token_that_cannot_be_is_refused(
     ("arguments", "said"),
     [
         (("--listen", "0.0.0.0:0"), "expected TLS"),
-        (("--listen", "nowhere"), "expected TLS"),
+        (("--listen", "nowhere"), "expected an address of this machine, such as 127.0.0.1:8765"),
+        (("--listen", "fleet.example.org:8443"), "a name that others ask for goes to --name"),
         (("--listen", "127.0.0.1:port"), "expected HOST:PORT"),
         (("--name", NAME), "expected TLS"),
         (("--operator-series", "acme"), "expected OPERATOR=SERIES"),
@@ -94,7 +91,7 @@ def test_server_that_would_let_others_in_does_not_start(
 @pytest.mark.slow
 def test_server_answers_others_by_tls_and_a_token(tmp_path: Path, token_file: Path) -> None:
     store = fill(tmp_path)
-    cert, key = _certificate(tmp_path)
+    cert, key = certificate(tmp_path, NAME)
     made = json.loads(
         _run("token", "--name", "ada", "--role", "analyst", "--expires", "1h", "--json")
     )
@@ -129,29 +126,3 @@ def _served(store: Path, *options: str) -> Iterator[int]:
             yield int(found[1])
         finally:
             process.terminate()
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
-    now = datetime.datetime.now(datetime.UTC)
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / "web.pem", folder / "web.key"
-    paths[0].write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )  # fmt: skip
-    return paths

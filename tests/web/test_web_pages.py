@@ -83,7 +83,7 @@ def test_store_whose_windows_stay_away_is_stale(tmp_path: Path) -> None:
     with client(store) as asked:
         answer = asked.get("/fleet")
         assert asked.get("/api/v1/store").json()["state"] == "stale"
-    assert "one is expected every 60 s" in answer.text
+    assert "one is expected every 60\N{NO-BREAK SPACE}s" in answer.text
 
 
 def test_simulated_store_says_so_on_every_page(asked: TestClient) -> None:
