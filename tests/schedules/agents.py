@@ -1,0 +1,261 @@
+"""Agents of a schedule: the production loop, ledger and outbox, over a log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.records.activity import Record
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_errors import LedgerMissing, LedgerRefused, LedgerRolledBack
+from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
+from edge_agent.ledger.left_reports import LeftReport
+from edge_agent.protocol.participant import Participant
+from edge_agent.protocol.recovery import read_signed_past
+from edge_agent.shell import AgentShell
+from edge_agent.windows.task_windows import ClosedWindow
+from privacy.noise_table import SeededBytes, SeededSampler
+from tests.agent_world import T0
+from tests.schedules.machine import Crash, Machine, Process, copy_database
+from tests.schedules.signed_world import rules, true_row, world
+from tests.schedules.simulated_log import LogClient, SimulatedLog
+from transport.port import TransportUnavailable
+from wire.ids import TaskId
+from wire.task import CHECK_WORDS, Task
+
+_BINDING: Final = b"machine"
+Sealed = Callable[[Sequence[HostEntry], Sequence[SealedRecord], NDArray[np.int64]], None]
+"""Told of reports about to be committed: entries, records, and the noise of each, int64[n, d]."""
+
+
+class NotedNoise:
+    """Seeded noise; the newest draw is remembered."""
+
+    seeded = True
+
+    def __init__(self, seed: int, name: str) -> None:
+        self._inner = SeededSampler(seed, name)
+        self.last = np.zeros((0, 0), dtype=np.int64)
+
+    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `NoiseSampler.sample`."""
+        self.last = self._inner.sample(hosts, sigma_1024)
+        return self.last
+
+
+class NotedLedger(Ledger):
+    """The production ledger; what it is about to commit is told first."""
+
+    noise: NotedNoise
+    sealed: Sealed
+
+    def commit_sealed(
+        self,
+        entries: Sequence[HostEntry],
+        records: Sequence[SealedRecord],
+        now_s: int,
+        keep_from_s: int = 0,
+        left: Sequence[LeftReport] = (),
+    ) -> tuple[int, ...]:
+        """See `Ledger.commit_sealed`."""
+        self.sealed(entries, records, self.noise.last)
+        return super().commit_sealed(entries, records, now_s, keep_from_s, left)
+
+    def has_spent(self, host: bytes, window: int) -> bool:
+        """Whether a committed entry says so."""
+        row = self._db.execute(
+            "SELECT 1 FROM entries WHERE host = ? AND window_start = ?", (host, window)
+        )
+        return not self._db.in_transaction and row.fetchone() is not None
+
+
+class TrueWindows:
+    """Windows whose rows are known beforehand; a new version begins after the open window."""
+
+    def __init__(self, hosts: Sequence[int]) -> None:
+        self._hosts = tuple(hosts)
+        self._open: list[tuple[TaskId, Task, int, int | None]] = []
+
+    def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None:
+        """Begin with the window that holds the present, or behind that of an older version."""
+        first = now_s // task.window_s * task.window_s
+        ending = []
+        for old_id, old, at_s, last_s in self._open:
+            if last_s is None:
+                first = at_s + task.window_s
+            ending.append((old_id, old, at_s, at_s if last_s is None else last_s))
+        self._open = [*ending, (task_id, task, first, None)]
+
+    def next_end_s(self) -> int | None:
+        """See `Windows`."""
+        return min((at_s + task.window_s for _, task, at_s, _ in self._open), default=None)
+
+    def close_ended(self, now_s: int) -> Iterator[ClosedWindow]:
+        """Close what is over, oldest first."""
+        for place, (task_id, task, begin_s, last_s) in enumerate(list(self._open)):
+            at_s = begin_s
+            while at_s + task.window_s <= now_s and (last_s is None or at_s <= last_s):
+                self._open[place] = (task_id, task, at_s + task.window_s, last_s)
+                if task.first_window <= at_s <= task.last_window:
+                    rows = np.stack([true_row(host, at_s) for host in self._hosts])
+                    yield ClosedWindow(task_id, at_s, rows, np.ones(len(rows), dtype=np.bool_))
+                at_s += task.window_s
+        self._open = [row for row in self._open if row[3] is None or row[2] <= row[3]]
+
+    def restart(self, tasks: Mapping[TaskId, Task], now_s: int) -> None:
+        """See `Windows`."""
+        self._open.clear()
+        for task_id, task in tasks.items():
+            self.open_task(task_id, task, now_s)
+
+    def add(self, record: Record) -> None:
+        """Nothing is measured."""
+
+    def follow_clock(self) -> None:
+        """Windows follow the wall clock anyway."""
+
+    def persist(self) -> None:
+        """Windows of a minute are lost with the process."""
+
+
+class Agent(Process):
+    """One agent's process and its files; some hosts may share one, as simulated hosts do."""
+
+    def __init__(
+        self, name: str, log: SimulatedLog, now: Callable[[], float], folder: Path, seed: int
+    ) -> None:
+        super().__init__(name, now)
+        self.hosts: tuple[int, ...] = ()
+        self.client = LogClient(log, self)
+        self._folder, self._seed = folder, seed
+        self._shell: AgentShell | None = None
+        self.ledger: NotedLedger | None = None
+        self.sealed: Sealed = lambda *_told: None
+        self._recovers = False
+        self.recovered_s = 0
+        """What was spent before, a ledger that was lost may not tell."""
+
+    @property
+    def path(self) -> Path:
+        """Its ledger; the fence lies beside the key."""
+        return self._folder / f"{self.name}.ledger"
+
+    @property
+    def ids(self) -> list[bytes]:
+        """Its hosts."""
+        return [bytes(world().identities[host].host_id) for host in self.hosts]
+
+    def turn(self, machine: Machine) -> None:
+        """Start if it is down, else go round the loop once."""
+        if self._now() < self.down_until_s:
+            return
+        try:
+            with machine.running(self):
+                if not self.alive:
+                    self._start()
+                elif self._shell is not None:
+                    self._shell.step()
+        except Crash:
+            self.kill()
+        except (LedgerRolledBack, LedgerMissing):
+            self.kill()
+            self._recovers = True
+        except LedgerRefused:
+            self.kill(10.0)
+
+    def _start(self) -> None:
+        self.lives += 1
+        self.alive = True
+        now_s = int(self.clock())
+        self.ledger = ledger = self._open(now_s)
+        life = f"{self.name}/{self.lives}"
+        noise = NotedNoise(self._seed, life)
+        ledger.noise, ledger.sealed = noise, self.sealed
+        identities = [world().identities[host] for host in self.hosts]
+        random_bytes = SeededBytes(self._seed, f"{life}/keys")
+        participant = Participant(identities, ledger.view(self.ids), noise, random_bytes, rules())
+        self._shell = AgentShell(
+            participant, ledger, self.client, TrueWindows(self.hosts), (),
+            clock=self, name=self.name, fault_point=self.point,
+        )  # fmt: skip
+        self._shell.start()
+
+    def _open(self, now_s: int) -> NotedLedger:
+        files = self.path, self.path.with_suffix(".fence")
+        if self._recovers:
+            pins, host = rules().pins, world().identities[self.hosts[0]].host_id
+            try:
+                past = read_signed_past(self.client, host, pins)
+            except TransportUnavailable:
+                raise LedgerMissing("the log is away") from None
+            self._recovers, self.recovered_s = False, now_s
+            return NotedLedger.recover(
+                *files, hosts=self.ids, binding=_BINDING, now_s=now_s,
+                signed_time_s=past.signed_time_s, known=past.known,
+            )  # fmt: skip
+        return NotedLedger.open(*files, binding=_BINDING, now_s=now_s, fault_point=self.point)
+
+    def enrol(self, hosts: Sequence[int]) -> None:
+        """Make its ledger, as joining does."""
+        self.hosts = tuple(hosts)
+        ledger, fence = _new_ledger(self.hosts)
+        self.path.write_bytes(ledger)
+        self.path.with_suffix(".fence").write_bytes(fence)
+
+    def let_go(self) -> None:
+        """Close the files without another word."""
+        if self.ledger is not None:
+            self.ledger.close()
+        self._shell = self.ledger = None
+
+    # Its clocks, as the loop reads them
+
+    def unix_ms(self) -> int:
+        """See `Clock`."""
+        return int(self.clock() * 1000)
+
+    def boottime_ns(self) -> int:
+        """See `Clock`."""
+        return int(self._now() * 1e9)
+
+    def sleep_ms(self, span_ms: int) -> None:
+        """Time passes between turns."""
+
+    # Backups
+
+    def back_up(self) -> None:
+        """Copy the ledger, without the fence beside the key."""
+        if self.path.exists():
+            copy_database(self.path, self.path.with_suffix(".backup"))
+
+    def restore(self) -> None:
+        """Put the copy back."""
+        backup = self.path.with_suffix(".backup")
+        if backup.exists():
+            self.kill(10.0)
+            copy_database(backup, self.path)
+
+
+@cache
+def _new_ledger(hosts: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """Give the bytes of a new ledger of these hosts and of its fence: made once a process."""
+    ids = [bytes(world().identities[host].host_id) for host in hosts]
+    with TemporaryDirectory() as folder:
+        path, fence = Path(folder) / "ledger", Path(folder) / "fence"
+        Ledger.create(path, fence, hosts=ids, binding=_BINDING, now_s=T0).close()
+        return path.read_bytes(), fence.read_bytes()
+
+
+def noisy_vector(
+    host: int, window: int, noise: NDArray[np.int64], quantum: int
+) -> NDArray[np.int64]:
+    """Return int64[d]: true steps and the drawn noise, check words of 1."""
+    steps = np.ones(noise.size, dtype=np.int64)
+    steps[CHECK_WORDS:] = true_row(host, window) // quantum
+    return steps + noise
