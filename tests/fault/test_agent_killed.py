@@ -23,6 +23,7 @@ from edge_agent.local.history_read import HistoryReader
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, Surroundings, killing, run_until, surroundings
 from tests.agent_world import T0, epochs, open_report, reports
+from tests.fault_cases import AGENT_STEPS
 from transport.port import Record
 from wire.epoch import Epoch
 from wire.report import Report
@@ -31,22 +32,6 @@ from wire.topics import EPOCHS, REPORTS
 pytestmark = pytest.mark.slow
 
 _FORK = multiprocessing.get_context("fork")
-
-POINTS = (
-    "shell:epoch-sealed",
-    "shell:window-closed",
-    "shell:report-sealed",
-    "ledger:begin",
-    "ledger:before-commit",
-    "ledger:before-fence",
-    "ledger:after-fence",
-    "shell:committed",
-    "outbox:before-send",
-    "outbox:before-flush",
-    "outbox:after-flush",
-    "shell:before-forget",
-    "shell:forgotten",
-)
 
 
 def run_and_die(made: Surroundings, point: str, hit: int) -> None:
@@ -58,7 +43,7 @@ def run_and_die(made: Surroundings, point: str, hit: int) -> None:
 
 
 @pytest.mark.parametrize("hit", [1, 3])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", AGENT_STEPS)
 def test_agent_killed_counts_no_window_twice(tmp_path: Path, point: str, hit: int) -> None:
     made = surroundings(tmp_path)
     first_try = 1 if point == "shell:epoch-sealed" else hit

@@ -19,11 +19,12 @@ from edge_agent.windows.window_state import WindowState
 from tests.agent_live import SteppedClock, Surroundings, demo_task, run_until, surroundings
 from tests.agent_world import T0, calibrated
 from tests.enrolment_kit import request, token
+from tests.schedules.machine import Machine, Process
 from transport.port import Record, TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.envelope import Kind
 from wire.epoch import KeyAnnouncement
-from wire.topics import KEYS, TASKS, announcement_key, task_key
+from wire.topics import KEYS, REPORTS, TASKS, announcement_key, task_key
 
 HOUR_S = 3600
 
@@ -65,6 +66,33 @@ def test_agent_publishes_again_after_an_outage_longer_than_its_records_live(
     assert shell.status().transport_up
     assert shell._ledger.spool_records <= 1
     shell.close()
+
+
+def test_agent_on_a_full_disk_goes_on_and_notes_later_what_it_owes(tmp_path: Path) -> None:
+    made = surroundings(tmp_path, window_s=60)
+    clock, disk = SteppedClock(T0), Process("agent", lambda: 0.0)
+    machine = Machine()
+    with machine.installed(), machine.running(disk):
+        shell = made.agent(clock)
+        run_until(shell, clock, T0 + 90)
+        while not shell._ledger.spool_records:
+            shell.step()
+            clock.sleep_ms(shell.pause_ms())
+        sealed = shell.tally.sealed
+        # It is full while a report waits to leave: that goes, and is forgotten once there is room.
+        assert shell._ledger.spool_records == 1
+        disk.disk_full = True
+        steps(shell, clock, T0 + 310)
+        assert (shell.tally.sealed, shell.status().queued) == (sealed, 0)
+        assert shell.tally.refused["disk_full"] >= 2
+        assert shell._ledger.spool_records == 1
+        disk.disk_full = False
+        steps(shell, clock, T0 + 480)
+        shell.close()
+    assert shell.tally.sealed > sealed
+    assert shell.status().spool_records == 0
+    reports = made.records(REPORTS)
+    assert len(reports) == len({record.value for record in reports}) == shell.tally.sealed
 
 
 def test_agent_steps_on_under_a_flood_of_control_records(tmp_path: Path) -> None:

@@ -73,6 +73,35 @@ def test_each_check_gives_its_reason_and_nothing_enters(fleet: Fleet) -> None:
     assert fleet.leader.admitted == 0
 
 
+def test_reports_of_one_poll_are_refused_as_one_by_one(world: World, tmp_path: Path) -> None:
+    """A liar behind an honest report of the same window is not taken for one that was checked."""
+    epochs = open_epochs(world)
+    honest = honest_reports(world)
+    stranger, other, moved, spoilt, short = honest[4:9]
+    reports: list[Report | bytes] = [
+        *honest[:4],
+        altered(stranger, host_id=bytes(16)),
+        altered(other, header=replace(other.header, cohort=9)),
+        altered(moved, header=replace(moved.header, window=T0 + 5 * WINDOW_S)),
+        altered(spoilt, box=bytes(len(spoilt.box))),
+        short.encode()[:-4],
+        honest[0],
+        altered(honest[9], epoch_id=bytes(16)),
+        *honest[10:],
+    ]
+    fleets = [Fleet(world, tmp_path / name) for name in ("together", "one-by-one")]
+    for fleet, size in zip(fleets, (len(reports), 1), strict=True):
+        fleet.send_epochs(epochs)
+        for at in range(0, len(reports), size):
+            fleet.send(reports[at : at + size])
+        fleet.close_window()
+    together, one_by_one = fleets
+    assert together.leader.rejected == one_by_one.leader.rejected
+    assert together.leader.rejected.total() == 6
+    assert len(together.leader.intake.parked) == 1
+    assert together.leader.admitted == one_by_one.leader.admitted == 6
+
+
 def test_envelope_of_another_kind_is_refused(fleet: Fleet) -> None:
     record = fleet.log.append(Kind.EPOCH, honest_reports(fleet.world)[0].encode())
     fleet.feed(ReportsArrived([record], T0 + WINDOW_S + 1))

@@ -128,7 +128,8 @@ def test_reports_parked_for_a_frozen_window_are_refused(fleet: Fleet) -> None:
         for k in range(8)
     ]
     fleet.send(junk, fleet.clock())
-    assert fleet.leader.rejected == {"window_late": 80}
+    # Of each of five operators of two hosts, three times their reports are looked at once more.
+    assert fleet.leader.rejected == {"window_late": 30, "quota": 50}
     assert fleet.leader.intake.parked == {}
 
 
@@ -172,9 +173,9 @@ def test_restarted_leader_opens_the_epochs_that_reports_name_and_no_others(
     opened: list[bytes] = []
     really = AdmittedEpochs._open
 
-    def noted(self: AdmittedEpochs, epoch: Epoch) -> bytes:
+    def noted(self: AdmittedEpochs, epoch: Epoch, raw: bytes) -> bytes:
         opened.append(bytes(epoch.header.host_id))
-        return really(self, epoch)
+        return really(self, epoch, raw)
 
     fleet.send_epochs(open_epochs(fleet.world))
     monkeypatch.setattr(AdmittedEpochs, "_open", noted)

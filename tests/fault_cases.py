@@ -1,0 +1,321 @@
+"""The faults that tests put real parts through, in one table: name, role, fault, points reached.
+
+`make test-faults` runs every case, `make test` those that are quick. A case names points of the
+code, and a test of it that reaches none of them fails. `python -m tests.fault_cases` writes the
+table of docs/faults.md.
+
+A point is `module:Class.method`; with ` raises Error`, when that leaves it; with ` returns Value`,
+when it gives that; with ` of word`, when it is called with that word; or `role@step`: where a
+process was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCase:
+    """One fault.
+
+    role      whose part fails
+    fault     what happens, in a few words
+    points    where its tests reach the code; each is reached by at least one of them
+    quick     `make test` has it too
+    """
+
+    name: str
+    role: str
+    fault: str
+    points: tuple[str, ...]
+    quick: bool = False
+
+
+AGENT_STEPS: Final = (
+    "shell:epoch-sealed",
+    "shell:window-closed",
+    "shell:report-sealed",
+    "ledger:begin",
+    "ledger:before-commit",
+    "ledger:before-fence",
+    "ledger:after-fence",
+    "shell:committed",
+    "outbox:before-send",
+    "outbox:before-flush",
+    "outbox:after-flush",
+    "shell:before-forget",
+    "shell:forgotten",
+)
+LEADER_STEPS: Final = (
+    "before KeepEpochs",
+    "after KeepEpochs",
+    "before StoreFrozen",
+    "after StoreFrozen",
+    "before CallHelper",
+    "after CallHelper",
+    "before StoreRelease",
+    "between store and transcript",
+    "after StoreRelease",
+    "before CallCountersign",
+    "after CallCountersign",
+    "before StoreCountersigned",
+    "after StoreCountersigned",
+    "between log and published",
+    "before CommitOffsets",
+    "after CommitOffsets",
+)
+HELPER_STEPS: Final = (
+    "before RememberEpochs",
+    "after RememberEpochs",
+    "before CommitAnswer",
+    "between commit and sum",
+    "before StoreReply",
+    "after StoreReply",
+    "between commit and witness",
+    "after CommitAnswer",
+    "before StoreChainEntry",
+    "after StoreChainEntry",
+)
+WORKER_STEPS: Final = ("after claim", "before word", "after word", "before commit")
+COORDINATOR_STEPS: Final = (
+    "before StoreFrozen",
+    "before StoreRelease",
+    "between store and transcript",
+)
+WORKER_OF_HELPER: Final = "a worker of the Helper"
+_REFUSED: Final = "aggregator.intake:Intake._count of "
+_REPLY: Final = "aggregator.helper_events:ReplyRefused.__init__ of "
+
+
+def _killed(role: str, steps: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{role}@{step}" for step in steps)
+
+
+CASES: Final = (
+    FaultCase("agent-killed", "agent", "kill -9 at each step", _killed("agent", AGENT_STEPS)),
+    FaultCase("leader-killed", "Leader", "kill -9 at each step", _killed("leader", LEADER_STEPS)),
+    FaultCase("helper-killed", "Helper", "kill -9 at each step", _killed("helper", HELPER_STEPS)),
+    FaultCase("worker-killed", "worker", "kill -9 at each step", _killed("worker", WORKER_STEPS)),
+    FaultCase(
+        "coordinator-killed",
+        "coordinator",
+        "kill -9 of a Leader that has workers",
+        _killed("leader", COORDINATOR_STEPS),
+    ),
+    FaultCase(
+        "mask-worker-killed",
+        "worker of the Helper",
+        "kill -9 before a batch",
+        (f"helper@{WORKER_OF_HELPER}",),
+    ),
+    FaultCase(
+        "worker-lost-in-rebalance",
+        "worker",
+        "killed while another joins its group",
+        ("worker@after word",),
+    ),
+    FaultCase(
+        "broker-restarted",
+        "broker",
+        "killed and started again within a window",
+        ("edge_agent.sending.outbox:Outbox.send_due raises TransportUnavailable",),
+    ),
+    FaultCase(
+        "broker-of-three-killed",
+        "broker",
+        "the leader of a partition gone for good",
+        ("pointillist.broker.local:LocalBroker.kill",),
+    ),
+    FaultCase(
+        "agent-disk-full",
+        "agent",
+        "ENOSPC under its ledger",
+        ("edge_agent.ledger.ledger:Ledger.commit_sealed raises LedgerFull",),
+    ),
+    FaultCase(
+        "leader-disk-full",
+        "Leader",
+        "ENOSPC under its state",
+        ("aggregator.runners:LeaderRunner.carry_out raises StorageUnavailable",),
+    ),
+    FaultCase(
+        "helper-disk-full",
+        "Helper",
+        "ENOSPC under its state",
+        ("aggregator.runners:HelperRunner.submit_batch raises StorageUnavailable",),
+    ),
+    FaultCase(
+        "store-disk-full",
+        "Leader",
+        "ENOSPC under its store",
+        ("aggregator.store:Store.write raises StorageUnavailable",),
+    ),
+    FaultCase(
+        "log-disk-full",
+        "log",
+        "ENOSPC under the embedded log",
+        ("transport.embedded:EmbeddedProducer.flush raises TransportUnavailable",),
+    ),
+    FaultCase(
+        "consumer-slow",
+        "Leader",
+        "reads a record a turn, windows behind",
+        ("aggregator.log_watch:LogWatch.came_late",),
+        quick=True,
+    ),
+    FaultCase(
+        "messages-duplicated",
+        "log",
+        "each record comes three times",
+        (_REFUSED + "duplicate",),
+        quick=True,
+    ),
+    FaultCase(
+        "messages-reordered",
+        "log",
+        "reports before their epochs, hosts and windows mixed",
+        ("aggregator.intake:Intake._park",),
+        quick=True,
+    ),
+    FaultCase(
+        "messages-delayed",
+        "log",
+        "held back past the lateness",
+        (_REFUSED + "window_late",),
+        quick=True,
+    ),
+    FaultCase(
+        "messages-truncated",
+        "log",
+        "cut short at each length",
+        (_REFUSED + "length", _REFUSED + "envelope"),
+        quick=True,
+    ),
+    FaultCase(
+        "messages-forged",
+        "log",
+        "altered, of no host, of another window",
+        (_REFUSED + "box", _REFUSED + "host_unknown", _REFUSED + "window_misaligned"),
+        quick=True,
+    ),
+    FaultCase(
+        "agent-clock-stepped",
+        "agent",
+        "an hour ahead and back",
+        ("edge_agent.shell:AgentShell._go_on_from",),
+    ),
+    FaultCase(
+        "leader-clock-stepped",
+        "Leader",
+        "two minutes ahead and back",
+        ("aggregator.log_watch:LogWatch.silent returns True",),
+    ),
+    FaultCase(
+        "helper-clock-stepped",
+        "Helper",
+        "a quarter of an hour behind and back",
+        (_REPLY + "window_open",),
+    ),
+    FaultCase(
+        "clocks-skewed",
+        "all",
+        "each role seconds apart, both ways",
+        ("aggregator.admission:Admission.check_window",),
+        quick=True,
+    ),
+    FaultCase(
+        "agent-cut-off",
+        "network",
+        "the link from agents and Leader to the broker down",
+        ("edge_agent.sending.outbox:Outbox.send_due raises TransportUnavailable",),
+    ),
+    FaultCase(
+        "parties-cut-off",
+        "network",
+        "the link between the parties down",
+        ("aggregator.channel:ChannelHelper._call raises HelperUnavailable",),
+    ),
+    FaultCase(
+        "reply-lost",
+        "network",
+        "the Helper's answers are lost on their way",
+        ("aggregator.events:HelperAway.__init__",),
+        quick=True,
+    ),
+    FaultCase(
+        "day-outage",
+        "log",
+        "away for a day of simulated time",
+        ("edge_agent.ledger.left_reports:LeftReports.expire",),
+    ),
+    FaultCase(
+        "upgrade-agents-first",
+        "all",
+        "agents of this version, parties of the first compatible one",
+        ("upgrade@agents new, leader old, helper old",),
+    ),
+    FaultCase(
+        "upgrade-parties-first",
+        "all",
+        "parties of this version, agents of the first compatible one",
+        (
+            "upgrade@agents old, leader new, helper old",
+            "upgrade@agents old, leader old, helper new",
+        ),
+    ),
+    FaultCase(
+        "two-leaders",
+        "Leader",
+        "a second one by mistake, with a state of its own",
+        (_REPLY + "answered_otherwise",),
+        quick=True,
+    ),
+    FaultCase(
+        "two-helpers",
+        "Helper",
+        "a second one by mistake, on the same state",
+        ("aggregator.runners:HelperRunner.submit_batch raises FencedOut",),
+        quick=True,
+    ),
+    FaultCase(
+        "helper-restored",
+        "Helper",
+        "put back from a backup of before its answer",
+        (_REPLY + "closed_before_restore",),
+        quick=True,
+    ),
+)
+
+_PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "faults.md"
+_BEGIN: Final = "<!-- cases -->"
+_END: Final = "<!-- /cases -->"
+
+
+def case(name: str) -> FaultCase:
+    """Find a case.
+
+    Raises      KeyError
+    """
+    return {one.name: one for one in CASES}[name]
+
+
+def table() -> Iterator[str]:
+    """The lines of the page's table."""
+    yield "| case | role | what happens | in `make test` |"
+    yield "|---|---|---|---|"
+    for one in CASES:
+        yield f"| `{one.name}` | {one.role} | {one.fault} | {'yes' if one.quick else ''} |"
+
+
+def written(page: str) -> str:
+    """Give the page with the table as it is now."""
+    before, rest = page.split(_BEGIN)
+    after = rest.split(_END)[1]
+    return f"{before}{_BEGIN}\n\n" + "\n".join(table()) + f"\n\n{_END}{after}"
+
+
+if __name__ == "__main__":
+    _PAGE.write_text(written(_PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,194 @@
+"""A plugin of pytest: a test marked `fault_case` must reach the code where its case says.
+
+What a process said before it was killed is noted by whoever ended it; what happens in the test's
+own process is watched. `POINTILLIST_FAULTS=DIR` keeps a file of each test's outcome for
+bench/scale_faults.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import pytest
+
+from tests.fault_cases import CASES, FaultCase, case
+
+FOLDER: Final = "POINTILLIST_FAULTS"
+_RAISES, _OF, _RETURNS = " raises ", " of ", " returns "
+
+
+@dataclass
+class Watch:
+    """What one test reached and found."""
+
+    reached: set[str] = field(default_factory=set)
+    recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    windows: int = 0
+    windows_lost: int = 0
+    reports_lost_or_double: int = 0
+
+
+_watches: list[Watch] = []
+_reached: dict[str, set[str]] = defaultdict(set)
+_failed: set[str] = set()
+
+
+def note(point: str) -> None:
+    """Say that a point was reached in another process."""
+    for watch in _watches:
+        watch.reached.add(point)
+
+
+def note_recovery(role: str, seconds: float) -> None:
+    """Say how long it took from a kill of a role to the next release."""
+    for watch in _watches:
+        watch.recovery_s[role].append(seconds)
+
+
+def note_verdict(windows: int, windows_lost: int, reports_lost_or_double: int) -> None:
+    """Say what a fleet came to."""
+    for watch in _watches:
+        watch.windows += windows
+        watch.windows_lost += windows_lost
+        watch.reports_lost_or_double += reports_lost_or_double
+
+
+def cases_of(item: pytest.Item) -> list[FaultCase]:
+    """The cases that a test belongs to."""
+    return [case(str(mark.args[0])) for mark in item.iter_markers("fault_case")]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is long
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what is not quick to `make test-faults`."""
+    for item in items:
+        cases = cases_of(item)
+        if cases and not any(one.quick for one in cases):
+            item.add_marker(pytest.mark.long)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Watch the points of a test's cases; fail where one of its cases was reached nowhere."""
+    cases = cases_of(item)
+    if not cases:
+        return (yield)
+    with watched(point for one in cases for point in one.points) as watch:
+        passed = False
+        try:
+            result = yield
+            for one in cases:
+                if not watch.reached & set(one.points):
+                    expected = ", ".join(one.points)
+                    pytest.fail(f"{one.name}: expected one of {expected} to be reached")
+            passed = True
+        finally:
+            _keep(item, cases, watch, passed=passed)
+    return result
+
+
+def _keep(item: pytest.Item, cases: Iterable[FaultCase], watch: Watch, *, passed: bool) -> None:
+    for one in cases:
+        _reached[one.name] |= watch.reached if passed else set()
+        if not passed:
+            _failed.add(one.name)
+    folder = os.environ.get(FOLDER)
+    if folder:
+        name = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
+        outcome = {
+            "test": item.nodeid,
+            "cases": [one.name for one in cases],
+            "passed": passed,
+            **{name: value for name, value in vars(watch).items() if name != "reached"},
+            "reached": sorted(watch.reached),
+        }
+        (Path(folder) / f"{name}.json").write_text(json.dumps(outcome))
+
+
+def unreached() -> Iterator[str]:
+    """Points of the table that no test that passed has reached in this session."""
+    for one in CASES:
+        missing = set(one.points) - _reached[one.name]
+        if missing:
+            yield f"{one.name}: {', '.join(sorted(missing))}"
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Where all cases were asked for, each point of each was reached."""
+    yield
+    asked = session.config.option
+    whole = session.config.args_source is pytest.Config.ArgsSource.TESTPATHS and not asked.keyword
+    if whole and asked.markexpr == "fault_case" and not asked.collectonly:
+        missing = list(unreached())
+        for line in missing:
+            print(f"\nNOT REACHED: {line}")
+        if missing and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@contextmanager
+def watched(points: Iterable[str]) -> Iterator[Watch]:
+    """Note which of these points are reached."""
+    watch = Watch()
+    with ExitStack() as stack:
+        for place in {_place(point) for point in points if "@" not in point}:
+            stack.enter_context(_wrapped(place, points_at(place), watch))
+        _watches.append(watch)
+        try:
+            yield watch
+        finally:
+            _watches.remove(watch)
+
+
+def points_at(place: str) -> list[str]:
+    """All points of the table at one function."""
+    every = {point for one in CASES for point in one.points if "@" not in point}
+    return sorted(point for point in every if _place(point) == place)
+
+
+def _place(point: str) -> str:
+    return point.partition(" ")[0]
+
+
+def find(place: str) -> tuple[Any, str]:
+    """Give the owner of `module:Class.function`, and the function's name in it.
+
+    Raises      ImportError, AttributeError
+    """
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+    owner = functools.reduce(getattr, owners, import_module(module))
+    getattr(owner, name)
+    return owner, name
+
+
+def _wrapped(place: str, points: list[str], watch: Watch) -> Any:
+    owner, name = find(place)
+    inner: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(inner)
+    def wrapper(*given: Any, **named: Any) -> Any:
+        words = {value for value in (*given, *named.values()) if isinstance(value, str)}
+        watch.reached |= {p for p in points if p == place or p.partition(_OF)[2] in words}
+        try:
+            answer = inner(*given, **named)
+        except Exception as error:
+            kinds = {kind.__name__ for kind in type(error).__mro__}
+            watch.reached |= {p for p in points if p.partition(_RAISES)[2] in kinds}
+            raise
+        watch.reached |= {p for p in points if p.partition(_RETURNS)[2] == str(answer)}
+        return answer
+
+    return mock.patch.object(owner, name, wrapper)
