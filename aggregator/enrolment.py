@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,19 +12,26 @@ from privacy.signing import SigningKey
 from transport.config_tree import build, limited, read_table
 from wire import labels
 from wire.envelope import Signed
-from wire.ids import HardwareId, host_id
 from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
-from wire.roster import EntryAnswer, Plan, PlanMembership, Roster, RosterEntry
+from wire.roster import EntryAnswer, Plan, PlanMembership, Roster
 
 from .operators import OperatorKey, OperatorKeys, check_vouched, operator_keys
+from .roster_draft import EnrolmentError, RefusedRequest, RosterDraft, draft_roster, entry_of
 from .state_file import write_durably
 
 WEEK_S: Final = 7 * 86_400
 
 
-class EnrolmentError(ValueError):
-    """The enrolment file does not say what it must say."""
+class NothingEnrolled(EnrolmentError):
+    """Every request was refused, and nothing else of the roster was to change."""
+
+    def __init__(self, refused: Sequence[RefusedRequest]) -> None:
+        super().__init__(
+            f"expected a request that may join, got {len(refused):,} that may not; no roster is "
+            "written"
+        )
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class Enrolled:
     vouchers: bytes
     answers: Mapping[Path, bytes]
     summary: Mapping[str, Any]
+    refused: Sequence[RefusedRequest]
     spent: frozenset[bytes]
 
 
@@ -114,97 +122,17 @@ def load_enrolment(path: Path) -> Enrolment:
     return Enrolment({row.name: row.plan for row in file.plans}, operator_keys(file.operators))
 
 
-def check_request(raw: bytes, enrolment: Enrolment, leader_pk: bytes, now_s: float) -> JoinRequest:
+def check_request(
+    request: JoinRequest, enrolment: Enrolment, leader_pk: bytes, now_s: float
+) -> None:
     """Verify a join request: its signatures, its operator's voucher and the plan that names.
 
-    Raises      ReportRejected: length, version, field, join_voucher, join_token, join_signature
+    Raises      ReportRejected: join_voucher, join_token, join_signature
     """
-    request = JoinRequest.decode(raw)
     check_vouched(request, enrolment.operators, leader_pk, now_s)
     if request.voucher.plan not in enrolment.plans:
         plans = ", ".join(sorted(enrolment.plans))
         raise ReportRejected(Reason.JOIN_VOUCHER, f"one of the plans {plans}", request.voucher.plan)
-    return request
-
-
-def next_roster(
-    previous: Roster | None,
-    enrolment: Enrolment,
-    requests: Mapping[str, JoinRequest],
-    effective_from: int,
-    spent: Collection[bytes] = (),
-    remove: Collection[bytes] = (),
-) -> Roster:
-    """Add hosts to a roster: each part of a machine with one host, one host per voucher.
-
-    requests    where each came from -> request; a refusal names it
-    spent       ids of vouchers that enrolled a host before
-    remove      ids of hosts that leave: what they ran on may come back under another key
-    Raises      ReportRejected: join_hardware, join_token; EnrolmentError
-    """
-    old_plans = () if previous is None else previous.plans
-    plans = old_plans + tuple(p for p in enrolment.plans.values() if p not in old_plans)
-    entries = _staying(previous, remove)
-    owners = {part: entry for entry in entries.values() for part in entry.hardware_ids}
-    used: set[bytes] = set(spent)
-    for source, request in requests.items():
-        entry = _entry(request, plans.index(enrolment.plans[request.voucher.plan]))
-        if entry.voucher_id in used:
-            raise ReportRejected(
-                Reason.JOIN_TOKEN, "a token used once", f"one used twice ({source})"
-            )
-        used.add(entry.voucher_id)
-        if entry.host_id in entries:
-            raise ReportRejected(
-                Reason.JOIN_HARDWARE,
-                "a host not enrolled yet; remove its request, and it stays as it is",
-                f"{entry.host_id.hex()} ({source})",
-            )
-        _need_free(entry, owners, source)
-        entries[entry.host_id] = entry
-        owners |= dict.fromkeys(entry.hardware_ids, entry)
-    if not entries:
-        raise EnrolmentError(
-            "expected at least one host, from a request that has no answer yet or from the roster "
-            "before (--previous), got none"
-        )
-    version = 1 if previous is None else previous.version + 1
-    return Roster(version, effective_from, plans, tuple(entries[host] for host in sorted(entries)))
-
-
-def _staying(previous: Roster | None, remove: Collection[bytes]) -> dict[bytes, RosterEntry]:
-    entries: dict[bytes, RosterEntry] = {}
-    if previous is not None:
-        entries = {entry.host_id: entry for entry in previous.entries}
-    for host in remove:
-        if entries.pop(host, None) is None:
-            raise EnrolmentError(f"expected a host of the roster before to remove: {host.hex()}")
-    return entries
-
-
-def _entry(request: JoinRequest, plan: int) -> RosterEntry:
-    return RosterEntry(
-        host_id(request.ed25519_pk),
-        request.ed25519_pk,
-        request.voucher.operator,
-        plan,
-        request.gpu_models,
-        request.hardware,
-        request.voucher.voucher_id,
-    )
-
-
-def _need_free(entry: RosterEntry, owners: Mapping[HardwareId, RosterEntry], source: str) -> None:
-    taken = [part for part in entry.hardware_ids if part in owners]
-    if taken:
-        other = owners[taken[0]]
-        raise ReportRejected(
-            Reason.JOIN_HARDWARE,
-            "hardware that is with no other host; one that was installed anew leaves by "
-            f"--remove {other.host_id.hex()}",
-            f"{len(taken)} of {len(entry.hardware_ids)} ids of host {entry.host_id.hex()} that "
-            f"host {other.host_id.hex()} has, first {taken[0].hex()} ({source})",
-        )
 
 
 def enrol_folder(
@@ -217,56 +145,115 @@ def enrol_folder(
     remove: Collection[bytes] = (),
     now_s: float | None = None,
 ) -> Enrolled:
-    """Take in every *.join of a folder that has no *.entry yet.
+    """Take in each *.join of a folder that may join and has no *.entry yet.
 
+    One that may not is named in `refused`, and keeps no other out.
     at_once     in force now; otherwise from the next start of a week
     remove      ids of hosts that leave
     Returns     with `spent`, which the caller writes once roster and answers are on disk
-    Raises      EnrolmentError, ReportRejected
+    Raises      EnrolmentError; ReportRejected: the roster before is none; OSError
     """
     enrolment = load_enrolment(plans_file)
     if not folder.is_dir():
         raise EnrolmentError(f"{folder}: expected a folder of *.join requests, found none")
-    previous = None
-    if previous_file is not None:
-        signed = Signed.decode(previous_file.read_bytes(), labels.ROSTER)
-        previous = Roster.decode_body(signed.body)
-    joins = sorted(folder.glob("*.join"))
-    paths = [path for path in joins if not path.with_suffix(".entry").exists()]
-    answered = (JoinRequest.decode(path.read_bytes()) for path in joins if path not in set(paths))
-    spent = read_spent(plans_file) | {request.voucher.voucher_id for request in answered}
+    asked = read_requests(folder)
+    waiting = {path: asked[path] for path in asked if not path.with_suffix(".entry").exists()}
+    answered = [asked[path] for path in asked if path not in waiting]
+    spent = read_spent(plans_file) | {
+        request.voucher.voucher_id for request in answered if isinstance(request, JoinRequest)
+    }
     now = int(time.time() if now_s is None else now_s)
-    requests = {path: _read(path, enrolment, leader.public_bytes, now) for path in paths}
-    effective_from = now if at_once else (now // WEEK_S + 1) * WEEK_S
-    named = {str(path): request for path, request in requests.items()}
-    roster = next_roster(previous, enrolment, named, effective_from, spent, remove)
+    sound, refused = _checked(waiting, enrolment, leader.public_bytes, now)
+    draft = draft_roster(
+        None if previous_file is None else _read_roster(previous_file),
+        enrolment.plans,
+        sound,
+        now if at_once else (now // WEEK_S + 1) * WEEK_S,
+        spent,
+        remove,
+    )
+    refused = sorted([*refused, *draft.refused], key=lambda found: found.source)
+    _need_change(draft, refused, remove)
+    return _signed(draft, refused, enrolment, leader, spent, len(remove))
+
+
+def read_requests(folder: Path) -> dict[Path, JoinRequest | ReportRejected]:
+    """Read the *.join files of a folder; of one that is no request, why it is none.
+
+    Raises      OSError
+    """
+    found: dict[Path, JoinRequest | ReportRejected] = {}
+    for path in sorted(folder.glob("*.join")):
+        try:
+            found[path] = JoinRequest.decode(path.read_bytes())
+        except ReportRejected as refusal:
+            found[path] = refusal
+    return found
+
+
+def _checked(
+    waiting: Mapping[Path, JoinRequest | ReportRejected],
+    enrolment: Enrolment,
+    leader_pk: bytes,
+    now_s: float,
+) -> tuple[dict[str, JoinRequest], list[RefusedRequest]]:
+    sound, refused = {}, []
+    for path, asked in waiting.items():
+        request = asked if isinstance(asked, JoinRequest) else None
+        try:
+            if isinstance(asked, ReportRejected):
+                raise asked
+            check_request(asked, enrolment, leader_pk, now_s)
+            sound[str(path)] = asked
+        except ReportRejected as refusal:
+            refused.append(RefusedRequest.of(str(path), refusal, request))
+    return sound, refused
+
+
+def _need_change(
+    draft: RosterDraft, refused: Sequence[RefusedRequest], remove: Collection[bytes]
+) -> None:
+    if refused and not draft.enrolled and not remove:
+        raise NothingEnrolled(refused)
+    if not draft.roster.entries:
+        raise EnrolmentError(
+            "expected at least one host, from a request that has no answer yet or from the roster "
+            "before (--previous), got none"
+        )
+
+
+def _read_roster(file: Path) -> Roster:
+    return Roster.decode_body(Signed.decode(file.read_bytes(), labels.ROSTER).body)
+
+
+def _signed(
+    draft: RosterDraft,
+    refused: Sequence[RefusedRequest],
+    enrolment: Enrolment,
+    leader: SigningKey,
+    spent: Collection[bytes],
+    removed: int,
+) -> Enrolled:
+    roster, enrolled = draft.roster, draft.enrolled
     answers = {
-        path.with_suffix(".entry"): _answer(request, enrolment, roster, leader)
-        for path, request in requests.items()
+        Path(source).with_suffix(".entry"): _answer(request, enrolment, roster, leader)
+        for source, request in enrolled.items()
     }
     summary = {
         "version": roster.version,
-        "effective_from": effective_from,
+        "effective_from": roster.effective_from,
         "hosts": len(roster.entries),
-        "enrolled": len(requests),
-        "removed": len(remove),
+        "enrolled": len(enrolled),
+        "removed": removed,
     }
     return Enrolled(
         _sign(labels.ROSTER, roster.encode_body(), leader),
-        b"".join(request.encode() for request in requests.values()),
+        b"".join(request.encode() for request in enrolled.values()),
         answers,
         summary,
-        spent | {request.voucher.voucher_id for request in requests.values()},
+        refused,
+        frozenset(spent) | {request.voucher.voucher_id for request in enrolled.values()},
     )
-
-
-def _read(path: Path, enrolment: Enrolment, leader_pk: bytes, now_s: float) -> JoinRequest:
-    try:
-        return check_request(path.read_bytes(), enrolment, leader_pk, now_s)
-    except ReportRejected as refusal:
-        raise ReportRejected(
-            refusal.reason, refusal.expected, f"{refusal.got} ({path})"
-        ) from refusal
 
 
 def _answer(
@@ -276,7 +263,7 @@ def _answer(
         request.hash(),
         roster.version,
         roster.effective_from,
-        _entry(request, 0),
+        entry_of(request, 0),
         enrolment.plans[request.voucher.plan],
     ).encode_body()
     return _sign(labels.ENTRY_ANSWER, body, leader)

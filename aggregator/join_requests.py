@@ -16,7 +16,7 @@ from wire.join import PADDED_BYTES, JoinRequest, SealedJoin
 from wire.rejection import Reason, ReportRejected
 from wire.topics import JOINS, TOPICS
 
-from .enrolment import check_request, load_enrolment, read_spent
+from .enrolment import check_request, load_enrolment, read_requests, read_spent
 from .state_file import write_durably
 
 GROUP: Final = "roster-build"
@@ -56,7 +56,7 @@ def fetch_requests(
     """
     enrolment = load_enrolment(plans_file)
     folder.mkdir(parents=True, exist_ok=True)
-    here = [JoinRequest.decode(path.read_bytes()) for path in folder.glob("*.join")]
+    here = [found for found in read_requests(folder).values() if isinstance(found, JoinRequest)]
     used = set(read_spent(plans_file)) | {request.voucher.voucher_id for request in here}
     asked = {request.hash() for request in here}
     transport.create_topic(_TOPIC.name, _TOPIC.partitions)
@@ -68,8 +68,8 @@ def fetch_requests(
             read += len(records)
             for record in records:
                 try:
-                    raw = open_join(_core(record), pairs).encode()
-                    request = check_request(raw, enrolment, leader_pk, now_s)
+                    request = open_join(_core(record), pairs)
+                    check_request(request, enrolment, leader_pk, now_s)
                     if request.hash() in asked:
                         found["repeated"] += 1
                         continue
@@ -80,7 +80,7 @@ def fetch_requests(
                     continue
                 used.add(request.voucher.voucher_id)
                 asked.add(request.hash())
-                write_durably(folder / f"{request.hash().hex()[:32]}.join", raw)
+                write_durably(folder / f"{request.hash().hex()[:32]}.join", request.encode())
                 found["fetched"] += 1
             consumer.commit(consumer.positions())
     finally:

@@ -8,6 +8,7 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from privacy.sealing import seal_message
@@ -18,17 +19,20 @@ from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import KeyAnnouncement
-from wire.ids import hardware_id
+from wire.ids import hardware_id, host_id
 from wire.join import JoinRequest, SealedJoin
 from wire.rejection import ReportRejected
 from wire.roster import MAX_HARDWARE_IDS, EntryAnswer, GpuModels
-from wire.topics import ENTRIES, JOINS, KEYS, TOPICS, join_key
+from wire.topics import ENTRIES, JOINS, KEYS, ROSTERS, TOPICS, join_key
 
 from .protocol.epochs import Host, HpkeDirectory, PartyKeys
+from .protocol.roster_book import RosterBook, RosterView
 from .protocol.task_check import Pins
 
 _MACHINE_LABEL = b"pointillist/machine/1"
-_KEYS_WAIT_S: Final = 0.5
+_KEYS_WAIT_S: Final = 5.0
+"""A cluster lets a new member in only after seconds."""
+
 
 _MAX_BYTES = {topic.name: topic.max_bytes for topic in TOPICS}
 
@@ -100,40 +104,70 @@ def send_join(transport: Transport, request: JoinRequest, pins: Pins, now_s: int
 
 def _leaders_key(transport: Transport, leader_pk: bytes, pins: Pins, now_s: int) -> KeyAnnouncement:
     """Find the Leader's key in force; what others write on the topic is passed over."""
-    directory = HpkeDirectory(pins)
+    directory, parties = HpkeDirectory(pins), PartyKeys(leader_pk, b"")
+    found = None
     consumer = transport.consumer(f"join-{secrets.token_hex(6)}", (KEYS,))
     try:
-        while records := consumer.poll(100, _KEYS_WAIT_S):
+        while records := consumer.poll(100, _KEYS_WAIT_S if found is None else 0.0):
             for record in records:
                 with suppress(ReportRejected):
                     kind, core = unwrap(record.value, _MAX_BYTES[KEYS])
                     if kind is Kind.KEY_ANNOUNCEMENT:
                         directory.add(KeyAnnouncement.decode(core))
+            found = directory.sealing_keys(parties, now_s)
     finally:
         consumer.close()
-    keys = directory.sealing_keys(PartyKeys(leader_pk, b""), now_s)
-    if keys is None:
+    if found is None:
         raise NoSealingKey("expected an announced key of the Leader in force now, found none")
-    return keys.leader
+    return found.leader
 
 
-def find_answer(
+@dataclass(slots=True)
+class JoinStanding:
+    """What the log says about a host that asked.
+
+    answer      what both pinned parties promised; None: nothing so far
+    roster      the Leader's newest under both signatures: who takes part, it says, not the answer
+    """
+
+    answer: EntryAnswer | None = None
+    roster: RosterView | None = None
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Series in which the roster has the host; none where it does not have it."""
+        plans = None if self.roster is None else self.roster.memberships[0]
+        return tuple(sorted(plans or ()))
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return self.answer is not None and bool(self.series)
+
+
+def find_standing(
     transport: Transport, request: JoinRequest, pins: Pins, timeout_s: float
-) -> EntryAnswer | None:
-    """Wait for the answer that both pinned parties have signed; None when none came.
+) -> JoinStanding:
+    """Wait until a request is answered and a roster has its host, or nothing more comes.
 
+    timeout_s   without a record
     Raises      TransportUnavailable
     """
-    consumer = transport.consumer(f"join-{secrets.token_hex(6)}", (ENTRIES,))
+    standing = JoinStanding()
+    rosters = RosterBook(pins, (host_id(request.ed25519_pk),), weekly=False)
+    consumer = transport.consumer(f"join-{secrets.token_hex(6)}", (ENTRIES, ROSTERS))
     try:
-        while records := consumer.poll(100, timeout_s):
+        while records := consumer.poll(100, 0.0 if standing.settled else timeout_s):
             for record in records:
-                answer = _answer(record.value, request, pins)
-                if answer is not None:
-                    return answer
+                if record.topic == ENTRIES:
+                    standing.answer = _answer(record.value, request, pins) or standing.answer
+                else:
+                    with suppress(ReportRejected):
+                        rosters.add(unwrap(record.value, _MAX_BYTES[ROSTERS])[1])
+            standing.roster = rosters.newest(request.voucher.leader_pk)
     finally:
         consumer.close()
-    return None
+    return standing
 
 
 def _answer(value: bytes, request: JoinRequest, pins: Pins) -> EntryAnswer | None:

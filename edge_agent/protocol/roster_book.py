@@ -128,6 +128,15 @@ class RosterBook:
         views = [v for v in self._rosters.get(parties, ()) if v.effective_from <= at_s]
         return views[-1] if views else None
 
+    def newest(self, leader_pk: bytes) -> RosterView | None:
+        """Give a Leader's roster of the highest version, in force or to come."""
+        of_leader = [
+            views[-1]
+            for parties, views in self._rosters.items()
+            if parties.leader_pk == leader_pk and views
+        ]
+        return max(of_leader, key=lambda view: view.version, default=None)
+
 
 def _crowds(roster: Roster) -> dict[tuple[str, int], Crowd]:
     by_plan = Counter((entry.plan, entry.operator) for entry in roster.entries)

@@ -7,10 +7,9 @@ import shutil
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -23,9 +22,11 @@ from .agent_doctor import doctor
 from .agent_health import health
 from .agent_history import EPILOG as HISTORY_EPILOG
 from .agent_history import history
+from .agent_join import EPILOG as JOIN_EPILOG
+from .agent_join import join
 from .agent_profile import EPILOG as PROFILE_EPILOG
 from .agent_profile import profile
-from .agent_run import LOG_HINT, Options, run_agent
+from .agent_run import Options, run_agent
 from .agent_sent import EPILOG as SENT_EPILOG
 from .agent_sent import sent
 from .agent_top import EPILOG as TOP_EPILOG
@@ -73,14 +74,6 @@ pointillist agent ledger show --config agent.toml --json   what this host has sp
 
 pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
 
-_NOT_ANSWERED = """Not answered yet. The request waits on the log; enrolment takes people:
-  1. the Leader's operator: pointillist leader roster build ... --log FOLDER
-  2. the Helper's operator: pointillist helper countersign, for roster and *.entry
-  3. the Leader's operator puts both into signed_dir; the Leader publishes them
-Asking again with the same token is harmless, and prints the answer once it is
-there. Ask again where nobody fetched the request within a day: it is sealed to
-a key that is destroyed then."""
-
 _HINT: Final = "name it with --config; deploy/config/agent.toml is a sample"
 
 app = typer.Typer(
@@ -99,6 +92,7 @@ app.command(epilog=HISTORY_EPILOG)(history)
 app.command(epilog=SENT_EPILOG)(sent)
 app.command(epilog=PROFILE_EPILOG)(profile)
 app.command(epilog=ATTACH_EPILOG)(attach)
+app.command(epilog=JOIN_EPILOG)(join)
 app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")(health)
 
 ConfigOption = Annotated[
@@ -242,68 +236,6 @@ def recover(
         },
         json,
     )
-
-
-@app.command(epilog="Example: pointillist agent join --config agent.toml --token-file token")
-def join(
-    token_file: Annotated[Path, typer.Option(help="The one-use token from the operator.")],
-    config: ConfigOption = Path("/etc/pointillist/agent.toml"),
-    wait_s: Annotated[float, typer.Option(help="How long to wait for the answer.", min=0.0)] = 10.0,
-    json: JsonFlag = False,
-) -> None:
-    """Ask to be enrolled; enrolment takes effect at the next week start.
-
-    The request carries the host's public key, its GPU models, and hashes of its machine id and of
-    each GPU's UUID. It is sealed to the Leader that the token names; the token itself stays here.
-    """
-    from edge_agent.joining import (
-        NoSealingKey,
-        find_answer,
-        gpu_counts,
-        hardware_names,
-        join_request,
-        send_join,
-    )
-    from edge_agent.live import load_host, this_machine
-    from transport.join_token import TokenUnusable, read_token
-    from transport.keyfiles import machine_id
-    from transport.opening import Side, open_transport
-    from transport.port import TransportUnavailable
-    from wire.catalogue import Catalogue
-
-    loaded = _load(config)
-    need_file(
-        token_file, "a one-use token from this host's operator", "`pointillist operator vouch`"
-    )
-    with reported(ExitCode.USAGE, TokenUnusable):
-        token = read_token(token_file)
-    pins = loaded.trust.pins
-    if token.voucher.leader_pk not in pins.leaders:
-        raise refused(f"{token_file}: expected a token for a Leader of trust.leaders, got another")
-    _become_agent(loaded)
-    host = load_host(loaded, this_machine(loaded))
-    with reported(ExitCode.USAGE, ValueError):
-        hardware = hardware_names(machine_id(), loaded.host.gpu_uuids)
-    request = join_request(host, hardware, token, gpu_counts(Catalogue.load(), loaded.host.gpus))
-    with (
-        reported(ExitCode.UNAVAILABLE, NoSealingKey, hint="start the Leader first"),
-        reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT),
-        ExitStack() as stack,
-    ):
-        log = stack.enter_context(open_transport(loaded.transport.settings, Side.AGENT))
-        send_join(log, request, pins, int(time.time()))
-        answer = find_answer(log, request, pins, wait_s)
-    body: dict[str, Any] = {
-        "host": host.host_id.hex(),
-        "request": request.hash().hex(),
-        "answered": answer is not None,
-    }
-    if answer is not None:
-        body |= {"roster_version": answer.roster_version, "effective_from": answer.effective_from}
-        body["series"] = [membership.series for membership in answer.plan]
-    emit(body, json)
-    if answer is None and not json:
-        say(_NOT_ANSWERED)
 
 
 def load_file(path: Path) -> AgentConfig:

@@ -106,7 +106,7 @@ def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[
         return tables_read(read_causes(folder).to_dict("records"))
     except (FileNotFoundError, DetectorFileError) as error:
         raise CommandError(
-            ExitCode.USAGE, str(error), "run `pointillist demo` first, or name it with --folder"
+            ExitCode.USAGE, str(error), "run `pointillist demo` first, or name it with --store"
         ) from error
 
 

@@ -155,12 +155,12 @@ def _play(
             family = stack.enter_context(Family(folders.logs))
             fleet = DemoFleet(options, folders, family)
             # Left after the fleet's own, which ends first.
-            pages = _pages(stack, fleet, folder) if shown.web else None
+            pages = _pages(stack, fleet) if shown.web else None
             with DemoStage(console, quiet=json) as stage:
                 stage.say("starting Leader, Helper and hosts")
                 fleet.start()
-                if pages is not None and options.plan.live:
-                    pages.show_host()
+                if pages is not None:
+                    _show(pages, fleet, folder)
                 tally = follow(fleet, family, _beside(stage.show, pages, shown.open_))
             family.stop()
             _end(fleet, tally, folder, json)
@@ -174,12 +174,9 @@ def _play(
             folder.rmdir()  # an interrupted run leaves no empty folder
 
 
-def _pages(stack: ExitStack, fleet: DemoFleet, results: Path) -> DemoPages | None:
-    """Begin to serve the store of the demo, where this installation can.
-
-    results     where the run's transcripts will be
-    """
-    from pointillist.demo.demo_pages import DemoPages, transcript_options
+def _pages(stack: ExitStack, fleet: DemoFleet) -> DemoPages | None:
+    """Prepare the demo's pages, where this installation can show any."""
+    from pointillist.demo.demo_pages import DemoPages
     from pointillist.demo.role_processes import Family
 
     from .browser import missing_for_web
@@ -187,9 +184,20 @@ def _pages(stack: ExitStack, fleet: DemoFleet, results: Path) -> DemoPages | Non
     if missing_for_web():
         say("pip install 'pointillist[web]' shows this in a browser")
         return None
-    pages = DemoPages(fleet.folders, stack.enter_context(Family(fleet.folders.logs)))
-    pages.show_fleet(transcript_options(results, fleet.leader_pk.hex(), fleet.helper_pk.hex()))
-    return pages
+    return DemoPages(fleet.folders, stack.enter_context(Family(fleet.folders.logs)))
+
+
+def _show(pages: DemoPages, fleet: DemoFleet, results: Path) -> None:
+    """Serve the store, with the tasks that are signed by now, and what this host's agent keeps.
+
+    results     where the run's transcripts will be
+    """
+    from pointillist.demo.demo_pages import transcript_options
+
+    transcripts = transcript_options(results, fleet.leader_pk.hex(), fleet.helper_pk.hex())
+    pages.show_fleet([*transcripts, "--tasks", str(fleet.folders.signed)])
+    if fleet.options.plan.live:
+        pages.show_host()
 
 
 def _beside(

@@ -93,17 +93,24 @@ def topics(
     reader: Annotated[
         str | None, typer.Option(help="User who may follow releases, and nothing else.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 where settings differ.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Create Pointillist's topics, and give users their rights: what an administrator does once.
+
+    Topics that exist are put right where retention, clean-up or longest batch differ from the
+    configuration: sealed reports must go with age.
 
     Agents write reports, epochs and join requests and read tasks, rosters and keys; the Leader
     reads all of these and writes the latter; the Helper the same, without the reports. The Leader
     also writes answers to join requests, which agents read, and releases, which a reader reads.
     """
     from pointillist.broker.rights import KafkaRole, grant
+    from pointillist.broker.topic_settings import differing, put_right
     from transport.kafka_aggregator import AggregatorKafka
-    from wire.topics import TOPICS
+    from wire.topics import DEAD_LETTERS, TOPICS
 
     settings = _settings(config)
     users = {
@@ -113,15 +120,30 @@ def topics(
         KafkaRole.READER: reader,
     }
     named = {role: user for role, user in users.items() if user is not None}
-    with AggregatorKafka(settings) as kafka:
-        for topic in TOPICS:
-            kafka.create_topic(topic.name, topic.partitions)
-        granted = grant(settings, named)
-    emit({"topics": [settings.named(topic.name) for topic in TOPICS], "rules": granted}, json)
+    partitions = {topic.name: topic.partitions for topic in TOPICS} | {DEAD_LETTERS: 1}
+    granted = 0
+    if not check:
+        with AggregatorKafka(settings) as kafka:
+            for topic, count in partitions.items():
+                kafka.create_topic(topic, count)
+            granted = grant(settings, named)
+    differences = differing(settings, partitions)
+    if not check:
+        put_right(settings, differences)
+    emit(
+        {
+            "topics": [settings.named(topic) for topic in partitions],
+            "rules": granted,
+            "differ" if check else "put_right": [asdict(found) for found in differences],
+        },
+        json,
+    )
+    if check and differences:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _settings(path: Path) -> KafkaSettings:
-    from aggregator.party_config import load_kafka_table
+    from aggregator.log_config import load_kafka_table
     from transport.config_tree import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,14 @@ transcript = typer.Typer(help="What both parties signed about every release.")
 app.add_typer(transcript, name="transcript", no_args_is_help=True)
 app.add_typer(roster_app, name="roster", no_args_is_help=True)
 
+
+class Engine(StrEnum):
+    """Who reads the reports."""
+
+    PROCESSES = "processes"
+    SPARK = "spark"
+
+
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="leader.toml")]
 LeaderKey = Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")]
 HelperKey = Annotated[str, typer.Option("--helper", help="The Helper's identity key, hex.")]
@@ -64,14 +73,20 @@ def run(
             "partitions; the release is the same. Without it this process reads them itself.",
         ),
     ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(help="Who reads the reports: our own processes, or Spark, from Kafka."),
+    ] = Engine.PROCESSES,
 ) -> None:
     """Admit reports, close windows, release what the Helper unmasks, until a signal.
 
     Where the configuration's table of workers names a leader_pk, the coordinator is on another
-    machine, and this one has workers alone.
+    machine, and this one has workers, or Spark, alone. Spark needs an environment of its own, which
+    make spark sets up; the table `spark` says more of it.
     """
     from aggregator.incident_detector import DetectorFileError
     from aggregator.party_processes import run_leader, run_workers
+    from aggregator.spark.spark_processes import SparkMissing, SparkRefused
     from aggregator.state_file import StateUnusable
     from analytics.rollups import kept_roll_ups
     from transport.port import TransportUnavailable
@@ -79,7 +94,10 @@ def run(
 
     settings = _load(config)
     leader_pk = None if settings.workers is None else settings.workers.leader_pk
-    if leader_pk is not None and not workers:
+    spark = engine is Engine.SPARK
+    if spark and workers is not None:
+        raise CommandError(ExitCode.USAGE, f"--workers: expected none with Spark, got {workers}")
+    if leader_pk is not None and not workers and not spark:
         raise CommandError(
             ExitCode.USAGE, "--workers: expected at least 1 where [workers] names a leader_pk"
         )
@@ -91,13 +109,13 @@ def run(
     with (
         reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, OSError),
-        reported(ExitCode.USAGE, DetectorFileError),
+        reported(ExitCode.USAGE, DetectorFileError, SparkMissing, SparkRefused),
     ):
-        if leader_pk is not None and workers:
-            run_workers(settings, leader_pk, workers, say=say)
+        if leader_pk is not None:
+            run_workers(settings, leader_pk, workers or 0, spark=spark, say=say)
             return
         roll_ups = kept_roll_ups(settings.releases_dir)
-        run_leader(settings, workers=workers, say=say, roll_ups=roll_ups)
+        run_leader(settings, workers=workers, spark=spark, say=say, roll_ups=roll_ups)
 
 
 @app.command(epilog="Example: pointillist leader status --config leader.toml --json")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json as json_module
+import re
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, reported, usage_error
+from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, usage_error
 from .party import load_identity, public_key
 
 _EXAMPLES = """Examples:
@@ -19,9 +22,14 @@ _EXAMPLES = """Examples:
 pointillist operator keygen acme.key --name acme   prints what Leader and Helper pin
 
 pointillist operator vouch host-1.token host-2.token --key acme.key --name acme --plan fleet \
---leader 00aa...   one token a host"""
+--leader 00aa...   one token a host
+
+pointillist operator vouch --hosts names.txt --folder tokens --key acme.key --name acme \
+--plan fleet --leader 00aa...   the tokens of many"""
 
 DAY_S: Final = 86_400
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAX_NAME: Final = 200
 _EXISTS = "a key or token is never overwritten; name another file"
 
 app = typer.Typer(
@@ -62,11 +70,18 @@ def keygen(
     "--plan fleet --leader 00aa..."
 )
 def vouch(
-    files: Annotated[list[Path], typer.Argument(help="Token files to make, one for each host.")],
     key: Annotated[Path, typer.Option("--key", help="The operator's key.")],
     name: NameOption,
     plan: Annotated[str, typer.Option(help="Name of a plan in the Leader's plans file.")],
     leader: Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Token files to make, one for each host.")
+    ] = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option(help="Or: names of hosts, one a line (- reads stdin); NAME.token for each."),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where --hosts puts the tokens.")] = Path(),
     days: Annotated[
         int, typer.Option(help="How long a host may be enrolled with it.", min=1, max=366)
     ] = 30,
@@ -83,11 +98,43 @@ def vouch(
         _need_name(text, option)
     signing, leader_pk = load_identity(key), public_key(leader)
     not_after = int(time.time()) + days * DAY_S
-    for file in files:
+    wanted = [*(files or []), *_named(hosts, folder)]
+    if not wanted:
+        raise usage_error("expected token files, or --hosts, got neither", "one token a host")
+    for file in wanted:
+        if file.exists():
+            raise usage_error(f"{file}: exists", _EXISTS)
+    for file in wanted:
         with _writable(file):
             write_token(file, JoinToken.issue(signing, name, plan, leader_pk, not_after))
-    body = {"tokens": len(files), "operator": name, "plan": plan, "not_after": not_after}
+    body = {"tokens": len(wanted), "operator": name, "plan": plan, "not_after": not_after}
     emit(body, json)
+
+
+def _named(hosts: Path | None, folder: Path) -> list[Path]:
+    """Name a token file for each host of a list."""
+    if hosts is None:
+        return []
+    if str(hosts) != "-":
+        need_file(hosts, "names of hosts, one a line", "write it, or give - and pipe them")
+    text = sys.stdin.read() if str(hosts) == "-" else hosts.read_text(encoding="utf-8")
+    names = text.split()
+    for name in names:
+        _need_host_name(name)
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise usage_error(f"--hosts: expected each host once, got {twice[0]} twice")
+    with _writable(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return [folder / f"{name}.token" for name in names]
+
+
+def _need_host_name(text: str) -> None:
+    if len(text) > _MAX_NAME or _HOST_NAME.fullmatch(text) is None:
+        raise usage_error(
+            f"--hosts: expected names like {_HOST_NAME.pattern}, at most {_MAX_NAME} characters, "
+            f"got {text[:_MAX_NAME]!r}"
+        )
 
 
 def _need_name(text: str, option: str) -> None:

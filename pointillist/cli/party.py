@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from .output import CommandError, ExitCode, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
+    from aggregator.party_config import HelperConfig
     from privacy.signing import SigningKey
 
 T = TypeVar("T")
@@ -50,6 +51,13 @@ def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:
     need_file(path, f"the {party.capitalize()}'s configuration", sample)
     with reported(ExitCode.USAGE, ConfigError, hint=sample):
         return read(path)
+
+
+def load_helper(path: Path) -> HelperConfig:
+    """Read helper.toml. Raises CommandError."""
+    from aggregator.party_config import load_helper_config
+
+    return read_config(path, "helper", load_helper_config)
 
 
 def show_status(path: Path, party: str, json: bool) -> None:

@@ -55,7 +55,7 @@ q_value is the smallest false-discovery rate at which a row is told from zero, a
 its section in its release. Above 0.01 it is no number to quote: its interval says how much it can \
 be. An average over windows is a test of its own (docs/statistics.md)."""
 
-_NO_FOLDER = "run `pointillist demo` first, or name it with --folder"
+_NO_FOLDER = "run `pointillist demo` first, or name it with --store"
 
 app = typer.Typer(
     help="SQL over the released numbers.", rich_markup_mode="rich", subcommand_metavar=""
@@ -106,6 +106,8 @@ def query(
 ReleasesFolder = Annotated[
     Path | None,
     typer.Option(
+        "--store",
+        "--folder",
         help="Folder of released Parquet; else the newest demo run here, or this user's.",
         envvar="POINTILLIST_RELEASES",
         show_default=False,

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
+from transport.printable import printable
+
+from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say, usage_error
 from .party import key_owner, load_identity
+
+if TYPE_CHECKING:
+    from aggregator.roster_draft import RefusedRequest
+    from transport.opening import TransportSettings
 
 app = typer.Typer(help="Who takes part, from which week on.", no_args_is_help=True)
 
+_LOG_HELP: Final = "Folder of the log, or leader.toml, which names the log or the cluster."
 PlansOption = Annotated[
     Path, typer.Option("--plans", help="TOML: plans, and the operators whose vouchers are taken.")
 ]
@@ -31,7 +39,7 @@ def fetch(
     plans: PlansOption,
     requests: RequestsOption,
     key: LeaderKeyFile,
-    log: Annotated[Path, typer.Option("--log", help="Folder of the log, or a cluster's TOML.")],
+    log: Annotated[Path, typer.Option("--log", help=_LOG_HELP)],
     json: JsonFlag = False,
 ) -> None:
     """Open join requests of the log into the folder that `roster build` reads.
@@ -39,7 +47,7 @@ def fetch(
     Requests are sealed to a day's key and open until that is destroyed, a little over a day after
     its day: run this daily. A host whose request was missed asks again with the same token.
     """
-    from aggregator.enrolment import EnrolmentError
+    from aggregator.roster_draft import EnrolmentError
 
     need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
     with reported(ExitCode.USAGE, EnrolmentError):
@@ -61,7 +69,7 @@ def build(
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option("--log", help="Folder of the log: fetch new join requests from it first."),
+        typer.Option("--log", help=f"Fetch new join requests first. {_LOG_HELP}"),
     ] = None,
     remove: Annotated[
         list[str] | None,
@@ -83,10 +91,15 @@ def build(
     Writes the roster, the vouchers of its new hosts (*.vouchers) and, beside each request, its
     signed answer (*.entry); have roster and answers countersigned with `pointillist helper
     countersign`. Used vouchers are kept beside the plans (*.spent): each enrols one host, once.
-    A machine of which any part is enrolled under another key is refused; one that was installed
-    anew comes back with --remove OLD_HOST_ID.
+
+    A request that may not join is left out and named on stderr with its host and the reason; the
+    others are enrolled. Two requests for the same token or hardware are both left out. A machine of
+    which any part is enrolled under another key is refused; one that was installed anew comes back
+    with --remove OLD_HOST_ID. Exit code 3 when every request was refused: no roster is written.
     """
-    from aggregator.enrolment import EnrolmentError, enrol_folder, write_spent
+    from aggregator.enrolment import NothingEnrolled, enrol_folder, write_spent
+    from aggregator.roster_draft import EnrolmentError
+    from aggregator.state_file import StorageUnavailable, write_all_durably
     from wire.rejection import ReportRejected
 
     need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
@@ -98,16 +111,28 @@ def build(
         reported(ExitCode.USAGE, EnrolmentError),
     ):
         fetched = {} if log is None else _fetch(log, plans, requests, key)
-        result = enrol_folder(
-            plans, requests, previous, load_identity(key), at_once=now, remove=leaving
-        )
+        try:
+            result = enrol_folder(
+                plans, requests, previous, load_identity(key), at_once=now, remove=leaving
+            )
+        except NothingEnrolled as error:
+            _say_refused(error.refused)
+            raise refused(str(error)) from error
+    _say_refused(result.refused)
     out.with_suffix(".vouchers").write_bytes(result.vouchers)
     with out.open("xb") as file:
         file.write(result.roster)
-    for path, answer in result.answers.items():
-        path.write_bytes(answer)
+    with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+        write_all_durably(result.answers)
     write_spent(plans, result.spent)
-    emit({"file": str(out), **result.summary} | ({"requests": fetched} if fetched else {}), json)
+    left_out = result.refused if json else len(result.refused)
+    body = {"file": str(out), **result.summary, "refused": left_out}
+    emit(body | ({"requests": fetched} if fetched else {}), json)
+
+
+def _say_refused(found: Sequence[RefusedRequest]) -> None:
+    for request in found:
+        say(f"left out: {printable(str(request))}")
 
 
 def _host_id(text: str) -> bytes:
@@ -122,17 +147,10 @@ def _host_id(text: str) -> bytes:
 
 def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
     from aggregator.join_requests import fetch_requests, sealing_pairs
-    from aggregator.party_config import load_kafka_table
-    from transport.config_tree import ConfigError
-    from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
+    from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
 
-    settings: TransportSettings | None = EmbeddedSettings(log)
-    if log.is_file():  # a configuration that names a cluster
-        with reported(ExitCode.USAGE, ConfigError):
-            settings = load_kafka_table(log)
-    if settings is None:
-        raise usage_error(f"{log}: expected a folder, or TOML with a table [transport.kafka]")
+    settings = _log_settings(log)
     leader_pk = load_identity(key).public_bytes
     pairs = sealing_pairs(key.parent, owner=key_owner(key))
     with (
@@ -140,6 +158,23 @@ def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
         open_transport(settings, Side.AGGREGATOR) as opened,
     ):
         return dict(fetch_requests(opened, plans, requests, leader_pk, pairs, time.time()))
+
+
+def _log_settings(log: Path) -> TransportSettings:
+    """Which log is meant; one that is not there is never made."""
+    from aggregator.log_config import load_transport
+    from transport.config_tree import ConfigError
+    from transport.opening import EmbeddedSettings
+
+    if log.is_dir():
+        return EmbeddedSettings(log)
+    if log.is_file():
+        with reported(ExitCode.USAGE, ConfigError):
+            return load_transport(log)
+    raise usage_error(
+        f"{log}: expected the folder of a log, or leader.toml, found neither",
+        "the Leader makes the folder when it starts; of a cluster, name leader.toml",
+    )
 
 
 @app.command("show", epilog="Example: pointillist leader roster show fleet.roster --json")

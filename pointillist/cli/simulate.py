@@ -35,7 +35,9 @@ pointillist simulate faulty_month --hours 336 --journals bench/journals --out ru
 
 pointillist simulate my-fleet.toml --json | jq .standard_error_points
 
-pointillist simulate --weeks 8 --store practice     weeks of releases to practise on"""
+pointillist simulate practice --store small         four weeks of 500 hosts, in minutes
+
+pointillist simulate --weeks 8 --store practice     weeks of 12,500 hosts, in hours"""
 
 app = typer.Typer(
     help="Play a simulated fleet of any size, beside its truth.",
@@ -87,7 +89,8 @@ def simulate(
         Path | None,
         typer.Option(
             help="Write the folder of releases that a Leader would have, every window by itself; "
-            "the same command goes on with one that was cut off."
+            "the same command goes on with one that was cut off. Without a scenario: eight_weeks, "
+            "hours long; the scenario practice takes minutes."
         ),
     ] = None,
     resume: Annotated[

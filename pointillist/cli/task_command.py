@@ -13,6 +13,7 @@ from .party import load_identity, public_key
 
 if TYPE_CHECKING:
     from privacy.plan import Plan, PlannedTask
+    from privacy.signing import SigningKey
 
 _BUILT = "`pointillist task build` makes one"
 
@@ -109,33 +110,53 @@ def show(file: TaskFile, json: JsonFlag = False) -> None:
 
 @app.command(epilog="Example: pointillist task sign m.task --key keys/leader/identity.key")
 def sign(
-    file: TaskFile,
+    files: Annotated[list[Path], typer.Argument(help="Drafts: .task files, or rosters.")],
     key: Annotated[Path, typer.Option("--key", help="The Leader's identity.key.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to; the same file without it.")
+        Path | None, typer.Option("--out", help="Where to, of one file; the same without it.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Put the Leader's signature under a draft; the Helper countersigns with its own command."""
-    from aggregator.task_files import check_task_noise, leader_sign, summary
+    """Put the Leader's signature under drafts; the Helper countersigns with its own command.
+
+    Every draft is checked before the first is signed.
+    """
+    from aggregator.task_files import summary
     from privacy.errors import ParameterError
+    from wire.rejection import ReportRejected
+
+    if out is not None and len(files) > 1:
+        raise usage_error("--out: expected one file to sign, got several")
+    signing = load_identity(key)
+    for file in files:
+        need_file(file, "a task or a roster", _BUILT)
+    signed = {}
+    for file in files:
+        with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
+            signed[out or file] = _signed(file, signing)
+    for target, content in signed.items():
+        target.write_bytes(content)
+    said = [{"file": str(target)} | summary(content) for target, content in signed.items()]
+    emit(said[0] if len(said) == 1 else {"signed": len(said)}, json)
+
+
+def _signed(file: Path, signing: SigningKey) -> bytes:
+    """Sign a draft of this Leader's.
+
+    Raises      ReportRejected, ParameterError; CommandError
+    """
+    from aggregator.task_files import check_task_noise, leader_sign
     from wire import labels
     from wire.envelope import Signed
-    from wire.rejection import ReportRejected
     from wire.task import Task
 
-    signing = load_identity(key)
-    need_file(file, "a task or a roster", _BUILT)
-    with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
-        content = file.read_bytes()
-        if content[:16] == labels.TASK:
-            task = Task.decode_body(Signed.decode(content, labels.TASK).body)
-            check_task_noise(task)
-            if task.leader_pk != signing.public_bytes:
-                raise refused("the draft names another Leader's key")
-        signed = leader_sign(content, signing)
-    (out or file).write_bytes(signed)
-    emit({"file": str(out or file)} | summary(signed), json)
+    content = file.read_bytes()
+    if content[:16] == labels.TASK:
+        task = Task.decode_body(Signed.decode(content, labels.TASK).body)
+        check_task_noise(task)
+        if task.leader_pk != signing.public_bytes:
+            raise refused(f"{file}: the draft names another Leader's key")
+    return leader_sign(content, signing)
 
 
 @app.command(epilog="Example: pointillist task verify m.task --leader 00aa... --helper 11bb...")

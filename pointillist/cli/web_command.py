@@ -107,7 +107,10 @@ def web(
     ] = None,
     tasks: Annotated[
         Path | None,
-        typer.Option(help="Folder of signed tasks; /metrics then has what is spent of the budget."),
+        typer.Option(
+            help="Folder of signed tasks: what series may spend of the budget and what releases "
+            "need, on the Privacy page and in /metrics."
+        ),
     ] = None,
     leader_transcript: Annotated[
         Path | None,

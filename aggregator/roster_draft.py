@@ -1,0 +1,192 @@
+"""The next roster: requests that may join, and each other one with the reason why it may not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wire.ids import HardwareId, host_id
+from wire.join import JoinRequest
+from wire.rejection import Reason, ReportRejected
+from wire.roster import Plan, Roster, RosterEntry
+
+TOKEN, HOST, PART = "token", "host", "part"
+_Claim = tuple[str, bytes]
+
+_CLASHES: Final = {
+    TOKEN: (Reason.JOIN_TOKEN, "a token used once"),
+    HOST: (Reason.JOIN_HARDWARE, "a host that asks once"),
+    PART: (Reason.JOIN_HARDWARE, "hardware that no other request has"),
+}
+"""Of two requests for the same thing nobody here can tell which is right: both are refused."""
+
+
+class EnrolmentError(ValueError):
+    """No roster can be made: of what plans and operators say, or of whom it is to take in."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRequest:
+    """A request that a roster leaves out.
+
+    source      where it came from: its file
+    host        its host's id; None where the request does not say
+    """
+
+    source: str
+    host: bytes | None
+    reason: Reason
+    expected: str
+    got: str
+
+    @classmethod
+    def of(cls, source: str, refusal: ReportRejected, asked: JoinRequest | None) -> RefusedRequest:
+        """Take down why a request was refused."""
+        host = None if asked is None else bytes(host_id(asked.ed25519_pk))
+        return cls(source, host, refusal.reason, refusal.expected, refusal.got)
+
+    def __str__(self) -> str:
+        host = "" if self.host is None else f"host {self.host.hex()}: "
+        return f"{self.source}: {host}{self.reason.value}: expected {self.expected}, got {self.got}"
+
+
+@dataclass(frozen=True, slots=True)
+class RosterDraft:
+    """A roster to be signed.
+
+    enrolled    source -> request that it takes in
+    """
+
+    roster: Roster
+    enrolled: Mapping[str, JoinRequest]
+    refused: Sequence[RefusedRequest]
+
+
+def draft_roster(
+    previous: Roster | None,
+    plans: Mapping[str, Plan],
+    requests: Mapping[str, JoinRequest],
+    effective_from: int,
+    spent: Collection[bytes] = (),
+    remove: Collection[bytes] = (),
+) -> RosterDraft:
+    """Add hosts to a roster: each part of a machine with one host, one host per voucher.
+
+    A request that may not join is left out and named; it keeps no other from joining, but for one
+    that claims the same token, host or hardware.
+    requests    source -> request, its signatures and plan checked
+    spent       ids of vouchers that enrolled a host before
+    remove      ids of hosts that leave: what they ran on may come back under another key
+    Raises      EnrolmentError: a host to remove that is not there
+    """
+    staying = _staying(previous, remove)
+    owners = {part: entry for entry in staying.values() for part in entry.hardware_ids}
+    refused: dict[str, ReportRejected] = {}
+    for source, asked in requests.items():
+        try:
+            _need_new(asked, staying, owners, spent)
+        except ReportRejected as refusal:
+            refused[source] = refusal
+    refused |= _clashes({s: asked for s, asked in requests.items() if s not in refused})
+    enrolled = {source: asked for source, asked in requests.items() if source not in refused}
+    table = _plan_table(previous, plans)
+    entries = staying | {
+        host_id(asked.ed25519_pk): entry_of(asked, table.index(plans[asked.voucher.plan]))
+        for asked in enrolled.values()
+    }
+    version = 1 if previous is None else previous.version + 1
+    named = tuple(entries[host] for host in sorted(entries))
+    return RosterDraft(
+        Roster(version, effective_from, table, named),
+        enrolled,
+        [RefusedRequest.of(s, refusal, requests[s]) for s, refusal in sorted(refused.items())],
+    )
+
+
+def entry_of(request: JoinRequest, plan: int) -> RosterEntry:
+    """What a roster has of a host that asked.
+
+    plan        its place in the roster's plans
+    """
+    return RosterEntry(
+        host_id(request.ed25519_pk),
+        request.ed25519_pk,
+        request.voucher.operator,
+        plan,
+        request.gpu_models,
+        request.hardware,
+        request.voucher.voucher_id,
+    )
+
+
+def _plan_table(previous: Roster | None, plans: Mapping[str, Plan]) -> tuple[Plan, ...]:
+    old = () if previous is None else previous.plans
+    return old + tuple(plan for plan in plans.values() if plan not in old)
+
+
+def _staying(previous: Roster | None, remove: Collection[bytes]) -> dict[bytes, RosterEntry]:
+    entries: dict[bytes, RosterEntry] = {}
+    if previous is not None:
+        entries = {entry.host_id: entry for entry in previous.entries}
+    for host in remove:
+        if entries.pop(host, None) is None:
+            raise EnrolmentError(f"expected a host of the roster before to remove: {host.hex()}")
+    return entries
+
+
+def _need_new(
+    asked: JoinRequest,
+    staying: Mapping[bytes, RosterEntry],
+    owners: Mapping[HardwareId, RosterEntry],
+    spent: Collection[bytes],
+) -> None:
+    """Refuse a request that asks for what the roster has already.
+
+    Raises      ReportRejected: join_token, join_hardware
+    """
+    if asked.voucher.voucher_id in spent:
+        raise ReportRejected(
+            Reason.JOIN_TOKEN, "a token used once", "one that enrolled a host before"
+        )
+    host = host_id(asked.ed25519_pk)
+    if host in staying:
+        raise ReportRejected(
+            Reason.JOIN_HARDWARE,
+            "a host not enrolled yet; remove its request, and it stays as it is",
+            host.hex(),
+        )
+    taken = [part for part in asked.hardware_ids if part in owners]
+    if taken:
+        other = owners[taken[0]].host_id.hex()
+        raise ReportRejected(
+            Reason.JOIN_HARDWARE,
+            "hardware that is with no other host; one that was installed anew leaves by "
+            f"--remove {other}",
+            f"{len(taken)} of {len(asked.hardware_ids)} ids that host {other} has, first "
+            f"{taken[0].hex()}",
+        )
+
+
+def _clashes(requests: Mapping[str, JoinRequest]) -> dict[str, ReportRejected]:
+    """Refuse what more than one request claims."""
+    claimed: defaultdict[_Claim, list[str]] = defaultdict(list)
+    for source, asked in requests.items():
+        for claim in _claims(asked):
+            claimed[claim].append(source)
+    refused: dict[str, ReportRejected] = {}
+    for (kind, _), sources in claimed.items():
+        if len(sources) > 1:
+            reason, expected = _CLASHES[kind]
+            for source in sources:
+                other = next(name for name in sources if name != source)
+                refused.setdefault(
+                    source, ReportRejected(reason, expected, f"one that {other} has too")
+                )
+    return refused
+
+
+def _claims(asked: JoinRequest) -> list[_Claim]:
+    parts = [(PART, bytes(part)) for part in asked.hardware_ids]
+    return [(TOKEN, asked.voucher.voucher_id), (HOST, bytes(host_id(asked.ed25519_pk))), *parts]

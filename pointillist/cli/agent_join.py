@@ -1,0 +1,110 @@
+"""`pointillist agent join`: ask for a place on the roster, and see whether this host has one."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from .agent_run import LOG_HINT
+from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say
+
+if TYPE_CHECKING:
+    from edge_agent.protocol.roster_book import RosterView
+    from wire.roster import EntryAnswer
+
+_CONFIG: Final = Path("/etc/pointillist/agent.toml")
+
+EPILOG: Final = "Example: pointillist agent join --config agent.toml --token-file token"
+
+_NOT_ANSWERED = """Not answered yet. The request waits on the log; enrolment takes people:
+  1. the Leader's operator: pointillist leader roster build ... --log FOLDER
+  2. the Helper's operator: pointillist helper countersign, for roster and *.entry
+  3. the Leader's operator puts both into signed_dir; the Leader publishes them
+Asking again with the same token is harmless, and prints the answer once it is
+there. Ask again where nobody fetched the request within a day: it is sealed to
+a key that is destroyed then."""
+
+
+def join(
+    token_file: Annotated[Path, typer.Option(help="The one-use token from the operator.")],
+    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
+        "/etc/pointillist/agent.toml"
+    ),
+    wait_s: Annotated[float, typer.Option(help="How long to wait for the answer.", min=0.0)] = 10.0,
+    json: JsonFlag = False,
+) -> None:
+    """Ask to be enrolled; enrolment takes effect at the next week start.
+
+    The request carries the host's public key, its GPU models, and hashes of its machine id and of
+    each GPU's UUID. It is sealed to the Leader that the token names; the token itself stays here.
+    `enrolled` says whether the newest roster on the log, signed by both parties, has this host.
+    """
+    from edge_agent.joining import (
+        NoSealingKey,
+        find_standing,
+        gpu_counts,
+        hardware_names,
+        join_request,
+        send_join,
+    )
+    from edge_agent.live import load_host, this_machine
+    from transport.join_token import TokenUnusable, read_token
+    from transport.keyfiles import machine_id
+    from transport.opening import Side, open_transport
+    from transport.port import TransportUnavailable
+    from wire.catalogue import Catalogue
+
+    from .agent import become_agent, load_file
+
+    loaded = load_file(config)
+    need_file(
+        token_file, "a one-use token from this host's operator", "`pointillist operator vouch`"
+    )
+    with reported(ExitCode.USAGE, TokenUnusable):
+        token = read_token(token_file)
+    pins = loaded.trust.pins
+    if token.voucher.leader_pk not in pins.leaders:
+        raise refused(f"{token_file}: expected a token for a Leader of trust.leaders, got another")
+    become_agent(loaded)
+    host = load_host(loaded, this_machine(loaded))
+    with reported(ExitCode.USAGE, ValueError):
+        hardware = hardware_names(machine_id(), loaded.host.gpu_uuids)
+    request = join_request(host, hardware, token, gpu_counts(Catalogue.load(), loaded.host.gpus))
+    with (
+        reported(ExitCode.UNAVAILABLE, NoSealingKey, hint="start the Leader first"),
+        reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT),
+        ExitStack() as stack,
+    ):
+        log = stack.enter_context(open_transport(loaded.transport.settings, Side.AGENT))
+        send_join(log, request, pins, int(time.time()))
+        standing = find_standing(log, request, pins, wait_s)
+    answer, roster = standing.answer, standing.roster
+    body: dict[str, Any] = {
+        "host": host.host_id.hex(),
+        "request": request.hash().hex(),
+        "answered": answer is not None,
+        "enrolled": bool(standing.series),
+    }
+    if roster is not None:
+        body["newest_roster"] = roster.version
+        if standing.series:
+            body |= {"effective_from": roster.effective_from, "series": standing.series}
+    emit(body, json)
+    if answer is None and not json:
+        say(_NOT_ANSWERED)
+    elif answer is not None and not standing.series and not json:
+        say(_not_on_a_roster(answer, roster))
+
+
+def _not_on_a_roster(answer: EntryAnswer, roster: RosterView | None) -> str:
+    promised = f"Answered for roster {answer.roster_version}, and not enrolled yet: "
+    if roster is None or roster.version < answer.roster_version:
+        return promised + "that roster, under both signatures, is not on the log so far."
+    return promised + (
+        f"roster {roster.version} is on the log and leaves this host out. Ask the Leader's "
+        "operator; a host comes back with a new token."
+    )

@@ -1,0 +1,287 @@
+"""`pointillist helper countersign`: check what the Leader signed, and sign it beside the Leader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from transport.printable import printable
+
+from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
+from .party import load_helper, load_identity, public_key
+
+if TYPE_CHECKING:
+    from aggregator.directory import PinnedParties
+    from aggregator.party_config import HelperConfig
+    from aggregator.roster_review import RosterEvidence
+    from privacy.signing import SigningKey
+
+EPILOG: Final = """Examples:
+
+pointillist helper countersign next.roster --config helper.toml --previous fleet.roster
+
+pointillist helper countersign joins/ --config helper.toml   each *.entry that lacks it"""
+
+_MAX_VOUCHERS_BYTES: Final = 1 << 28
+_SIGNED: Final = "a signed task, roster or entry"
+_FOLDERS_HOLD: Final = ("*.task", "*.entry")
+"""What a folder stands for; a roster is asked for by its name, as a person compares its counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Signer:
+    """Who signs, and what a roster is held against.
+
+    evidence    for each roster that was named
+    """
+
+    key: SigningKey
+    parties: PinnedParties
+    evidence: Mapping[Path, RosterEvidence]
+
+    def sign(self, file: Path) -> tuple[bytes, dict[str, Any]]:
+        """Check a file and put the Helper's signature beside the Leader's.
+
+        Raises      ReportRejected, ParameterError
+        """
+        from aggregator.roster_review import NO_EVIDENCE
+        from aggregator.task_files import check_and_countersign
+
+        return check_and_countersign(
+            file.read_bytes(),
+            self.parties.leader_pk,
+            self.key,
+            evidence=self.evidence.get(file, NO_EVIDENCE),
+            tell=_say_counts,
+        )
+
+
+def countersign(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="What the Leader signed: .task, .roster, .entry; of a folder each task and entry "
+            "that lacks the Helper's signature."
+        ),
+    ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", help="helper.toml: pinned operators, for a roster a must; both keys."
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="The Helper's identity.key; else key_dir's.")
+    ] = None,
+    leader: Annotated[
+        str | None, typer.Option("--leader", help="The Leader's identity key, hex; else leader_pk.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to, of one file; the same without it.")
+    ] = None,
+    previous: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--previous",
+            help="A roster before this one that is not in signed_dir; repeat it.",
+        ),
+    ] = None,
+    first: Annotated[
+        bool, typer.Option("--first", help="It is the fleet's first roster: none was before it.")
+    ] = False,
+    task: Annotated[
+        list[Path] | None,
+        typer.Option("--task", help="A task that it serves and that is not in signed_dir yet."),
+    ] = None,
+    vouchers: Annotated[
+        Path | None,
+        typer.Option(help="Of the roster's new hosts; the file beside it without this."),
+    ] = None,
+    accept_change: Annotated[
+        str | None,
+        typer.Option(help="How much a week may change, where it is above 10 %: 90%, or 40 hosts."),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Check what the Leader signed and put the Helper's signature beside it.
+
+    A task is recomputed: noise below what its own numbers ask for is refused. A roster is compared
+    with those in signed_dir: it starts with a week to come, gives no machine weight that was not
+    free, has a voucher of a pinned operator for every new host, and changes at most a tenth of its
+    hosts in a week unless you say how many. The counts of hosts added, removed and changed come
+    first: compare them with what you know.
+
+    Of several files each that passes is signed; the others are named, and the exit code is 3.
+    """
+    from aggregator.directory import PinnedParties
+    from privacy.errors import ParameterError
+    from wire.rejection import ReportRejected
+
+    settings = None if config is None else load_helper(config)
+    for path in (*files, *(previous or []), *(task or [])):
+        if not path.is_dir():
+            need_file(path, _SIGNED, "the Leader's operator makes and signs it")
+    signing = load_identity(_identity_file(key, settings))
+    parties = PinnedParties(_leader_pk(leader, settings), signing.public_bytes)
+    with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
+        asked = _asked(files)
+        rosters = [path for path in asked if _is_roster(path)]
+        if len(rosters) > 1:
+            names = ", ".join(str(path) for path in rosters)
+            raise usage_error(f"expected one roster at a time, got {names}")
+        evidence = {}
+        for path in rosters:
+            told = _evidence(path, _need(settings, path), vouchers, accept_change)
+            known = _known(path, _need(settings, path), parties, previous or (), task or ())
+            evidence[path] = replace(told, earlier=known[0], tasks=known[1], first=first)
+        signer = _Signer(signing, parties, evidence)
+        if len(files) == 1 and not files[0].is_dir():
+            signed, summary = signer.sign(files[0])
+            _write({out or files[0]: signed})
+            emit({"file": str(out or files[0])} | summary, json)
+            return
+    if out is not None:
+        raise usage_error("--out: expected one file to sign, got several")
+    _sign_each(signer, asked, json)
+
+
+def _asked(files: Sequence[Path]) -> list[Path]:
+    """Files as named, and what lacks the Helper's signature of each folder."""
+    found: list[Path] = []
+    for named in files:
+        inside = (path for pattern in _FOLDERS_HOLD for path in sorted(named.glob(pattern)))
+        found += [path for path in inside if _lacks(path)] if named.is_dir() else [named]
+    return found
+
+
+def _lacks(file: Path) -> bool:
+    from aggregator.task_files import label_of
+    from wire.envelope import Signed
+    from wire.ids import NO_SIGNATURE
+    from wire.rejection import ReportRejected
+
+    content = file.read_bytes()
+    try:
+        return Signed.decode(content, label_of(content)).sig_helper == NO_SIGNATURE
+    except ReportRejected:
+        return True  # to be refused by name
+
+
+def _is_roster(file: Path) -> bool:
+    from wire import labels
+
+    with file.open("rb") as opened:
+        return opened.read(labels.LABEL_BYTES) == labels.ROSTER
+
+
+def _sign_each(signer: _Signer, asked: Iterable[Path], json: bool) -> None:
+    from privacy.errors import ParameterError
+    from wire.rejection import ReportRejected
+
+    kinds = dict.fromkeys(("task", "roster", "entry"), 0)
+    signed, refused = {}, []
+    for path in asked:
+        try:
+            signed[path], summary = signer.sign(path)
+            kinds[summary["kind"]] += 1
+        except (ReportRejected, ParameterError) as refusal:
+            refused.append({"file": str(path), "why": str(refusal)})
+            say(f"not signed: {path}: {printable(str(refusal))}")
+    _write(signed)
+    emit({"signed": kinds, "refused": refused if json else len(refused)}, json)
+    if refused:
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def _write(signed: Mapping[Path, bytes]) -> None:
+    from aggregator.state_file import StorageUnavailable, write_all_durably
+
+    with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+        write_all_durably(signed)
+
+
+def _known(
+    file: Path,
+    settings: HelperConfig,
+    parties: PinnedParties,
+    previous: Sequence[Path],
+    tasks: Sequence[Path],
+) -> tuple[list[bytes], list[bytes]]:
+    """Rosters before this one, and tasks in use: of signed_dir, and as named."""
+    from aggregator.roster_review import signed_before, signed_tasks
+
+    before = signed_before(settings.signed_dir, file.read_bytes(), parties)
+    served = signed_tasks(settings.signed_dir, parties, time.time())
+    before += [path.read_bytes() for path in previous]
+    return before, served + [path.read_bytes() for path in tasks]
+
+
+def _say_counts(counts: Mapping[str, float]) -> None:
+    """Tell first, and also of a roster that is refused, what it changes; folded between counts."""
+    from pointillist.table import terminal_columns
+
+    lines = [""]
+    for name, n in counts.items():
+        one = f"{name} {n}"
+        if lines[-1] and len(f"{lines[-1]}, {one},") > terminal_columns():
+            lines[-1] += ","
+            lines.append(one)
+        else:
+            lines[-1] += f"{', ' if lines[-1] else ''}{one}"
+    say("\n".join(lines))
+
+
+def _need(settings: HelperConfig | None, file: Path) -> HelperConfig:
+    if settings is None:
+        raise usage_error(
+            f"{file}: a roster is held against the operators that helper.toml pins",
+            "name it: --config helper.toml",
+        )
+    return settings
+
+
+def _evidence(
+    file: Path, settings: HelperConfig, vouchers: Path | None, accept_change: str | None
+) -> RosterEvidence:
+    """Read who vouches for a roster's hosts, and what its reader was told of it."""
+    from aggregator.roster_change import accepted_hosts
+    from aggregator.roster_review import RosterEvidence
+
+    if accept_change is not None:
+        with reported(ExitCode.USAGE, ValueError):
+            accepted_hosts(accept_change, 0)
+    beside = vouchers or file.with_suffix(".vouchers")
+    if vouchers is not None:
+        need_file(vouchers, "vouchers of new hosts", "`leader roster build` writes them")
+    return RosterEvidence(
+        vouchers=_bounded(beside) if beside.exists() else b"",
+        operators=settings.operators,
+        accepted_change=accept_change,
+    )
+
+
+def _bounded(path: Path) -> bytes:
+    if path.stat().st_size > _MAX_VOUCHERS_BYTES:
+        raise usage_error(f"{path}: expected at most {_MAX_VOUCHERS_BYTES:,} bytes of vouchers")
+    return path.read_bytes()
+
+
+def _leader_pk(leader: str | None, settings: HelperConfig | None) -> bytes:
+    if leader is not None:
+        return public_key(leader)
+    if settings is None:
+        raise usage_error("whose signature to expect", "--leader HEX, or --config helper.toml")
+    return settings.leader_pk
+
+
+def _identity_file(key: Path | None, settings: HelperConfig | None) -> Path:
+    if key is not None:
+        return key
+    if settings is None:
+        raise usage_error("which key to sign with", "--key identity.key, or --config helper.toml")
+    return settings.key_dir / "identity.key"
