@@ -6,15 +6,24 @@ parked) -> dedupe look-up -> open the box -> dedupe insert.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from privacy.masks import BoxError, open_box
+from privacy.masks import BoxError, open_box_into
 from transport.port import Record
 from wire.bounds import Scheme
-from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
+from wire.envelope import OVERHEAD_BYTES, Kind, core_place
 from wire.rejection import Reason, ReportRejected
-from wire.report import Report, report_length
+from wire.report import (
+    EPOCH_AT,
+    GCM_TAG_BYTES,
+    M_AT,
+    REPORT_ID_AT,
+    TAG_AT,
+    TASK_AT,
+    Report,
+    report_length,
+)
 
 from .directory import Directory, KnownTask, VerifiedRoster
 from .events import Stopwatch, no_stopwatch
@@ -38,17 +47,26 @@ class Parked:
     received_s: float
     key: BatchKey
     epoch_id: bytes
+    operator: str
 
 
-@dataclass(frozen=True, slots=True)
-class Admissible:
-    """A report that passed every check before the dedupe look-up."""
+@dataclass(slots=True)
+class Heading:
+    """What reports of one window have in common, and passed every check of it at one moment.
 
-    report: Report
+    window      the window they enter
+    late_s      when they were received, if that was after the window's lateness; else None
+    admitted    72 B of a batch entry for each that was admitted since
+    offsets     where these lie in their partition
+    """
+
     known: KnownTask
     roster: VerifiedRoster
-    epoch: KnownEpoch
     key: BatchKey
+    window: OpenWindow
+    late_s: float | None
+    admitted: bytearray = field(default_factory=bytearray)
+    offsets: list[int] = field(default_factory=list)
 
 
 class EpochLookup(Protocol):
@@ -78,12 +96,12 @@ class Admission:
         self._max_len = max(lengths, default=0) + OVERHEAD_BYTES
         self._rosters.clear()
 
-    def decode(self, value: bytes) -> Report:
-        """Length, then envelope, then layout and version."""
-        kind, core = unwrap(value, self._max_len)
+    def core_place(self, value: bytes) -> int:
+        """Length, then envelope; gives where the report's bytes begin."""
+        kind, at = core_place(value, self._max_len)
         if kind is not Kind.REPORT:
             raise ReportRejected(Reason.ENVELOPE, "a report", kind.name)
-        return Report.decode(core)
+        return at
 
     def task_of(self, report: Report) -> KnownTask:
         """The task, which the report's length must fit."""
@@ -105,13 +123,7 @@ class Admission:
             if len(self._rosters) > 10_000:  # windows are chosen by hosts: keep the cache small
                 self._rosters.clear()
             self._rosters[window] = self._directory.roster_at(window)
-        roster = self._rosters[window]
-        if roster is None or report.host_id not in roster.entries:
-            raise ReportRejected(Reason.HOST_UNKNOWN, "a rostered host", report.host_id.hex())
-        cohort = roster.cohort(report.host_id, known.task.series)
-        if cohort != report.header.cohort:
-            raise ReportRejected(Reason.COHORT, f"cohort {cohort}", report.header.cohort)
-        return roster
+        return check_host(report.host_id, report.header.cohort, self._rosters[window], known)
 
     def check_window(self, report: Report, known: KnownTask, received_s: float) -> None:
         """A window of the task, the task's d, over by the Leader's own receipt clock and retained.
@@ -133,49 +145,76 @@ class Admission:
         if received_s > end + task.retention_s:
             raise ReportRejected(Reason.WINDOW_LATE, f"receipt after {end} in time", received_s)
 
-    def epoch_of(self, report: Report, known: KnownTask) -> KnownEpoch | None:
-        """The report's verified epoch; None when it has not come."""
-        epoch = self._book.find(report.host_id, report.epoch_id)
+    def epoch_of(self, host_id: bytes, epoch_id: bytes, heading: Heading) -> KnownEpoch | None:
+        """A report's verified epoch; None when it has not come."""
+        epoch = self._book.find(host_id, epoch_id)
         if epoch is None or (epoch.key is None and not epoch.dead):
             return None
         if epoch.dead:
             raise ReportRejected(Reason.EPOCH_TWIN, "an epoch without a twin", "a dead one")
-        if not epoch.covers(known.window_end(report.header.window), known.task.lateness_s):
+        known = heading.known
+        if not epoch.covers(known.window_end(heading.key.window), known.task.lateness_s):
             raise ReportRejected(Reason.EPOCH_INTERVAL, "an epoch of the window", "another")
         return epoch
 
-    def insert(self, passed: Admissible, window: OpenWindow, partition: int) -> None:
-        """Dedupe look-up, open the box, dedupe insert.
+    def open(
+        self, head: bytes, box: memoryview, heading: Heading, epoch: KnownEpoch, partition: int
+    ) -> memoryview:
+        """Dedupe look-up, then the box: whoever could seal it is the host.
 
+        head        the report's bytes before its box
+        Returns     the masked vector, where its window takes it from
         Raises      ReportRejected: duplicate, second_report, box, check_words
         """
-        report, known = passed.report, passed.known
-        raw = report.raw
-        record = raw[:128] + raw[-16:]
-        before = window.hosts.get(report.host_id)
+        known, window = heading.known, heading.window
+        host_id, report_id = head[:EPOCH_AT], head[REPORT_ID_AT:TAG_AT]
+        before = window.hosts.get(host_id)
         if before is not None:
-            same = before == record
+            same = before == _dedupe_record(head, box)
             raise ReportRejected(
                 Reason.DUPLICATE if same else Reason.SECOND_REPORT, "one report", "another"
             )
-        if window.expected is not None:
-            wanted = window.expected.get(report.host_id)
-            if wanted != report.header.report_id:
-                raise ReportRejected(Reason.WINDOW_LATE, "a report of the frozen batch", "another")
+        if window.expected is not None and window.expected.get(host_id) != report_id:
+            raise ReportRejected(Reason.WINDOW_LATE, "a report of the frozen batch", "another")
         self._lap("dedupe")
-        key = passed.epoch.box_key(known.task_id)
+        vector = window.row_for(partition)
         try:
-            plaintext = open_box(key, report.header.report_id, report.aad, report.box)
+            open_box_into(epoch.box_key(known.task_id), report_id, head[M_AT:], box, vector)
         except BoxError as error:
             raise ReportRejected(Reason.BOX, "a box of this epoch and header", "another") from error
-        if known.task.scheme is Scheme.LOCAL and plaintext[:16] != _ONES:
+        if known.task.scheme is Scheme.LOCAL and vector[:16] != _ONES:
             raise ReportRejected(Reason.CHECK_WORDS, "check words of 1", "others")
         self._lap("authenticate")
-        entry = b"".join(
-            (report.host_id, report.epoch_id, report.header.report_id, report.tag_h, plaintext[:8])
-        )
-        window.add(report.host_id, record, entry, partition, plaintext)
+        return vector
+
+    def insert(
+        self, head: bytes, box: memoryview, heading: Heading, vector: memoryview, partition: int
+    ) -> None:
+        """Put an opened report into its window."""
+        entry = head[:TASK_AT] + head[REPORT_ID_AT:] + vector[:8]
+        record = _dedupe_record(head, box)
+        heading.window.add(head[:EPOCH_AT], record, entry, partition, vector)
+        heading.admitted += entry
         self._lap("dedupe")
+
+
+def check_host(
+    host_id: bytes, cohort: int, roster: VerifiedRoster | None, known: KnownTask
+) -> VerifiedRoster:
+    """The roster, if it has the host in the cohort that its report names.
+
+    Raises      ReportRejected: host_unknown, cohort
+    """
+    of_host = None if roster is None else roster.cohort(host_id, known.task.series)
+    if roster is not None and of_host == cohort:
+        return roster
+    if roster is None or host_id not in roster.entries:
+        raise ReportRejected(Reason.HOST_UNKNOWN, "a rostered host", host_id.hex())
+    raise ReportRejected(Reason.COHORT, f"cohort {of_host}", cohort)
+
+
+def _dedupe_record(head: bytes, box: memoryview) -> bytes:
+    return head + box[-GCM_TAG_BYTES:]
 
 
 _ONES: Final = b"\1\0\0\0\0\0\0\0" * 2

@@ -16,7 +16,7 @@ from typing import Final
 from privacy.sealing import HpkeKeyPair, SealError
 from privacy.signing import verify
 from wire import labels
-from wire.epoch import Epoch, EpochHeader
+from wire.epoch import HEADER_BYTES, Epoch, EpochHeader, epoch_hash
 from wire.rejection import Reason, ReportRejected
 
 from .directory import Directory
@@ -84,7 +84,7 @@ class AdmittedEpochs:
         raw = self._raw_of(known.host_id + known.epoch_id) if self._raw_of else None
         if raw is not None:
             with suppress(ReportRejected):  # its sealing key is destroyed
-                known.key = self._open(Epoch.decode(raw))
+                known.key = self._open(Epoch.decode(raw), raw)
                 self._known.put(known)
 
     def remember(self, known: KnownEpoch) -> None:
@@ -105,21 +105,12 @@ class AdmittedEpochs:
         """
         epoch = Epoch.decode(raw)
         self._verify_signature(epoch, raw)
-        eh = epoch.hash()
         known = self.find(epoch.header.host_id, epoch.header.epoch_id)
         if known is not None:
-            return self._again(known, epoch, eh, raw)
+            return self._again(known, epoch, raw)
         self._check_rules(epoch.header, now_s)
-        known = KnownEpoch(
-            epoch.header.host_id,
-            epoch.header.epoch_id,
-            eh,
-            epoch.header.not_before,
-            epoch.header.not_after,
-            epoch.header.ledger_ctr,
-            dead=False,
-            key=self._open(epoch),
-        )
+        known = _known(epoch, raw, dead=False)
+        known.key = self._open(epoch, raw)
         self.remember(known)
         return AdmittedEpoch(known, epoch.header, raw, twin=False)
 
@@ -128,22 +119,17 @@ class AdmittedEpochs:
 
         Raises      ReportRejected when the bytes are damaged
         """
-        epoch = Epoch.decode(raw)
-        header = epoch.header
-        times = header.not_before, header.not_after, header.ledger_ctr
-        self.remember(KnownEpoch(header.host_id, header.epoch_id, epoch.hash(), *times, dead))
+        self.remember(_known(Epoch.decode(raw), raw, dead=dead))
 
-    def _again(
-        self, known: KnownEpoch, epoch: Epoch, eh: bytes, raw: bytes
-    ) -> AdmittedEpoch | None:
-        if eh != known.epoch_hash:
+    def _again(self, known: KnownEpoch, epoch: Epoch, raw: bytes) -> AdmittedEpoch | None:
+        if epoch_hash(raw) != known.epoch_hash:
             first = not known.dead
             self.kill(known)
             if first:
                 return AdmittedEpoch(known, epoch.header, raw, twin=True)
             raise ReportRejected(Reason.EPOCH_TWIN, "one epoch per epoch_id", "another")
         if known.key is None:  # after a restart: verified before, opened again
-            known.key = self._open(epoch)
+            known.key = self._open(epoch, raw)
             self._known.put(known)
         return None
 
@@ -165,21 +151,21 @@ class AdmittedEpochs:
 
     def _check_rules(self, header: EpochHeader, now_s: float) -> None:
         """The order in which epochs come says nothing: partitions and batches mix it."""
-        past_s = header.not_after + self._directory.longest_retention_s()
-        if past_s <= now_s or header.not_before > now_s + AHEAD_S:
+        if header.not_before > now_s + AHEAD_S or self._is_past(header, now_s):
             raise ReportRejected(
                 Reason.EPOCH_INTERVAL, f"an epoch of use about {int(now_s)}", header.not_before
             )
         marks = self._marks(header.host_id)
+        if not marks:
+            return
         mark = (header.ledger_ctr, header.not_before)
-        at = bisect_left(marks, mark)
-        self._check_order(marks, at, mark, now_s)
-        times = sorted([header.not_before, *(begun_s for _, begun_s in marks)])
-        for first_s, last_s in zip(times, times[EPOCHS_PER_HOUR:], strict=False):
-            if last_s - first_s < HOUR_S and first_s <= header.not_before <= last_s:
-                raise ReportRejected(
-                    Reason.EPOCH_RATE, f"at most {EPOCHS_PER_HOUR} begun in an hour", "more"
-                )
+        self._check_order(marks, bisect_left(marks, mark), mark, now_s)
+        _check_rate(header.not_before, [begun_s for _, begun_s in marks])
+
+    def _is_past(self, header: EpochHeader, now_s: float) -> bool:
+        """Whether no report can name the epoch any more."""
+        end_s = header.not_after
+        return end_s <= now_s and end_s + self._directory.longest_retention_s() <= now_s
 
     def _check_order(self, marks: list[Mark], at: int, mark: Mark, now_s: float) -> None:
         """Counters are used once, and rise with time: a ledger rolled back shows here.
@@ -197,7 +183,7 @@ class AdmittedEpochs:
                     Reason.EPOCH_COUNTER, f"a counter that agrees with {other}", counter
                 )
 
-    def _open(self, epoch: Epoch) -> bytes:
+    def _open(self, epoch: Epoch, raw: bytes) -> bytes:
         helper = self.seal is Seal.HELPER
         kid = epoch.header.helper_kid if helper else epoch.header.leader_kid
         pair = self._keys(kid)
@@ -205,7 +191,7 @@ class AdmittedEpochs:
             raise ReportRejected(Reason.EPOCH_KEY_ID, "a key of this party", kid.hex())
         sealed = epoch.seal_h if helper else epoch.seal_l
         try:
-            return pair.open(sealed, self.seal.value + epoch.header.encode())
+            return pair.open(sealed, self.seal.value + raw[:HEADER_BYTES])
         except SealError as error:
             raise ReportRejected(Reason.EPOCH_SEAL, "a seal of this epoch", "another") from error
 
@@ -218,3 +204,22 @@ class AdmittedEpochs:
     def prune(self, now_s: float, retention_s: int) -> int:
         """Forget epochs that no report can name any more; returns how many."""
         return self._known.forget(now_s - retention_s, now_s)
+
+
+def _check_rate(begun_s: int, others_s: list[int]) -> None:
+    """Refuse an epoch with which more than EPOCHS_PER_HOUR would begin within some hour."""
+    near = [other for other in others_s if abs(other - begun_s) < HOUR_S]
+    if len(near) < EPOCHS_PER_HOUR:
+        return
+    times = sorted([begun_s, *near])
+    for first_s, last_s in zip(times, times[EPOCHS_PER_HOUR:], strict=False):
+        if last_s - first_s < HOUR_S and first_s <= begun_s <= last_s:
+            raise ReportRejected(
+                Reason.EPOCH_RATE, f"at most {EPOCHS_PER_HOUR} begun in an hour", "more"
+            )
+
+
+def _known(epoch: Epoch, raw: bytes, *, dead: bool) -> KnownEpoch:
+    header = epoch.header
+    times = header.not_before, header.not_after, header.ledger_ctr
+    return KnownEpoch(header.host_id, header.epoch_id, epoch_hash(raw), *times, dead)

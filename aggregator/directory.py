@@ -80,6 +80,7 @@ class VerifiedRoster:
         self._members: dict[str, dict[bytes, int]] = {}
         self._sizes: dict[str, Counter[int]] = {}
         self._census: dict[tuple[str, int], tuple[int, int]] = {}
+        self._operators: Counter[str] | None = None
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -103,6 +104,12 @@ class VerifiedRoster:
         if found is None:
             found = self._sizes[series] = Counter(self._members_of(series).values())
         return found
+
+    def operator_hosts(self, operator: str) -> int:
+        """How many hosts of an operator are on the roster."""
+        if self._operators is None:
+            self._operators = Counter(entry.operator for entry in self.entries.values())
+        return self._operators[operator]
 
     def check_fits(self, task: Task, cohort: int) -> None:
         """Refuse a task whose bounds this roster has outgrown.

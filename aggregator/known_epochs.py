@@ -6,7 +6,6 @@ hours that are over and are asked for by late reports only.
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
@@ -19,8 +18,9 @@ Mark = tuple[int, int]
 _ROW: Final = Struct("<16s32s32sQQHB")
 """epoch_id, epoch_hash, key, ledger_ctr, not_before, length in seconds, flags."""
 
-_MARK: Final = Struct("<QQ")
-_MARK_AT: Final = 80
+_MARK: Final = Struct("<80xQQ3x")
+"""Of a row, its mark."""
+
 _END: Final = Struct("<QH")
 _END_AT: Final = 88
 _DEAD: Final = 1
@@ -109,10 +109,7 @@ class KnownEpochs:
 
     def marks(self, host_id: bytes) -> list[Mark]:
         """The marks of a host's epochs, the smallest counter first."""
-        rows, found = self._rows.get(host_id, b""), list[Mark]()
-        for at in range(0, len(rows), _ROW.size):
-            insort(found, _MARK.unpack_from(rows, at + _MARK_AT))
-        return found
+        return sorted(_MARK.iter_unpack(self._rows.get(host_id, b"")))
 
     def forget(self, ended_s: float, now_s: float) -> int:
         """Forget the epochs that ended by `ended_s`; gives how many.

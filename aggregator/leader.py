@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import assert_never
+from typing import Final, assert_never
 
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.port import Record, TopicPartition
-from wire.batch import Batch
+from wire.batch import ENTRY, Batch
 from wire.bounds import Scheme
 from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
 from wire.epoch import EPOCH_BYTES
 from wire.ids import TaskId
 from wire.rejection import Reason, ReportRejected
 
-from .admission import Admissible
+from .admission import Heading
 from .admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
 from .directory import Directory, KnownTask
 from .events import (
@@ -55,9 +55,12 @@ from .leader_chains import Chains
 from .leader_windows import FrozenWindow
 from .log_watch import LogWatch
 from .possible_sums import SumRules
+from .quotas import Quotas
 from .schedule import CloseRule, Schedule
+from .window_room import WindowRoom
 from .window_sums import OpenWindow
 
+HOST_BYTES: Final = 16
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
 
 _PRUNE_EVERY_S = 60.0
@@ -78,6 +81,7 @@ class Leader:
         resumed: bool = False,
         raw_epoch: Callable[[bytes], bytes | None] | None = None,
         sum_rules: SumRules | None = None,
+        quotas: Quotas | None = None,
         stopwatch: Stopwatch = no_stopwatch,
     ) -> None:
         """Start empty; `resume_*` bring back what the durable state holds, before any event.
@@ -96,7 +100,9 @@ class Leader:
         self._committed: dict[TopicPartition, int] = {}
         self._pruned_s = 0.0
         self.rejected: Counter[str] = Counter()
-        self.intake = Intake(directory, self._book, self, self.rejected, stopwatch)
+        quotas = quotas or Quotas()
+        self._room = WindowRoom(quotas.window_bytes)
+        self.intake = Intake(directory, self._book, self, self.rejected, stopwatch, quotas)
         self.admitted = 0
         rules = sum_rules or SumRules()
         self.chains = Chains(directory, signing_key, rules, self.rejected, stopwatch)
@@ -181,8 +187,7 @@ class Leader:
     def _on_reports(self, event: ReportsArrived) -> list[LeaderEffect]:
         self._lap("other")
         self._hear(event.records, event.now_s)
-        for record in event.records:
-            self.intake.take(record, event.now_s)
+        self.intake.take(event.records, event.now_s)
         return []
 
     # The windows that reports enter: `intake.ReportWindows`
@@ -204,10 +209,26 @@ class Leader:
             window = self._open[key] = OpenWindow(known.d, local)
         return window
 
-    def note_admitted(self, passed: Admissible, record: Record, late_s: float | None) -> None:
-        """Count a report; one that comes late may be the sign of an outage."""
-        del record
-        self.count_admitted(passed.report.host_id, len(passed.roster), late_s)
+    def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
+        """Set room aside for all hosts of a window's cohort."""
+        del partition
+        key, known = heading.key, heading.known
+        hosts = heading.roster.hosts(known.task.series)[key.cohort]
+        held = self._unsettled_windows()
+        self._room.begin(heading.window, known, key.window, hosts, received_s, held)
+
+    def _unsettled_windows(self) -> list[OpenWindow]:
+        return [*self._open.values(), *(frozen.window for frozen in self.chains.frozen.values())]
+
+    def note_admitted(self, heading: Heading, partition: int) -> None:
+        """Count reports; those that come late may be the sign of an outage."""
+        del partition
+        if heading.late_s is None:
+            self.admitted += len(heading.admitted) // ENTRY.itemsize
+            return
+        for at in range(0, len(heading.admitted), ENTRY.itemsize):
+            host_id = bytes(heading.admitted[at : at + HOST_BYTES])
+            self.count_admitted(host_id, len(heading.roster), heading.late_s)
 
     def count_admitted(self, host_id: bytes, fleet: int, late_s: float | None) -> None:
         """Count a report of a host; `fleet` and `late_s` as `LogWatch.came_late` takes them."""
@@ -226,6 +247,7 @@ class Leader:
                 admitted = self._admit_epoch(record.value, event.now_s)
             except ReportRejected as refusal:
                 self.rejected[refusal.reason.value] += 1
+                self.intake.letters.note(record, refusal.reason, event.now_s)
                 continue
             if admitted is not None:
                 kept.append(_kept(admitted))
@@ -281,7 +303,9 @@ class Leader:
                 raise ReportRejected(Reason.N_MIN, f"{known.task.n_min} rostered hosts", window.n)
             roster.check_fits(known.task, key.cohort)
         except ReportRejected as refusal:
-            return self.chains.suppress(key, window.n, refusal.reason, now_s)
+            overloaded = refusal.reason is Reason.N_MIN and window.lost_to_overload
+            reason = Reason.OVERLOAD if overloaded else refusal.reason
+            return self.chains.suppress(key, window.n, reason, now_s)
         entries = window.batch_entries()
         batch = Batch(TaskId(key.task_id), key.cohort, key.window, roster.version, entries)
         message = batch.unsigned()
@@ -314,11 +338,7 @@ class Leader:
     def _offsets(self) -> list[LeaderEffect]:
         """Commit as far as no unsettled window needs the log again."""
         offsets = dict(self._next_offset)
-        windows: Iterable[OpenWindow] = (
-            *self._open.values(),
-            *(frozen.window for frozen in self.chains.frozen.values()),
-        )
-        for window in windows:
+        for window in self._unsettled_windows():
             for place, first in window.first_seen.items():
                 offsets[place] = min(offsets.get(place, first), first)
         moved = {tp: at for tp, at in offsets.items() if at > self._committed.get(tp, -1)}

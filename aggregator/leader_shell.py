@@ -44,7 +44,7 @@ from .leader_state import LeaderState
 from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
 from .party_config import LeaderConfig
-from .party_health import Health, Presence, Trouble, Troubles, disk_free, told
+from .party_health import Health, HealthMetric, Presence, Trouble, Troubles, disk_free, told
 from .possible_sums import SumRules
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, Settled, no_checkpoint, restore_leader
@@ -52,8 +52,11 @@ from .state_file import StorageUnavailable
 from .task_files import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
 
 GROUP: Final = "leader"
-POLL_RECORDS: Final = 2000
+POLL_RECORDS: Final = 500
+"""2 MB at d = 1,000, which stays in a core's cache; the Helper's answer waits for so many."""
 POLL_S: Final = 0.1
+POLL_CALLED_S: Final = 0.01
+"""While the Helper is called: the next window of the chain waits for its answer."""
 ANNOUNCE_EVERY_S: Final = 300.0
 ASK_HELPER_EVERY_S: Final = 10.0
 RETRY_S: Final = 1.0
@@ -107,6 +110,7 @@ class LeaderShell:
             resumed=self._state.resumed,
             raw_epoch=self._state.raw_epoch,
             sum_rules=SumRules(Catalogue.load(config.catalogue)),
+            quotas=config.quotas,
         )
         self._runner = LeaderRunner(
             self._leader,
@@ -118,22 +122,23 @@ class LeaderShell:
             tell=self._note_settled,
         )
         self._inbox: deque[LeaderEvent] = deque()
-        self._answers: queue.SimpleQueue[LeaderEvent] = queue.SimpleQueue()
+        self._answers = queue.SimpleQueue[LeaderEvent]()
         self._calls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
         self._notifier = notifier or Notifier()
         self._troubles = Troubles(self._log)
         self._last = LastWindows()
-        self.health = Health("leader", MEASURES)
+        self.health = Health("leader", self.measures)
         self._presence = Presence(config.status_file)
         self._started_s = clock()
         self._helper_seen_s = 0.0
         self._due: dict[str, float] = {}
-        self._announced_by_helper: queue.SimpleQueue[tuple[bytes, ...] | None]
-        self._announced_by_helper = queue.SimpleQueue()
+        self._announced_by_helper = queue.SimpleQueue[tuple[bytes, ...] | None]()
         self._signed: deque[tuple[Path, bytes]] = deque()
         self._restored = False
-        self._publisher = LogPublisher(transport, parties)
+        letters = config.quotas.dead_letters is not None
+        self._publisher = LogPublisher(transport, parties, letters=letters)
         self._consumer: Consumer | None = None
+        self._called = 0
         self._lag: int | None = None
         self._offsets: dict[TopicPartition, int] = {}
 
@@ -142,6 +147,7 @@ class LeaderShell:
     topics: Sequence[str] = (EPOCHS, REPORTS)
     """What its own process reads."""
     poll_s: float = POLL_S
+    measures: Sequence[HealthMetric] = MEASURES
 
     def _make_leader(self, *arguments: Any, **named: Any) -> Leader:
         return Leader(*arguments, **named)
@@ -221,7 +227,8 @@ class LeaderShell:
             if self._consumer is None:
                 self._publisher.open()
                 self._consumer = self._transport.consumer(GROUP, self.topics)
-            self._take_in(self._consumer.poll(POLL_RECORDS, self.poll_s))
+            wait_s = POLL_CALLED_S if self._called else self.poll_s
+            self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
             self._lag = self._consumer.lag()
             if self._offsets:
                 self._consumer.commit(self._offsets)
@@ -246,6 +253,7 @@ class LeaderShell:
             self._inbox.append(ReportsArrived(reports, now_s))
 
     def _publish(self) -> None:
+        self._publisher.put_letters(self._leader.intake.letters)
         self._publisher.flush()
         self._publisher.publish_releases(self._state, self._checkpoint)
 
@@ -271,6 +279,7 @@ class LeaderShell:
     # The Helper, called from a thread of its own
 
     def _call(self, effect: CallHelper | CallCountersign) -> None:
+        self._called += 1
         if isinstance(effect, CallHelper) and effect.wanted is not None:
             # The state file belongs to the loop's thread: read there, sent from the other.
             kept = list(self._state.epoch_bytes(list(effect.wanted)))
@@ -290,6 +299,7 @@ class LeaderShell:
     def _drain(self) -> None:
         while not self._answers.empty():
             event = self._answers.get_nowait()
+            self._called -= 1
             self._note_helper(answered=not isinstance(event, HelperAway))
             self._runner.feed(event)
         while not self._announced_by_helper.empty():
@@ -382,6 +392,7 @@ class LeaderShell:
             "windows_suppressed": dict(leader.suppressed),
             "reports_admitted": leader.admitted,
             "rejected": dict(leader.rejected),
+            "dead_letters": leader.intake.letters.counts(),
             "disk_free": disk_free(
                 {"state": self._config.state_dir, "releases": self._config.releases_dir}
             ),

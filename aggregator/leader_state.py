@@ -36,8 +36,9 @@ CREATE TABLE IF NOT EXISTS windows (task_id BLOB, cohort INTEGER, window INTEGER
     PRIMARY KEY (task_id, cohort, window)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS windows_chain ON windows (series, cohort, window);
 CREATE INDEX IF NOT EXISTS windows_state ON windows (state);
-CREATE TABLE IF NOT EXISTS epochs (host_id BLOB, epoch_id BLOB, not_after INTEGER NOT NULL,
-    dead INTEGER NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept_epochs (place INTEGER PRIMARY KEY, host_id BLOB NOT NULL,
+    epoch_id BLOB NOT NULL, not_after INTEGER NOT NULL, dead INTEGER NOT NULL, raw BLOB NOT NULL,
+    UNIQUE (host_id, epoch_id));
 CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL,
     not_before INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tasks (task_id BLOB PRIMARY KEY, accepted_s REAL NOT NULL)
@@ -45,6 +46,13 @@ CREATE TABLE IF NOT EXISTS tasks (task_id BLOB PRIMARY KEY, accepted_s REAL NOT 
 CREATE TABLE IF NOT EXISTS to_publish (place INTEGER PRIMARY KEY, series TEXT NOT NULL,
     cohort INTEGER NOT NULL, entry BLOB NOT NULL)
 """
+_KEPT_BY_NAME: Final = """
+INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw)
+    SELECT host_id, epoch_id, not_after, dead, raw FROM epochs;
+DROP TABLE epochs
+"""
+"""Earlier versions kept epochs in the order of their names: each went to a page of its own."""
+
 _PUBLISH: Final = (
     "INSERT INTO to_publish (series, cohort, entry) SELECT series, cohort, entry FROM windows "
     "WHERE task_id = ? AND cohort = ? AND window = ? AND state = 'released'"
@@ -91,13 +99,21 @@ class LeaderState:
             os.close(self._lock)
             raise StateUnusable(f"{path}: expected no other Leader, got a live one") from error
         self._connection = open_state(path, _SCHEMA)
+        self._take_over_epochs()
+
+    def _take_over_epochs(self) -> None:
+        found = self._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'epochs'")
+        if found.fetchone():
+            with transaction(self._connection) as connection:
+                for statement in _KEPT_BY_NAME.split(";"):
+                    connection.execute(statement)
 
     def keep_epochs(self, effect: KeepEpochs) -> None:
         """Store verified epochs and the hosts' largest ledger counters; a twin marks one dead."""
         with transaction(self._connection) as connection:
             connection.executemany(
-                "INSERT INTO epochs VALUES (?,?,?,?,?) ON CONFLICT DO UPDATE SET "
-                "dead = max(dead, excluded.dead)",
+                "INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw) "
+                "VALUES (?,?,?,?,?) ON CONFLICT DO UPDATE SET dead = max(dead, excluded.dead)",
                 [(e.host_id, e.epoch_id, e.not_after, int(e.dead), e.raw) for e in effect.epochs],
             )
             connection.executemany(
@@ -114,13 +130,13 @@ class LeaderState:
     def raw_epoch(self, name: bytes) -> bytes | None:
         """The raw epoch of host_id 16 B || epoch_id 16 B, if it is kept."""
         row = self._connection.execute(
-            "SELECT raw FROM epochs WHERE host_id = ? AND epoch_id = ?", (name[:16], name[16:])
+            "SELECT raw FROM kept_epochs WHERE host_id = ? AND epoch_id = ?", (name[:16], name[16:])
         ).fetchone()
         return None if row is None else bytes(row[0])
 
     def epochs(self) -> Iterator[tuple[bytes, bool]]:
         """Every kept epoch: (raw, dead)."""
-        for raw, dead in self._connection.execute("SELECT raw, dead FROM epochs"):
+        for raw, dead in self._connection.execute("SELECT raw, dead FROM kept_epochs"):
             yield raw, bool(dead)
 
     def counters(self) -> dict[bytes, tuple[int, int]]:
@@ -142,7 +158,7 @@ class LeaderState:
     def resumed(self) -> bool:
         """Whether a Leader has worked on this state before."""
         (known,) = self._connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM windows) OR EXISTS (SELECT 1 FROM epochs)"
+            "SELECT EXISTS (SELECT 1 FROM windows) OR EXISTS (SELECT 1 FROM kept_epochs)"
         ).fetchone()
         return bool(known)
 
@@ -292,7 +308,7 @@ class LeaderState:
                 (FROZEN, now_s - BODY_RETENTION_S),
             )
             connection.execute(
-                "DELETE FROM epochs WHERE not_after <= ?", (int(now_s) - epoch_retention_s,)
+                "DELETE FROM kept_epochs WHERE not_after <= ?", (int(now_s) - epoch_retention_s,)
             )
 
     def counts(self) -> dict[str, int]:

@@ -31,9 +31,23 @@ MEASURES: Final = (
     ),
     HealthMetric("reports_admitted", "reports_admitted", "since the start", counter=True),
     HealthMetric("rejected", "rejected", "reports and epochs refused", "reason", counter=True),
+    HealthMetric("dead_letters", "dead_letters", "of refused messages", "outcome", counter=True),
     HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
     DISK_MEASURE,
 )
+
+WORKER_MEASURES: Final = (
+    HealthMetric("workers", "workers", "workers that the coordinator hears"),
+    HealthMetric(
+        "partitions_unread",
+        "partitions_unread",
+        "partitions of the report topic that no worker reads, or one that is silent",
+    ),
+    HealthMetric(
+        "partial_sums", "partial_sums", "partitions' sums taken since the start", counter=True
+    ),
+)
+"""What a Leader with workers says beside."""
 
 
 @dataclass(frozen=True, slots=True)

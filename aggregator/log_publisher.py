@@ -15,6 +15,7 @@ from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer
 from wire.task import Task
 from wire.topics import (
+    DEAD_LETTERS,
     ENTRIES,
     KEYS,
     RELEASES,
@@ -28,6 +29,7 @@ from wire.topics import (
     task_key,
 )
 
+from .dead_letters import DeadLetters
 from .directory import PinnedParties
 from .leader_state import LeaderState
 
@@ -37,7 +39,11 @@ PUBLISHED_AT_ONCE: Final = 500
 class LogPublisher:
     """Hands things to the log, each once a process; what an outage holds up waits here."""
 
-    def __init__(self, transport: Transport, parties: PinnedParties) -> None:
+    def __init__(
+        self, transport: Transport, parties: PinnedParties, *, letters: bool = False
+    ) -> None:
+        """Hold what is to be handed over; letters: whether refusals are written of."""
+        self._letters = letters
         self._transport, self._parties = transport, parties
         self._producer: Producer | None = None
         self._known: set[bytes] = set()
@@ -50,6 +56,8 @@ class LogPublisher:
         """
         for topic in TOPICS:
             self._transport.create_topic(topic.name, topic.partitions)
+        if self._letters:
+            self._transport.create_topic(DEAD_LETTERS, 1)
         self._producer = self._transport.producer()
 
     def close(self) -> None:
@@ -93,6 +101,11 @@ class LogPublisher:
             raise ReportRejected(Reason.ROSTER_SIGNATURE, "both parties' signatures", "others")
         host_pk = EntryAnswer.decode_body(signed.body).entry.ed25519_pk
         self._put(ENTRIES, join_key(host_pk), Kind.ENTRY_ANSWER, content)
+
+    def put_letters(self, letters: DeadLetters) -> None:
+        """Publish letters about refused messages; while others wait, they wait where they are."""
+        if not self._waiting:
+            self._waiting.extend((DEAD_LETTERS, b"", letter) for letter in letters.take())
 
     def flush(self) -> None:
         """Make everything that was put durable on the log.

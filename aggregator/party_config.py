@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from transport.config_tree import ConfigError, build, limited, read_table
-from transport.kafka_settings import KafkaSettings
 from transport.opening import TransportSettings, TransportTable
 
 from .operators import OperatorKey, OperatorKeys, operator_keys
+from .quotas import Quotas
+from .spark_settings import SparkSettings
 from .witness.postgresql_settings import PostgresqlSettings
 
 _KEY_BYTES: Final = 32
@@ -97,7 +98,7 @@ class LeaderConfig:
     incident_rates  measured rates of the agents' detector; None: those that are shipped
     agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
     keep_days       series -> days after which its windows leave the store; others stay for ever
-    workers         None: those of this machine, on a socket in state_dir
+    workers, spark  None: those of this machine, on a socket in state_dir; as `make spark` makes it
     """
 
     key_dir: Path
@@ -116,6 +117,8 @@ class LeaderConfig:
     http: HttpAddress | None = None
     keep_days: Mapping[str, int] = field(default_factory=dict)
     workers: WorkersSettings | None = None
+    spark: SparkSettings | None = None
+    quotas: Quotas = field(default_factory=Quotas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +257,8 @@ class _LeaderFile:
     helper: _AddressTable | None = None
     http: HttpAddress | None = None
     workers: _WorkersTable | None = None
+    spark: SparkSettings | None = None
+    quotas: Quotas = field(default_factory=Quotas)
 
     def __post_init__(self) -> None:
         _check_transport(self.transport)
@@ -352,6 +357,8 @@ def load_leader_config(path: Path) -> LeaderConfig:
         http=file.http,
         keep_days=store.keep_days,
         workers=None if file.workers is None else file.workers.found,
+        spark=file.spark,
+        quotas=file.quotas,
     )
 
 
@@ -380,17 +387,3 @@ def load_helper_config(path: Path) -> HelperConfig:
         witness=None if file.witness is None else file.witness.found,
         transport=None if file.transport is None else file.transport.settings,
     )
-
-
-def load_kafka_table(path: Path) -> KafkaSettings | None:
-    """Read the table [transport.kafka] of any file, None where there is none.
-
-    Raises      ConfigError, OSError
-    """
-    transport = read_table(path).get("transport")
-    kafka = transport.get("kafka") if isinstance(transport, dict) else None
-    if kafka is None:
-        return None
-    if not isinstance(kafka, dict):
-        raise ConfigError(f"{path}: transport.kafka: expected a table, got {kafka!r}")
-    return build(KafkaSettings, kafka, f"{path}: transport.kafka.")

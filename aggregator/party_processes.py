@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from transport.opening import Side, open_transport, prepare_transport
+from transport.port import RETENTION_S
 from transport.privileges import Dropped, drop_to, ensure_users
 from transport.supervision import Notifier
 from wire.catalogue import Catalogue
+from wire.topics import KEPT
 
 from .channel import prepare_socket_folder
 from .compaction import NO_ROLL_UPS, RollUps
@@ -23,6 +25,7 @@ from .leader_shell import LeaderShell
 from .party_config import HelperConfig, HttpAddress, LeaderConfig
 from .party_health import Health
 from .runners import Checkpoint, no_checkpoint
+from .spark.spark_processes import drive_alone, driving, spark_job
 from .store import Store
 from .witness.witness_config import WitnessConfig
 from .witness.witness_shell import WitnessShell
@@ -41,6 +44,7 @@ def run_leader(
     config: LeaderConfig,
     *,
     workers: int | None = None,
+    spark: bool = False,
     say: Callable[[str], None] = _silent,
     checkpoint: Checkpoint = no_checkpoint,
     roll_ups: RollUps = NO_ROLL_UPS,
@@ -48,16 +52,17 @@ def run_leader(
     """Run the Leader until SIGTERM or SIGINT.
 
     workers     processes that read the reports; None: it reads them itself
+    spark       Spark reads them
     say         gets one line about the user it runs as
     roll_ups    brought up to date before windows are removed for their age
-    Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError
+    Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError; SparkMissing
     """
     released = (config.database.parent, config.releases_dir)
     _prepare(config.user, 0o700, config.state_dir)
     _prepare(config.user, 0o755, *released)
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(_become(config.user, umask=0o022).line)  # releases are for every reader of the machine
-    nursery = None if workers is None else Nursery()
+    nursery = Nursery() if spark or workers is not None else None
     catalogue = Catalogue.load(config.catalogue)
     rates = config.incident_rates
     detector = Detector.shipped() if rates is None else Detector.load(rates)
@@ -71,29 +76,43 @@ def run_leader(
             keep_days=config.keep_days,
             roll_ups=roll_ups,
         ) as store,
-        open_transport(config.transport, Side.AGGREGATOR) as log,
+        open_transport(
+            config.transport, Side.AGGREGATOR, retention_s=RETENTION_S, keep=KEPT
+        ) as log,
     ):
         notifier = Notifier.from_environment()
-        kind = LeaderShell if workers is None else CoordinatorShell
+        kind = LeaderShell if nursery is None else CoordinatorShell
         shell = kind(config, log, store, notifier=notifier, checkpoint=checkpoint)
         on_signals(shell.stop)
-        with _served(shell.health, config.http), _workers_of(nursery, shell, config, workers):
+        readers = _readers_of(nursery, shell, config, workers, spark)
+        with _served(shell.health, config.http), readers:
             shell.run()
     if nursery is not None:
         nursery.close()
 
 
 def run_workers(
-    config: LeaderConfig, leader_pk: bytes, workers: int, *, say: Callable[[str], None] = _silent
+    config: LeaderConfig,
+    leader_pk: bytes,
+    workers: int,
+    *,
+    spark: bool = False,
+    say: Callable[[str], None] = _silent,
 ) -> None:
     """Run workers of a Leader whose coordinator is on another machine, until SIGTERM or SIGINT.
 
-    Raises      PrivilegeError, OSError
+    spark       Spark, in place of workers
+    Raises      PrivilegeError, OSError, SparkMissing
     """
+    if spark:
+        _prepare(config.user, 0o700, config.state_dir)
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(_become(config.user, umask=0o077).line)
     nursery = Nursery()
-    run_workers_alone(nursery, config, leader_pk, workers)
+    if spark:
+        drive_alone(nursery, spark_job(config, leader_pk))
+    else:
+        run_workers_alone(nursery, config, leader_pk, workers)
     nursery.close()
 
 
@@ -194,9 +213,19 @@ def mask_pool_of(
     return lambda parties, state: MaskPool(nursery, workers, MaskJob(parties, key_dir), state)
 
 
-def _workers_of(
-    nursery: Nursery | None, shell: LeaderShell, config: LeaderConfig, workers: int | None
-) -> AbstractContextManager[object]:
-    if nursery is None or workers is None or not isinstance(shell, CoordinatorShell):
-        return nullcontext()
-    return working(nursery, shell, config, workers)
+@contextmanager
+def _readers_of(
+    nursery: Nursery | None,
+    shell: LeaderShell,
+    config: LeaderConfig,
+    workers: int | None,
+    spark: bool,
+) -> Iterator[None]:
+    """Have the reports read by whoever shall, meanwhile."""
+    if nursery is None or not isinstance(shell, CoordinatorShell):
+        yield
+        return
+    job = spark_job(config, shell.leader_pk) if spark else None
+    driver = nullcontext() if job is None else driving(nursery, job)
+    with working(nursery, shell, config, workers or 0), driver:
+        yield

@@ -16,13 +16,11 @@ from typing import Final
 import duckdb
 import pandas as pd
 import pyarrow as pa
-from duckdb.func import PythonUDFType
-
-from wire.section import LEFT_OUT
 
 from .cause_files import CAUSE_MEANINGS
 from .cause_files import FOLDER as CAUSES_FOLDER
-from .discoveries import FALSE_DISCOVERY_RATE, p_values
+from .discoveries import FALSE_DISCOVERY_RATE
+from .judged_sql import judged_sql
 from .packs import list_folder
 from .release_files import MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
 from .release_sources import Meanings, ends, escaped, literal, newest, released, rows
@@ -42,34 +40,7 @@ SELECT * REPLACE (
 """
 
 
-_FAMILY: Final = "series, cohort, window_start, section"
-_CELLS: Final = f"{_FAMILY}, cell = '{LEFT_OUT}'"
-"""What hosts left out is no class beside the others."""
-
-
-def judged_sql(source: str, value: str, dependent: str, family: str = _CELLS) -> str:
-    """SQL that adds `q_value` to rows, as discoveries.q_values does.
-
-    Families of other windows cost nothing.
-
-    source      rows of cells; value: their column in errors of `standard_error`
-    dependent   whether a row's error is correlated with the others of its family
-    family      columns whose equal rows are judged together
-    """
-    return f"""
-WITH tested AS (
-    SELECT *, upper_tail({value} / standard_error) AS p_value FROM ({source})
-), ordered AS (
-    SELECT *, row_number() OVER (family ORDER BY p_value) AS place, count(*) OVER family AS size
-    FROM tested WINDOW family AS (PARTITION BY {family})
-), judged AS (
-    SELECT *, CASE WHEN {dependent} THEN sum(1 / place) OVER family ELSE 1 END * min(
-        p_value * size / place
-    ) OVER (family ORDER BY place ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS scaled
-    FROM ordered WINDOW family AS (PARTITION BY {family})
-)
-SELECT * EXCLUDE (p_value, place, size, scaled), least(scaled, 1.0) AS q_value FROM judged
-"""
+_CAUSE_FAMILY: Final = "series, cohort, window_start, section"
 
 
 _WINDOWS = """
@@ -116,11 +87,14 @@ class MoreViews:
     create      makes them, while the database may still read anything
     folders     that they read when they are asked
     alone       nothing else is asked for: the views of the releases are not made
+    database    what `open_views` opened with the same folders and `alone`, to be asked again:
+                they are made in a cursor of it; None: in a database of their own
     """
 
     create: Callable[[duckdb.DuckDBPyConnection], None]
     folders: Sequence[Path] = ()
     alone: bool = False
+    database: duckdb.DuckDBPyConnection | None = None
 
 
 class QueryRefused(ValueError):
@@ -280,13 +254,12 @@ def open_views(
     root = Path(folder).resolve()
     if not root.is_dir():
         raise FileNotFoundError(f"no folder of releases at {root}")
+    if more is not None and more.database is not None:
+        return _cursor(more.database, more)
     database = duckdb.connect(":memory:")
     try:
         # It would write into logs and notebooks.
         database.execute("SET enable_progress_bar = false")
-        database.create_function(
-            "upper_tail", _upper_tail, ["DOUBLE"], "DOUBLE", type=PythonUDFType.ARROW
-        )
         if more is None or not more.alone:
             _create_views(database, root, sql)
         if more is not None:
@@ -296,6 +269,16 @@ def open_views(
         database.close()
         raise
     return database
+
+
+def _cursor(database: duckdb.DuckDBPyConnection, more: MoreViews) -> duckdb.DuckDBPyConnection:
+    cursor = database.cursor()
+    try:
+        more.create(cursor)
+    except BaseException:
+        cursor.close()
+        raise
+    return cursor
 
 
 def _create_views(database: duckdb.DuckDBPyConnection, root: Path, sql: str | None) -> None:
@@ -330,7 +313,8 @@ def _create_releases(database: duckdb.DuckDBPyConnection, root: Path) -> None:
 
 def _create_causes(database: duckdb.DuckDBPyConnection, root: Path) -> None:
     causes = rows(list_folder(root / CAUSES_FOLDER), CAUSE_MEANINGS)
-    database.execute(f"CREATE VIEW causes AS {judged_sql(causes, 'hosts', 'corrected', _FAMILY)}")
+    judged = judged_sql(causes, "hosts", "corrected", _CAUSE_FAMILY)
+    database.execute(f"CREATE VIEW causes AS {judged}")
 
 
 def _create_suppressed(database: duckdb.DuckDBPyConnection, root: Path) -> None:
@@ -363,7 +347,3 @@ _VIEWS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection, Path], None]]] = {
 }
 """In an order in which each finds those that it is made of."""
 _MADE_OF: Final = {"releases": ("released",), "windows": ("suppressed",)}
-
-
-def _upper_tail(z: pa.ChunkedArray) -> pa.Array:
-    return pa.array(p_values(z.to_numpy()))

@@ -135,6 +135,8 @@ class CloseRule:
         end_s = known.window_end(key.window)
         if now_s < end_s:
             return False
+        if window is not None and not window.n and window.lost_to_overload:
+            return now_s >= end_s + known.task.lateness_s  # nothing more of it is taken
         hosts = 0 if window is None else window.n
         enough = hosts >= known.task.n_min
         if window is not None and enough and self._complete(known, key, window, before):

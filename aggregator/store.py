@@ -58,8 +58,10 @@ _FAILING: Final = (
     duckdb.FatalException,
     duckdb.InternalException,
     duckdb.SerializationException,
+    duckdb.TransactionException,
 )
-"""How DuckDB says that its file or disk fails, as opposed to a query of ours."""
+"""How DuckDB says that its file or disk fails, as opposed to a query of ours: a commit that a full
+disk does not take is a TransactionException."""
 
 
 class StoreConflict(ValueError):

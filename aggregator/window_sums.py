@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from transport.port import TopicPartition
 from wire.batch import ENTRY, Entries
+from wire.rejection import Reason
 
 BLOCK_BYTES: Final = 1 << 20
 """Rows of one block: 256 hosts x 1,000 words; memory grows by blocks and sums stay in the cache."""
@@ -27,23 +28,28 @@ class PartitionRows:
         self._row_bytes = d * word.itemsize
         self._rows = max(1, BLOCK_BYTES // self._row_bytes)
         self._blocks: list[bytearray] = []
+        self._view = memoryview(b"")
         self._used = self._rows
         self.n = 0
 
-    def append(self, plaintext: bytes) -> None:
-        """Copy one host's vector, d words, little-endian."""
+    def free_row(self) -> memoryview:
+        """The next host's d words, little-endian, to be written; `keep_row` makes them count."""
         if self._used == self._rows:
             self._blocks.append(bytearray(self._rows * self._row_bytes))
+            self._view = memoryview(self._blocks[-1])
             self._used = 0
         at = self._used * self._row_bytes
-        self._blocks[-1][at : at + self._row_bytes] = plaintext
+        return self._view[at : at + self._row_bytes]
+
+    def keep_row(self) -> None:
+        """Take what was written to the free row."""
         self._used += 1
         self.n += 1
 
     def sum_of(self, keep: NDArray[np.bool_]) -> NDArray[np.uint32] | NDArray[np.int64]:
         """Add the rows of the kept hosts, modulo 2^32 or 2^64.
 
-        keep        bool[n], in the order of `append`
+        keep        bool[n], in the order of `keep_row`
         Returns     word[d]
         """
         total = np.zeros(self._d, dtype=self._word)
@@ -65,6 +71,9 @@ class OpenWindow:
     first_seen  where the log must be read again from while this window is not settled
     expected    host_id -> report_id, once frozen: only what the batch names is still admitted,
                 which after a restart is all of it and otherwise nothing
+    excess      operator -> reports of its hosts beyond the first of each
+    room_bytes  set aside for the vectors that may come
+    refused     whole, for want of room: nothing of it is taken any more
     resumed     rebuilt from the log, whose refusals were counted before the restart
     sums_due    hosts are named here and their vectors lie elsewhere: sums are still to come
     """
@@ -78,6 +87,9 @@ class OpenWindow:
     first_seen: dict[TopicPartition, int] = field(default_factory=dict)
     rejections: dict[str, int] = field(default_factory=dict)
     expected: dict[bytes, bytes] | None = None
+    excess: dict[str, int] = field(default_factory=dict)
+    room_bytes: int = 0
+    refused: bool = False
     resumed: bool = False
     sums_due: bool = False
 
@@ -87,21 +99,52 @@ class OpenWindow:
         return len(self.hosts)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one host's vector."""
+        return self.d * (LOCAL_WORD if self.local else MASKED_WORD).itemsize
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the vectors that are here, or that room is set aside for."""
+        return max(self.room_bytes, sum(rows.n for rows in self.parts.values()) * self.row_bytes)
+
+    @property
+    def lost_to_overload(self) -> bool:
+        """Whether reports of it were refused for want of room, here or at a worker."""
+        return self.refused or Reason.OVERLOAD in self.rejections
+
+    @property
     def closed(self) -> bool:
         """Frozen in this process: it takes nothing more, and nothing may wait for it."""
         return self.expected is not None and not self.resumed
 
-    def add(
-        self, host: bytes, record: bytes, entry: bytes, partition: int, plaintext: bytes
-    ) -> None:
-        """Admit one host's report."""
+    def row_for(self, partition: int) -> memoryview:
+        """Where the next host's vector is written, d words; it counts once `add` has it.
+
+        A window without hosts has no rows: what is refused before the first host leaves none.
+        """
+        if not self.hosts:
+            return memoryview(bytearray(self.row_bytes))
+        return self._rows_of(partition).free_row()
+
+    def _rows_of(self, partition: int) -> PartitionRows:
         rows = self.parts.get(partition)
         if rows is None:
-            rows = self.parts[partition] = self._rows()
+            word = LOCAL_WORD if self.local else MASKED_WORD
+            rows = self.parts[partition] = PartitionRows(self.d, word)
+        return rows
+
+    def add(
+        self, host: bytes, record: bytes, entry: bytes, partition: int, vector: memoryview
+    ) -> None:
+        """Admit one host's report, whose vector `row_for` gave the place of."""
+        rows = self._rows_of(partition)
+        if not self.hosts:
+            rows.free_row()[:] = vector
         self.hosts[host] = record
         self.places[host] = (partition, rows.n)
         self.entries[host] = entry
-        rows.append(plaintext)
+        rows.keep_row()
 
     def name(self, host: bytes, entry: bytes, partition: int) -> None:
         """Admit a host whose vector a worker of its partition keeps; `put_sum` stands for it."""
@@ -118,11 +161,9 @@ class OpenWindow:
 
     def put_sum(self, partition: int, vector: bytes) -> None:
         """Take the sum of the accepted hosts of a partition, d words, little-endian."""
-        rows = self.parts[partition] = self._rows()
-        rows.append(vector)
-
-    def _rows(self) -> PartitionRows:
-        return PartitionRows(self.d, LOCAL_WORD if self.local else MASKED_WORD)
+        rows = self._rows_of(partition)
+        rows.free_row()[:] = vector
+        rows.keep_row()
 
     def reject(self, reason: str) -> None:
         """Count a report that named this window and was refused."""

@@ -83,7 +83,8 @@ class EmbeddedLog(Closing):
         """Delete the records appended before `older_than_s` (seconds since 1970).
 
         Offsets go on where they were; a group that had not read them goes on at the oldest record
-        left. Returns the number of records deleted.
+        left. Their bytes are overwritten, and gone from the write-ahead log as soon as no reader
+        stands in it. Returns the number of records deleted.
         """
         with failures(self.path), transaction(self._connection):
             names = self._connection.execute("SELECT topic_id, name FROM topics").fetchall()
@@ -97,6 +98,8 @@ class EmbeddedLog(Closing):
             )
         with failures(self.path):
             self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+            if deleted:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return deleted
 
     def close(self) -> None:

@@ -95,6 +95,8 @@ def connect(path: Path, busy_timeout_s: float, max_value_bytes: int) -> sqlite3.
         # The file may have been written by another user of the group: bound what it makes us load.
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_value_bytes + (1 << 16))
         connection.execute("PRAGMA trusted_schema=OFF")
+        # What is purged is overwritten: sealed vectors are not to be found in free pages.
+        connection.execute("PRAGMA secure_delete=ON").fetchone()
         _initialise(connection, path.parent)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=4000")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from wire.topics import EXPIRING, TOPICS
 
-from .port import MAX_VALUE_BYTES
+from .port import MAX_VALUE_BYTES, RETENTION_S
 
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RECORD_OVERHEAD_BYTES: Final = 4096
@@ -43,7 +43,8 @@ class KafkaSettings:
     token_file     of OAUTHBEARER: a bearer token (JWT), read again whenever one is needed
     prefix         topics and groups begin with it: several fleets in one cluster
     replication    copies of each topic that this program creates
-    retention_s    age at which reports and epochs go; more than the tasks' longest retention
+    retention_s    age at which reports, epochs and dead letters go; more than the tasks' longest
+                   retention
     timeout_s      how long one step may wait for a broker
     lease_s        how long a member of a group may go without polling
     idle_read_s    how long a broker may hold a read that finds nothing
@@ -60,7 +61,7 @@ class KafkaSettings:
     token_file: Path | None = None
     prefix: str = ""
     replication: int = 1
-    retention_s: int = 14 * 86_400
+    retention_s: int = RETENTION_S
     timeout_s: float = 5.0
     lease_s: float = 30.0
     idle_read_s: float = 5.0
@@ -173,10 +174,9 @@ class KafkaSettings:
         }
         if compacted:
             return common | {"cleanup.policy": "compact"}
-        ages = topic in {EPOCHS, REPORTS}
         return common | {
             "cleanup.policy": "delete",
-            "retention.ms": str(self.retention_s * 1000) if ages else "-1",
+            "retention.ms": str(self.retention_s * 1000) if topic in EXPIRING else "-1",
         }
 
     def password(self) -> str:

@@ -28,6 +28,8 @@ Offset = NewType("Offset", int)
 """The place of a record in its partition, from 0."""
 
 MAX_KEY_BYTES = 1024
+RETENTION_S = 14 * 86_400
+"""Age at which sealed reports go, unless a configuration says another: twice what a task keeps."""
 MAX_VALUE_BYTES = 8 << 20
 """Longest value: a report of d = 2^20 coordinates is 4 MiB, one under the scheme `local` 8 MiB."""
 

@@ -41,6 +41,7 @@ class SqliteFile:
     private       0600, whatever the umask
     follows_links an operator may have put the file elsewhere by a link
     checked       SQLite looks through the whole file first
+    cache_kib     pages that are kept in memory; None: SQLite's own measure, 2 MB
     """
 
     tables: str
@@ -53,6 +54,7 @@ class SqliteFile:
     private: bool = True
     follows_links: bool = False
     checked: bool = True
+    cache_kib: int | None = None
 
     def open(self, path: Path) -> sqlite3.Connection:
         """Open or make the file, for manual transactions.
@@ -78,6 +80,8 @@ class SqliteFile:
             db.execute("PRAGMA secure_delete = ON")
         db.execute(f"PRAGMA journal_mode = {self.journal}").fetchone()
         db.execute(f"PRAGMA synchronous = {self.synchronous}")
+        if self.cache_kib is not None:
+            db.execute(f"PRAGMA cache_size = -{self.cache_kib}")
         db.executescript(self.tables)
         if self.version is not None and schema_of(db) != self.version:
             db.execute(f"PRAGMA user_version = {self.version}")

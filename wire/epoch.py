@@ -56,6 +56,7 @@ class KeyAnnouncement:
 
 SEAL_BYTES: Final = 1168
 _HEADER = struct.Struct(">16s16s16sQQ8s8sQQ")
+HEADER_BYTES: Final = _HEADER.size
 _U16 = struct.Struct(">H")
 _FIXED = _HEADER.size + 2 + 2 + SEAL_BYTES + 64
 EPOCH_BYTES: Final = {Scheme.MASKED: _FIXED + SEAL_BYTES, Scheme.LOCAL: _FIXED}
@@ -125,7 +126,7 @@ class Epoch:
 
     def hash(self) -> bytes:
         """Return eh, the hash of the epoch without its signature: the context of its keys."""
-        return hashlib.sha256(self.unsigned()).digest()
+        return epoch_hash(self.encode())
 
     def encode(self) -> bytes:
         return self.unsigned() + self.signature
@@ -146,6 +147,11 @@ class Epoch:
             raise ReportRejected(Reason.FIELD, "helper_kid zero if and only if no seal_H", "other")
         end = at + 2 + SEAL_BYTES
         return cls(header, seal_h, data[at + 2 : end], data[end:])
+
+
+def epoch_hash(data: bytes) -> bytes:
+    """Return eh of an epoch as it came, which `Epoch.decode` has taken."""
+    return hashlib.sha256(data[: -len(NO_SIGNATURE)]).digest()
 
 
 def _need_seal(data: bytes, at: int, want: int) -> None:

@@ -37,6 +37,8 @@ class Reason(StrEnum):
     WINDOW_LATE = "window_late"
     WINDOW_RELEASED = "window_released"
     RETENTION = "retention"
+    OVERLOAD = "overload"
+    QUOTA = "quota"
 
     # Epochs
     EPOCH_UNKNOWN = "epoch_unknown"

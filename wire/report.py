@@ -13,8 +13,11 @@ from .rejection import Reason, ReportRejected
 
 GCM_TAG_BYTES: Final = 16
 HEAD_BYTES: Final = 128
-_M_AT: Final = 64
-_TAG_AT: Final = 112
+EPOCH_AT: Final = 16
+TASK_AT: Final = 32
+M_AT: Final = 64
+REPORT_ID_AT: Final = 96
+TAG_AT: Final = 112
 _HEADER = struct.Struct(">16sIIQ16s")
 _HEAD = struct.Struct(">16s16s32s16sIIQ16s16s")
 _MIN_BYTES: Final = HEAD_BYTES + 4 * MIN_D + GCM_TAG_BYTES
@@ -69,12 +72,12 @@ class Report:
     @property
     def header_bytes(self) -> bytes:
         """M as received."""
-        return self.raw[_M_AT:_TAG_AT] if self.raw else self.header.encode()
+        return self.raw[M_AT:TAG_AT] if self.raw else self.header.encode()
 
     @property
     def aad(self) -> bytes:
         """M || tag_H, what the box authenticates beside its content."""
-        return self.raw[_M_AT:HEAD_BYTES] if self.raw else self.header.encode() + self.tag_h
+        return self.raw[M_AT:HEAD_BYTES] if self.raw else self.header.encode() + self.tag_h
 
     def encode(self) -> bytes:
         if self.raw:

@@ -39,6 +39,11 @@ REPORTS: Final = "plst1.reports"
 RELEASES: Final = "plst1.releases"
 JOINS: Final = "plst1.joins"
 ENTRIES: Final = "plst1.entries"
+DEAD_LETTERS: Final = "plst1.dead-letters"
+"""What a Leader refused, in words: JSON, no envelope, and only where its operator asks for it."""
+
+EXPIRING: Final = frozenset({EPOCHS, REPORTS, DEAD_LETTERS})
+"""Topics whose records go with age; what the others hold stays, or is compacted."""
 
 
 def _topic(name: str, kind: Kind, partitions: int, core: int, *, compacted: bool) -> Topic:
@@ -55,6 +60,10 @@ TOPICS: Final = (
     _topic(JOINS, Kind.JOIN_REQUEST, 1, SEALED_JOIN_BYTES, compacted=False),
     _topic(ENTRIES, Kind.ENTRY_ANSWER, 1, MAX_ENTRY_BODY + _SIGNED, compacted=False),
 )
+
+
+KEPT: Final = frozenset(topic.name for topic in TOPICS) - EXPIRING
+"""Topics that are read from the oldest record on by each process that starts: never purged."""
 
 
 def task_key(series: str) -> bytes:

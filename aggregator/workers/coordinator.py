@@ -85,6 +85,7 @@ class Coordinator(Leader):
         self._wanted: dict[bytes, set[str]] = {}
         self._refusals: dict[tuple[BatchKey, int], Counter[str]] = {}
         self._sums_due: dict[BatchKey, _SumsDue] = {}
+        self.sums_taken = 0
 
     # Events of the Leader
 
@@ -148,6 +149,10 @@ class Coordinator(Leader):
     def workers(self) -> int:
         """Workers that are heard."""
         return len(self._orders)
+
+    def unread(self, now_s: float) -> int:
+        """Partitions that no worker reads."""
+        return self._readers.unread(now_s)
 
     def lag(self, own: int | None, now_s: float) -> int | None:
         """Records that are left to read by all together; None while the log does not answer.
@@ -321,6 +326,7 @@ class Coordinator(Leader):
             raise ValueError(f"sum: expected {wanted}, got {(part.hosts, len(part.vector))}")
         frozen.window.put_sum(partition, part.vector)
         due.come.add(partition)
+        self.sums_taken += 1
         if due.come != due.hosts.keys():
             return []
         del self._sums_due[part.key]

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any, Final
 
 from aggregator.leader_shell import LeaderShell
+from aggregator.leader_status import MEASURES, WORKER_MEASURES
 from aggregator.runners import Settled
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
@@ -20,6 +21,7 @@ class CoordinatorShell(LeaderShell):
     """A `LeaderShell` with a desk that workers speak to."""
 
     topics = (EPOCHS,)
+    measures = (*MEASURES, *WORKER_MEASURES)
     poll_s = 0.02
     """It reads little, and every window waits for some of its turns."""
 
@@ -81,4 +83,8 @@ class CoordinatorShell(LeaderShell):
             self._runner.carry_out(owed)
 
     def _status(self) -> dict[str, object]:
-        return super()._status() | {"workers": self._coordinator.workers}
+        return super()._status() | {
+            "workers": self._coordinator.workers,
+            "partitions_unread": self._coordinator.unread(self._clock()),
+            "partial_sums": self._coordinator.sums_taken,
+        }

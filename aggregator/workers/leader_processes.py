@@ -14,6 +14,7 @@ from typing import Final
 from aggregator.channel import prepare_socket_folder
 from aggregator.directory import PinnedParties
 from aggregator.party_config import WORKERS_TIMEOUT_S, HelperAddress, LeaderConfig
+from aggregator.quotas import Quotas
 from transport.opening import Side, TransportSettings, open_transport
 
 from .children import Children, Nursery, kept
@@ -29,25 +30,28 @@ class WorkerJob:
     """What a worker's process is told; it holds no secret.
 
     parties     identities of Leader and Helper, for signatures of tasks and rosters
+    quotas      what each worker takes on
     """
 
     transport: TransportSettings
     coordinator: HelperAddress
     parties: PinnedParties
+    quotas: Quotas
 
 
 def work(pipe: Connection, job: WorkerJob) -> None:
     """What runs in a worker's process, until its parent is gone or a signal comes."""
     channel = CoordinatorChannel(job.coordinator)
     with open_transport(job.transport, Side.AGGREGATOR) as log:
-        shell = WorkerShell(log, channel, job.parties)
-        Thread(target=_until_parent_ends, args=(pipe, shell.stop), daemon=True).start()
+        shell = WorkerShell(log, channel, job.parties, quotas=job.quotas)
+        Thread(target=until_parent_ends, args=(pipe, shell.stop), daemon=True).start()
         on_signals(shell.stop)
         shell.run()
     channel.close()
 
 
-def _until_parent_ends(pipe: Connection, stop: Callable[[], None]) -> None:
+def until_parent_ends(pipe: Connection, stop: Callable[[], None]) -> None:
+    """Stop when the other end of a pipe is gone, or speaks."""
     with suppress(EOFError, OSError):
         pipe.recv_bytes()
     stop()
@@ -87,10 +91,10 @@ def job_of(config: LeaderConfig, leader_pk: bytes) -> WorkerJob:
     """The job of the workers of a Leader."""
     parties = PinnedParties(leader_pk, config.helper_pk)
     if config.workers is not None:
-        return WorkerJob(config.transport, config.workers.address, parties)
+        return WorkerJob(config.transport, config.workers.address, parties, config.quotas)
     own = config.state_dir / "workers" / "socket"
     address = HelperAddress(own, call_timeout_s=WORKERS_TIMEOUT_S)
-    return WorkerJob(config.transport, address, parties)
+    return WorkerJob(config.transport, address, parties, config.quotas)
 
 
 def run_workers_alone(nursery: Nursery, config: LeaderConfig, leader_pk: bytes, count: int) -> None:

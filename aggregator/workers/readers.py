@@ -79,8 +79,15 @@ class Readers:
         lags = [self._lag_of(partition, now_s) for partition in range(self.partitions)]
         return None if None in lags else sum(lag or 0 for lag in lags)
 
-    def _lag_of(self, partition: int, now_s: float) -> int | None:
+    def unread(self, now_s: float) -> int:
+        """Partitions that nobody reads, or one who has been silent for SILENT_S."""
+        return sum(not self._is_read(partition, now_s) for partition in range(self.partitions))
+
+    def _is_read(self, partition: int, now_s: float) -> bool:
         reader = self._readers.get(partition)
-        if reader is None or abs(now_s - reader.heard_s) > SILENT_S:
+        return reader is not None and abs(now_s - reader.heard_s) <= SILENT_S
+
+    def _lag_of(self, partition: int, now_s: float) -> int | None:
+        if not self._is_read(partition, now_s):
             return 1  # nobody knows: there may be some
-        return reader.lag
+        return self._readers[partition].lag

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aggregator.helper_state import BatchKey
+from aggregator.known_epochs import KnownEpoch
 from wire.batch import ENTRY
 
 CLAIM_BYTES: Final = 16
@@ -118,6 +119,15 @@ class OpenedEpoch:
     dead: bool
     key: bytes | None = field(default=None, repr=False)
 
+    @property
+    def known(self) -> KnownEpoch:
+        """The epoch as readers look it up."""
+        return KnownEpoch(
+            *(self.host_id, self.epoch_id, self.epoch_hash),
+            *(self.not_before, self.not_after, self.ledger_ctr),
+            *(self.dead, self.key),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class EpochUnknown:
@@ -136,6 +146,15 @@ class Rebuild:
     key: BatchKey
     partition: int
     reports: bytes
+
+    @property
+    def named(self) -> dict[bytes, bytes]:
+        """host_id -> report_id."""
+        names = self.reports
+        return {
+            names[at : at + HOST_BYTES]: names[at + HOST_BYTES : at + NAME_BYTES]
+            for at in range(0, len(names), NAME_BYTES)
+        }
 
 
 @dataclass(frozen=True, slots=True)

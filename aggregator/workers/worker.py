@@ -10,21 +10,24 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, assert_never
 
-from aggregator.admission import Admissible
+from aggregator.admission import Heading
+from aggregator.dead_letters import DeadLetters
 from aggregator.directory import Directory, KnownTask, PinnedParties
 from aggregator.helper_state import BatchKey
 from aggregator.intake import Intake
-from aggregator.known_epochs import KnownEpoch, KnownEpochs
+from aggregator.quotas import Quotas
+from aggregator.window_room import WindowRoom
 from aggregator.window_sums import OpenWindow
 from transport.port import Record, TopicPartition
 from wire.bounds import Scheme
-from wire.rejection import ReportRejected
-from wire.topics import REPORTS
+from wire.rejection import Reason, ReportRejected
+from wire.topics import REPORTS, TOPICS
 
+from .claims import Claims
+from .given_epochs import GivenEpochs
 from .words import (
     HOST_BYTES,
     NAME_BYTES,
-    Claim,
     EpochUnknown,
     Frozen,
     Granted,
@@ -43,6 +46,9 @@ from .words import (
 )
 
 _FORGET_EVERY_S: Final = 60.0
+_LEAST_PARTITIONS: Final = next(topic.partitions for topic in TOPICS if topic.name == REPORTS)
+"""Of the reports: a log may have been given more, of which a worker sees those that it holds."""
+
 _CORE_LENGTH_AT: Final = 3
 """Of an envelope: behind its kind and the tag of its core."""
 
@@ -50,82 +56,25 @@ Place = tuple[BatchKey, int]
 """A window, and a partition of its reports."""
 
 
-class GivenEpochs:
-    """The epochs that the coordinator gave, and which names it was asked for.
-
-    A name is asked for before the first report of it is taken: what the coordinator knows already
-    must never fill the places of parked reports.
-    """
-
-    def __init__(self) -> None:
-        self._known = KnownEpochs()
-        self._asked: set[bytes] = set()
-        self._unknown: set[bytes] = set()
-        self._to_ask: list[bytes] = []
-
-    @property
-    def waiting(self) -> bool:
-        """Whether an answer is due."""
-        return bool(self._asked)
-
-    def find(self, host_id: bytes, epoch_id: bytes) -> KnownEpoch | None:
-        """An epoch that was given."""
-        return self._known.find(host_id, epoch_id)
-
-    def need(self, name: bytes) -> None:
-        """Ask for an epoch, host_id || epoch_id, unless it was given or has not come."""
-        if name in self._unknown or name in self._asked or self.find(name[:16], name[16:]):
-            return
-        self._asked.add(name)
-        self._to_ask.append(name)
-
-    def take_questions(self) -> list[bytes]:
-        """The names to be asked for now."""
-        names, self._to_ask = self._to_ask, []
-        return names
-
-    def put(self, epoch: OpenedEpoch) -> None:
-        """Take an epoch; given again it is dead."""
-        self._known.put(
-            KnownEpoch(
-                *(epoch.host_id, epoch.epoch_id, epoch.epoch_hash),
-                *(epoch.not_before, epoch.not_after, epoch.ledger_ctr),
-                *(epoch.dead, epoch.key),
-            )
-        )
-        for names in (self._asked, self._unknown):
-            names.discard(epoch.host_id + epoch.epoch_id)
-
-    def put_unknown(self, name: bytes) -> None:
-        """Take that an epoch has not come."""
-        self._asked.discard(name)
-        self._unknown.add(name)
-
-    def forget(self, ended_s: float, now_s: float, needed: set[bytes]) -> list[bytes]:
-        """Forget the epochs that ended by `ended_s`, and unknown ones that no report needs.
-
-        Returns     the names that are no longer waited for
-        """
-        self._known.forget(ended_s, now_s)
-        dropped = self._unknown - needed
-        self._unknown -= dropped
-        return sorted(dropped)
-
-
 class Worker:
     """The windows of the partitions that one member of the Leader's group holds."""
 
-    def __init__(self, parties: PinnedParties, new_claim: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        parties: PinnedParties,
+        new_claim: Callable[[], bytes],
+        quotas: Quotas | None = None,
+    ) -> None:
         """Start with no partition.
 
         new_claim   draws the number of a claim, 16 B, never the same twice
         """
-        self._directory, self._new_claim = Directory(parties), new_claim
+        self._directory, self.claims = Directory(parties), Claims(new_claim)
         self._epochs = GivenEpochs()
         self._rejected: Counter[str] = Counter()
-        self._intake = Intake(self._directory, self._epochs, self, self._rejected)
-        self._claims: dict[int, Claim] = {}
-        self._granted: set[int] = set()
+        quotas = quotas or Quotas()
+        self._room = WindowRoom(quotas.window_bytes)
+        self._intake = Intake(self._directory, self._epochs, self, self._rejected, quotas=quotas)
         self._next_offset: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._windows: dict[Place, OpenWindow] = {}
@@ -134,22 +83,15 @@ class Worker:
         self._settled: dict[BatchKey, int] = {}
         self._named: dict[tuple[BatchKey, int, bool], tuple[bytearray, float | None]] = {}
         self._appended_s: list[float] = []
-        self._waiting: deque[tuple[Record, float]] = deque()
+        self._waiting: deque[tuple[Sequence[Record], float]] = deque()
         self._dropped: list[bytes] = []
         self._sums_wanted: dict[Place, SumWanted] = {}
         self._forgot_s = 0.0
-        self.superseded = False
-        """A claim no longer counts: everything is to be read again from the commit."""
 
     @property
-    def held(self) -> frozenset[int]:
-        """The partitions that it holds."""
-        return frozenset(self._claims)
-
-    @property
-    def ready(self) -> bool:
-        """Whether every claim counts, so that it may read."""
-        return self._granted == self._claims.keys()
+    def letters(self) -> DeadLetters:
+        """What is to be written of refused reports."""
+        return self._intake.letters
 
     @property
     def asking(self) -> bool:
@@ -158,8 +100,7 @@ class Worker:
 
     def divide(self, partitions: Collection[int]) -> None:
         """Take another division of the partitions: all of them are read again from the commit."""
-        self._claims = {part: Claim(part, self._new_claim()) for part in sorted(partitions)}
-        self._granted.clear()
+        self.claims.divide(sorted(partitions))
         self._next_offset.clear()
         self._committed.clear()
         self._windows.clear()
@@ -168,7 +109,6 @@ class Worker:
         self._sums_wanted.clear()
         self._intake.forget_parked()
         self._waiting.clear()
-        self.superseded = False
 
     # Reports
 
@@ -180,17 +120,17 @@ class Worker:
         after = dict(self._next_offset)
         for record in records:
             expected = after.get(record.partition, record.offset)
-            if record.offset != expected or record.partition not in self._granted:
+            if record.offset != expected or not self.claims.is_granted(record.partition):
                 return False
             after[record.partition] = record.offset + 1
         self._next_offset = after
         for record in records:
             if not self._appended_s or int(record.appended_s) != int(self._appended_s[-1]):
                 self._appended_s.append(record.appended_s)
-            self._waiting.append((record, now_s))
             name = _epoch_name(record.value)
             if name is not None:
                 self._epochs.need(name)
+        self._waiting.append((records, now_s))
         self._take_waiting()
         return True
 
@@ -222,13 +162,33 @@ class Worker:
             self._named.setdefault((*place, False), (bytearray(), None))
         return window
 
-    def note_admitted(self, passed: Admissible, record: Record, late_s: float | None) -> None:
-        """Name a host that is in its window now."""
-        window = self._windows[passed.key, record.partition]
-        name = passed.key, record.partition, late_s is not None
-        entries, before_s = self._named.get(name, (bytearray(), None))
-        entries += window.entries[passed.report.host_id]
-        self._named[name] = entries, late_s if late_s is not None else before_s
+    def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
+        """Set room aside for all partitions' parts of a window, or refuse them all alike."""
+        del partition
+        key, window = heading.key, heading.window
+        parts = [other for (of, _part), other in self._windows.items() if of == key]
+        window.refused = any(part.refused for part in parts)
+        if window.refused:
+            raise ReportRejected(Reason.OVERLOAD, "a window that was begun", "a refused one")
+        hosts = self._hosts_of_a_part(heading)
+        if not any(part.room_bytes for part in parts):
+            others = [other for (of, _part), other in self._windows.items() if of != key]
+            wanted = hosts * len(self.claims.held)
+            self._room.begin(window, heading.known, key.window, wanted, received_s, others)
+        window.room_bytes = hosts * window.row_bytes
+
+    def _hosts_of_a_part(self, heading: Heading) -> int:
+        """Hosts of a window's cohort that a partition has reports of, on average."""
+        cohort = heading.roster.hosts(heading.known.task.series)[heading.key.cohort]
+        return -(-cohort // max(_LEAST_PARTITIONS, max(self.claims.held) + 1))
+
+    def note_admitted(self, heading: Heading, partition: int) -> None:
+        """Name hosts that are in their window now."""
+        if heading.admitted:
+            name = heading.key, partition, heading.late_s is not None
+            entries, before_s = self._named.get(name, (bytearray(), None))
+            entries += heading.admitted
+            self._named[name] = entries, before_s if heading.late_s is None else heading.late_s
 
     # What the coordinator says
 
@@ -250,16 +210,13 @@ class Worker:
             case EpochUnknown():
                 self._epochs.put_unknown(order.name)
             case Rebuild():
-                self._rebuild(order)
-            case Granted():
-                if self._claims.get(order.claim.partition) == order.claim:
-                    self._granted.add(order.claim.partition)
-            case Superseded():
-                self.superseded |= self._claims.get(order.claim.partition) == order.claim
+                self._rebuilt[order.key, order.partition] = order.named
+            case Granted() | Superseded():
+                self.claims.heed(order)
             case Frozen():
                 self._freeze(order.key)
             case SumWanted():
-                if self._claims.get(order.claim.partition) == order.claim:
+                if self.claims.has(order.claim):
                     self._sums_wanted[order.key, order.claim.partition] = order
             case WindowEnded():
                 self._settle(order)
@@ -277,17 +234,10 @@ class Worker:
             self._rejected[refusal.reason.value] += 1
         self._intake.tasks_changed()
 
-    def _rebuild(self, order: Rebuild) -> None:
-        names = order.reports
-        self._rebuilt[order.key, order.partition] = {
-            names[at : at + HOST_BYTES]: names[at + HOST_BYTES : at + NAME_BYTES]
-            for at in range(0, len(names), NAME_BYTES)
-        }
-
     def _freeze(self, key: BatchKey) -> None:
         self._intake.drop_parked(lambda parked: parked.key == key)
         self._frozen.add(key)
-        for partition in self._claims:
+        for partition in self.claims.held:
             window = self._windows.get((key, partition))
             if window is not None and not window.resumed:
                 window.expected = {}
@@ -296,7 +246,7 @@ class Worker:
         self._intake.drop_parked(lambda parked: parked.key == order.key)
         self._settled[order.key] = order.until_s
         self._frozen.discard(order.key)
-        for partition in self._claims:
+        for partition in self.claims.held:
             place = order.key, partition
             for kept in (self._windows, self._rebuilt, self._sums_wanted):
                 kept.pop(place, None)
@@ -327,11 +277,11 @@ class Worker:
         appended_s, self._appended_s = self._appended_s, []
         dropped, self._dropped = self._dropped, []
         return Word(
-            tuple(self._claims.values()),
+            self.claims.all(),
             lag,
             appended_s,
             [
-                NamedHosts(key, self._claims[part], bytes(entries), late_s)
+                NamedHosts(key, self.claims.of(part), bytes(entries), late_s)
                 for (key, part, _late), (entries, late_s) in named.items()
             ],
             self._refusals(),
@@ -345,7 +295,7 @@ class Worker:
         found = []
         for (key, partition), window in self._windows.items():
             if window.rejections:
-                found.append(Refusals(key, self._claims[partition], window.rejections))
+                found.append(Refusals(key, self.claims.of(partition), window.rejections))
                 window.rejections = {}
         return found
 

@@ -17,13 +17,15 @@ from typing import Final
 import structlog
 
 from aggregator.directory import PinnedParties
-from transport.port import Consumer, Record, Transport, TransportUnavailable
-from wire.topics import REPORTS
+from aggregator.quotas import Quotas
+from transport.port import Consumer, Producer, Record, Transport, TransportUnavailable
+from wire.topics import DEAD_LETTERS, REPORTS
 
-from .desk import Reply, WordVerdict
+from .coordinator_session import CoordinatorSession
+from .desk import WordVerdict
 from .words import CLAIM_BYTES, Word
 from .worker import Worker
-from .worker_port import CoordinatorPort, CoordinatorUnavailable
+from .worker_port import CoordinatorPort
 
 GROUP: Final = "leader"
 POLL_RECORDS: Final = 2000
@@ -46,6 +48,7 @@ class WorkerShell:
         coordinator: CoordinatorPort,
         parties: PinnedParties,
         *,
+        quotas: Quotas | None = None,
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
         draw: Callable[[int], bytes] = os.urandom,
@@ -57,14 +60,17 @@ class WorkerShell:
         draw        bytes nobody drew before: names of sessions and claims
         checkpoint  told of each step, for tests
         """
-        self._transport, self._coordinator, self._parties = transport, coordinator, parties
+        self._transport, self._parties = transport, parties
+        self._quotas = quotas
         self._clock, self._draw, self._checkpoint = clock, draw, checkpoint
         self._log = structlog.get_logger("leader-worker")
         self._stop = threading.Event()
         self._pause = pause or self._stop.wait
         self._consumer: Consumer | None = None
+        self._producer: Producer | None = None
         self._away = False
-        self._begin()
+        self._session = CoordinatorSession(coordinator, draw, self._pause, self._stop.is_set)
+        self._worker = self._new_worker()
 
     def stop(self) -> None:
         """End `run` soon; safe from a signal handler."""
@@ -79,11 +85,13 @@ class WorkerShell:
             if self._consumer is not None:
                 with suppress(TransportUnavailable):
                     self._consumer.close()
+            if self._producer is not None:
+                with suppress(TransportUnavailable):
+                    self._producer.close()
 
-    def _begin(self) -> None:
-        """Begin a session, knowing nothing."""
-        self._session, self._sequence = self._draw(CLAIM_BYTES).hex(), 0
-        self._worker = Worker(self._parties, lambda: self._draw(CLAIM_BYTES))
+    def _new_worker(self) -> Worker:
+        """One that knows nothing, as a session begins with it."""
+        return Worker(self._parties, lambda: self._draw(CLAIM_BYTES), self._quotas)
 
     def turn(self) -> None:
         """One round: read, take, say what is new, do what is said, commit."""
@@ -102,7 +110,17 @@ class WorkerShell:
             self._pause(RETRY_S)
             return
         with suppress(TransportUnavailable):  # the next read says so
+            self._write_letters()
             self._commit()
+
+    def _write_letters(self) -> None:
+        """Write of what was refused."""
+        letters = self._worker.letters.take()
+        if letters:
+            self._producer = self._producer or self._transport.producer()
+            for letter in letters:
+                self._producer.send(DEAD_LETTERS, b"", letter)
+            self._producer.flush()
 
     # The log
 
@@ -112,7 +130,9 @@ class WorkerShell:
         records: list[Record] = self._consumer.poll(POLL_RECORDS, POLL_S)
         held = {partition for _topic, partition in self._consumer.positions()}
         worker = self._worker
-        follows = held == worker.held and not worker.superseded and worker.ready
+        follows = (
+            held == worker.claims.held and not worker.claims.superseded and worker.claims.ready
+        )
         if not follows or not worker.hear(records, self._clock()):
             self._start_over(held)
         self._say_while(lambda: self._worker.asking)
@@ -121,7 +141,7 @@ class WorkerShell:
         """Claim what the group gives, wait until the claims count, read from the commit."""
         self._checkpoint("before claim")
         self._worker.divide(held)
-        if self._say_while(lambda: not self._worker.ready) is False:
+        if self._say_while(lambda: not self._worker.claims.ready) is False:
             return
         self._checkpoint("after claim")
         if self._consumer is not None:
@@ -132,12 +152,12 @@ class WorkerShell:
 
         It gives up in time for the next poll, with which it goes on.
         """
-        session = self._session
+        session = self._session.name
         for _ in range(GRANT_POLLS):
             if not waits():
                 break
             self._say(self._worker.word(UNREAD))
-            if self._session != session or self._stop.is_set():
+            if self._session.name != session or self._stop.is_set():
                 return False
             self._pause(GRANT_S)
         return True
@@ -151,7 +171,7 @@ class WorkerShell:
     def _log_away(self, error: TransportUnavailable) -> None:
         if not self._away:
             self._log.warning("log away", detail=str(error))
-        self._away = self._worker.superseded = True
+        self._away = self._worker.claims.superseded = True
 
     def _away_no_more(self) -> None:
         if self._away:
@@ -162,20 +182,11 @@ class WorkerShell:
 
     def _say(self, word: Word) -> None:
         """Say a word until it is taken, and do what the answer says."""
-        self._sequence += 1
-        reply = self._answer(word)
-        while reply is None or reply.verdict is WordVerdict.BUSY:
-            self._pause(GRANT_S if reply else RETRY_S)
-            if self._stop.is_set():
-                return
-            reply = self._answer(word)
+        reply = self._session.say(word)
+        if reply is None:
+            return
         if reply.verdict is WordVerdict.UNKNOWN:
-            self._begin()
+            self._session.begin()
+            self._worker = self._new_worker()
             return
         self._worker.heed(reply.orders, self._clock())
-
-    def _answer(self, word: Word) -> Reply | None:
-        try:
-            return self._coordinator.exchange(self._session, self._sequence, word)
-        except CoordinatorUnavailable:
-            return None

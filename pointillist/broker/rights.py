@@ -18,7 +18,17 @@ from confluent_kafka.admin import (
 
 from transport.kafka_aggregator_client import LastError, client_config, mapped
 from transport.kafka_settings import KafkaSettings
-from wire.topics import ENTRIES, EPOCHS, JOINS, KEYS, RELEASES, REPORTS, ROSTERS, TASKS
+from wire.topics import (
+    DEAD_LETTERS,
+    ENTRIES,
+    EPOCHS,
+    JOINS,
+    KEYS,
+    RELEASES,
+    REPORTS,
+    ROSTERS,
+    TASKS,
+)
 
 
 class KafkaRole(Enum):
@@ -41,7 +51,7 @@ READS: Final = {
 }
 WRITES: Final = {
     KafkaRole.AGENT: _UP,
-    KafkaRole.LEADER: (*_DOWN, ENTRIES, RELEASES),
+    KafkaRole.LEADER: (*_DOWN, ENTRIES, RELEASES, DEAD_LETTERS),
     KafkaRole.HELPER: _DOWN,
     KafkaRole.READER: (),
 }

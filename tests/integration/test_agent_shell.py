@@ -193,7 +193,7 @@ def test_agent_logs_no_secret_and_no_measurement(tmp_path: Path) -> None:
     allowed = {
         "agent", "event", "log_level", "published", "sealed", "epochs", "expired", "refused",
         "spool_records", "spool_bytes", "series", "version", "window_s", "scheme", "reason",
-        "detail", "spooled", "records",
+        "detail", "spooled", "records", "spool_dropped",
     }  # fmt: skip
     assert {key for line in lines for key in line} <= allowed
     structlog.reset_defaults()

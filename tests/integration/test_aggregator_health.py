@@ -24,6 +24,7 @@ from aggregator.party_config import HttpAddress, load_helper_config, load_leader
 from aggregator.party_health import Health
 from aggregator.store import Store
 from pointillist.cli import root as cli
+from tests.disk_kit import fill, small_disk
 from tests.process_kit import ProcessFleet, leader_config, wait_for
 from tests.protocol_kit import (
     SIGMA_1024,
@@ -105,28 +106,6 @@ class InProcess:
         self.shell._end()
         self.store.close()
         self._helper_state.close()
-
-
-@contextmanager
-def small_disk(folder: Path, size: str = "4m") -> Iterator[Path]:
-    """A file system of so many bytes."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Take every byte that is left."""
-    path = folder / "ballast"
-    with path.open("wb", buffering=0) as file:
-        for block in (1 << 16, 1 << 12, 1):
-            with pytest.raises(OSError, match="No space"):  # noqa: PT012  (until it is full)
-                while True:
-                    file.write(b"\0" * block)
-    return path
 
 
 @pytest.mark.root

@@ -35,19 +35,20 @@ class Authority:
     folder: Path
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
+    address: str = "127.0.0.1"
 
     @classmethod
-    def make(cls, folder: Path) -> Authority:
+    def make(cls, folder: Path, address: str = "127.0.0.1") -> Authority:
         folder.mkdir()
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate("test CA", key, None, key, ca=True)
-        made = cls(folder, key, certificate)
+        made = cls(folder, key, certificate, address)
         _write(folder / "ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
         return made
 
     def issue(self, name: str) -> TlsFiles:
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name, key, self.certificate, self.key)
+        certificate = _certificate(name, key, self.certificate, self.key, address=self.address)
         files = TlsFiles(
             self.folder / "ca.pem", self.folder / f"{name}.pem", self.folder / f"{name}.key"
         )
@@ -70,10 +71,11 @@ def _certificate(
     signer: ec.EllipticCurvePrivateKey,
     *,
     ca: bool = False,
+    address: str = "127.0.0.1",
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

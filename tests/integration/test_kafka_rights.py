@@ -18,14 +18,25 @@ from tests.protocol_kit import Clock, build_world, start_helper
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Transport, TransportRefused, TransportUnavailable, UnknownTopic
-from wire.topics import ENTRIES, EPOCHS, JOINS, KEYS, RELEASES, REPORTS, ROSTERS, TASKS, TOPICS
+from wire.topics import (
+    DEAD_LETTERS,
+    ENTRIES,
+    EPOCHS,
+    JOINS,
+    KEYS,
+    RELEASES,
+    REPORTS,
+    ROSTERS,
+    TASKS,
+    TOPICS,
+)
 
 pytestmark = pytest.mark.kafka
 
-ALL = {EPOCHS, REPORTS, JOINS, TASKS, ROSTERS, KEYS, RELEASES, ENTRIES}
+ALL = {EPOCHS, REPORTS, JOINS, TASKS, ROSTERS, KEYS, RELEASES, ENTRIES, DEAD_LETTERS}
 WRITES = {
     "agent": {REPORTS, EPOCHS, JOINS},
-    "leader": {TASKS, ROSTERS, KEYS, ENTRIES, RELEASES},
+    "leader": {TASKS, ROSTERS, KEYS, ENTRIES, RELEASES, DEAD_LETTERS},
     "helper": {TASKS, ROSTERS, KEYS},
     "reader": set[str](),
     "stranger": set[str](),
@@ -65,6 +76,8 @@ def port(
         for topic in TOPICS:
             log.create_topic(topic.name, topic.partitions)
             producer.send(topic.name, b"k", b"there")
+        log.create_topic(DEAD_LETTERS, 1)
+        producer.send(DEAD_LETTERS, b"k", b"there")
         producer.close()
     grant(admin, {role: role.value for role in KafkaRole})
     return made

@@ -152,6 +152,22 @@ def test_purge_keeps_offsets_and_moves_readers_on(log_folder: Path) -> None:
     assert sum(lowest.values()) == 10
 
 
+def test_purged_records_leave_no_bytes_behind(log_folder: Path) -> None:
+    """A masked vector of a page or of many, in the file, its free pages or its write-ahead log."""
+    marks = [b"masked vector %d " % number for number in range(3)]
+    with EmbeddedLog(log_folder) as log:
+        producer = log.producer()
+        for mark, repeats in zip(marks, (3, 250, 4000), strict=True):
+            producer.send(TOPIC, mark, mark * repeats)
+        producer.flush()
+        assert any(marks[2] in path.read_bytes() for path in log_folder.iterdir())
+        assert log.purge(older_than_s=2**40) == 3
+        for path in log_folder.iterdir():
+            found = path.read_bytes()
+            assert [mark for mark in marks if mark in found] == [], path.name
+        producer.close()
+
+
 def test_retention_is_applied_by_producers(log_folder: Path) -> None:
     with EmbeddedLog(log_folder, retention_s=-60.0) as log:  # everything is already too old
         append(log, 10)

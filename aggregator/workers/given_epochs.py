@@ -1,0 +1,63 @@
+"""The epochs that a worker was given by the coordinator, and those that it asks for."""
+
+from __future__ import annotations
+
+from aggregator.known_epochs import KnownEpoch, KnownEpochs
+
+from .words import OpenedEpoch
+
+
+class GivenEpochs:
+    """The epochs that the coordinator gave, and which names it was asked for.
+
+    A name is asked for before the first report of it is taken: what the coordinator knows already
+    must never fill the places of parked reports.
+    """
+
+    def __init__(self) -> None:
+        self._known = KnownEpochs()
+        self._asked: set[bytes] = set()
+        self._unknown: set[bytes] = set()
+        self._to_ask: list[bytes] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is due."""
+        return bool(self._asked)
+
+    def find(self, host_id: bytes, epoch_id: bytes) -> KnownEpoch | None:
+        """An epoch that was given."""
+        return self._known.find(host_id, epoch_id)
+
+    def need(self, name: bytes) -> None:
+        """Ask for an epoch, host_id || epoch_id, unless it was given or has not come."""
+        if name in self._unknown or name in self._asked or self.find(name[:16], name[16:]):
+            return
+        self._asked.add(name)
+        self._to_ask.append(name)
+
+    def take_questions(self) -> list[bytes]:
+        """The names to be asked for now."""
+        names, self._to_ask = self._to_ask, []
+        return names
+
+    def put(self, epoch: OpenedEpoch) -> None:
+        """Take an epoch; given again it is dead."""
+        self._known.put(epoch.known)
+        for names in (self._asked, self._unknown):
+            names.discard(epoch.host_id + epoch.epoch_id)
+
+    def put_unknown(self, name: bytes) -> None:
+        """Take that an epoch has not come."""
+        self._asked.discard(name)
+        self._unknown.add(name)
+
+    def forget(self, ended_s: float, now_s: float, needed: set[bytes]) -> list[bytes]:
+        """Forget the epochs that ended by `ended_s`, and unknown ones that no report needs.
+
+        Returns     the names that are no longer waited for
+        """
+        self._known.forget(ended_s, now_s)
+        dropped = self._unknown - needed
+        self._unknown -= dropped
+        return sorted(dropped)
