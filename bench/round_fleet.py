@@ -87,23 +87,29 @@ class Fleet:
             ]
 
 
-def load_fleet(n: int, folder: Path = CACHE / "fleet", part: int = PART) -> Fleet:
-    """Make or read n hosts and their epochs, `part` hosts to a file of `folder`."""
+def load_fleet(
+    n: int, folder: Path = CACHE / "fleet", part: int = PART, begun: tuple[int, int] = (T0, 1)
+) -> Fleet:
+    """Make or read n hosts and their epochs, `part` hosts to a file of `folder`.
+
+    begun       when the epochs begin, seconds, and their ledger counter
+    """
     folder.mkdir(parents=True, exist_ok=True)
     fleet = Fleet([], [], [])
     for start in range(0, n, part):
         path = folder / f"part-{start:06}-{part}.npz"
         if not path.exists():
             partial = path.with_suffix(".partial.npz")
-            np.savez(partial, **_make_part(start, part))
+            np.savez(partial, **_make_part(start, part, *begun))
             partial.replace(path)
         _read_part(fleet, start, dict(np.load(path)))
     return fleet.first(n)
 
 
-def _make_part(start: int, size: int) -> dict[str, Any]:
+def _make_part(start: int, size: int, begun_s: int, ledger_ctr: int) -> dict[str, Any]:
     keys = SealingKeys(*announcements())
-    made = [open_epoch(_host(start + i), keys, 1, 1, T0, os.urandom) for i in range(size)]
+    numbers = range(start, start + size)
+    made = [open_epoch(_host(i), keys, 1, ledger_ctr, begun_s, os.urandom) for i in numbers]
     secrets = [epoch.k_h + epoch.k_l for epoch, _ in made]
     return {
         "secrets": np.frombuffer(b"".join(secrets), np.uint8).reshape(size, -1),

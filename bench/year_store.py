@@ -2,8 +2,8 @@
 
 Every window is 12,500 hosts' under the plan's own noise, which is what fills the disk. The true
 sums below it are one simulated minute's, more by day than by night: noise does not compress, and
-what lies below it hardly counts. The weeks of a quarter have noise of their own; each later week is
-one of these moved in time, in files of its own, which no compression of a file sees.
+what lies below it hardly counts. Five weeks have noise of their own; each later week is one of
+these moved in time, in files of its own, which no compression of a file sees.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ FOLDER: Final = CACHE / "web" / "year"
 YEAR_DAYS: Final = 365
 DAYS: Final = int(os.environ.get("DAYS", YEAR_DAYS))
 """Fewer than a year's are said in each figure's unit, and sizes are then a year's by proportion."""
-OWN_WEEKS: Final = 13
-"""Weeks with noise of their own: 40 s each, and a moved one is written in 10."""
+OWN_WEEKS: Final = 5
+"""Weeks with noise of their own: four times as long in the making as a moved one. The longest file
+of what is made of them, the roll-ups' month, must not hold a week twice."""
 FIRST_S: Final = 1_767_571_200
 """Monday, 2026-01-05."""
 MINUTE_S: Final = 60

@@ -1,0 +1,89 @@
+"""What a fleet outlives: every fault of docs/faults.md, and how soon it releases again.
+
+Recovery is from the kill of a process to the next release, by the machine's clock: of an agent, to
+its next step. Tests move the parties' own clocks as fast as they answer, so that it holds the
+restart, reading the state and the log again, and what was to be asked anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from bench.parts import Measured, Part, Parts
+from bench.record import Figure
+from tests.fault_cases import CASES
+from tests.fault_points import FOLDER
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+CASES_GOAL: Final = 24
+
+
+def measure(kept: Parts) -> Measured:
+    """Run the tests of every case, a file at a time."""
+    outcomes: list[Part] = []
+    for file in files():
+        outcomes += kept.get(f"faults-{file.stem}", partial(run, file))["outcomes"]
+    return Measured(figures(outcomes))
+
+
+def files() -> list[Path]:
+    """The test files that have cases."""
+    every = sorted((ROOT / "tests").glob("*/test_*.py"))
+    return [path for path in every if "mark.fault_case(" in path.read_text(encoding="utf-8")]
+
+
+def run(file: Path) -> Part:
+    """Run a file's cases; a test that fails is part of what is found."""
+    with TemporaryDirectory(prefix="plst-") as folder:
+        command = [sys.executable, "-m", "pytest", "-q", "--force-reruns=0", "-m", "fault_case"]
+        subprocess.run(
+            [*command, "--show-capture=no", "--tb=short", str(file)],
+            cwd=ROOT, env={**os.environ, FOLDER: folder}, check=False,
+        )  # fmt: skip
+        found = [json.loads(path.read_text()) for path in sorted(Path(folder).iterdir())]
+    return {"outcomes": found}
+
+
+def withstood(outcomes: Sequence[Part]) -> list[str]:
+    """The cases all of whose tests passed, and all of whose points were reached."""
+    names = []
+    for one in CASES:
+        mine = [outcome for outcome in outcomes if one.name in outcome["cases"]]
+        reached = {point for outcome in mine for point in outcome["reached"]}
+        if mine and reached >= set(one.points) and all(outcome["passed"] for outcome in mine):
+            names.append(one.name)
+    return names
+
+
+def figures(outcomes: Sequence[Part]) -> list[Figure]:
+    """Count what was withstood and lost, and how long recovery took."""
+
+    def total(name: str) -> int:
+        return sum(int(outcome[name]) for outcome in outcomes)
+
+    recovery: dict[str, list[Any]] = defaultdict(list)
+    for outcome in outcomes:
+        for role, seconds in outcome["recovery_s"].items():
+            recovery[role] += seconds
+    found = [
+        Figure("fault_cases", len(withstood(outcomes)), "cases", CASES_GOAL),
+        Figure("fault_cases_failed", len(CASES) - len(withstood(outcomes)), "cases", 0),
+        Figure("fault_windows_released", total("windows"), "windows"),
+        Figure("windows_lost", total("windows_lost"), "windows", 0),
+        Figure("reports_lost_or_double", total("reports_lost_or_double"), "reports", 0),
+    ]
+    for role, seconds in sorted(recovery.items()):
+        found.append(Figure(f"recovery_s_{role}", statistics.median(seconds), "s, median"))
+        found.append(Figure(f"recovery_s_{role}_worst", max(seconds), "s"))
+        found.append(Figure(f"kills_{role}", len(seconds), "kills"))
+    return found
