@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport kernels collectors diagnosis edge_agent aggregator analytics simulator web pages pointillist
 SITE := .venv/site
 
-.PHONY: help setup tools otel-collector bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
+.PHONY: help setup tools otel-collector bpf demo test test-quick test-long test-faults test-schedules spark test-spark gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-scale bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments notebook
 .PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time bench-web gpu-libraries
@@ -29,7 +29,11 @@ help:
 	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
 	@echo "make test          the tests, in some six minutes on two cores"
 	@echo "make test-quick    those that need no broker and no program in the kernel"
+	@echo "make test-faults   every fault: killed roles, full disks, clocks, messages, brokers"
 	@echo "make test-long     those that take longer: three brokers, OpenTelemetry's collector"
+	@echo "make spark         Spark in an environment of its own, .venv-spark; 456 MB, once"
+	@echo "make test-spark    those that run Spark, against a broker"
+	@echo "make test-schedules  10,000 schedules of faults against all roles; resumable"
 	@echo "make lint          ruff, mypy, import-linter, buf, dashboards, mkdocs"
 	@echo "make notebook      nine simulated weeks, and the notebook of the documentation on them, anew"
 	@echo "make figures       the figures that pages quote, from bench/results"
@@ -44,7 +48,7 @@ help:
 	@echo "make bench-house   how the product is divided into rooms and modules"
 	@echo "make bench-suite   how long make test and make test-quick take"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
-	@echo "make bench-scale   reports a second through both roles, by number of workers"
+	@echo "make bench-scale   what both roles carry and withstand, by number of workers"
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
 	@echo "make bench-probes      what probing GPU calls costs, beside bpftrace; as root"
@@ -109,7 +113,23 @@ test-quick: $(STAMP)
 # What a loaded machine cannot do in the time of an ordinary run.
 test-long: $(STAMP) tools java
 	@scripts/otel_collector.sh || [ $$? -eq 77 ]
-	@$(PYTHON) -m pytest -m long $(ARGS)
+	@$(PYTHON) -m pytest -m "long and not fault_case" $(ARGS)
+
+# Every fault of docs/faults.md, each reached at its point of the code.
+test-faults: $(STAMP) tools java
+	@$(PYTHON) -m pytest -m fault_case $(ARGS)
+
+# An environment of its own: Spark asks for an older pandas.
+spark: $(STAMP) java
+	@scripts/spark.sh
+
+test-spark: spark
+	@$(PYTHON) -m pytest -m spark $(ARGS)
+
+# A quarter of an hour of one core; SCHEDULES says how many.
+SCHEDULES ?= 10000
+test-schedules: $(STAMP)
+	@$(PYTHON) -m tests.schedules --schedules $(SCHEDULES) $(ARGS)
 
 gpu-check:
 	@export LD_LIBRARY_PATH="$(CURDIR)/.tools/gpu/lib:$${LD_LIBRARY_PATH:-}"; \
@@ -178,7 +198,7 @@ bench-house: $(STAMP)
 bench-suite: $(STAMP)
 	@$(PYTHON) -m bench.suite $(ARGS)
 
-bench-scale: $(STAMP) java
+bench-scale: $(STAMP) spark
 	@$(PYTHON) -m bench.scale $(ARGS)
 
 bench-kafka: $(STAMP) java
@@ -231,4 +251,4 @@ bench-timing: $(STAMP)
 	@$(PYTHON) -m bench.timing $(ARGS)
 
 clean:
-	@rm -rf .venv .tools site bench/.cache scripts/buf/node_modules
+	@rm -rf .venv .venv-spark .tools site bench/.cache scripts/buf/node_modules

@@ -27,11 +27,11 @@ from privacy.noise import NoiseSampler
 from privacy.noise_live import LiveSampler
 from transport.keyfiles import host_binding, load_host_key, machine_id, mark_ledger, sweep_leftovers
 from transport.opening import Side, open_transport
-from transport.port import Transport
+from transport.port import RETENTION_S, Transport
 from wire.catalogue import Catalogue
 from wire.ids import host_id
 from wire.task import DEMO_DOMAIN
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from wire.topics import KEPT
 
 from .clock import Clock, SteadyClock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
@@ -48,10 +48,6 @@ from .windows.durable_windows import DurableAccumulators
 from .windows.task_windows import TaskWindows
 
 LIVE_DOMAIN = "live"
-LOG_RETENTION_S = 30 * 86_400
-"""Reports and epochs older than this are purged from the embedded log; nobody takes them."""
-KEPT_TOPICS = frozenset(topic.name for topic in TOPICS) - {EPOCHS, REPORTS}
-"""Read from the oldest record on by each process that starts: never purged."""
 
 
 def _no_fault(_point: str) -> None:
@@ -232,8 +228,8 @@ def open_agent(
         log = transport or open_transport(
             config.transport.settings,
             Side.AGENT,
-            retention_s=LOG_RETENTION_S,
-            keep=KEPT_TOPICS,
+            retention_s=RETENTION_S,
+            keep=KEPT,
         )
         running, absent = sources_of(config, catalogue, spawner, users).start_all()
         settings = diagnosis_settings(config)

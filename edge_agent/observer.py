@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from collectors.rounds import Drained
@@ -16,6 +16,7 @@ from .windows.task_windows import ClosedWindow
 class AgentStatus:
     """What an agent counts; names and numbers, nothing measured.
 
+    spool_dropped  records that the spool let go or did not take, by what they are of
     next_send_ms   when the next record leaves, milliseconds since 1970
     """
 
@@ -30,6 +31,7 @@ class AgentStatus:
     queued: int
     next_send_ms: int | None
     transport_up: bool
+    spool_dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 class Observer(Protocol):

@@ -154,6 +154,7 @@ class AgentShell:
             queued=len(self._outbox),
             next_send_ms=self._outbox.next_ms(),
             transport_up=not self._effects.sending.down,
+            spool_dropped=dict(tally.spool_dropped),
         )
 
     # The loop -----------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ class AgentShell:
 
     def _housekeeping(self, now_s: int) -> None:
         self._outbox.drop_expired(now_s)
-        self.tally.expired += self._ledger.drop_expired(now_s)
+        self._effects.drop_expired(now_s)
         self._windows.follow_clock()
         self._windows.persist()
         self._log.info(
@@ -324,6 +325,7 @@ class AgentShell:
             spool_records=self._ledger.spool_records,
             spool_bytes=self._ledger.spool_bytes,
             refused=dict(self.tally.refused),
+            spool_dropped=dict(self.tally.spool_dropped),
         )
 
 

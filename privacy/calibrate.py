@@ -4,13 +4,16 @@ Symbols as in the protocol: a, B, q bounds and step of a section in base units; 
 touches; w weight in millionths; h honest hosts of an admitted batch. Sigmas are in 1/1024 steps.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 from math import isqrt
-from typing import Final
-
-import mpmath
+from typing import TYPE_CHECKING, Final
 
 from .errors import ParameterError
+
+if TYPE_CHECKING:
+    import mpmath
 
 __all__ = [
     "DELTA_1E12",
@@ -75,6 +78,8 @@ def gdp_mu_1e9(epsilon_millionths: int, delta_1e12: int) -> int:
         raise ParameterError("epsilon", "0 < epsilon <= 100", epsilon_millionths / MILLION)
     if not 0 < delta_1e12 <= 10**9:
         raise ParameterError("delta", "0 < delta <= 1e-3", delta_1e12 / 10**12)
+    import mpmath  # a tenth of a second to load: most commands search for no bound
+
     low, high = 1, 10**11
     with mpmath.workdps(60):
         epsilon = mpmath.mpf(epsilon_millionths) / MILLION
@@ -90,6 +95,8 @@ def gdp_mu_1e9(epsilon_millionths: int, delta_1e12: int) -> int:
 
 def gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
     """Return delta at epsilon of a mu-GDP mechanism, at mpmath's working precision."""
+    import mpmath
+
     return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
         -mu / 2 - epsilon / mu
     )

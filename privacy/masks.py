@@ -152,6 +152,19 @@ def open_box(k_box: bytes, report_id: bytes, aad: bytes, box: bytes) -> bytes:
         raise BoxError("box does not open under this report's key, id and header") from error
 
 
+def open_box_into(
+    k_box: bytes, report_id: bytes, aad: bytes, box: memoryview, out: memoryview
+) -> None:
+    """Decrypt one box over `out`, plaintext length bytes, of which nothing counts on an error.
+
+    Raises      BoxError as `open_box`, ValueError when `out` is of another length
+    """
+    try:
+        AESGCM(_key(k_box)).decrypt_into(_nonce(report_id), box, aad, out)
+    except InvalidTag as error:
+        raise BoxError("box does not open under this report's key, id and header") from error
+
+
 def _key(k_box: bytes) -> bytes:
     if len(k_box) != BOX_KEY_BYTES:
         raise ValueError(f"box key: expected {BOX_KEY_BYTES} bytes, got {len(k_box)}")

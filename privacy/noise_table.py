@@ -13,7 +13,6 @@ from hashlib import sha256
 from math import isqrt
 from typing import Final
 
-import mpmath
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
@@ -94,6 +93,8 @@ class TableSampler:
 
         A joint distance of draws * cut costs at most (1 + e^epsilon) times that.
         """
+        import mpmath
+
         cut = noise_table(sigma_1024).cut
         return float(draws * cut) * (1.0 + float(mpmath.exp(epsilon)))
 
@@ -134,6 +135,8 @@ def half_weights(sigma_1024: int) -> list[int]:
     w(x+1) = w(x) r(x) and r(x+1) = r(x) g with g = exp(-1/sigma^2): mpmath gives the two factors,
     integers the rest; the error stays below 2 K^2 2^-320.
     """
+    import mpmath  # a tenth of a second to load: only tables need it
+
     one = 1 << _WORK_BITS
     with mpmath.workprec(_WORK_BITS + 32):
         square = mpmath.mpf(sigma_1024) ** 2 / SIGMA_UNIT**2

@@ -13,8 +13,6 @@ from functools import lru_cache
 from math import sqrt
 from typing import Final
 
-import mpmath
-
 from .calibrate import (
     MILLION,
     SIGMA_UNIT,
@@ -139,6 +137,8 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
     """
     if not 0 < mu <= 1000:
         raise ParameterError("mu", "0 < mu <= 1000", mu)
+    import mpmath
+
     with mpmath.workdps(40):
         precise, low, high = mpmath.mpf(mu), mpmath.mpf(0), mpmath.mpf(1)
         while gaussian_delta(high, precise) > delta:

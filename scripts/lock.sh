@@ -20,6 +20,9 @@ compile --group build --constraint requirements/dev.txt \
 for group in cuda cuda-12-6; do
     compile --group "$group" --output-file "requirements/$group.txt" "${@}"
 done
+# Beside Spark every package is that of run.txt, but for the pandas that Spark asks for.
+compile pyproject.toml --extra spark --no-annotate --output-file requirements/spark.txt \
+    --constraint <(grep '==' requirements/run.txt | sed 's/ *\\$//' | grep -v '^pandas==') "${@}"
 
 if grep -nE '^(-i|-f|--(extra-)?index-url|--find-links)|https?://' requirements/*.txt; then
     echo "scripts/lock.sh: a requirement file names a host; see the lines above" >&2

@@ -37,10 +37,10 @@ MEMORY_BYTES: Final = 6 << 30
 """Room that has to be there: some tests write logs and sparse files of gigabytes."""
 
 TIERS: Final = {
-    "side by side": "not live and not long",
-    "by itself": "live and not long",
+    "side by side": "not live and not long and not spark",
+    "by itself": "live and not long and not spark",
 }
-QUICK: Final = "not live and not long and not kafka and not kernel and not slow"
+QUICK: Final = "not live and not long and not spark and not kafka and not kernel and not slow"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ MACHINES = ("root", "kafka", "postgresql", "prometheus", "gpu", "browser")
 
 _runnable_but_skipped: list[str] = []
 
-pytest_plugins = ["tests.leftovers"]
+pytest_plugins = ["tests.leftovers", "tests.fault_points"]
 
 _UNSECURED_TOKENS = {
     # Tokens without a signature: a test's own identity provider.
@@ -69,6 +69,10 @@ def no_node_is_left() -> Iterator[None]:
         Path("/dev/nvidiactl").unlink(missing_ok=True)
 
 
+def pytest_configure() -> None:
+    gc.disable()  # Next to nothing of what is collected is ever garbage.
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what runs beside what, and give what depends on the machine's own time more tries."""
@@ -84,6 +88,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Fail where workers would not keep the groups; xdist itself says nothing."""
     gc.collect()
     gc.freeze()  # What is collected stays: the collector need not look at it again.
+    gc.enable()
     grouped = getattr(session.config.option, "loadgroup", False)
     if grouped and any("@" not in item.nodeid for item in session.items):
         raise pytest.UsageError("this pytest-xdist does not keep the groups of tests")

@@ -12,6 +12,7 @@ import pandas as pd
 from aggregator.directory import Directory, PinnedParties
 from aggregator.events import RosterSeen, TaskSeen
 from aggregator.helper import Helper
+from aggregator.helper_port import HelperPort
 from aggregator.helper_state import HelperState
 from aggregator.key_ring import KeyRing
 from aggregator.leader_shell import LeaderShell
@@ -108,12 +109,42 @@ class OutageFleet:
         self.world = World(HOSTS)
         self.task = _task(self.world, window_s, windows, lateness_s, self.first)
         self._write_signed()
-        self._helper = self._start_helper()
+        self.start_helper()
         self.start_leader()
         self.agents = [] if clock else [self.agent(number) for number in range(HOSTS)]
 
     def now_s(self) -> float:
         return self.clock.unix_ms() / 1000
+
+    # What tests of faults stand between
+
+    leader_now_s = helper_now_s = now_s
+
+    def agent_clock(self, _number: int) -> Clock:
+        return self.clock
+
+    def leader_folder(self) -> Path:
+        """Where the Leader keeps its state."""
+        return self.folder
+
+    def helper_folder(self) -> Path:
+        """Where the Helper keeps its state."""
+        return self.folder
+
+    def make_store(self, config: LeaderConfig) -> Store:
+        return Store(config.database, config.releases_dir, CATALOGUE)
+
+    def helper_port(self) -> HelperPort:
+        """The Helper as the Leader reaches it."""
+        return self.helper
+
+    def agent_log(self, _number: int, log: Transport) -> Transport:
+        """The log as an agent reaches it."""
+        return cast("Transport", Cuttable(log, self.line))
+
+    def leader_log(self, log: Transport) -> Transport:
+        """The log as the Leader reaches it."""
+        return cast("Transport", Cuttable(log, self.line))
 
     def _write_signed(self) -> None:
         signed = self.folder / "signed"
@@ -124,42 +155,45 @@ class OutageFleet:
             (self.folder / f"keys-{name}").mkdir()
             write_signing_key(self.folder / f"keys-{name}" / "identity.key", party.signing)
 
-    def _start_helper(self) -> HelperRunner:
-        world = self.world
+    def start_helper(self) -> None:
+        """Start a Helper on its state."""
+        world, now_s = self.world, self.helper_now_s
         keys = KeyRing(self.folder / "keys-helper")
-        keys.rotate(self.now_s(), 86_400)
-        state = HelperState(self.folder / "helper.sqlite", self.folder / "fence", self.now_s())
+        keys.rotate(now_s(), 86_400)
+        folder = self.helper_folder()
+        state = HelperState(folder / "helper.sqlite", self.folder / "fence", now_s())
         self._stack.callback(state.close)
+        self.close_helper = state.close
         directory = Directory(PinnedParties(world.leader.pk, world.helper.pk))
         helper = Helper(directory, keys.identity, keys.pair, state)
         for path in sorted((self.folder / "signed").iterdir(), reverse=True):
             seen = path.read_bytes()
             task = path.suffix == ".task"
-            helper.handle(TaskSeen(seen, self.now_s()) if task else RosterSeen(seen))
+            helper.handle(TaskSeen(seen, now_s()) if task else RosterSeen(seen))
 
         def announcements() -> Sequence[bytes]:
-            keys.rotate(self.now_s(), 86_400)
-            return keys.announcements(self.now_s())
+            keys.rotate(now_s(), 86_400)
+            return keys.announcements(now_s())
 
-        return HelperRunner(
+        self.helper = HelperRunner(
             helper,
             state,
-            self.now_s,
+            now_s,
             helper_pk=world.helper.pk,
             announcements=announcements,
         )
 
     def start_leader(self) -> None:
         """Start a Leader on its state and store."""
-        config = _leader_config(self.folder, self.world.helper.pk)
-        self._store = Store(config.database, config.releases_dir, CATALOGUE)
+        config = leader_config(self.folder, self.world.helper.pk, self.leader_folder())
+        self._store = self.make_store(config)
         self._transport = open_transport(self._log.settings, Side.AGGREGATOR)
         self.leader = LeaderShell(
             config,
-            cast("Transport", Cuttable(self._transport, self.line)),
+            self.leader_log(self._transport),
             self._store,
-            helper=self._helper,
-            clock=self.now_s,
+            helper=self.helper_port(),
+            clock=self.leader_now_s,
             pause=None if self.line.patient else lambda _seconds: None,
         )
 
@@ -169,28 +203,38 @@ class OutageFleet:
         self._store.close()
         self._transport.close()
 
-    def agent(self, number: int) -> AgentShell:
-        """Start an agent, which belongs to this thread."""
+    def agent_config(self, number: int) -> AgentConfig:
+        """Where an agent has its key and its ledger."""
         folder, world = self.folder / f"host-{number}", self.world
-        config = AgentConfig(
+        return AgentConfig(
             HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
             self._log,
             TrustSection((world.leader.pk,), (world.helper.pk,)),
             BoundsSection(n_min_at_least=8),
             SpoolSection(),
-            SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
+            SourcesSection(
+                host=False, gpus=False, faults=False, probes=ProbesSection(enabled=False)
+            ),
         )
-        config.host.key_file.parent.mkdir(parents=True)
-        key = HostKey(world.signing_keys[number], this_machine(config))
-        write_host_key(config.host.key_file, key)
+
+    def agent(
+        self, number: int, fault_point: Callable[[str], None] = lambda _point: None
+    ) -> AgentShell:
+        """Start an agent, which belongs to this thread, with what an earlier one left."""
+        config = self.agent_config(number)
+        if not config.host.key_file.exists():
+            config.host.key_file.parent.mkdir(parents=True)
+            key = HostKey(self.world.signing_keys[number], this_machine(config))
+            write_host_key(config.host.key_file, key)
         log = open_transport(self._log.settings, Side.AGENT)
         self._stack.callback(log.close)
         shell, _ = open_agent(
             config,
             domain="demo",
             sampler=self._sampler(number),
-            clock=self.clock,
-            transport=cast("Transport", Cuttable(log, self.line)),
+            clock=self.agent_clock(number),
+            transport=self.agent_log(number, log),
+            fault_point=fault_point,
         )
         shell.start()
         return shell
@@ -239,10 +283,10 @@ def _task(world: World, window_s: int, windows: int, lateness_s: int, first: int
     return build_task(CATALOGUE, plan)
 
 
-def _leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
+def leader_config(folder: Path, helper_pk: bytes, state: Path) -> LeaderConfig:
     return LeaderConfig(
         key_dir=folder / "keys-leader",
-        state_dir=folder,
+        state_dir=state,
         signed_dir=folder / "signed",
         helper_pk=helper_pk,
         user="pointillist-leader",

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from aggregator.party_config import HelperAddress, HelperConfig, LeaderConfig
 from aggregator.party_processes import mask_pool_of
 from aggregator.released import MemoryStore, ReleasedWindow
 from aggregator.workers.children import Nursery
+from tests.fault_points import note, note_recovery
 from tests.protocol_kit import T0, World
 from transport.embedded import EmbeddedLog
 from transport.embedded_consumer import EmbeddedConsumer
@@ -56,13 +58,10 @@ class KillHere:
         self._path, self._party = folder / "kill", party
 
     def __call__(self, step: str) -> None:
-        try:
-            wanted = self._path.read_text()
-        except FileNotFoundError:
-            return
-        if wanted == f"{self._party} {step}":
-            self._path.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+        with suppress(FileNotFoundError):  # of two that are here at once, one falls
+            if self._path.read_text() == f"{self._party} {step}":
+                self._path.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class NotingLog(EmbeddedLog):
@@ -206,6 +205,9 @@ class ProcessFleet:
             self.log.create_topic(topic.name, topic.partitions)
         self._producer = self.log.producer()
         self.processes: dict[str, BaseProcess] = {}
+        self._armed = ""
+        self.fell: tuple[str, float] | None = None
+        """Who was killed last, and when by the machine's monotonic clock."""
 
     def _write_files(self) -> None:
         world, day = self.world, time.strftime("%Y-%m-%d", time.gmtime(T0))
@@ -245,6 +247,7 @@ class ProcessFleet:
 
     def kill_at(self, where: str) -> None:
         """Arm the next kill: `PARTY STEP`."""
+        self._armed = where
         (self.folder / "kill").write_text(where)
 
     def killed(self) -> bool:
@@ -254,7 +257,17 @@ class ProcessFleet:
                 process.join()
                 assert process.exitcode == -signal.SIGKILL, (party, process.exitcode)
                 self.start(party)
-        return not (self.folder / "kill").exists()
+        happened = not (self.folder / "kill").exists()
+        if happened and self._armed:
+            note(self._armed.replace(" ", "@", 1))
+            self.fell, self._armed = (self._armed.split()[0], time.monotonic()), ""
+        return happened
+
+    def recovered(self) -> None:
+        """Say that a release came after a kill."""
+        if self.fell is not None:
+            note_recovery(self.fell[0], time.monotonic() - self.fell[1])
+            self.fell = None
 
     def reports_read(self) -> int:
         """Reports that the Leader has read, over all its lives."""

@@ -11,6 +11,7 @@ from typing import Self
 
 from aggregator.events import ReportsArrived, RosterSeen, StoreRelease, StoreSuppressed, TaskSeen
 from aggregator.leader import Leader
+from aggregator.quotas import Quotas
 from aggregator.workers.coordinator import Coordinator
 from aggregator.workers.desk import Desk, Heard, Reply
 from aggregator.workers.words import Word
@@ -22,6 +23,10 @@ from wire.envelope import Kind, wrap
 from wire.topics import REPORTS
 
 PARTITIONS = 4
+
+
+MANY_RETRIES = Quotas(retries=1000)
+"""Ways to read a log are compared by what is refused, and not by how often."""
 
 
 class GroupLog:
@@ -138,6 +143,8 @@ class WorkersFleet(Fleet):
 
     make_leader: Callable[..., Leader] = partial(Coordinator, partitions=PARTITIONS)
     leader: Coordinator
+    quotas: Quotas = MANY_RETRIES
+    """Of each worker that is added."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self.workers: dict[str, WorkerShell] = {}
@@ -170,6 +177,7 @@ class WorkersFleet(Fleet):
             GroupMember(self.group, name),
             way,
             self.world.parties,
+            quotas=self.quotas,
             clock=self.clock,
             pause=lambda _s: self.settle_words(),
             draw=lambda _n: next(self._draws),
@@ -225,6 +233,8 @@ class WorkersFleet(Fleet):
 
 class OneProcess(Fleet):
     """A Leader without workers, over the same kind of log."""
+
+    make_leader: Callable[..., Leader] = partial(Leader, quotas=MANY_RETRIES)
 
     def __init__(self, world: World, folder: Path) -> None:
         super().__init__(world, folder)

@@ -255,7 +255,7 @@ class Ledger:
                     LedgerRefused: stop, the file can no longer be trusted
         """
         self.require_clock(now_s)
-        self._spool.require_room(records)
+        self._spool.require_room(records, entries)
         for spent in entries:
             self._require_next(spent, now_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from privacy.budget import Entry
 from wire.roster import Plan
@@ -83,12 +84,25 @@ class KnownRoster:
     crowds: Mapping[tuple[str, int], tuple[int, int]]
 
 
+LONG_WINDOW_S: Final = 86_400
+"""Seconds: windows below it go first when the spool fills up."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpoolLimits:
-    """Bounds of the spool; a commit that would pass one of them spends nothing."""
+    """Bounds of the spool; a commit that would pass one of them spends nothing.
+
+    The last tenth is for epochs and for windows of a day and longer, which are few and say most.
+    """
 
     max_records: int = 20_000
     max_bytes: int = 256 << 20
+
+    @property
+    def for_short_windows(self) -> SpoolLimits:
+        """The bounds that a report of a window below LONG_WINDOW_S keeps to."""
+        records, size_bytes = self.max_records, self.max_bytes
+        return SpoolLimits(records - records // 10, size_bytes - size_bytes // 10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from wire.roster import PlanMembership
 from .ledger_db import connect_readonly, translated
 from .ledger_errors import LedgerCorrupt, LedgerMissing, SpoolFull, WindowSpent
 from .ledger_records import (
+    LONG_WINDOW_S,
     HostEntry,
     HostView,
     KnownRoster,
@@ -182,12 +183,19 @@ class Spool:
         row = self._db.execute("SELECT count(*), coalesce(sum(length(value)), 0) FROM spool")
         self.records, self.size_bytes = row.fetchone()
 
-    def require_room(self, records: Sequence[SealedRecord]) -> None:
-        """Raise SpoolFull when the records would pass a bound."""
+    def require_room(
+        self, records: Sequence[SealedRecord], entries: Sequence[HostEntry] = ()
+    ) -> None:
+        """Raise SpoolFull when the records would pass a bound.
+
+        entries     of the windows that the records report; none for epochs
+        """
         count = self.records + len(records)
         size = self.size_bytes + sum(len(record.value) for record in records)
-        if count > self._limits.max_records or size > self._limits.max_bytes:
-            raise SpoolFull(count, size, self._limits.max_records, self._limits.max_bytes)
+        short = any(spent.entry.end - spent.entry.start < LONG_WINDOW_S for spent in entries)
+        bounds = self._limits.for_short_windows if short else self._limits
+        if count > bounds.max_records or size > bounds.max_bytes:
+            raise SpoolFull(count, size, bounds.max_records, bounds.max_bytes)
 
     def insert(self, records: Sequence[SealedRecord]) -> tuple[int, ...]:
         """Add records inside the caller's transaction and give their ids, ascending."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from edge_agent.clock import Clock
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_errors import ClockSetBack, LedgerFull, SpoolFull, WindowSpent
+from edge_agent.ledger.ledger_records import LONG_WINDOW_S
 from edge_agent.ledger.left_reports import Fate, Gone, left_report
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
@@ -45,13 +46,18 @@ from .outbox import Outbox
 
 @dataclass(slots=True)
 class AgentTally:
-    """Names and numbers, nothing measured."""
+    """Names and numbers, nothing measured.
+
+    spool_dropped   what the spool let go or did not take: `expired` records; for want of room a
+                    `short_window`, then a `long_window`, at last an `epoch`
+    """
 
     published: int = 0
     sealed: int = 0
     epochs: int = 0
     expired: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    spool_dropped: Counter[str] = field(default_factory=Counter)
 
 
 _PROBE_RECORDS: Final = 100
@@ -158,6 +164,7 @@ class Effects:
         self._log = log
         self._fault_point = fault_point
         self._log_name = log_name
+        self._owed: deque[Callable[[], None]] = deque()
         self.tally = AgentTally()
         self.sending = Sending(outbox, ledger, self.tally, self.tell, log)
 
@@ -193,23 +200,51 @@ class Effects:
                 self._fault_point("shell:before-forget")
                 fate = Fate.SENT if effect.taken else Fate.TOO_LONG
                 now_s = self._clock.unix_ms() // 1000
-                self._ledger.forget(effect.spool_ids, Gone(fate, now_s, self._log_name))
+                gone = Gone(fate, now_s, self._log_name)
+                self._note(lambda: self._ledger.forget(effect.spool_ids, gone))
                 self._fault_point("shell:forgotten")
             case RememberSeries():
-                known = effect.known
-                self._ledger.remember_series([known], {known.task_id: effect.signed})
+                known, signed = effect.known, {effect.known.task_id: effect.signed}
+                self._note(lambda: self._ledger.remember_series([known], signed))
             case RememberRoster():
-                self._ledger.remember_roster(effect.known)
+                self._note(lambda: self._ledger.remember_roster(effect.known))
             case TaskAccepted():
                 self._open_windows(effect)
             case SignedTimeSeen():
-                self._ledger.note_signed_time(effect.signed_time_s)
+                self._note(lambda: self._ledger.note_signed_time(effect.signed_time_s))
             case EraseKeys():
                 self._log.debug("epoch keys erased", epochs=effect.epochs)
             case Refuse():
                 self._count_refusal(effect)
             case _:
                 assert_never(effect)
+
+    def _note(self, write: Callable[[], None]) -> None:
+        """Write now, or before anything else is written once a full disk takes it."""
+        self._owed.append(write)
+        try:
+            self._write_owed()
+        except LedgerFull as error:
+            self._log.warning("not noted yet", code=error.code, error=str(error))
+
+    def _write_owed(self) -> None:
+        """Write what a full disk held up, in its order. Raises LedgerFull."""
+        while self._owed:
+            self._owed[0]()
+            self._owed.popleft()
+
+    def drop_expired(self, now_s: int) -> None:
+        """Write what is owed, and drop sealed records that nobody accepts; a full disk waits."""
+        try:
+            self._write_owed()
+            self._count_expired(self._ledger.drop_expired(now_s))
+        except LedgerFull as error:
+            self._log.warning("not dropped yet", code=error.code, error=str(error))
+
+    def _count_expired(self, records: int) -> None:
+        self.tally.expired += records
+        if records:
+            self.tally.spool_dropped["expired"] += records
 
     def _commit_epochs(self, effect: CommitEpochs) -> None:
         self._fault_point("shell:epoch-sealed")
@@ -236,8 +271,11 @@ class Effects:
     ) -> bool:
         """Commit, or tell the participant that nothing was spent; other refusals end the agent."""
         try:
+            self._write_owed()
             spool_ids = commit()
         except (SpoolFull, LedgerFull, ClockSetBack, WindowSpent) as error:
+            if isinstance(error, SpoolFull):
+                self.tally.spool_dropped[_dropped(effect)] += len(effect.records)
             self._log.warning("not committed", code=error.code, error=str(error))
             self.tell(CommitFailed(effect.token, _WITHHELD[type(error)]))
             return False
@@ -261,3 +299,10 @@ class Effects:
         self.tally.refused[effect.reason.value] += max(1, effect.hosts)
         if first:
             self._log.warning("refused", reason=effect.reason.value, detail=effect.detail)
+
+
+def _dropped(effect: CommitEpochs | CommitSealed) -> str:
+    if isinstance(effect, CommitEpochs):
+        return "epoch"
+    spans_s = (spent.entry.end - spent.entry.start for spent in effect.entries)
+    return "short_window" if min(spans_s) < LONG_WINDOW_S else "long_window"

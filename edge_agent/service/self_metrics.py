@@ -51,6 +51,9 @@ class StatusCollector(Collector):
         yield _labelled("refused", "refusals by reason", "reason", agent.refused)
         yield _gauge("spool_records", "sealed records that wait on disk", agent.spool_records)
         yield _gauge("spool_bytes", "their bytes", agent.spool_bytes)
+        yield _labelled(
+            "spool_dropped_records", "records without room or past use", "what", agent.spool_dropped
+        )
         yield _gauge("transport_up", "1 while the transport takes records", agent.transport_up)
         yield _labelled("source_failures", "failed drains by source", "source", status.failures)
         yield _sources(agent.sources, status.absent)

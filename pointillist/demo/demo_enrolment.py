@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from aggregator.enrolment import Enrolment, check_request, next_roster
+from aggregator.enrolment import Enrolment, check_request
+from aggregator.roster_draft import draft_roster
 from aggregator.roster_review import RosterEvidence
 from aggregator.task_files import check_and_countersign, leader_sign
 from aggregator.tasks import sign_task
@@ -15,6 +16,7 @@ from simulator.simulated_hosts import memberships
 from transport.join_token import JoinToken
 from wire import labels
 from wire.envelope import Signed
+from wire.join import JoinRequest
 from wire.task import Task
 
 _PLAN: Final = "demo"
@@ -46,11 +48,13 @@ class DemoEnrolment:
         pins = {name: frozenset({key.public_bytes}) for name, key in self._operators.items()}
         enrolment = Enrolment({_PLAN: memberships(tasks)}, pins)
         leader_pk, now_s = self._leader.public_bytes, time.time()
-        requests = {
-            f"host {number}": check_request(request, enrolment, leader_pk, now_s)
-            for number, request in enumerate(raw)
-        }
-        body = next_roster(None, enrolment, requests, 0).encode_body()
+        requests = {f"host {n}": JoinRequest.decode(request) for n, request in enumerate(raw)}
+        for request in requests.values():
+            check_request(request, enrolment, leader_pk, now_s)
+        made = draft_roster(None, enrolment.plans, requests, 0)
+        if made.refused:
+            raise ValueError(f"expected every host of the demo to join, got {made.refused[0]}")
+        body = made.roster.encode_body()
         draft = leader_sign(Signed(labels.ROSTER, body).encode(), self._leader)
         served = [sign_task(task, self._leader, self._helper)[1] for task in tasks]
         evidence = RosterEvidence((), served, b"".join(raw), pins, first=True)

@@ -116,6 +116,7 @@ def test_perf_ticks_that_did_not_come_are_counted_as_missed(tmp_path: Path) -> N
     assert late.missed >= 10
 
 
+@pytest.mark.live
 def test_run_delay_and_cpu_time_equal_schedstat(source: EbpfSource, tmp_path: Path) -> None:
     with cgroup("cpu") as group:
         loads = [Load("spin", 0.4, (group,), cwd=tmp_path) for _ in range(2)]

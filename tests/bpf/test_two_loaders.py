@@ -43,6 +43,7 @@ def mixed_load(folder: Path, limited: Cgroup) -> list[Load]:
     ]
 
 
+@pytest.mark.live
 def test_both_loaders_count_the_same(
     source: EbpfSource, bcc_source: EbpfSource, tmp_path: Path
 ) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from aggregator import read_causes, read_releases
 from aggregator.cause_files import cause_columns, tables_of, tables_read
 from aggregator.causes import CauseRow, CauseTable, Trend, cause_table
 from aggregator.correction import Reported
-from aggregator.incident_detector import Detector
+from aggregator.incident_detector import Detector, _poisson_bounds
+from aggregator.ratios import CONFIDENCE
 from aggregator.releases import query
 from aggregator.store import Store
 from pointillist.cli.causes_command import remarks
@@ -265,3 +267,11 @@ def test_release_without_causes_has_no_table(tmp_path: Path) -> None:
     empty = read_causes(tmp_path)
     assert empty.empty
     assert "cause" in empty.columns
+
+
+def test_bounds_of_counts_are_scipys_exact_ones() -> None:
+    events, tail = np.array([0, 1, 7, 400]), (1 - CONFIDENCE) / 2
+    low, high = _poisson_bounds(events)
+    assert low[0] == 0
+    assert low[1:] == pytest.approx(stats.gamma.ppf(tail, events[1:]))
+    assert high == pytest.approx(stats.gamma.ppf(1 - tail, events + 1))

@@ -177,7 +177,8 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parties
 
 def kept_on_disk(parties: Parties, name: str) -> set[bytes]:
     state = parties.leader._state if name == "leader" else parties.helper._state
-    return {row[0] for row in state._connection.execute("SELECT epoch_id FROM epochs")}
+    table = "kept_epochs" if name == "leader" else "epochs"
+    return {row[0] for row in state._connection.execute(f"SELECT epoch_id FROM {table}")}
 
 
 def kept_in_memory(parties: Parties, name: str) -> set[bytes]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wire import labels
 from wire.batch import SignedBatch, SignedRelease, SignedShare
 from wire.bounds import MAX_ENTRY_BODY, MAX_TASK_BODY, Scheme
-from wire.envelope import Signed, unwrap
+from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, KeyAnnouncement
 from wire.join import JoinRequest, SealedJoin
+from wire.proto import pointillist_pb2 as pb
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, report_length
 from wire.roster import EntryAnswer, Roster
@@ -144,3 +147,24 @@ def test_report_length_is_exact(scheme: Scheme, d: int, flip: int) -> None:
     if other not in {report_length(d, one) for one in Scheme}:
         with pytest.raises(ReportRejected):
             Report.decode(bytes(good).ljust(other, b"\0")[:other])
+
+
+@given(data=st.data())
+@settings(deadline=None)
+def test_envelope_takes_just_what_protobuf_writes(data: st.DataObject) -> None:
+    """Whatever is altered, an accepted envelope is the one encoding of its kind and core."""
+    core = data.draw(st.sampled_from([b"", b"a", bytes(127), bytes(128), bytes(3000)]))
+    raw = bytearray(wrap(data.draw(st.sampled_from(Kind)), core))
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, min(8, len(raw))))
+        raw[at : at + data.draw(st.integers(0, 1))] = data.draw(st.binary(max_size=2))
+    value = _value_or_rejection("envelope", bytes(raw))
+    message = pb.Envelope()
+    with suppress(DecodeError):
+        message.ParseFromString(bytes(raw))
+    kinds = {int(kind): kind for kind in Kind}
+    kind = kinds.get(message.kind)
+    if kind is not None and message.core and wrap(kind, message.core) == raw:
+        assert value == (kind, message.core)
+    else:
+        assert value is None

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, EpochHeader
 from wire.ids import EpochId, HostId, KeyId, ReportId, TaskId, VoucherId, host_id, voucher_id
 from wire.join import SEALED_JOIN_BYTES, JoinRequest, SealedJoin, split_requests
+from wire.proto import pointillist_pb2 as pb
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, ReportHeader, box_length
 from wire.roster import PlanMembership, Roster, RosterEntry
@@ -126,6 +128,34 @@ def test_envelope_and_signed_round_trip(body: bytes, kind: Kind) -> None:
     assert Signed.decode(signed.encode(), labels.ROSTER) == signed
     core = signed.encode()
     assert unwrap(wrap(kind, core), len(core) + 8) == (kind, core)
+
+
+@given(
+    head=st.binary(max_size=9),
+    kind=st.integers(0, 12),
+    core=st.binary(max_size=300),
+    tail=st.sampled_from((b"", b"", b"\x18\x01", b"\x12\x00")),
+    wrapped=st.booleans(),
+)
+@settings(deadline=None)
+def test_envelope_is_taken_just_where_protobuf_would_write_it_so(
+    head: bytes, kind: int, core: bytes, tail: bytes, wrapped: bool
+) -> None:
+    message = pb.Envelope(kind=kind, core=core)  # type: ignore[arg-type]  # numbers of no kind, too
+    data = (message.SerializeToString() if wrapped else head + core) + tail
+    try:
+        parsed = pb.Envelope.FromString(data)
+        canonical = parsed.core != b"" and int(parsed.kind) in [int(kind) for kind in Kind]
+        parsed.DiscardUnknownFields()
+        canonical = canonical and parsed.SerializeToString() == data
+    except DecodeError:
+        canonical = False
+    if canonical:
+        assert unwrap(data, len(data)) == (Kind(parsed.kind), parsed.core)
+    else:
+        with pytest.raises(ReportRejected) as refusal:
+            unwrap(data, len(data))
+        assert refusal.value.reason is Reason.ENVELOPE
 
 
 def _sections() -> st.SearchStrategy[SectionSpec]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.party_config import WitnessProcess, load_helper_config, load_leader_config
+from aggregator.quotas import DeadLetterQuota, Quotas
 from aggregator.witness.postgresql_settings import PostgresqlSettings
 from aggregator.witness.witness_config import load_witness_config
 from transport.config_tree import ConfigError
@@ -38,6 +39,41 @@ def test_leader_config_reads_how_long_windows_are_kept(
     path.write_text(in_force.replace("# minute = 400", line))
     with pytest.raises(ConfigError, match=named):
         load_leader_config(path)
+
+
+def test_leader_config_reads_quotas(tmp_path: Path) -> None:
+    text = (SAMPLES / "leader.toml").read_text()
+    assert load_leader_config(SAMPLES / "leader.toml").quotas == Quotas()
+    path = tmp_path / "leader.toml"
+    tables = "[quotas.operators]\nnorth = 1\n[quotas.dead_letters]\n"
+    path.write_text(text.replace("retries = 3\n", f"retries = 3\n{tables}"))
+    expected = Quotas(operators={"north": 1}, dead_letters=DeadLetterQuota())
+    assert load_leader_config(path).quotas == expected
+    assert (expected.excess("north", 4), expected.excess("south", 4)) == (4, 12)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("retries = 3", "retries = -1", "quotas.retries"),
+        ("retries = 3", "retry = 3", "retry"),
+        ("# window_bytes = 8_589_934_592", "window_bytes = 1024", "quotas.window_bytes"),
+        ("# [quotas.operators]\n# north = 1", "[quotas.operators]\nnorth = -1", "north"),
+        (
+            "# [quotas.dead_letters]\n# per_minute = 600",
+            "[quotas.dead_letters]\nper_minute = 0",
+            "quotas.dead_letters.per_minute",
+        ),
+    ],
+)
+def test_leader_config_names_what_is_wrong_with_a_quota(
+    old: str, new: str, named: str, tmp_path: Path
+) -> None:
+    text = (SAMPLES / "leader.toml").read_text()
+    assert old in text
+    (tmp_path / "leader.toml").write_text(text.replace(old, new))
+    with pytest.raises(ConfigError, match=named):
+        load_leader_config(tmp_path / "leader.toml")
 
 
 def test_helper_sample_parses_and_its_fence_is_off_the_state() -> None:

@@ -46,22 +46,34 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return code
 
 
-def test_help_imports_nothing_heavy() -> None:
+def loaded(names: set[str], *arguments: str) -> tuple[list[str], str]:
+    """Give which of the modules a command loads, and what it writes on stdout."""
     program = (
         "import sys\n"
         "from pointillist.cli import main\n"
-        "sys.argv = ['pointillist', '--help']\n"
+        f"sys.argv = {['pointillist', *arguments]}\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'opendp', 'duckdb', 'pandas', 'matplotlib', 'grpc', 'cryptography'}\n"
-        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+        f"print(*sorted({names} & sys.modules.keys()), file=sys.stderr)"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY
     )
-    assert result.stderr.strip() == "[]"
+    return result.stderr.splitlines()[-1].split(), result.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = {"numpy", "opendp", "duckdb", "pandas", "matplotlib", "grpc", "cryptography"}
+    found, shown = loaded(heavy, "--help")
+    assert found == []
     for group in cli.GROUPS:
-        assert group.name in result.stdout
+        assert group.name in shown
+
+
+def test_agent_imports_nothing_heavy_before_it_reads_its_configuration() -> None:
+    heavy = {"opendp", "duckdb", "pandas", "matplotlib", "grpc", "scipy", "mpmath", "pyarrow"}
+    found, _ = loaded(heavy, "agent", "run", "--config", "/nowhere/agent.toml")
+    assert found == []
 
 
 @pytest.mark.slow

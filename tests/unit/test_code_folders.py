@@ -42,7 +42,11 @@ drop_to(HELPER_USER)
 for package in packages:
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if package.__name__ != "simulator":
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as missing:  # Spark has an environment of its own
+                if missing.name.partition(".")[0] != "pyspark":
+                    raise
 waiting = [resources.files(package) for package in packages]
 read = 0
 while waiting:

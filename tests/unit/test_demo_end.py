@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from pointillist.cli import demo as command
 from pointillist.cli.output import CommandError
@@ -120,3 +121,8 @@ def test_demo_that_released_nothing_keeps_its_logs_and_says_why(
         command._end(fleet, DemoTally([], CATALOGUE), run, json=False)
     assert (run / "logs" / "leader.log").read_text() == "frozen"
     assert str(run / "logs") in str(error.value.hint)
+
+
+@pytest.mark.parametrize("checked", [1, 10, 383, 33_333])
+def test_expected_coverage_is_scipys_binomial_interval(checked: int) -> None:
+    assert summary._binomial_bounds(checked) == stats.binom.interval(0.95, checked, 0.95)

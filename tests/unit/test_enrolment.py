@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,15 @@ from typer.testing import CliRunner
 from aggregator.directory import Directory, PinnedParties
 from aggregator.enrolment import (
     WEEK_S,
-    EnrolmentError,
+    Enrolled,
+    NothingEnrolled,
     enrol_folder,
     load_enrolment,
     read_spent,
     write_spent,
 )
 from aggregator.leader_shell import LeaderShell
+from aggregator.roster_draft import EnrolmentError
 from aggregator.roster_review import RosterEvidence
 from aggregator.task_files import check_and_countersign
 from edge_agent.joining import hardware_names
@@ -28,10 +32,10 @@ from tests.enrolment_kit import LEADER, host, part, pinned, plans_file, request,
 from tests.process_kit import ProcessFleet, leader_config
 from tests.protocol_kit import T0, ListStore, build_world, signing_key
 from transport.join_token import JoinToken
+from transport.keyfiles import write_signing_key
 from wire import labels
 from wire.envelope import Kind, Signed, wrap
 from wire.join import JoinRequest
-from wire.rejection import ReportRejected
 from wire.roster import EntryAnswer, Roster
 from wire.topics import ENTRIES, join_key
 
@@ -44,6 +48,15 @@ def join(
     path = folder / f"{name}.join"
     path.write_bytes(request(name, hardware, by).encode())
     return path
+
+
+def left_out(made: Enrolled) -> dict[str, str]:
+    return {Path(found.source).name: found.reason.value for found in made.refused}
+
+
+def hosts(made: Enrolled) -> set[bytes]:
+    roster = Roster.decode_body(Signed.decode(made.roster, labels.ROSTER).body)
+    return {bytes(entry.host_id) for entry in roster.entries}
 
 
 def test_roster_takes_in_tokens_and_starts_with_a_week(tmp_path: Path) -> None:
@@ -70,8 +83,9 @@ def test_roster_takes_in_tokens_and_starts_with_a_week(tmp_path: Path) -> None:
     second = enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
     assert (second.summary["hosts"], second.summary["enrolled"]) == (3, 1)
     join(tmp_path, 3, by=token(0))
-    with pytest.raises(ReportRejected, match="join_token"):
-        enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
+    third = enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
+    assert left_out(third) == {"3.join": "join_token"}
+    assert third.summary["hosts"] == 3
 
 
 STOLEN = replace(token("x"), signing=signing_key("another token"))
@@ -80,7 +94,6 @@ STOLEN = replace(token("x"), signing=signing_key("another token"))
 @pytest.mark.parametrize(
     ("by", "reason"),
     [
-        (token(0), "join_token.*used twice"),
         (token("x", signer=signing_key("the Leader's own")), "join_voucher.*key of acme"),
         (token("x", "umbra"), "join_voucher.*pinned .acme., got umbra"),
         (token("x", leader=signing_key("another leader")), "join_voucher.*this Leader"),
@@ -94,9 +107,13 @@ def test_request_without_an_operators_voucher_of_its_own_is_refused(
 ) -> None:
     join(tmp_path, 0)
     join(tmp_path, 1, by=by)
-    with pytest.raises(ReportRejected, match=reason) as caught:
-        enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
-    assert "1.join" in str(caught.value)
+    made = enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
+    (found,) = made.refused
+    assert re.search(reason, str(found))
+    assert (Path(found.source).name, found.host) == ("1.join", host(1).host_id)
+    assert hosts(made) == {host(0).host_id}
+    assert set(made.answers) == {tmp_path / "0.entry"}
+    assert made.spent == {token(0).voucher.voucher_id}
 
 
 MACHINE = ("machine-1", *(f"GPU-{number}" for number in range(8)))
@@ -118,10 +135,12 @@ def test_any_part_of_an_enrolled_machine_is_no_other_machine(
     for path, answer in first.answers.items():
         path.write_bytes(answer)
     join(tmp_path, "b", hardware=hardware)
-    with pytest.raises(ReportRejected, match="join_hardware") as caught:
+    with pytest.raises(NothingEnrolled) as caught:
         enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
-    said = str(caught.value)
-    assert f"{shared} of {len(hardware)} ids of host {host('b').host_id.hex()}" in said
+    (found,) = caught.value.refused
+    said = str(found)
+    assert f"host {host('b').host_id.hex()}: join_hardware" in said
+    assert f"{shared} of {len(hardware)} ids that host {host('a').host_id.hex()} has" in said
     assert any(part(name).hex() in said for name in hardware)
     assert f"--remove {host('a').host_id.hex()}" in said
     assert "b.join" in said
@@ -131,10 +150,85 @@ def test_any_part_of_an_enrolled_machine_is_no_other_machine(
 
 
 def test_two_requests_of_one_machine_are_refused_together(tmp_path: Path) -> None:
+    """Which of two clones is the machine, a person says: by the other's request, taken away."""
     join(tmp_path, "a", hardware=MACHINE)
-    join(tmp_path, "b", hardware=MACHINE[1:])
-    with pytest.raises(ReportRejected, match="join_hardware"):
-        enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
+    clone = join(tmp_path, "b", hardware=MACHINE[1:])
+    join(tmp_path, "c")
+    made = enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
+    assert left_out(made) == {"a.join": "join_hardware", "b.join": "join_hardware"}
+    assert "b.join has too" in str(made.refused[0])
+    assert hosts(made) == {host("c").host_id}
+    clone.unlink()
+    made = enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
+    assert (left_out(made), len(hosts(made))) == ({}, 2)
+
+
+def test_one_token_in_two_requests_enrols_neither(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        join(tmp_path, name, by=token("one"))
+    join(tmp_path, "c")
+    made = enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
+    assert left_out(made) == {"a.join": "join_token", "b.join": "join_token"}
+
+
+def test_host_that_asks_with_a_second_token_stays_as_it_is(tmp_path: Path) -> None:
+    plans = plans_file(tmp_path)
+    join(tmp_path, "a")
+    first = enrol_folder(plans, tmp_path, None, LEADER, now_s=T0)
+    previous = tmp_path / "1.roster"
+    previous.write_bytes(first.roster)
+    (tmp_path / "a.entry").write_bytes(first.answers[tmp_path / "a.entry"])
+    (tmp_path / "again.join").write_bytes(request("a", by=token("second")).encode())
+    join(tmp_path, "b")
+    made = enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
+    assert left_out(made) == {"again.join": "join_hardware"}
+    assert "not enrolled yet" in str(made.refused[0])
+    assert hosts(made) == {host("a").host_id, host("b").host_id}
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 300, b"x" * 100_000])
+def test_file_that_is_no_request_is_named_and_keeps_nobody_out(
+    damage: bytes, tmp_path: Path
+) -> None:
+    join(tmp_path, 0)
+    (tmp_path / "damaged.join").write_bytes(damage)
+    made = enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
+    (found,) = made.refused
+    assert (Path(found.source).name, found.host) == ("damaged.join", None)
+    assert len(hosts(made)) == 1
+
+
+def test_build_names_what_it_leaves_out_and_enrols_the_others(tmp_path: Path) -> None:
+    plans, joins = plans_file(tmp_path), tmp_path / "joins"
+    joins.mkdir()
+    join(joins, 0)
+    join(joins, 1, by=token("x", "umbra"))
+    write_signing_key(tmp_path / "identity.key", LEADER)
+    out = tmp_path / "1.roster"
+    options = ["--plans", str(plans), "--requests", str(joins), "--out", str(out), "--now"]
+    key = ["--key", str(tmp_path / "identity.key")]
+    result = CliRunner().invoke(app, ["roster", "build", *options, *key, "--json"])
+    assert result.exit_code == 0, result.output
+    body = json.loads(result.stdout)
+    (found,) = body["refused"]
+    assert (body["enrolled"], found["reason"]) == (1, "join_voucher")
+    assert found["host"] == host(1).host_id.hex()
+    assert f"left out: {joins}/1.join: host {host(1).host_id.hex()}: join_voucher" in result.stderr
+
+
+def test_build_with_nobody_to_enrol_names_each_and_writes_nothing(tmp_path: Path) -> None:
+    plans, joins = plans_file(tmp_path), tmp_path / "joins"
+    joins.mkdir()
+    join(joins, 1, by=token("x", "umbra"))
+    write_signing_key(tmp_path / "identity.key", LEADER)
+    out = tmp_path / "1.roster"
+    options = ["--plans", str(plans), "--requests", str(joins), "--out", str(out), "--now"]
+    key = ["--key", str(tmp_path / "identity.key")]
+    result = CliRunner().invoke(app, ["roster", "build", *options, *key])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.code == ExitCode.REFUSED
+    assert "1.join" in result.stderr
+    assert not out.exists()
 
 
 def test_host_that_is_not_there_cannot_be_removed(tmp_path: Path) -> None:
@@ -146,8 +240,9 @@ def test_host_that_is_not_there_cannot_be_removed(tmp_path: Path) -> None:
 def test_request_with_a_foreign_signature_is_refused(tmp_path: Path) -> None:
     path = join(tmp_path, 0)
     path.write_bytes(path.read_bytes()[:-64] + bytes(64))
-    with pytest.raises(ReportRejected, match="join_signature"):
+    with pytest.raises(NothingEnrolled) as caught:
         enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
+    assert [found.reason.value for found in caught.value.refused] == ["join_signature"]
 
 
 def test_enrolment_file_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
@@ -175,8 +270,9 @@ def test_token_stays_spent_when_the_folder_is_emptied(tmp_path: Path) -> None:
     join(tmp_path, 1, by=token(0))
     previous = tmp_path / "1.roster"
     previous.write_bytes(first.roster)
-    with pytest.raises(ReportRejected, match="join_token"):
+    with pytest.raises(NothingEnrolled) as caught:
         enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
+    assert [found.reason.value for found in caught.value.refused] == ["join_token"]
     assert read_spent(plans) == {token(0).voucher.voucher_id}
 
 

@@ -153,7 +153,10 @@ def test_requests_come_from_the_log_and_nonsense_stops_nobody(tmp_path: Path) ->
     assert enrol_folder(plans, joins, None, LEADER, now_s=T0).summary["hosts"] == 2
 
 
-def test_host_seals_to_no_key_but_one_in_force_of_its_tokens_leader(tmp_path: Path) -> None:
+def test_host_seals_to_no_key_but_one_in_force_of_its_tokens_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.joining._KEYS_WAIT_S", 0.0)
     other = signing_key("another leader")
     with EmbeddedLog(tmp_path / "log") as log:
         announce(log)

@@ -121,6 +121,22 @@ def test_ledger_full_spool_spends_nothing_and_loses_nothing(tmp_path: Path) -> N
     ledger.close()
 
 
+def test_ledger_keeps_the_last_tenth_of_the_spool_for_epochs_and_long_windows(
+    tmp_path: Path,
+) -> None:
+    ledger = create(tmp_path, limits=SpoolLimits(max_records=10, max_bytes=1000))
+    for number in range(9):
+        spend(ledger, NOW - 1200 + 60 * number)
+    with pytest.raises(SpoolFull, match="at most 9 records, 900 B"):
+        spend(ledger, NOW - 60)
+    long = HostEntry(HOST, entry(NOW - 90_000, "day", 86_400))
+    ledger.commit_sealed([long], [record()], NOW)
+    with pytest.raises(SpoolFull, match="at most 10 records, 1000 B"):
+        ledger.commit_epochs([EpochOpening(HOST, NOW + 1, NOW)], [record(b"epoch")], NOW)
+    assert len(ledger.view([HOST]).hosts[0].entries) == 10
+    ledger.close()
+
+
 def test_ledger_spool_is_bounded_in_bytes(tmp_path: Path) -> None:
     ledger = create(tmp_path, limits=SpoolLimits(max_records=100, max_bytes=10))
     spend(ledger, NOW - 120)

@@ -291,7 +291,7 @@ def test_pages_quote_the_numbers_that_are_computed() -> None:
 
 def _as_read(page: Path) -> str:
     """A page without the marks of its generated figures."""
-    return re.sub(r"<!--.*?-->", "", page.read_text())
+    return re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"))
 
 
 def test_cpu_of_a_report_but_its_noise_is_what_the_benchmark_measured() -> None:

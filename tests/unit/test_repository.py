@@ -65,7 +65,7 @@ def test_files_are_small_enough_for_a_repository() -> None:
 
 
 def test_requirements_are_pinned_by_hash() -> None:
-    for name in ("run", "dev", "build"):
+    for name in ("run", "dev", "build", "spark"):
         text = (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
         blocks = re.split(r"\n(?=[a-z])", text.strip())
         assert len(blocks) > 1
@@ -81,6 +81,10 @@ def test_dependencies_are_compiled_into_the_requirements() -> None:
         "run": project["project"]["dependencies"],
         "dev": project["dependency-groups"]["dev"],
         "build": project["dependency-groups"]["build"],
+        "spark": [
+            *project["project"]["dependencies"],
+            *project["project"]["optional-dependencies"]["spark"],
+        ],
     }
     for name, requirements in wanted.items():
         text = (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
@@ -142,3 +146,8 @@ def test_links_of_the_readme_exist() -> None:
     targets = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in t]
     assert targets
     assert [t for t in targets if not (REPOSITORY / t).exists()] == []
+
+
+def test_workers_begin_with_what_takes_longest(pytestconfig: pytest.Config) -> None:
+    """Else xdist sorts groups by their numbers of tests, and one worker is left with a long one."""
+    assert not pytestconfig.option.loadscopereorder

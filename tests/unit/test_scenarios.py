@@ -50,9 +50,10 @@ UNITS = re.compile(
 )
 
 
-def test_scenarios_seven_are_shipped_and_valid() -> None:
+def test_scenarios_eight_are_shipped_and_valid() -> None:
     assert names() == (
-        "adversaries", "eight_weeks", "faulty_month", "flash_crowd", "operator_500", "steady",
+        "adversaries", "eight_weeks", "faulty_month", "flash_crowd", "operator_500",
+        "practice", "steady",
         "ten_percent_load",
     )  # fmt: skip
     for name in names():

@@ -118,3 +118,26 @@ def test_file_from_before_it_was_marked_is_read_on_and_marked(
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA user_version").fetchone() == (1,)
     db.close()
+
+
+def test_leader_takes_epochs_over_that_were_kept_by_name(tmp_path: Path) -> None:
+    path, open_it = _leader(tmp_path)
+    open_it()
+    db = sqlite3.connect(path)
+    db.executescript(
+        "DROP TABLE kept_epochs;"
+        "CREATE TABLE epochs (host_id BLOB, epoch_id BLOB, not_after INTEGER NOT NULL, "
+        "dead INTEGER NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID"
+    )
+    names = [(bytes([i]) * 16, bytes([9 - i]) * 16) for i in range(3)]
+    rows = [(*name, NOW_S + i, i == 1, b"raw %d" % i) for i, name in enumerate(names)]
+    db.executemany("INSERT INTO epochs VALUES (?,?,?,?,?)", rows)
+    db.commit()
+    db.close()
+
+    for _ in range(2):  # the second opening finds nothing to take over
+        state = LeaderState(path)
+        assert list(state.epochs()) == [(b"raw 0", False), (b"raw 1", True), (b"raw 2", False)]
+        assert [state.raw_epoch(host + epoch) for host, epoch in names] == [r[4] for r in rows]
+        assert state.resumed
+        state.close()

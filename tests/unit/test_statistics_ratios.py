@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from aggregator.ratios import coverage, expected_by_chance, fieller, normal_quantile, weighted_mean
 
@@ -83,3 +84,10 @@ def test_weighted_mean_adds_variances() -> None:
     assert mean[0] == 1.75
     with pytest.raises(ValueError, match="weights"):
         weighted_mean(values, errors, np.zeros(2))
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 7), (7, 7), (3, 7), (355, 383)])
+def test_coverage_bounds_are_those_of_scipys_exact_test(hits: int, trials: int) -> None:
+    theirs = stats.binomtest(hits, trials).proportion_ci(0.95, method="exact")
+    ours = coverage(hits, trials, 0.95)
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)

@@ -323,7 +323,7 @@ def test_tables_are_laid_out_in_one_place() -> None:
     users = {
         str(path.relative_to(root))
         for path in root.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and node.module == "rich.table"
     }
     assert users == {

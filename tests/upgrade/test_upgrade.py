@@ -15,11 +15,23 @@ from typing import Any
 
 import pytest
 
+from aggregator.directory import PinnedParties
+from aggregator.transcript import read_transcript
+from aggregator.transcript_check import verify_transcripts
+from privacy.signing import SigningKey
+from tests.fault_points import note, note_verdict
 from tests.upgrade.old_tree import ROOT, NoHistory, first_compatible, unpack
+from transport.embedded import EmbeddedLog
+from wire.envelope import unwrap
+from wire.report import Report
+from wire.topics import REPORTS
 
+PARTIES = ("leader", "helper")
 HOSTS = 8
 OLD_HALF, NEW_HALF = list(range(4)), list(range(4, HOSTS))
 EVERYBODY = [*OLD_HALF, *NEW_HALF]
+AGENTS_FIRST = pytest.mark.fault_case("upgrade-agents-first")
+PARTIES_FIRST = pytest.mark.fault_case("upgrade-parties-first")
 
 
 class Tree:
@@ -106,13 +118,40 @@ def is_everybody(released: list[dict[str, Any]]) -> bool:
 
 @pytest.mark.parametrize(
     ("agents", "leader", "helper"),
-    [("new", "old", "old"), ("old", "old", "new"), ("old", "new", "old")],
+    [
+        pytest.param("new", "old", "old", marks=AGENTS_FIRST),
+        pytest.param("old", "old", "new", marks=PARTIES_FIRST),
+        pytest.param("old", "new", "old", marks=PARTIES_FIRST),
+    ],
 )
 def test_parties_of_two_versions_release_a_window(
     trees: Mapping[str, Tree], fleet: str, agents: str, leader: str, helper: str
 ) -> None:
     assert trees[agents]("agents", folder=fleet, hosts=EVERYBODY, window=0)["sealed"] == HOSTS
     assert is_everybody(release(trees, fleet, 0, leader, helper))
+    note(f"upgrade@agents {agents}, leader {leader}, helper {helper}")
+    check(fleet)
+
+
+def check(fleet: str) -> None:
+    """Each report of the log is in the release, and nothing else; both transcripts agree."""
+    folder = Path(fleet)
+    told = json.loads((folder / "fleet.json").read_text())
+    keys = (SigningKey.from_seed_bytes(bytes.fromhex(told[name][0])) for name in PARTIES)
+    leader, helper = (read_transcript(folder / f"{name}.sqlite") for name in PARTIES)
+    parties = PinnedParties(*(key.public_bytes for key in keys))
+    verdict = verify_transcripts(leader, helper, parties)
+    assert (verdict.problems, verdict.releases, verdict.unsigned) == ([], 1, 0)
+    with EmbeddedLog(folder / "log") as log:
+        consumer = log.consumer("check", [REPORTS])
+        sealed = frozenset(report_id(record.value) for record in consumer.poll(100, 0.0))
+        consumer.close()
+    assert leader.links[0].report_ids == helper.links[0].report_ids == sealed
+    note_verdict(1, 0, 0)
+
+
+def report_id(value: bytes) -> bytes:
+    return bytes(Report.decode(unwrap(value, 1 << 20)[1]).header.report_id)
 
 
 def test_new_version_goes_on_with_the_old_ones_files(trees: Mapping[str, Tree], fleet: str) -> None:

@@ -5,7 +5,9 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.bindings._rust import openssl as rust_openssl
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
@@ -204,3 +206,50 @@ def test_ed25519_matches_rfc8032(seed: str, public: str, message: str, signature
     assert key.public_bytes == unhex(public)
     assert key.sign(unhex(message)) == unhex(signature)
     assert signing.verify(unhex(public), unhex(message), unhex(signature))
+
+
+MIXED_KEY = (
+    "de5a710b03f885a812719d5f283247ad23b841e683f0d2912c6895c690cdc853",
+    "9e826bd6f0a890ea",
+    (
+        "5d7e9197faec42ebe59d402e9778f0b2e8799be7e466aab343f9e0965fb98437"
+        "f3d027bbdaa8f7664b8787dd6947a0dcd5a16360c0d2db9e21c7330dbc0d3a0a"
+    ),
+)
+MIXED_KEY_TORSION_LEFT = (
+    "0dfd98bb39304f86a8ad0446c2c04266ecaecc7f1abe4f621fc668c1f23436d0",
+    "2441e3d54410492b",
+    (
+        "f54f6490286a2065bdf989ece142775a2edbabb8d703fc7484c08d304f8c3d7c"
+        "a69db5cef1426bf589a714156d31d6264ced2773311fcb14d46bd599d2a60103"
+    ),
+)
+MIXED_POINT = (
+    "4fca1843fbf765614e010408647bcd212e1be5c2c69be9bcc7bed1b01ef220a9",
+    "a6342fa0fdb8b294",
+    (
+        "077cfc351d848befb8c6e77d21540818ac564f2ebc87b65528419e9a99a8d5f1"
+        "cd75959815054ecfe8434e9047b1efd3fd6d25a23235fc8cc966b3debd021605"
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("vector", "holds"),
+    [(MIXED_KEY, True), (MIXED_KEY_TORSION_LEFT, False), (MIXED_POINT, False)],
+    ids=["no torsion left", "torsion of the key left", "torsion of the point"],
+)
+def test_ed25519_is_verified_without_the_cofactor(
+    vector: tuple[str, str, str], holds: bool
+) -> None:
+    """A library that multiplies by 8 accepts all three: parties would judge one epoch in two ways.
+
+    Key or point is a multiple of the base point and a point of order 8.
+    """
+    public, message, signature = map(unhex, vector)
+    assert signing.verify(public, message, signature) is holds
+    if holds:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    else:
+        with pytest.raises(InvalidSignature):
+            Ed25519PublicKey.from_public_bytes(public).verify(signature, message)

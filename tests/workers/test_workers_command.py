@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from aggregator.party_health import Health
+from aggregator.workers.coordinator_shell import CoordinatorShell
 from privacy.signing import SigningKey
 from tests.closed_kit import closed
 from tests.process_kit import wait_for
@@ -87,6 +89,12 @@ def test_workers_come_are_followed_and_end_with_the_leader(place: Path) -> None:
         uid = os.geteuid() or psutil.Process(workers[0].pid).uids().real
         assert {worker.uids().real for worker in workers} == {uid}
         assert uid != 0
+        health = Health("leader", CoordinatorShell.measures)
+        health.say(status(place))
+        said_of_workers = {f.name: f.samples[0].value for f in health.families() if f.samples}
+        assert said_of_workers["pointillist_leader_workers"] == 2
+        assert said_of_workers["pointillist_leader_partitions_unread"] == 0
+        assert said_of_workers["pointillist_leader_partial_sums"] == 0
         workers[0].send_signal(signal.SIGKILL)
         # The session of the one that fell goes on for a minute.
         wait_for(lambda: status(place)["workers"] == 3 and status(place)["log_lag"] == 0, 40)

@@ -10,8 +10,9 @@ import pytest
 from aggregator.events import EpochsArrived
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
+from tests.ledger_hosts import LedgerHosts
 from tests.process_kit import wait_for
-from tests.protocol_kit import T0, WINDOW_S, World, build_world, honest_reports, open_epochs
+from tests.protocol_kit import T0, WINDOW_S, World
 from tests.worker_processes_kit import WorkerProcessFleet
 from tests.workers.test_workers_killed import check, countersigned, passes, released
 from tests.workers_kit import OneProcess
@@ -26,6 +27,7 @@ WINDOWS = 3
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.fault_case("worker-lost-in-rebalance")
 def test_group_on_kafka_releases_what_one_process_does(
     broker: RunningBroker, tmp_path: Path
 ) -> None:
@@ -33,30 +35,30 @@ def test_group_on_kafka_releases_what_one_process_does(
     with open_transport(settings, Side.AGGREGATOR) as kafka:
         for topic in TOPICS:
             kafka.create_topic(topic.name, topic.partitions)
-    world = build_world(9)
-    fleet = WorkerProcessFleet(world, tmp_path, settings)
+    hosts = LedgerHosts(tmp_path / "hosts")
+    fleet = WorkerProcessFleet(hosts.world, tmp_path, settings)
     try:
-        play(fleet)
+        play(fleet, hosts)
         assert fleet.stop() == [0] * 5
     finally:
         fleet.stop()
         fleet.reports.close()
-    check(fleet, WINDOWS)
-    assert transcript(tmp_path / "leader.sqlite") == replayed(world, settings, tmp_path)
+        hosts.close()
+    check(fleet, hosts, WINDOWS)
+    assert transcript(tmp_path / "leader.sqlite") == replayed(hosts.world, settings, tmp_path)
 
 
-def play(fleet: WorkerProcessFleet) -> None:
+def play(fleet: WorkerProcessFleet, hosts: LedgerHosts) -> None:
     """A quiet window; one with a worker killed; one that another worker joins."""
     for number in range(WINDOWS):
-        world, window = fleet.world, T0 + number * WINDOW_S
-        epochs = open_epochs(world) if number == 0 else []
+        window = T0 + number * WINDOW_S
         fleet.clock.set(window + 1)
         if number == 1:
             fleet.kill_at("worker after word")
         if number == 2:
             fleet.start("worker-2")
             wait_for(lambda: passes(fleet) and sessions(fleet) == 4)  # and one that fell
-        reports = [report.encode() for report in honest_reports(world, window=window)]
+        epochs, reports = hosts.report(window)
         fleet.publish(epochs, [*reports, *reports])
         fleet.clock.set(window + WINDOW_S + 1)
         wait_for(

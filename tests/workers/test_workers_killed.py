@@ -10,65 +10,61 @@ import pytest
 
 from aggregator.transcript import read_transcript
 from aggregator.transcript_check import verify_transcripts
+from tests.fault_cases import COORDINATOR_STEPS, WORKER_OF_HELPER, WORKER_STEPS
+from tests.fault_points import note
+from tests.ledger_hosts import LedgerHosts
 from tests.process_kit import wait_for
-from tests.protocol_kit import (
-    T0,
-    WINDOW_S,
-    build_world,
-    honest_reports,
-    open_epochs,
-    true_sum,
-)
+from tests.protocol_kit import T0, WINDOW_S
 from tests.worker_processes_kit import WorkerProcessFleet
 
 pytestmark = pytest.mark.slow
 
-WORKER_OF_HELPER = "a worker of the Helper"
 STEPS = [
-    "worker after claim",
-    "worker before word",
-    "worker after word",
-    "worker before commit",
-    WORKER_OF_HELPER,
-    "leader before StoreFrozen",
-    "leader before StoreRelease",
-    "leader between store and transcript",
+    *(f"worker {step}" for step in WORKER_STEPS),
+    f"helper {WORKER_OF_HELPER}",
+    *(f"leader {step}" for step in COORDINATOR_STEPS),
 ]
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.fault_case("worker-killed")
+@pytest.mark.fault_case("mask-worker-killed")
+@pytest.mark.fault_case("coordinator-killed")
 def test_killed_workers_and_coordinators_lose_and_double_nothing(tmp_path: Path) -> None:
     """One window per step, the kill armed before its reports, each of which comes twice."""
-    fleet = WorkerProcessFleet(build_world(9), tmp_path)
+    hosts = LedgerHosts(tmp_path / "hosts")
+    fleet = WorkerProcessFleet(hosts.world, tmp_path)
     try:
         for number, step in enumerate(STEPS):
-            play_window(fleet, number, step)
+            play_window(fleet, hosts, number, step)
         wait_for(lambda: fleet.killed() and passes(fleet) and countersigned(fleet, len(STEPS)))
         assert fleet.stop() == [0] * 4
     finally:
         fleet.stop()
-    check(fleet, len(STEPS))
+        hosts.close()
+    check(fleet, hosts, len(STEPS))
 
 
-def play_window(fleet: WorkerProcessFleet, number: int, step: str) -> None:
-    world, window = fleet.world, T0 + number * WINDOW_S
-    epochs = open_epochs(world) if number == 0 else []
+def play_window(fleet: WorkerProcessFleet, hosts: LedgerHosts, number: int, step: str) -> None:
+    window = T0 + number * WINDOW_S
     fleet.clock.set(window + 1)
-    if step == WORKER_OF_HELPER:
+    if step.endswith(WORKER_OF_HELPER):
         kill_worker_of_helper(fleet)
     else:
         fleet.kill_at(step)
     if "claim" in step:  # who comes in its place claims
         fleet.processes["worker-0"].kill()
-    reports = [report.encode() for report in honest_reports(world, window=window)]
+    epochs, reports = hosts.report(window)
     fleet.publish(epochs, [*reports, *reports])
     fleet.clock.set(window + WINDOW_S + 1)
     wait_for(lambda: fleet.killed() and passes(fleet) and released(fleet, number + 1))
+    fleet.recovered()
 
 
 def kill_worker_of_helper(fleet: WorkerProcessFleet) -> None:
     (nursery,) = psutil.Process(fleet.processes["helper"].pid).children()
     nursery.children()[0].kill()
+    note(f"helper@{WORKER_OF_HELPER}")
 
 
 def passes(fleet: WorkerProcessFleet) -> bool:
@@ -89,19 +85,12 @@ def countersigned(fleet: WorkerProcessFleet, wanted: int) -> bool:
     return verdict.releases == wanted and verdict.unsigned == 0
 
 
-def check(fleet: WorkerProcessFleet, windows: int) -> None:
-    world = fleet.world
-    vectors: dict[int, set[str]] = {}
-    for line in fleet.lines("store.jsonl"):
-        assert isinstance(line, dict)
-        vectors.setdefault(line["window"], set()).add(str(line["vector"]))
-    assert len(vectors) == windows
-    for window, seen in vectors.items():
-        assert seen == {str(true_sum(world, world.hosts, window).tolist())}
+def check(fleet: WorkerProcessFleet, hosts: LedgerHosts, windows: int) -> None:
+    verdict = hosts.judge(fleet.folder)
+    assert verdict.problems == []
+    assert (verdict.windows, verdict.released) == (windows, len(hosts.sealed))
     shares: dict[int, set[str]] = {}
     for line in fleet.lines("shares.jsonl"):
         assert isinstance(line, list)
         shares.setdefault(line[0], set()).add(line[1])
     assert all(len(seen) == 1 for seen in shares.values())
-    both = [read_transcript(fleet.folder / f"{name}.sqlite") for name in ("leader", "helper")]
-    assert verify_transcripts(both[0], both[1], world.parties).problems == []

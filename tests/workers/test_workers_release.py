@@ -11,6 +11,7 @@ from aggregator.admission import PARKED_PER_HOST
 from aggregator.events import EpochsArrived
 from aggregator.helper_port import BatchReply, HelperStatus, HelperUnavailable, ReleaseReply
 from aggregator.helper_state import BatchKey
+from aggregator.quotas import Quotas
 from aggregator.workers.words import Granted
 from aggregator.workers.worker import Worker
 from tests.integration.test_local_scheme import local_epoch, local_report, local_world
@@ -128,7 +129,15 @@ def test_commit_stays_at_the_oldest_window_that_has_not_ended(world: World, tmp_
     fleet.quiesce()
     assert len(what_came(fleet)) == 1
     ends = {part: len(records) for part, records in enumerate(fleet.group.records) if records}
+    assert fleet.leader.sums_taken == len(ends)
     assert {slot[1]: at for slot, at in fleet.group.committed.items() if at} == ends
+
+
+def test_partitions_of_a_worker_that_is_silent_are_unread(world: World, tmp_path: Path) -> None:
+    fleet = fleet_of(world, tmp_path / "w")
+    now_s = fleet.clock()
+    assert fleet.leader.unread(now_s) == 0
+    assert fleet.leader.unread(now_s + 3) == PARTITIONS
 
 
 def test_worker_that_fell_after_the_freeze_is_followed_by_one_that_reads_again(
@@ -175,7 +184,7 @@ def test_worker_that_was_replaced_and_wakes_up_is_not_believed(
     asleep._say(asleep._worker.word(0))
     fleet.settle_words()
     asleep._say(asleep._worker.word(0))
-    assert asleep._worker.superseded
+    assert asleep._worker.claims.superseded
     assert (window.n, window.rejections) == (HOSTS, rejections)
     fleet.tick(T0 + WINDOW_S + 30)
     fleet.quiesce()
@@ -224,6 +233,34 @@ def test_more_unsettled_windows_than_parked_places_outlive_a_restart(
         fleet.tick(windows[-1] + 2 * WINDOW_S + 60 * step)
         fleet.quiesce(3)
     assert [window for window, *_ in what_came(fleet)] == windows
+
+
+def test_window_that_workers_have_no_room_for_ends_as_overload(
+    world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "w").mkdir()
+    fleet = WorkersFleet(world, tmp_path / "w")
+    fleet.quotas = Quotas(window_bytes=1)  # one window of a worker is always taken
+    fleet.add_worker()
+    fleet.divide_evenly()
+    fleet.quiesce(2)
+    give_epochs(fleet)
+    windows = [T0 + number * WINDOW_S for number in range(3)]
+    for window in windows[:2]:
+        reports = honest_reports(world, world.hosts[:-1], window=window)
+        send(fleet, [one.encode() for one in reports], windows[1] + 2)
+        fleet.quiesce()
+    assert fleet.leader.admitted < HOSTS
+    for step in range(4):
+        fleet.tick(windows[2] + 31 + step)
+        fleet.quiesce()
+    reports = honest_reports(world, window=windows[2])
+    send(fleet, [one.encode() for one in reports], windows[2] + WINDOW_S + 1)
+    fleet.quiesce()
+    fleet.tick(windows[2] + WINDOW_S + 31)
+    fleet.quiesce()
+    assert fleet.leader.suppressed["overload"] >= 1
+    assert fleet.leader.rejected["overload"] >= HOSTS - 1
 
 
 def test_worker_notices_that_somebody_else_has_read_in_between(world: World) -> None:
