@@ -338,7 +338,7 @@ def read_status(path: Path) -> dict[str, Any]:
 
     Raises      OSError, ValueError
     """
-    status = json.loads(path.read_text())
+    status = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(status, dict):
         raise ValueError(f"{path}: expected a status document, got {type(status).__name__}")
     return status

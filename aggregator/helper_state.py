@@ -383,7 +383,7 @@ def _row(answer: Answer) -> tuple[object, ...]:
 
 def _read_side(path: Path) -> tuple[int, int] | None:
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         return int(record["fence"]), int(record["commits"])
     except FileNotFoundError:
         return None

@@ -58,7 +58,7 @@ def export_transcript(transcript: Transcript, path: Path) -> None:
         UNRELEASED: [answered.record() for answered in transcript.unreleased],
         SUPPRESSED: [[*place, reason] for place, reason in transcript.suppressed.items()],
     }
-    path.write_text(json.dumps(body, indent=1) + "\n")
+    path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
 
 def read_export(path: Path) -> Transcript:

@@ -103,7 +103,7 @@ def _proportional_kib(pid: int) -> int:
 
 
 def _field(path: Path, name: str) -> str:
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         found, _, value = line.partition(":")
         if found == name:
             return value.strip()
@@ -154,7 +154,7 @@ def _fdinfo(pid: int) -> Iterator[dict[str, str]]:
 
 def switches_now() -> int:
     """Give the machine's context switches since it started."""
-    lines = Path("/proc/stat").read_text().splitlines()
+    lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("ctxt ")))
 
 

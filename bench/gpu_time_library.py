@@ -142,5 +142,5 @@ def _memory() -> Part:
 
 
 def _resident_mib(one: Program) -> float:
-    text = Path(f"/proc/{one.pid}/status").read_text()
+    text = Path(f"/proc/{one.pid}/status").read_text(encoding="utf-8")
     return next(int(at.split()[1]) for at in text.splitlines() if at.startswith("VmRSS:")) / 1024

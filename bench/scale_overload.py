@@ -79,7 +79,7 @@ def window_reports(fleet: Fleet, number: int) -> list[Message]:
 
 def lines_of(path: Path) -> list[str]:
     """The lines of a file that may not be there yet."""
-    return path.read_text().splitlines() if path.exists() else []
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def wait_for(what: str, holds: Callable[[], bool]) -> None:
@@ -93,7 +93,7 @@ def wait_for(what: str, holds: Callable[[], bool]) -> None:
 
 def peak_mib(pid: int) -> float:
     """The most memory that a process has had."""
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 

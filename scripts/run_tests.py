@@ -63,6 +63,8 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Workers share the cores; threads of linear algebra beside them would only wait for each other.
     os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+    # A library that changes the locale (some test's does) must not make others fail.
+    os.environ["PYTHONUTF8"] = "1"
     if _memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     ran: list[Ran] = []

@@ -188,7 +188,7 @@ def _kernel_view(thread: Path) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:  # it has ended, or is not ours to look at
         return ""
 

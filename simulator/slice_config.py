@@ -56,11 +56,11 @@ class SliceConfig:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read the file that `write` wrote."""
-        return cls(**json.loads(path.read_text()))
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def write(self, path: Path) -> None:
         """Write it as JSON; it holds no secret."""
-        path.write_text(json.dumps(asdict(self)))
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @property
     def played(self) -> Scenario:

@@ -101,7 +101,7 @@ class Slice:
 
     def run(self) -> None:
         """Take part until every task's last window is sent, or until stopped."""
-        with Path(self._config.truth_file).open("a", buffering=1) as truths:
+        with Path(self._config.truth_file).open("a", encoding="utf-8", buffering=1) as truths:
             windows = self._windows(truths.write)
             transport = MischievousTransport(
                 open_transport(self._config.transport, Side.AGGREGATOR),

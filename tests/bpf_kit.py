@@ -128,7 +128,7 @@ class Load:
 
     def schedstat(self) -> tuple[int, int]:
         """Nanoseconds on a CPU, and waiting for one."""
-        ran, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
+        ran, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text(encoding="utf-8").split()
         return int(ran), int(waited)
 
     def involuntary(self) -> int:
@@ -136,14 +136,14 @@ class Load:
 
     def faults(self) -> int:
         """Minor and major faults."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
         return int(stat[7]) + int(stat[9])
 
     def retransmits(self) -> int:
         """TCP segments sent again in the load's own network namespace."""
         names, values = [
             line.split()
-            for line in Path(f"/proc/{self.pid}/net/snmp").read_text().splitlines()
+            for line in Path(f"/proc/{self.pid}/net/snmp").read_text(encoding="utf-8").splitlines()
             if line.startswith("Tcp:")
         ]
         return int(values[names.index("RetransSegs")])
@@ -159,19 +159,23 @@ class Load:
 
 
 def _field(path: Path, name: str) -> str:
-    return next(line.split()[1] for line in path.read_text().splitlines() if line.startswith(name))
+    return next(
+        line.split()[1]
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith(name)
+    )
 
 
 def softirqs() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Count by vector, over all CPUs."""
-    lines = Path("/proc/softirqs").read_text().splitlines()[1:]
+    lines = Path("/proc/softirqs").read_text(encoding="utf-8").splitlines()[1:]
     return np.array([sum(map(int, line.split()[1:])) for line in lines])
 
 
 def device_interrupts() -> int:
     """Count of interrupts with a number, over all CPUs."""
     total = 0
-    lines = Path("/proc/interrupts").read_text().splitlines()
+    lines = Path("/proc/interrupts").read_text(encoding="utf-8").splitlines()
     cpus = len(lines[0].split())
     for line in lines[1:]:
         name, *rest = line.split()
@@ -182,7 +186,7 @@ def device_interrupts() -> int:
 
 def diskstats(device: str) -> dict[str, int]:
     """Reads, writes, their bytes and their milliseconds of one device."""
-    for line in Path("/proc/diskstats").read_text().splitlines():
+    for line in Path("/proc/diskstats").read_text(encoding="utf-8").splitlines():
         _, _, name, *numbers = line.split()
         if name == device:
             reads, _, read, read_ms, writes, _, written, write_ms, *_ = map(int, numbers)

@@ -80,7 +80,9 @@ def overflow(packets: str) -> None:
     for _ in range(int(packets)):
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(bytes(1_000), sink.getsockname())
     names, values = [
-        line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if "Udp:" in line
+        line.split()
+        for line in Path("/proc/net/snmp").read_text(encoding="utf-8").splitlines()
+        if "Udp:" in line
     ]
     print("refused", values[names.index("RcvbufErrors")], flush=True)
 

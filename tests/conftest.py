@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import locale
 import os
 import shutil
 from collections.abc import Iterator
@@ -137,6 +138,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Put the locale back that a test changed, and name the test: all others would meet it."""
+    if (now := locale.setlocale(locale.LC_CTYPE)) != _LOCALE:
+        locale.setlocale(locale.LC_CTYPE, _LOCALE)
+        item.warn(pytest.PytestWarning(f"left the locale {now}, was {_LOCALE}: {item.nodeid}"))
+
+
+_LOCALE = locale.setlocale(locale.LC_CTYPE)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Notice a skip that this machine need not have made; with workers, where they report to."""
     markers = [marker for marker in MACHINES if marker in report.keywords]
@@ -160,4 +172,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         skipped, retried = len(stats.get("skipped", [])), len(stats.get("rerun", []))
         tests = len(stats.get("passed", [])) + failed + skipped
         counts = {"tests": tests, "skipped": skipped, "failed": failed, "retried": retried}
-        Path(path).write_text(json.dumps(counts))
+        Path(path).write_text(json.dumps(counts), encoding="utf-8")

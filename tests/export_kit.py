@@ -181,7 +181,7 @@ def waited(what: Callable[[], object], patience_s: float = 60.0) -> None:
 
 def read_taken(file: Path) -> list[ExportMetricsServiceRequest]:
     """Give what a collector process wrote down, in its order."""
-    lines = file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [ExportMetricsServiceRequest.FromString(base64.b64decode(line)) for line in lines]
 
 
@@ -192,7 +192,7 @@ def _serve(port: int, file: Path) -> None:
         while True:
             for request in made.taken[written:]:
                 line = base64.b64encode(request.SerializeToString()).decode()
-                with file.open("a") as out:
+                with file.open("a", encoding="utf-8") as out:
                     out.write(line + "\n")
                 written += 1
             time.sleep(0.01)

@@ -214,7 +214,7 @@ def _run(source: str, language: str, folders: tuple[Path, ...]) -> str:
         pytest.skip(f"needs {compiler}, as make tools installs it")
     with TemporaryDirectory() as folder:
         path, program = Path(folder, f"told.{language}"), Path(folder, "told")
-        path.write_text(source)
+        path.write_text(source, encoding="utf-8")
         includes = [f"-I{one}" for one in folders]
         built = subprocess.run(
             [compiler, "-w", f"-std={standard}", *includes, str(path), "-o", str(program)],

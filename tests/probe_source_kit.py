@@ -51,7 +51,7 @@ def attached_files(source: GpuProbesSource, pid: int) -> set[str]:
         for index, file in list(board._files.items())
         if all(FileGroup(index, group) in attached for group in file.groups() & board._wanted)
     }
-    mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    mapped = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
     return paths & {line.split(maxsplit=5)[-1] for line in mapped}
 
 

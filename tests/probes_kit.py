@@ -188,5 +188,7 @@ def run(program: Path, *words: object) -> int:
 
 def start_ns(pid: int) -> int:
     """Start time of a process as /proc has it."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    ticks = int(
+        Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    )
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))

@@ -39,7 +39,9 @@ def _read_releases(fleet: DemoFleet, tally: DemoTally) -> summary.Summary:
         consumer = log.consumer("reader-1", [RELEASES])
         cores = [unwrap(record.value, 1 << 10)[1] for record in consumer.poll(100, 1.0)]
         consumer.close()
-    Path(f"{os.environ[FILE]}.releases").write_text("\n".join(core.hex() for core in cores))
+    Path(f"{os.environ[FILE]}.releases").write_text(
+        "\n".join(core.hex() for core in cores), encoding="utf-8"
+    )
     return _summarise(fleet, tally)
 
 

@@ -78,7 +78,7 @@ class RecordedSampler:
 def main() -> None:
     """Run the slice as it is, watched."""
     samplers = slice_process._samplers
-    with Path(os.environ[FILE]).open("a", buffering=1) as file:
+    with Path(os.environ[FILE]).open("a", encoding="utf-8", buffering=1) as file:
         recorder = Recorder(file.write)
 
         def watched(config: SliceConfig) -> NoiseSampler:

@@ -123,7 +123,10 @@ def too_much(found: Mapping[str, float], *, calm: bool = False) -> str:
 
 def _machine_s() -> tuple[float, float, float]:
     """Return (busy, nice, stolen) seconds of all CPUs; busy: neither waiting, idle nor nice."""
-    fields = [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    fields = [
+        int(ticks)
+        for ticks in Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]
+    ]
     user, nice, system, _, _, irq, softirq, steal = fields[:8]
     busy = user + system + irq + softirq
     return busy / _TICKS_PER_S, nice / _TICKS_PER_S, steal / _TICKS_PER_S

@@ -217,12 +217,12 @@ def machine() -> dict[str, object]:
     model = next(
         (
             line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
             if line.startswith("model name")
         ),
         platform.machine(),
     )
-    memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    memory_kib = int(Path("/proc/meminfo").read_text(encoding="utf-8").split()[1])
     return {
         "kernel": platform.release(),
         "cpu": model,

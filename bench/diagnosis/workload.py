@@ -66,7 +66,7 @@ class Workload:
     @property
     def main_program(self) -> str:
         """Name of the process that makes the steps, as the kernel has it."""
-        return Path(f"/proc/{self.main.pid}/comm").read_text().strip()
+        return Path(f"/proc/{self.main.pid}/comm").read_text(encoding="utf-8").strip()
 
     def launch(
         self,

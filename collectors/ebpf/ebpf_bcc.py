@@ -116,7 +116,7 @@ def _header_check() -> list[Absence]:
     check = compile_program(text, ["-w"])
     try:
         time.sleep(_CHECK_S)  # a few context switches, of which this is one
-        agreed, differed = (int(value.value) for _, value in check[b"header_checks"].items())
+        agreed, differed = (int(value.value) for _, value in check[b"header_checks"].items())  # noqa: PERF102 - no dict
     finally:
         check.cleanup()
     if differed or not agreed:

@@ -120,7 +120,7 @@ def _state(proc: str, pid: int) -> Snapshot | None:
 def _own_pid(proc: str, pid: int) -> int:
     """Give a process's number in its own namespace; 0 where it has ended."""
     with suppress(OSError, ValueError):
-        text = Path(proc, str(pid), "status").read_text(errors="replace")
+        text = Path(proc, str(pid), "status").read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines():
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])

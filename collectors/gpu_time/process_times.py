@@ -116,7 +116,9 @@ class ProcessTimes:
         if key not in self._containers:
             try:
                 path = Path(self._proc, str(key.pid), "cgroup")
-                self._containers[key] = container_of(path.read_text(errors="replace"))
+                self._containers[key] = container_of(
+                    path.read_text(encoding="utf-8", errors="replace")
+                )
             except OSError:
                 self._containers[key] = ""
         return self._containers[key]

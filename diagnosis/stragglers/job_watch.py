@@ -86,7 +86,7 @@ def find_ranks(pattern: str, root: str | None = None) -> tuple[RankGroup, ...]:
 def _pids(file: Path) -> tuple[int, ...]:
     """Read the processes of a cgroup; none where it was removed, or holds threads alone."""
     try:
-        return tuple(int(pid) for pid in file.read_text().split())
+        return tuple(int(pid) for pid in file.read_text(encoding="utf-8").split())
     except OSError:
         return ()
 

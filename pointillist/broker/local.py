@@ -227,7 +227,7 @@ class LocalBroker:
                     if AdminClient(config).list_topics(timeout=2).brokers:
                         return
             time.sleep(0.1)
-        tail = log.read_text(errors="replace")[-2000:]
+        tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
         raise BrokerError(f"the broker did not start (see {log}):\n{tail}")
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:

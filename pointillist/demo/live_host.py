@@ -67,7 +67,7 @@ def main() -> None:
     os.umask(0o027)
     prepare_transport(config.transport.settings, Side.AGENT)
     drop_to(AGENT_USER, keep_caps=config.sources.capabilities)
-    with notes.open("a", buffering=1) as file:
+    with notes.open("a", encoding="utf-8", buffering=1) as file:
         log = open_transport(config.transport.settings, Side.AGENT)
         shell, absent = open_agent(config, domain=DEMO_DOMAIN, transport=NotedTransport(log, file))
         shell.observe(AgentService(shell, config, absent))

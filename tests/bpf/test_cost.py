@@ -19,10 +19,10 @@ STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 @pytest.fixture
 def statistics() -> Iterator[None]:
-    before = STATISTICS.read_text()
-    STATISTICS.write_text("1")
+    before = STATISTICS.read_text(encoding="utf-8")
+    STATISTICS.write_text("1", encoding="utf-8")
     yield
-    STATISTICS.write_text(before)
+    STATISTICS.write_text(before, encoding="utf-8")
 
 
 def kernel_counts() -> dict[int, tuple[int, int]]:
@@ -39,7 +39,7 @@ def kernel_counts() -> dict[int, tuple[int, int]]:
 
 
 def test_kernel_statistics_are_not_shown_while_they_are_off(source: EbpfSource) -> None:
-    if STATISTICS.read_text().strip() != "0":
+    if STATISTICS.read_text(encoding="utf-8").strip() != "0":
         pytest.skip("this machine's BPF statistics are on")
     drain(source)
     assert "bpf_statistics" not in drain(source).tables

@@ -96,7 +96,7 @@ def test_evaluate_refuses_a_model_that_its_judges_taught(
 ) -> None:
     for path in folder_of_recordings.glob("disk_io-stress-*.parquet"):
         (tmp_path / path.name).symlink_to(path)
-    document = json.loads(taught_model.read_text())
+    document = json.loads(taught_model.read_text(encoding="utf-8"))
     assert "disk_io-stress-middle" not in document["training"]["runs"]
     document["training"]["runs"].append("disk_io-stress-middle")
     model = tmp_path / "model.json"

@@ -91,7 +91,7 @@ def test_collector_has_every_number_with_its_time_over_a_kill(tmp_path: Path) ->
 
 def shown(log: Path) -> list[float]:
     """Give the values of hw.errors that the collector printed, in its order."""
-    parts = re.split(r"-> Name: ", log.read_text())
+    parts = re.split(r"-> Name: ", log.read_text(encoding="utf-8"))
     return [
         float(value)
         for part in parts

@@ -120,7 +120,7 @@ def test_a_million_unknown_names_are_in_the_totals_within_bounded_memory(
 
 
 def resident_kib(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:"))
 
 

@@ -69,7 +69,8 @@ def test_agent_with_ebpf_serves_history_live_view_and_counters(host: AgentHost) 
             counters = answer.read().decode()
         eventually(lambda: "bpf_cost.hits" in ebpf_names(host))
         status = dict(
-            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            line.split(":", 1)
+            for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
         )
     assert "ebpf" in view["agent"]["sources"]
     assert view["agent"]["failing"] == {}

@@ -125,7 +125,7 @@ def run_seeded(folder: Path, at_once: bool) -> SeededRuns:
     )
     summaries = first or finished(), finish(recorded)
     windows = [json.loads(line) for line in record.read_text().splitlines()]
-    releases = Path(f"{record}.releases").read_text().splitlines()
+    releases = Path(f"{record}.releases").read_text(encoding="utf-8").splitlines()
     return SeededRuns(*summaries, windows, releases)
 
 

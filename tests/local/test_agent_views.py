@@ -71,7 +71,7 @@ class RunningAgent:
         return seen
 
     def text(self) -> str:
-        return Path(self.log.name).read_text()
+        return Path(self.log.name).read_text(encoding="utf-8")
 
     def stop(self) -> int:
         self.child.terminate()

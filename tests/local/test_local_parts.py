@@ -365,6 +365,6 @@ def test_systemd_unit_is_one(unit: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert unit.name not in done.stderr, done.stderr
-    text = unit.read_text()
+    text = unit.read_text(encoding="utf-8")
     assert "Type=notify" in text
     assert "WatchdogSec=" in text

@@ -287,9 +287,9 @@ def test_demangling_child_can_open_nothing_while_it_reads_names() -> None:
     child.stdin.write(b"_Z3addPf\n")
     child.stdin.flush()
     assert child.stdout.readline() == b"add(float*)\n"
-    limits = Path(f"/proc/{child.pid}/limits").read_text().splitlines()
+    limits = Path(f"/proc/{child.pid}/limits").read_text(encoding="utf-8").splitlines()
     bounds = {line[:26].strip(): line[26:].split()[:2] for line in limits}
     assert bounds["Max open files"] == bounds["Max processes"] == ["0", "0"]
-    assert "NoNewPrivs:\t1" in Path(f"/proc/{child.pid}/status").read_text()
+    assert "NoNewPrivs:\t1" in Path(f"/proc/{child.pid}/status").read_text(encoding="utf-8")
     child.communicate()
     assert child.returncode == 0

@@ -72,7 +72,7 @@ def _one_pid_twice(stubs: Stubs) -> tuple[int, int, int] | None:
         first_start = start_ns(first.pid)
     time.sleep(0.03)  # /proc's start times are whole ticks of 10 ms
     for _ in range(5):
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(first.pid - 1))
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(first.pid - 1), encoding="utf-8")
         with staying(program, "threads", 1, 43) as second:
             if second.pid == first.pid:
                 return first.pid, first_start, start_ns(second.pid)
@@ -165,7 +165,7 @@ def test_memory_of_a_program_ends_where_the_process_runs_another(
 def as_pid(pid: int, *command: str | Path) -> None:
     """Run a command under a pid that was another's."""
     for _ in range(20):
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1), encoding="utf-8")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
             assert child.wait(timeout=30) == 0
         if child.pid == pid:

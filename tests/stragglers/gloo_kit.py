@@ -79,7 +79,7 @@ class RankCgroup:
         root = hierarchy_of("cpu")
         self._unified = root.unified
         if root.unified:
-            Path(root.path, "cgroup.subtree_control").write_text("+cpu")
+            Path(root.path, "cgroup.subtree_control").write_text("+cpu", encoding="utf-8")
         self.path = Path(root.path) / name
         self.name = f"/{self.path.name}"
         self.path.mkdir()
@@ -110,7 +110,7 @@ class Launcher:
     """The process that has imported torch and forks the ranks of one job after the other."""
 
     def __init__(self, errors: Path) -> None:
-        self._errors = errors.open("w")
+        self._errors = errors.open("w", encoding="utf-8")
         self._process = subprocess.Popen(
             [SYSTEM_PYTHON, "-W", "ignore", _RANKS, str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -122,7 +122,7 @@ class Launcher:
         """Read one line; what went wrong where there is none."""
         assert self._process.stdout
         said = self._process.stdout.readline()
-        assert said, Path(self._errors.name).read_text()[-2000:]
+        assert said, Path(self._errors.name).read_text(encoding="utf-8")[-2000:]
         return dict(json.loads(said))
 
     def tell(self, job: Mapping[str, object]) -> None:

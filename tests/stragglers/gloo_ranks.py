@@ -55,7 +55,7 @@ def rank_main(rank: int, world: int, job: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
     for file in job["cgroups"][rank]:
-        Path(file).write_text(str(os.getpid()))
+        Path(file).write_text(str(os.getpid()), encoding="utf-8")
     weights = torch.rand(192, 192)
     gradient = torch.zeros(20_000)
     steering = Path(job["steering"])
@@ -64,7 +64,7 @@ def rank_main(rank: int, world: int, job: dict[str, Any]) -> None:
     steered, plan, steps = 0, dict[str, Any](), 0
     while True:
         if (changed := steering.stat().st_mtime_ns) != steered:
-            steered, plan = changed, json.loads(steering.read_text())
+            steered, plan = changed, json.loads(steering.read_text(encoding="utf-8"))
         until = time.thread_time() + job["step_cpu_s"] * plan.get("work", {}).get(str(rank), 1.0)
         while time.thread_time() < until:
             weights = torch.softmax(weights @ weights.T, dim=1)

@@ -36,11 +36,11 @@ def csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def json_list(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text(json.dumps(rows))
+    path.write_text(json.dumps(rows), encoding="utf-8")
 
 
 def json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
 
 
 WRITERS = {".parquet": parquet, ".csv": csv, ".json": json_list, ".jsonl": json_lines}

@@ -70,7 +70,7 @@ def test_classify_names_counts_lines_and_knows_no_time(
 def test_classify_reads_names_from_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed = io.TextIOWrapper(io.BytesIO(b"a_gemm\n"))
+    typed = io.TextIOWrapper(io.BytesIO(b"a_gemm\n"), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", typed)
     assert run(monkeypatch, "kernels", "classify", "-") == ExitCode.OK
     assert "gemm" in capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_classify_reads_a_profilers_table_from_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = b"Total Time (ns),Instances,Name\n3000,2,a_gemm\nx,1,b\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(table)))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(table), encoding="utf-8"))
     told = answer(monkeypatch, capsys, "kernels", "classify", "-")
     assert (told["families"][0]["launches"], told["families"][0]["gpu_time_ns"]) == (2, 3_000)
     assert told["skipped"] == {"no valid start or duration": 1}

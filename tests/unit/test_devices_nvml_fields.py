@@ -213,7 +213,7 @@ def test_nvml_processes_have_memory_share_and_cgroup(
     assert isinstance(untold, tuple)
     assert (told[0].pid, told[0].memory_bytes, told[0].sm_percent) == (me, 4096, 37)
     assert told[0].cgroup.startswith("/")
-    assert told[0].name == Path("/proc/self/comm").read_text().strip()
+    assert told[0].name == Path("/proc/self/comm").read_text(encoding="utf-8").strip()
     assert isinstance(untold[0].memory_bytes, Gap)
     assert isinstance(untold[0].sm_percent, Gap)
 

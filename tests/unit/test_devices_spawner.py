@@ -51,13 +51,13 @@ def spawner() -> Iterator[Spawner]:
 
 
 def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
 
 def _holds(pid: int, secret: bytes) -> bool:
     """Look through every readable page of a process."""
     with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines():
             found = re.match(r"([0-9a-f]+)-([0-9a-f]+) r", line)
             if found is None or line.endswith(("[vvar]", "[vvar_vclock]", "[vsyscall]")):
                 continue
@@ -77,7 +77,10 @@ def _files(pid: int) -> set[str]:
 
 def _gone(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            == "Z"
+        )
     except (FileNotFoundError, ProcessLookupError):
         return True
 
@@ -177,7 +180,7 @@ def test_spawner_that_answers_late_never_gives_the_child_of_another_task() -> No
     assert child.connection.recv() == (child.pid, "x")
     child.kill()
     left = Path(f"/proc/{spawner.pid}/task/{spawner.pid}/children")
-    assert _until(lambda: not left.read_text().split())
+    assert _until(lambda: not left.read_text(encoding="utf-8").split())
     spawner.close()
 
 

@@ -113,10 +113,10 @@ def test_load_names_a_missing_file(tmp_path: Path) -> None:
 def test_load_refuses_altered_contents_without_quoting_them(
     signing_path: Path, old: str, new: str, reason: str
 ) -> None:
-    text = signing_path.read_text()
+    text = signing_path.read_text(encoding="utf-8")
     secret = text.split("seed ")[1].strip()
     assert old in text
-    signing_path.write_text(text.replace(old, new, 1))
+    signing_path.write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(KeyFileRefused, match=reason) as refusal:
         load_signing_key(signing_path)
     assert secret not in str(refusal.value)

@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def parts(path: Path, text: str, **bounds: int) -> Iterator[tuple[str, Any]]:
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return export_parts(path, **bounds)
 
 
@@ -81,6 +81,6 @@ def test_longer_file_than_is_taken_is_not_read(path: Path) -> None:
 
 
 def test_command_names_the_file_that_is_none(path: Path) -> None:
-    path.write_text("{}")
+    path.write_text("{}", encoding="utf-8")
     with pytest.raises(StateUnusable, match=r"leader\.json: expected a transcript, got: no format"):
         read_transcript(path)

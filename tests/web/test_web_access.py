@@ -251,7 +251,7 @@ def test_listen_address_is_read_with_and_without_its_parts() -> None:
 def test_kept_token_is_a_hash_and_its_file_is_this_users(token_file: Path) -> None:
     token, secret = new_token("ada", Role.ANALYST, 2_000_000_000)
     write_tokens(token_file, [token])
-    assert secret not in token_file.read_text()
+    assert secret not in token_file.read_text(encoding="utf-8")
     assert token_file.stat().st_mode & 0o777 == 0o600
     assert TokenBook(token_file, lambda: 0.0).viewer(secret) == Viewer("ada", Role.ANALYST)
     assert len(secret) > 43
@@ -266,7 +266,7 @@ def test_kept_token_is_a_hash_and_its_file_is_this_users(token_file: Path) -> No
 )  # fmt: skip
 def test_file_that_is_none_of_tokens_is_refused(token_file: Path, text: str) -> None:
     token_file.parent.mkdir()
-    token_file.write_text(text)
+    token_file.write_text(text, encoding="utf-8")
     token_file.chmod(0o600)
     with pytest.raises(TokenFileRefused, match="expected a file of tokens"):
         read_tokens(token_file)

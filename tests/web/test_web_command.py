@@ -45,7 +45,7 @@ def test_token_is_printed_once_and_can_be_revoked(token_file: Path) -> None:
     )  # fmt: skip
     (kept,) = read_tokens(token_file)
     assert (kept.name, kept.role, kept.operator) == ("a1", Role.OPERATOR, "acme")
-    assert made["token"] not in token_file.read_text()
+    assert made["token"] not in token_file.read_text(encoding="utf-8")
     assert "a1  operator acme  until " in _run("tokens")
     _run("revoke", "a1")
     assert read_tokens(token_file) == []

@@ -348,4 +348,4 @@ def appended(address: HelperAddress, before: int) -> int:
 
 
 def reads(path: Path, links: dict[str, int]) -> Callable[[], bool]:
-    return lambda: path.exists() and json.loads(path.read_text())["links"] == links
+    return lambda: path.exists() and json.loads(path.read_text(encoding="utf-8"))["links"] == links

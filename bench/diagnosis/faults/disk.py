@@ -18,7 +18,7 @@ def waiting_s(folder: Path) -> float:
     """
     device = folder.stat().st_dev
     wanted = [str(os.major(device)), str(os.minor(device))]
-    for line in Path("/proc/diskstats").read_text().splitlines():
+    for line in Path("/proc/diskstats").read_text(encoding="utf-8").splitlines():
         row = line.split()
         if row[:2] == wanted:
             return int(row[13]) / 1e3

@@ -106,7 +106,7 @@ class Writeback(Fault):
     def meter(self) -> float:
         device = self.work.folder.stat().st_dev
         block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
-        return int(block.read_text().split()[6]) * _SECTOR_BYTES
+        return int(block.read_text(encoding="utf-8").split()[6]) * _SECTOR_BYTES
 
     def inject(self) -> None:
         self.load("write", self.work.folder / "others", self.rates[self.intensity])
