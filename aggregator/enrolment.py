@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from privacy.signing import SigningKey
 from transport.config_tree import build, limited, read_table
@@ -17,10 +17,15 @@ from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Plan, PlanMembership, Roster
 
 from .operators import OperatorKey, OperatorKeys, check_vouched, operator_keys
-from .roster_draft import EnrolmentError, RefusedRequest, RosterDraft, draft_roster, entry_of
+from .roster_draft import (
+    EnrolmentError,
+    RefusedRequest,
+    RosterDraft,
+    draft_roster,
+    entry_of,
+    next_start,
+)
 from .state_file import write_durably
-
-WEEK_S: Final = 7 * 86_400
 
 
 class NothingEnrolled(EnrolmentError):
@@ -164,14 +169,9 @@ def enrol_folder(
     }
     now = int(time.time() if now_s is None else now_s)
     sound, refused = _checked(waiting, enrolment, leader.public_bytes, now)
-    draft = draft_roster(
-        None if previous_file is None else _read_roster(previous_file),
-        enrolment.plans,
-        sound,
-        now if at_once else (now // WEEK_S + 1) * WEEK_S,
-        spent,
-        remove,
-    )
+    previous = None if previous_file is None else _read_roster(previous_file)
+    start_s = now if at_once else next_start(previous, now)
+    draft = draft_roster(previous, enrolment.plans, sound, start_s, spent, remove)
     refused = sorted([*refused, *draft.refused], key=lambda found: found.source)
     _need_change(draft, refused, remove)
     return _signed(draft, refused, enrolment, leader, spent, len(remove))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from privacy.budget import WEEK_S
 from wire.ids import HardwareId, host_id
 from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
@@ -62,6 +63,15 @@ class RosterDraft:
     roster: Roster
     enrolled: Mapping[str, JoinRequest]
     refused: Sequence[RefusedRequest]
+
+
+def next_start(previous: Roster | None, now_s: int) -> int:
+    """Give the first start of a week that is after now, and after the roster before came in force.
+
+    now_s       seconds since 1970, as the result
+    """
+    since_s = now_s if previous is None else max(now_s, previous.effective_from)
+    return (since_s // WEEK_S + 1) * WEEK_S
 
 
 def draft_roster(

@@ -13,6 +13,7 @@ from transport.printable import printable
 
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say, usage_error
 from .party import key_owner, load_identity
+from .roster_members import HOSTS_EPILOG, REMOVE_EPILOG, host_id, list_hosts, remove_hosts
 
 if TYPE_CHECKING:
     from aggregator.roster_draft import RefusedRequest
@@ -105,7 +106,7 @@ def build(
     need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
     if out.exists():
         raise usage_error(f"{out}: exists; a roster is never overwritten", "name a new --out")
-    leaving = [_host_id(text) for text in remove or []]
+    leaving = [host_id(text, "--remove") for text in remove or []]
     with (
         reported(ExitCode.REFUSED, ReportRejected),
         reported(ExitCode.USAGE, EnrolmentError),
@@ -133,16 +134,6 @@ def build(
 def _say_refused(found: Sequence[RefusedRequest]) -> None:
     for request in found:
         say(f"left out: {printable(str(request))}")
-
-
-def _host_id(text: str) -> bytes:
-    try:
-        value = bytes.fromhex(text)
-    except ValueError:
-        value = b""
-    if len(value) != 16:
-        raise usage_error(f"--remove: expected a host's id, 16 bytes in hex, got {text!r}")
-    return value
 
 
 def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
@@ -191,3 +182,7 @@ def show(
     if found["kind"] != "roster":
         raise usage_error(f"{file}: expected a roster, got a {found['kind']}")
     emit(found, json)
+
+
+app.command("hosts", epilog=HOSTS_EPILOG)(list_hosts)
+app.command("remove", epilog=REMOVE_EPILOG)(remove_hosts)

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from aggregator.directory import Directory, PinnedParties
 from aggregator.enrolment import (
-    WEEK_S,
     Enrolled,
     NothingEnrolled,
     enrol_folder,
@@ -26,6 +25,7 @@ from aggregator.roster_draft import EnrolmentError
 from aggregator.roster_review import RosterEvidence
 from aggregator.task_files import check_and_countersign
 from edge_agent.joining import hardware_names
+from privacy.budget import WEEK_S
 from pointillist.cli.leader_command import app
 from pointillist.cli.output import CommandError, ExitCode
 from tests.enrolment_kit import LEADER, host, part, pinned, plans_file, request, token
