@@ -63,18 +63,17 @@ def check_and_countersign(
         reason = Reason.TASK_SIGNATURE if label == labels.TASK else Reason.ROSTER_SIGNATURE
         raise ReportRejected(reason, "the pinned Leader's signature", "another")
     said: dict[str, Any] = {}
-    if label == labels.TASK:
-        task = Task.decode_body(signed.body)
-        check_task_noise(task)
-        if (task.leader_pk, task.helper_pk) != (leader_pk, helper.public_bytes):
+    body = _decoded(label, signed.body)
+    if isinstance(body, Task):
+        check_task_noise(body)
+        if (body.leader_pk, body.helper_pk) != (leader_pk, helper.public_bytes):
             raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
-    elif label == labels.ROSTER:
+    elif isinstance(body, Roster):
         parties = PinnedParties(leader_pk, helper.public_bytes)
         now_s = time.time() if now_s is None else now_s
-        roster = Roster.decode_body(signed.body)
-        said |= review_roster(roster, evidence, parties, now_s, tell)
+        said |= review_roster(body, evidence, parties, now_s, tell)
     both = countersign(content, label, helper)
-    return both, summary(both) | said
+    return both, _summary(Signed.decode(both, label), body) | said
 
 
 def check_task_noise(task: Task) -> None:
@@ -107,18 +106,32 @@ def summary(content: bytes) -> dict[str, Any]:
     """What a signed file says, for people and scripts."""
     label = label_of(content)
     signed = Signed.decode(content, label)
+    return _summary(signed, _decoded(label, signed.body))
+
+
+_Body = Task | Roster | EntryAnswer
+
+
+def _decoded(label: bytes, body: bytes) -> _Body:
+    """Decode once: a task takes longer than its signature."""
+    if label == labels.ROSTER:
+        return Roster.decode_body(body)
+    return EntryAnswer.decode_body(body) if label == labels.ENTRY_ANSWER else Task.decode_body(body)
+
+
+def _summary(signed: Signed, body: _Body) -> dict[str, Any]:
     signatures = {
         "signed_by_leader": signed.sig_leader != NO_SIGNATURE,
         "signed_by_helper": signed.sig_helper != NO_SIGNATURE,
     }
-    if label == labels.ROSTER:
-        return _roster_summary(Roster.decode_body(signed.body)) | signatures
-    if label == labels.ENTRY_ANSWER:
-        answer = EntryAnswer.decode_body(signed.body)
-        found = {"kind": "entry", "host_id": answer.entry.host_id.hex()}
-        return found | {"roster_version": answer.roster_version} | signatures
-    task = Task.decode_body(signed.body)
-    return _task_summary(task, task_id(signed.unsigned())) | signatures
+    match body:
+        case Roster():
+            return _roster_summary(body) | signatures
+        case EntryAnswer():
+            found = {"kind": "entry", "host_id": body.entry.host_id.hex()}
+            return found | {"roster_version": body.roster_version} | signatures
+        case Task():
+            return _task_summary(body, task_id(signed.unsigned())) | signatures
 
 
 def _roster_summary(roster: Roster) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,12 +56,16 @@ class EnrolmentFiles:
 
     operators_file  [[operator]] lines for the Leader's plans file and for helper.toml
     joins           folder of *.join requests, for `leader roster build --requests`
+    t_at_least      of a task that serves this roster: it covers the largest operator
+    n_min_at_least  of that task: half of what n_min counts may be known to one party, no more
     """
 
     hosts: int
     operators: int
     operators_file: Path
     joins: Path
+    t_at_least: int
+    n_min_at_least: int
 
 
 def make_identities(
@@ -99,7 +104,8 @@ def make_identities(
     operators_file = folder / OPERATORS_FILE
     operators_file.write_text("\n".join(_pin(name, key) for name, key in operators.items()))
     _write_private(folder / KEYS_FILE, b"".join(seeds))
-    return EnrolmentFiles(inventory.hosts, len(operators), operators_file, joins)
+    t = max(*Counter(names).values(), -(-inventory.hosts // 10))
+    return EnrolmentFiles(inventory.hosts, len(operators), operators_file, joins, t, 2 * t)
 
 
 def _pin(name: str, key: SigningKey) -> str:

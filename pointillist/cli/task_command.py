@@ -136,8 +136,11 @@ def sign(
             signed[out or file] = _signed(file, signing)
     for target, content in signed.items():
         target.write_bytes(content)
-    said = [{"file": str(target)} | summary(content) for target, content in signed.items()]
-    emit(said[0] if len(said) == 1 else {"signed": len(said)}, json)
+    if len(signed) > 1:
+        emit({"signed": len(signed)}, json)
+        return
+    for target, content in signed.items():
+        emit({"file": str(target)} | summary(content), json)
 
 
 def _signed(file: Path, signing: SigningKey) -> bytes:

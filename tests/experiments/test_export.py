@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, Pins
 from pointillist.broker.local import RunningBroker
 from pointillist.simulate.export import ExportConfigError, load_export_config
+from privacy.signing import SigningKey
 from simulator.engine.exact_parties import ExactParties
 from simulator.exported_fleet import (
     ExportedFleet,
@@ -79,6 +81,7 @@ def enrolled(folder: Path, parties: ExactParties) -> tuple[list[Host], Roster]:
         built.roster, leader.public_bytes, helper, evidence=evidence, now_s=START_S
     )
     assert (said["hosts"], said["operators"]) == (HOSTS, made.operators)
+    assert made.t_at_least == said["largest_operator"]
     roster = Roster.decode_body(Signed.decode(signed, labels.ROSTER).body)
     return load_identities(folder / "fleet"), roster
 
@@ -204,3 +207,15 @@ def test_export_config_must_name_the_transport_that_was_asked_for(tmp_path: Path
     path.write_text(f'[fleet]\nidentities = "x"\nplane = "y"\n[transport]\nfolder = "log"\n{keys}')
     with pytest.raises(ExportConfigError, match="plane"):
         load_export_config(path, "log")
+
+
+def test_page_names_the_t_and_n_min_that_the_enrolled_fleet_needs(tmp_path: Path) -> None:
+    """With the plan file's own t and n_min no window of an exported fleet would be released."""
+    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    found = re.search(r"hosts = (\d+)\nt = (\d+)\nn_min = (\d+)\n", page)
+    assert found is not None
+    hosts, t, n_min = map(int, found.groups())
+    inventory = make_inventory(load("steady").scaled(hosts=hosts), CATALOGUE)
+    leader = SigningKey.generate().public_bytes
+    made = make_identities(tmp_path / "fleet", inventory, "fleet", leader, START_S)
+    assert (made.hosts, made.t_at_least, made.n_min_at_least) == (hosts, t, n_min)

@@ -25,9 +25,9 @@ from aggregator.roster_draft import EnrolmentError
 from aggregator.roster_review import RosterEvidence
 from aggregator.task_files import check_and_countersign
 from edge_agent.joining import hardware_names
-from privacy.budget import WEEK_S
 from pointillist.cli.leader_command import app
 from pointillist.cli.output import CommandError, ExitCode
+from privacy.budget import WEEK_S
 from tests.enrolment_kit import LEADER, host, part, pinned, plans_file, request, token
 from tests.process_kit import ProcessFleet, leader_config
 from tests.protocol_kit import T0, ListStore, build_world, signing_key
