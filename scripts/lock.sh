@@ -12,8 +12,17 @@ compile() {
         --no-emit-index-url --no-emit-find-links "$@"
 }
 
-compile pyproject.toml --output-file requirements/run.txt "${@}"
-compile pyproject.toml --group dev --extra training --extra web --extra witness-postgresql --constraint requirements/run.txt \
+# run.txt is all that the programs need; each program's own file is a part of it, at the same versions.
+programs=(agent aggregator web simulator)
+compile pyproject.toml "${programs[@]/#/--extra=}" --extra witness-postgresql --output-file requirements/run.txt "${@}"
+for program in "${programs[@]}"; do
+    compile pyproject.toml --extra "$program" --no-annotate --constraint requirements/run.txt \
+        --output-file "requirements/$program.txt" "${@}"
+done
+# The package of the aggregators: Leader, Helper, witness and web.
+compile pyproject.toml --extra aggregator --extra web --extra witness-postgresql --no-annotate \
+    --constraint requirements/run.txt --output-file requirements/parties.txt "${@}"
+compile pyproject.toml --group dev --extra training "${programs[@]/#/--extra=}" --extra witness-postgresql --constraint requirements/run.txt \
     --output-file requirements/dev.txt "${@}"
 compile --group build --constraint requirements/dev.txt \
     --output-file requirements/build.txt "${@}"

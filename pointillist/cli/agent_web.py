@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from .browser import needs_web, open_page, started
+from .browser import open_page, started
 from .output import ExitCode, JsonFlag, reported, say
 
 EPILOG: Final = """Examples:
@@ -38,7 +38,6 @@ def web(
     this host: the pages are on loopback alone, and answer the agent's user, root and whoever
     started them by sudo. As root it becomes the agent's user first.
     """
-    needs_web("pointillist agent web")
     from edge_agent.host_page.page_server import serve_pages, users_of_page, warm_up
     from transport.privileges import drop_to
 

@@ -8,7 +8,7 @@ import webbrowser
 from collections.abc import Mapping
 from json import dumps
 
-from .output import say, usage_error
+from .output import say
 
 
 def open_page(address: str) -> None:
@@ -22,24 +22,3 @@ def started(body: Mapping[str, str]) -> None:
     """Print one line of JSON for whoever started a server: it is listening."""
     sys.stdout.write(f"{dumps(body)}\n")
     sys.stdout.flush()
-
-
-def needs_web(command: str) -> None:
-    """Say what to install where this installation has no web server.
-
-    Raises      CommandError
-    """
-    missing = missing_for_web()
-    if missing:
-        raise usage_error(f"`{command}` needs {missing}", "pip install 'pointillist[web]'")
-
-
-def missing_for_web() -> str:
-    """Name the package that pages lack here; "" where there are all."""
-    try:
-        import fastapi  # noqa: F401
-        import jinja2  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        return error.name or "a package"
-    return ""

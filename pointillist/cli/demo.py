@@ -174,16 +174,11 @@ def _play(
             folder.rmdir()  # an interrupted run leaves no empty folder
 
 
-def _pages(stack: ExitStack, fleet: DemoFleet) -> DemoPages | None:
-    """Prepare the demo's pages, where this installation can show any."""
+def _pages(stack: ExitStack, fleet: DemoFleet) -> DemoPages:
+    """Prepare the demo's pages."""
     from pointillist.demo.demo_pages import DemoPages
     from pointillist.demo.role_processes import Family
 
-    from .browser import missing_for_web
-
-    if missing_for_web():
-        say("pip install 'pointillist[web]' shows this in a browser")
-        return None
     return DemoPages(fleet.folders, stack.enter_context(Family(fleet.folders.logs)))
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 from diagnosis.detect.findings import SpikeBegan, Warned
 from diagnosis.detect.journal_lines import JournalReader
 from diagnosis.frames.frame import Frame
-from diagnosis.frames.recording import RecordingError, iterate, read_meta
 from edge_agent.journal import read_lines
 from edge_agent.local.quantity import counted
 from pointillist.diagnose.finding_layout import BoottimeReader, recording_clock, unix_clock
@@ -81,6 +80,9 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _replay_recording(path: Path, asked: Asked, tell: Told) -> None:
+    # Recordings are Parquet: an agent's installation reads journals, and goes without PyArrow.
+    from diagnosis.frames.recording import RecordingError, read_meta
+
     with reported(ExitCode.USAGE, RecordingError, OSError):
         facts = read_meta(path)
     say(f"{path.name}: {_header(facts)}")
@@ -109,6 +111,8 @@ def _replay_recording(path: Path, asked: Asked, tell: Told) -> None:
 
 
 def _frames(path: Path) -> Iterator[Frame]:
+    from diagnosis.frames.recording import RecordingError, iterate
+
     with reported(ExitCode.USAGE, RecordingError, OSError):
         yield from iterate(path)
 

@@ -19,7 +19,7 @@ from .diagnosis_text import (
     taught_document,
     taught_lines,
 )
-from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, usage_error
+from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
     from diagnosis.detect.model import Model
@@ -214,15 +214,9 @@ def name(
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Give wrong input its exit code; a missing scikit-learn its way out."""
+    """Give wrong input its exit code."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "sklearn":
-            raise
-        raise CommandError(
-            ExitCode.FAILED, "this needs scikit-learn", "pip install 'pointillist[training]'"
-        ) from error
     except ValueError as error:
         if isinstance(error, _input_errors()):
             raise usage_error(str(error)) from error

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from .browser import needs_web, open_page
+from .browser import open_page
 from .output import ExitCode, JsonFlag, emit, reported, usage_error
 from .query import ReleasesFolder, default_folder
 from .web_command import cached_rollups, series_owners
@@ -52,7 +52,6 @@ def report(
     It holds everything that it shows, loads nothing, and prints well. It has what an analyst may
     see: no series that was released to a single operator. Making it costs no privacy budget.
     """
-    needs_web("pointillist report")
     from web.page_state import PageState
     from web.span_report import ReportRefused, span_report
 

@@ -216,7 +216,7 @@ def main() -> None:
     except CommandError as error:
         die(error, json)
     except Exception as error:
-        known = _wrong_options(error) or _known(error)
+        known = _wrong_options(error) or _missing_package(error) or _known(error)
         if known is None:
             raise
         die(known, json)
@@ -228,6 +228,22 @@ def _wrong_options(error: Exception) -> CommandError | None:
     if word is not None:
         return CommandError(ExitCode.USAGE, word(), "--help shows the options")
     return CommandError(ExitCode.FAILED, "aborted") if isinstance(error, typer.Abort) else None
+
+
+def _missing_package(error: Exception) -> CommandError | None:
+    """Name the extra of a package that is not installed; None for any other error."""
+    from pointillist.extras import extra_with
+
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    found = extra_with(error.name or "", sys.argv[1] if len(sys.argv) > 1 else "")
+    if found is None:
+        return None
+    package, extra = found
+    return CommandError(
+        ExitCode.USAGE, f"this needs the package {package}, which is not installed",
+        f"pip install 'pointillist[{extra}]'",
+    )  # fmt: skip
 
 
 def _worded(code: ExitCode, error: Exception) -> CommandError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import platformdirs
 import typer
 
-from .browser import needs_web, open_page, started
+from .browser import open_page, started
 from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
 from .party import public_key
 from .query import ReleasesFolder, default_folder
@@ -126,7 +126,6 @@ def web(
 ) -> None:
     if context.invoked_subcommand is not None:
         return
-    needs_web("pointillist web")
     from web.access_tokens import TokenFileRefused
     from web.web_server import serve
     from web.web_settings import ListenRefused, WebSettings, listen_address
@@ -192,7 +191,6 @@ def token(
     json: JsonFlag = False,
 ) -> None:
     """Make a token and print it, once: only its hash is kept."""
-    needs_web("pointillist web")
     from web.access_tokens import TokenFileRefused, new_token, read_tokens, write_tokens
     from web.page_shape import Role
 
@@ -224,7 +222,6 @@ def token(
 @app.command("tokens")
 def tokens(token_file: Annotated[Path | None, _TOKEN_FILE] = None, json: JsonFlag = False) -> None:
     """List tokens: name, role, end."""
-    needs_web("pointillist web")
     from web.access_tokens import TokenFileRefused, read_tokens
 
     with reported(ExitCode.USAGE, TokenFileRefused):
@@ -242,7 +239,6 @@ def revoke(
     token_file: Annotated[Path | None, _TOKEN_FILE] = None,
 ) -> None:
     """End a token: a running server lets it in no more."""
-    needs_web("pointillist web")
     from web.access_tokens import TokenFileRefused, read_tokens, write_tokens
 
     path = token_file or _data_file("tokens.json")

@@ -132,13 +132,29 @@ def test_missing_group_is_a_failure_not_a_traceback(
     assert run_main(monkeypatch, "keys", "--help") == ExitCode.OK
 
 
-def test_missing_dependency_of_a_group_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def absent(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Have no command find a package."""
+
     def import_module(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named 'pyarrow' ({name})", name="pyarrow")
+        raise ModuleNotFoundError(f"No module named {package!r} ({name})", name=package)
 
     monkeypatch.setattr("importlib.import_module", import_module)
+
+
+def test_missing_package_of_a_command_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent(monkeypatch, "fastapi.routing")
+    assert run_main(monkeypatch, "web") == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "this needs the package fastapi, which is not installed" in said
+    assert "pip install 'pointillist[web]'" in said
+
+
+def test_missing_module_that_no_extra_has_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent(monkeypatch, "aggregator.lost")
     monkeypatch.setattr(sys, "argv", ["pointillist", "query"])
-    with pytest.raises(ModuleNotFoundError, match="pyarrow"):
+    with pytest.raises(ModuleNotFoundError, match=r"aggregator\.lost"):
         cli.main()
 
 

@@ -65,10 +65,12 @@ def test_files_are_small_enough_for_a_repository() -> None:
 
 
 def test_requirements_are_pinned_by_hash() -> None:
-    for name in ("run", "dev", "build", "spark"):
+    files = sorted((REPOSITORY / "requirements").glob("*.txt"))
+    assert len(files) > 5
+    for name in (path.stem for path in files):
         text = (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
         blocks = re.split(r"\n(?=[a-z])", text.strip())
-        assert len(blocks) > 1
+        assert blocks, name
         for block in blocks:
             first = block.splitlines()[0]
             assert re.match(r"[a-z0-9.-]+==\S+", first), first
@@ -77,19 +79,23 @@ def test_requirements_are_pinned_by_hash() -> None:
 
 def test_dependencies_are_compiled_into_the_requirements() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    base, extras = project["project"]["dependencies"], project["project"]["optional-dependencies"]
+    programs = {
+        name: [*base, *extras[name]] for name in ("agent", "aggregator", "web", "simulator")
+    }
     wanted = {
-        "run": project["project"]["dependencies"],
+        **programs,
+        "parties": [*programs["aggregator"], *extras["web"], *extras["witness-postgresql"]],
+        "run": [requirement for some in programs.values() for requirement in some],
         "dev": project["dependency-groups"]["dev"],
         "build": project["dependency-groups"]["build"],
-        "spark": [
-            *project["project"]["dependencies"],
-            *project["project"]["optional-dependencies"]["spark"],
-        ],
+        "spark": [*base, *extras["spark"]],
     }
     for name, requirements in wanted.items():
         text = (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
         pinned = set(re.findall(r"^([a-z0-9.-]+)==", text, re.MULTILINE))
         names = {re.split(r"[<>=!~\[; ]", requirement)[0].lower() for requirement in requirements}
+        names -= {"pointillist"}
         assert names <= pinned, f"make lock; missing in {name}.txt: {names - pinned}"
 
 
