@@ -19,8 +19,9 @@ for program in "${programs[@]}"; do
     compile pyproject.toml --extra "$program" --no-annotate --constraint requirements/run.txt \
         --output-file "requirements/$program.txt" "${@}"
 done
-# The package of the aggregators: Leader, Helper, witness and web.
-compile pyproject.toml --extra aggregator --extra web --extra witness-postgresql --no-annotate \
+# The package of the aggregators: Leader, Helper, witness and web, and the agent's commands: where
+# both packages are installed, theirs is the command that people type.
+compile pyproject.toml --extra agent --extra aggregator --extra web --extra witness-postgresql --no-annotate \
     --constraint requirements/run.txt --output-file requirements/parties.txt "${@}"
 compile pyproject.toml --group dev --extra training "${programs[@]/#/--extra=}" --extra witness-postgresql --constraint requirements/run.txt \
     --output-file requirements/dev.txt "${@}"

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from pointillist.samples import sample_hint
+
 from .agent_attach import EPILOG as ATTACH_EPILOG
 from .agent_attach import attach
 from .agent_diagnose import EPILOG as DIAGNOSE_EPILOG
@@ -74,7 +76,7 @@ pointillist agent ledger show --config agent.toml --json   what this host has sp
 
 pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
 
-_HINT: Final = "name it with --config; deploy/config/agent.toml is a sample"
+_HINT: Final = f"name it with --config; {sample_hint('agent.toml')}"
 
 app = typer.Typer(
     help="The agent of this host: run it, see what it sees.", epilog=_EXAMPLES,
@@ -97,7 +99,7 @@ app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 
 
 ConfigOption = Annotated[
     Path,
-    typer.Option("--config", "-c", help="TOML file; deploy/config/agent.toml is a sample."),
+    typer.Option("--config", "-c", help="TOML file; `pointillist sample show` prints one."),
 ]
 
 
@@ -253,7 +255,7 @@ def _load(path: Path) -> AgentConfig:
     from transport.config_tree import ConfigError
 
     need_file(path, "the agent's configuration", _HINT)
-    with reported(ExitCode.USAGE, ConfigError, hint="deploy/config/agent.toml is a sample"):
+    with reported(ExitCode.USAGE, ConfigError, hint=sample_hint("agent.toml")):
         return load_config(path)
 
 

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pointillist.samples import sample_hint
 from transport.foreign import libc
 
 from .output import ExitCode, need_file, reported, say
@@ -27,8 +28,8 @@ LOG_HINT: Final = (
 _COLLECTED_FROM: Final = 5_000
 DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 _HINT: Final = (
-    "deploy/config/agent.toml is a sample; or --key-file, --state-dir, --log-folder, --leader and "
-    "--helper do without a file"
+    f"{sample_hint('agent.toml')}; or --key-file, --state-dir, --log-folder, --leader and --helper "
+    "do without a file"
 )
 _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "key_file": ("host", "key_file"),

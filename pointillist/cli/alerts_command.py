@@ -27,7 +27,7 @@ pointillist alerts check --store releases --config alerts.toml --once  for a tim
 
 pointillist alerts check --journal /var/lib/pointillist/agent/diagnoses.jsonl --config alerts.toml
 
-deploy/config/alerts.toml has every key.
+`pointillist sample show alerts.toml` prints every key.
 """
 
 app = typer.Typer(

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pointillist.samples import sample_hint
+
 from .output import CommandError, ExitCode, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:
     """Read a party's configuration; `read` raises ConfigError. Raises CommandError."""
     from transport.config_tree import ConfigError
 
-    sample = f"deploy/config/{party}.toml is a sample"
+    sample = sample_hint(f"{party}.toml")
     need_file(path, f"the {party.capitalize()}'s configuration", sample)
     with reported(ExitCode.USAGE, ConfigError, hint=sample):
         return read(path)

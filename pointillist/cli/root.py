@@ -98,6 +98,11 @@ GROUPS = (
     ),
     CommandGroup("query", "pointillist.cli.query", "SQL over the released numbers."),
     CommandGroup(
+        "sample",
+        "pointillist.cli.sample_command",
+        "Sample configurations, units, rules, dashboards.",
+    ),
+    CommandGroup(
         "store",
         "pointillist.cli.store_command",
         "A folder of releases: what it holds, packing it.",

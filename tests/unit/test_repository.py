@@ -85,7 +85,10 @@ def test_dependencies_are_compiled_into_the_requirements() -> None:
     }
     wanted = {
         **programs,
-        "parties": [*programs["aggregator"], *extras["web"], *extras["witness-postgresql"]],
+        "parties": [
+            *(*programs["agent"], *programs["aggregator"]),
+            *(*extras["web"], *extras["witness-postgresql"]),
+        ],
         "run": [requirement for some in programs.values() for requirement in some],
         "dev": project["dependency-groups"]["dev"],
         "build": project["dependency-groups"]["build"],
