@@ -13,6 +13,7 @@ PACKAGES := wire privacy transport kernels collectors diagnosis edge_agent aggre
 SITE := .venv/site
 
 .PHONY: help setup tools otel-collector bpf demo test test-quick test-long test-faults test-schedules spark test-spark gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
+.PHONY: wheel deb test-deb sbom
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-scale bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments notebook
 .PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time bench-web bench-operate gpu-libraries
@@ -23,6 +24,7 @@ help:
 	@echo "make gpu-libraries NVIDIA's driver libraries, compiler and NCCL, into .tools, for tests; 340 MB"
 	@echo "make otel-collector  OpenTelemetry's collector, into .tools, for test-long; needs Go, minutes once"
 	@echo "make bpf           the BPF objects anew"
+	@echo "make wheel         the wheel, into dist/, byte for byte reproducible"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
 	@echo "make experiments   the simulator's report in docs/experiments, anew; resumable"
@@ -79,6 +81,10 @@ tools:
 bpf:
 	@scripts/apt.sh "Building BPF objects" clang llvm libbpf-dev || true
 	@$(MAKE) -C bpf
+
+# The same bytes from the same commit: dist/pointillist-VERSION-py3-none-any.whl.
+wheel: $(STAMP)
+	@scripts/wheel.sh
 
 demo: $(STAMP)
 	@.venv/bin/pointillist demo $(if $(KAFKA),--kafka) $(ARGS)
