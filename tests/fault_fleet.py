@@ -7,6 +7,7 @@ that they outlive its process; the oracle holds the releases against them.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,6 +198,20 @@ class FaultFleet(OutageFleet):
     def close(self) -> None:
         super().close()
         self._noting.stop()
+
+    def recover(self, most_s: int = 120) -> None:
+        """Go on no faster than real time until every host has sent what it sealed.
+
+        Clients of a real broker reconnect in real seconds; windows of a faster clock would be over.
+        """
+        for _ in range(most_s):
+            self.run_to(self.now_s() + 1)
+            if not any(
+                report.waits for number in range(HOSTS) for report in self.sealed_by(number)
+            ):
+                return
+            time.sleep(1)
+        raise AssertionError(f"hosts did not send within {most_s} s")
 
     def finish(self, after_s: float = 100.0) -> Verdict:
         """Go on until every window has had its time, and judge."""

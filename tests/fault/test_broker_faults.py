@@ -43,6 +43,7 @@ def test_broker_killed_within_a_window_costs_no_report(
     local_broker.kill()
     fleet.run_to(fleet.first + 75, step_s=STEP_S)
     local_broker.start()
+    fleet.recover()
     verdict = fleet.finish(after_s=300)
     assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
 
@@ -70,6 +71,7 @@ def test_one_of_three_brokers_gone_for_good_costs_no_report(
     replicated: FaultFleet, cluster: LocalCluster
 ) -> None:
     cluster.brokers[0].kill()
+    replicated.recover()
     verdict = replicated.finish(after_s=300)
     assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
 
@@ -120,5 +122,6 @@ def test_link_to_the_broker_down_within_a_window_costs_no_report(
     link.cut()
     far_fleet.run_to(far_fleet.first + 75, step_s=STEP_S)
     link.mend()
+    far_fleet.recover()
     verdict = far_fleet.finish(after_s=300)
     assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
