@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 from typing import Final
 
 from bench.parts import Parts
 from bench.record import CACHE, commit, merge_result
+from pointillist.sizing import COSTS_FILE
 
 COMMAND: Final = "make bench-scale"
 RESULT: Final = "scale"
+COSTS: Final = "sizing_costs"
+"""The table that `pointillist size` ships with."""
 PARTS: Final = {
+    "sizing": "bench.scale_sizing",
     "rates": "bench.scale_rates",
     "schedules": "bench.scale_schedules",
     "overload": "bench.scale_overload",
@@ -40,6 +45,8 @@ def main() -> None:
         found = importlib.import_module(module).measure(kept)
         if not options.trial:
             merge_result(RESULT, f"{COMMAND} ARGS='--part {name}'", found.figures)
+            if COSTS in found.tables:
+                COSTS_FILE.write_text(json.dumps(found.tables[COSTS], indent=2) + "\n")
         for figure in found.figures:
             goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
             print(f"  {figure.name:52} {figure.value:12.3f} {figure.unit}{goal}")

@@ -3,71 +3,30 @@
 A broker, a Leader, a Helper and their workers share the machine's cores. Windows of a fleet come at
 once to parties that wait for them; a rate counts a minute's part of the epochs of an hour, cold,
 and all that both roles do until the last release. Beside it a bare consumer reads the same records,
-and NumPy makes and adds as many vectors. What a report costs each of them gives the sizes of larger
-fleets; a third width says how far the model is off.
+and NumPy makes and adds as many vectors.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from aggregator.tasks import build_task, task_plan, windows_from
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
-from bench.round_fleet import GPUS, HELPER, LEADER, T0, WINDOW_S
 from bench.round_work import floor
 from bench.scale_hour import HOSTS, hour_of_reports
 from bench.scale_roles import run_roles
-from bench.sizing_model import SIZE_UNITS, Costs, fit, size_of
+from bench.scale_sizing import CHECK_D, ROLES, D, shipped_d
 from pointillist.broker.local import BrokerOptions, LocalBroker
-from pointillist.plan_file import default_plan
-from wire.catalogue import Catalogue
 
-D: Final = 1000
-CHECK_D: Final = 500
 FULL: Final = {"d1000": "d1000", "shipped": "shipped_plan"}
 """Widths that are measured with every number of workers, and what figures call them."""
-FLEETS: Final = {"100k_gpus": 100_000 // GPUS, "1m_gpus": 1_000_000 // GPUS}
 WORKERS: Final = (0, 1, 2, 4)
 UNIT: Final = "reports/s, both roles and the broker, epochs included"
-ROLES: Final = ("leader", "helper", "broker")
-
-
-def shipped_d() -> int:
-    """Words of the shipped plan's minute task."""
-    plan = default_plan()
-    minute = next(task for task in plan.tasks if task.window_s == WINDOW_S)
-    keys = LEADER.public_bytes, HELPER.public_bytes
-    return build_task(
-        Catalogue.load(), task_plan(plan, minute, windows_from(minute, T0, 1), keys)
-    ).d
-
-
-def sizes(parts: Mapping[str, Part], shipped: int) -> list[Figure]:
-    """What fleets need by the model, and how far it is off at a width that it was not fitted to."""
-    check, found = parts[f"d{CHECK_D}_workers_0"], []
-    one = fitted([parts[f"{width}_workers_0"] for width in ("d1000", "shipped")])
-    several = fitted([parts[f"{width}_workers_{WORKERS[-1]}"] for width in ("d1000", "shipped")])
-    for role in ROLES:
-        measured = check[f"{role}_us"]
-        error = (getattr(one, role).of(CHECK_D) / measured - 1) * 100
-        found.append(Figure(f"sizing_error_percent_{role}", error, f"%, d = {CHECK_D}"))
-    for name, hosts in FLEETS.items():
-        size = size_of(hosts, shipped, one, several)
-        found += [Figure(f"sizing_{name}_{k}", v, SIZE_UNITS[k]) for k, v in asdict(size).items()]
-    return found
-
-
-def fitted(parts: Sequence[Part]) -> Costs:
-    """The costs of a report, from runs at several widths."""
-    slopes = {role: fit([(part["d"], part[f"{role}_us"]) for part in parts]) for role in ROLES}
-    return Costs(**slopes, epoch_us=statistics.mean(part["epoch_us"] for part in parts))
 
 
 def figures(parts: Mapping[str, Part], floors: Mapping[str, float]) -> list[Figure]:
@@ -111,4 +70,4 @@ def measure(kept: Parts) -> Measured:
                 found[name] = kept.get(name, partial(run_roles, running, d, workers))
             hour_of_reports.cache_clear()
     floors = {width: HOSTS / floor(HOSTS, widths[width]) for width in FULL}
-    return Measured([*figures(found, floors), *sizes(found, widths["shipped"])])
+    return Measured(figures(found, floors))

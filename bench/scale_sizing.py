@@ -1,0 +1,111 @@
+"""What a report costs each role and the broker, by its width: the slopes of `pointillist size`.
+
+Core time is counted, which a machine that does other work beside changes little; a third width says
+how far a straight line is off.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from aggregator.tasks import build_task, task_plan, windows_from
+from bench.parts import Measured, Part, Parts
+from bench.record import Figure, commit, device
+from bench.round_fleet import GPUS, HELPER, LEADER, T0, WINDOW_S
+from bench.scale_hour import hour_of_reports
+from bench.scale_roles import run_roles
+from pointillist.broker.local import BrokerOptions, LocalBroker
+from pointillist.plan_file import default_plan
+from pointillist.sizing import SIZE_UNITS, Costs, TaskLoad, fit, size_of
+from wire.catalogue import Catalogue
+
+D: Final = 1000
+CHECK_D: Final = 500
+WORKERS: Final = 4
+"""That the slopes of workers are measured with."""
+FLEETS: Final = {"100k_gpus": 100_000 // GPUS, "1m_gpus": 1_000_000 // GPUS}
+ROLES: Final = ("leader", "helper", "broker")
+COMMAND: Final = "make bench-scale ARGS='--part sizing'"
+
+
+def shipped_d() -> int:
+    """Words of the shipped plan's minute task."""
+    plan = default_plan()
+    minute = next(task for task in plan.tasks if task.window_s == WINDOW_S)
+    keys = LEADER.public_bytes, HELPER.public_bytes
+    return build_task(
+        Catalogue.load(), task_plan(plan, minute, windows_from(minute, T0, 1), keys)
+    ).d
+
+
+def fitted(parts: Sequence[Part]) -> Costs:
+    """The costs of a report, from runs at several widths."""
+    slopes = {role: fit([(part["d"], part[f"{role}_us"]) for part in parts]) for role in ROLES}
+    return Costs(**slopes, epoch_us=statistics.mean(part["epoch_us"] for part in parts))
+
+
+def errors(one: Costs, check: Part) -> dict[str, float]:
+    """Role -> percent that a line is off at the width of a run that it was not fitted to."""
+    return {
+        role: (getattr(one, role).of(check["d"]) / check[f"{role}_us"] - 1) * 100 for role in ROLES
+    }
+
+
+def figures(one: Costs, several: Costs, off: Mapping[str, float], shipped: int) -> list[Figure]:
+    """Name slopes, errors and what fleets need by them."""
+    found = []
+    for ways, costs in (("one_process", one), ("workers", several)):
+        for role in ROLES:
+            cost = getattr(costs, role)
+            found += [
+                Figure(f"sizing_{role}_report_us_{ways}", cost.report_us, "core-us a report"),
+                Figure(f"sizing_{role}_word_ns_{ways}", cost.word_us * 1e3, "core-ns a word"),
+            ]
+        found.append(Figure(f"sizing_epoch_us_{ways}", costs.epoch_us, "core-us an epoch"))
+    found += [
+        Figure(f"sizing_error_percent_{role}", error, f"%, d = {CHECK_D}")
+        for role, error in off.items()
+    ]
+    for name, hosts in FLEETS.items():
+        size = size_of(hosts, [TaskLoad(shipped, WINDOW_S)], one, several)
+        found += [Figure(f"sizing_{name}_{k}", v, SIZE_UNITS[k]) for k, v in asdict(size).items()]
+    return found
+
+
+def costs_document(one: Costs, several: Costs, off: Mapping[str, float]) -> dict[str, Any]:
+    """What `pointillist size` ships with."""
+    date = datetime.now(UTC).strftime("%Y-%m-%d")
+    source = {"date": date, "commit": commit(), "device": device(), "command": COMMAND}
+    return {
+        "source": source,
+        "one": asdict(one),
+        "several": asdict(several),
+        "error_percent": dict(off),
+    }
+
+
+def measure(kept: Parts) -> Measured:
+    """Run one process and workers at two widths, and one process at a third."""
+    found: dict[str, Part] = {}
+    shipped = shipped_d()
+    runs = {"d1000": (D, (0, WORKERS)), "shipped": (shipped, (0, WORKERS))}
+    options = BrokerOptions(heap_mib=1024, quick=False)
+    with TemporaryDirectory() as folder, LocalBroker(Path(folder) / "kafka", options) as broker:
+        running = broker.start(print)
+        for width, (d, ways) in (runs | {f"d{CHECK_D}": (CHECK_D, (0,))}).items():
+            for workers in ways:
+                name = f"{width}_workers_{workers}"
+                found[name] = kept.get(name, partial(run_roles, running, d, workers))
+            hour_of_reports.cache_clear()
+    one = fitted([found[f"{width}_workers_0"] for width in runs])
+    several = fitted([found[f"{width}_workers_{WORKERS}"] for width in runs])
+    off = errors(one, found[f"d{CHECK_D}_workers_0"])
+    documents = {"sizing_costs": costs_document(one, several, off)}
+    return Measured(figures(one, several, off, shipped), documents)

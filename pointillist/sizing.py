@@ -1,0 +1,167 @@
+"""What a fleet needs of machines, from what a report costs: cores, workers, partitions, bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, fsum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from transport.port import RETENTION_S
+from wire.bounds import Scheme
+from wire.envelope import OVERHEAD_BYTES
+from wire.report import report_length
+
+COSTS_FILE: Final = Path(__file__).with_name("plans") / "sizing_costs.json"
+EPOCH_S: Final = 3600
+DAY_S: Final = 86_400
+BUSY: Final = 0.5
+"""Of a core that is planned for: reports of a window come together, and an outage is made up."""
+LEAST_PARTITIONS: Final = 4
+REPLICAS: Final = 3
+BROKER_BYTES_S: Final = 50e6
+"""That a broker is planned to take, replicas counted: a quarter of what one SATA SSD writes."""
+SIZE_UNITS: Final = {
+    "reports_a_second": "reports/s",
+    "leader_cores": "cores",
+    "helper_cores": "cores",
+    "broker_cores": "cores, all brokers",
+    "workers": "of each role",
+    "partitions": "of the report topic",
+    "brokers": "brokers",
+    "log_bytes_a_second": "B/s, one replica",
+    "log_bytes_a_day": "B, one replica",
+    "log_bytes_kept": "B on all brokers, replicas and retention counted",
+    "leader_bytes": "B of memory, vectors of one window of each task",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLoad:
+    """What every host reports of one task: d words, once a window."""
+
+    d: int
+    window_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Core-microseconds of a report: whatever its width, and for each of its d words."""
+
+    report_us: float
+    word_us: float
+
+    def of(self, d: int) -> float:
+        """Core-microseconds of a report of d words."""
+        return self.report_us + self.word_us * d
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What both roles and the broker spend; epoch_us is an aggregator's for one epoch."""
+
+    leader: Cost
+    helper: Cost
+    broker: Cost
+    epoch_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """Slopes of a benchmark, and where they come from.
+
+    one, several    of one process a role, and of workers
+    error_percent   role -> how far `one` is off at a width that it was not fitted to
+    source          date, commit, device and command
+    """
+
+    one: Costs
+    several: Costs
+    error_percent: Mapping[str, float]
+    source: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a fleet needs; units in SIZE_UNITS."""
+
+    reports_a_second: float
+    leader_cores: float
+    helper_cores: float
+    broker_cores: float
+    workers: int
+    partitions: int
+    brokers: int
+    log_bytes_a_second: float
+    log_bytes_a_day: float
+    log_bytes_kept: float
+    leader_bytes: float
+
+
+def fit(points: Sequence[tuple[int, float]]) -> Cost:
+    """The straight line through (d, core-microseconds), by least squares.
+
+    Raises      ValueError: fewer than two widths
+    """
+    if len({d for d, _us in points}) < 2:
+        raise ValueError(f"sizing: expected two widths or more, got {len(points)} points")
+    widths, costs = np.array(points, dtype=np.float64).T
+    word_us, report_us = np.polyfit(widths, costs, 1)
+    return Cost(float(report_us), float(word_us))
+
+
+def shipped_costs(path: Path = COSTS_FILE) -> MeasuredCosts:
+    """Read the slopes that came with this installation; `make bench-scale` measures them."""
+    found = json.loads(path.read_text())
+    return MeasuredCosts(
+        _costs(found["one"]), _costs(found["several"]), found["error_percent"], found["source"]
+    )
+
+
+def _costs(found: Mapping[str, Any]) -> Costs:
+    roles = {role: Cost(**found[role]) for role in ("leader", "helper", "broker")}
+    return Costs(**roles, epoch_us=found["epoch_us"])
+
+
+def size_of(hosts: int, tasks: Sequence[TaskLoad], one: Costs, several: Costs) -> Size:
+    """What so many hosts need that report these tasks.
+
+    one, several    costs of one process a role, and of workers: these where a role outgrows a core
+    """
+    alone = _cores(hosts, tasks, one)
+    cores = alone if max(alone[:2]) <= 1 else _cores(hosts, tasks, several)
+    workers = ceil(max(cores[:2]))
+    bytes_s = fsum(
+        (report_length(task.d, Scheme.MASKED) + OVERHEAD_BYTES) * hosts / task.window_s
+        for task in tasks
+    )
+    return Size(
+        fsum(hosts / task.window_s for task in tasks),
+        *cores,
+        workers,
+        max(LEAST_PARTITIONS, workers),
+        max(REPLICAS, ceil(bytes_s * REPLICAS / BROKER_BYTES_S)),
+        bytes_s,
+        bytes_s * DAY_S,
+        bytes_s * REPLICAS * RETENTION_S,
+        float(hosts * sum(task.d for task in tasks) * Scheme.MASKED.word_bytes),
+    )
+
+
+def _cores(hosts: int, tasks: Sequence[TaskLoad], costs: Costs) -> tuple[float, float, float]:
+    """Cores of Leader, Helper and broker."""
+    epochs_us = hosts / EPOCH_S * costs.epoch_us
+
+    def us(role: Cost) -> float:
+        return fsum(role.of(task.d) * hosts / task.window_s for task in tasks)
+
+    leader, helper, broker = (
+        us(costs.leader) + epochs_us,
+        us(costs.helper) + epochs_us,
+        us(costs.broker),
+    )
+    return leader / 1e6 / BUSY, helper / 1e6 / BUSY, broker / 1e6 / BUSY
