@@ -46,12 +46,16 @@ CREATE TABLE IF NOT EXISTS tasks (task_id BLOB PRIMARY KEY, accepted_s REAL NOT 
 CREATE TABLE IF NOT EXISTS to_publish (place INTEGER PRIMARY KEY, series TEXT NOT NULL,
     cohort INTEGER NOT NULL, entry BLOB NOT NULL)
 """
-_KEPT_BY_NAME: Final = """
-INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw)
-    SELECT host_id, epoch_id, not_after, dead, raw FROM epochs;
-DROP TABLE epochs
+_KEPT_BY_NAME: Final = (
+    "CREATE TABLE IF NOT EXISTS epochs (host_id, epoch_id, not_after, dead, raw)",
+    "INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw) "
+    "SELECT host_id, epoch_id, not_after, dead, raw FROM epochs",
+    "DROP TABLE epochs",
+)
+"""The first version kept epochs in the order of their names: each went to a page of its own.
+
+It would find none where they are now, and not say so: it must not open the file again.
 """
-"""Earlier versions kept epochs in the order of their names: each went to a page of its own."""
 
 _PUBLISH: Final = (
     "INSERT INTO to_publish (series, cohort, entry) SELECT series, cohort, entry FROM windows "
@@ -98,15 +102,7 @@ class LeaderState:
         except OSError as error:
             os.close(self._lock)
             raise StateUnusable(f"{path}: expected no other Leader, got a live one") from error
-        self._connection = open_state(path, _SCHEMA)
-        self._take_over_epochs()
-
-    def _take_over_epochs(self) -> None:
-        found = self._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'epochs'")
-        if found.fetchone():
-            with transaction(self._connection) as connection:
-                for statement in _KEPT_BY_NAME.split(";"):
-                    connection.execute(statement)
+        self._connection = open_state(path, _SCHEMA, [_KEPT_BY_NAME])
 
     def keep_epochs(self, effect: KeepEpochs) -> None:
         """Store verified epochs and the hosts' largest ledger counters; a twin marks one dead."""

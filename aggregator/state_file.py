@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ CACHE_KIB: Final = 16 << 10
 """Epochs come in no order of their names: with less their pages are written more than once."""
 
 SCHEMA_VERSION: Final = 1
-"""Of the state of both parties; files from before it was marked have these tables too."""
+"""Of a Helper's or witness's state, and a Leader's first; unmarked files have these tables too."""
 
 
 class StateUnusable(Exception):
@@ -35,16 +35,20 @@ class StorageUnavailable(OSError):
         self.path = str(path)
 
 
-def open_state(path: Path, schema: str) -> sqlite3.Connection:
+def open_state(
+    path: Path, schema: str, upgrades: Sequence[Sequence[str]] = ()
+) -> sqlite3.Connection:
     """Open or create a state file, 0600, WAL, synchronous=FULL, autocommit.
 
+    upgrades    what makes each version since the first of the one before
     Raises      StateUnusable when the file is no sound SQLite database, or another version's
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = SqliteFile(
         tables=schema,
-        version=SCHEMA_VERSION,
+        version=SCHEMA_VERSION + len(upgrades),
         unmarked=SCHEMA_VERSION,
+        upgrades=dict(enumerate(upgrades, SCHEMA_VERSION)),
         busy_s=BUSY_TIMEOUT_S,
         follows_links=True,
         cache_kib=CACHE_KIB,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -33,6 +33,7 @@ class SqliteFile:
     tables        statements that make what is missing
     version       of the tables; None: the file can be made anew, and is not marked
     unmarked      the version that a file without a mark counts as
+    upgrades      older version -> statements that make the next one of it, tables being there
     synchronous   FULL: a commit is on disk when it returns. NORMAL: a crash of the machine may
                   lose the last commits. OFF: it may lose the file
     journal       TRUNCATE leaves nothing of what was erased beside the file
@@ -47,6 +48,7 @@ class SqliteFile:
     tables: str
     version: int | None
     unmarked: int = 0
+    upgrades: Mapping[int, Sequence[str]] = field(default_factory=dict)
     synchronous: Literal["FULL", "NORMAL", "OFF"] = "FULL"
     journal: Literal["WAL", "TRUNCATE"] = "WAL"
     erases: bool = False
@@ -72,7 +74,8 @@ class SqliteFile:
         return db
 
     def _prepare(self, db: sqlite3.Connection, path: Path) -> None:
-        if self.version is not None:
+        found = schema_of(db) or self.unmarked
+        if self.version is not None and found not in self.upgrades:
             refuse_other_schema(path, db, self.version, unmarked=self.unmarked)
         if self.checked:
             check_sound(db)
@@ -84,7 +87,15 @@ class SqliteFile:
             db.execute(f"PRAGMA cache_size = -{self.cache_kib}")
         db.executescript(self.tables)
         if self.version is not None and schema_of(db) != self.version:
-            db.execute(f"PRAGMA user_version = {self.version}")
+            self._upgrade(db, found, self.version)
+
+    def _upgrade(self, db: sqlite3.Connection, found: int, version: int) -> None:
+        """Bring the tables to this version and mark them, in one transaction."""
+        with transaction(db):
+            for older in range(found, version):
+                for statement in self.upgrades.get(older, ()):
+                    db.execute(statement)
+            db.execute(f"PRAGMA user_version = {version}")
 
 
 def connect(path: Path, busy_s: float) -> sqlite3.Connection:

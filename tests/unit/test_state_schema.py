@@ -77,6 +77,13 @@ def mark(path: Path, version: int) -> None:
     db.close()
 
 
+def version_of(path: Path) -> int:
+    db = sqlite3.connect(path)
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    db.close()
+    return int(version)
+
+
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -107,22 +114,23 @@ def test_older_ledger_is_refused_and_recover_is_named(tmp_path: Path) -> None:
         open_it()
 
 
-@pytest.mark.parametrize("kind", [_windows, _leader, _helper])
+@pytest.mark.parametrize(("kind", "version"), [(_windows, 1), (_leader, 2), (_helper, 1)])
 def test_file_from_before_it_was_marked_is_read_on_and_marked(
-    kind: Callable[[Path], tuple[Path, Callable[[], None]]], tmp_path: Path
+    kind: Callable[[Path], tuple[Path, Callable[[], None]]], version: int, tmp_path: Path
 ) -> None:
     path, open_it = kind(tmp_path)
     open_it()
     mark(path, 0)
     open_it()
-    db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
-    db.close()
+    assert version_of(path) == version
 
 
-def test_leader_takes_epochs_over_that_were_kept_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("marked", [0, 1])
+def test_leader_takes_epochs_over_that_were_kept_by_name(marked: int, tmp_path: Path) -> None:
+    """Who kept them so reads version 1: it must not open what it would find no epochs in."""
     path, open_it = _leader(tmp_path)
     open_it()
+    mark(path, marked)
     db = sqlite3.connect(path)
     db.executescript(
         "DROP TABLE kept_epochs;"
@@ -137,6 +145,7 @@ def test_leader_takes_epochs_over_that_were_kept_by_name(tmp_path: Path) -> None
 
     for _ in range(2):  # the second opening finds nothing to take over
         state = LeaderState(path)
+        assert version_of(path) == 2
         assert list(state.epochs()) == [(b"raw 0", False), (b"raw 1", True), (b"raw 2", False)]
         assert [state.raw_epoch(host + epoch) for host, epoch in names] == [r[4] for r in rows]
         assert state.resumed
