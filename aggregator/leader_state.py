@@ -48,8 +48,8 @@ CREATE TABLE IF NOT EXISTS to_publish (place INTEGER PRIMARY KEY, series TEXT NO
 """
 _KEPT_BY_NAME: Final = (
     "CREATE TABLE IF NOT EXISTS epochs (host_id, epoch_id, not_after, dead, raw)",
-    "INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw) "
-    "SELECT host_id, epoch_id, not_after, dead, raw FROM epochs",
+    """INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw)
+        SELECT host_id, epoch_id, not_after, dead, raw FROM epochs""",
     "DROP TABLE epochs",
 )
 """The first version kept epochs in the order of their names: each went to a page of its own.

@@ -20,9 +20,10 @@ from bench.record import Figure
 from bench.round_work import floor
 from bench.scale_hour import HOSTS, hour_of_reports
 from bench.scale_roles import run_roles
-from bench.scale_sizing import CHECK_D, ROLES, D, shipped_d
+from bench.scale_sizing import ROLES, shipped_d
 from pointillist.broker.local import BrokerOptions, LocalBroker
 
+D: Final = 1000
 FULL: Final = {"d1000": "d1000", "shipped": "shipped_plan"}
 """Widths that are measured with every number of workers, and what figures call them."""
 WORKERS: Final = (0, 1, 2, 4)
@@ -60,12 +61,12 @@ def figures(parts: Mapping[str, Part], floors: Mapping[str, float]) -> list[Figu
 def measure(kept: Parts) -> Measured:
     """Run every number of workers at both widths on one broker."""
     found: dict[str, Part] = {}
-    widths = {"d1000": D, "shipped": shipped_d(), f"d{CHECK_D}": CHECK_D}
+    widths = {"d1000": D, "shipped": shipped_d()}
     options = BrokerOptions(heap_mib=1024, quick=False)
     with TemporaryDirectory() as folder, LocalBroker(Path(folder) / "kafka", options) as broker:
         running = broker.start(print)
         for width, d in widths.items():
-            for workers in WORKERS if width in FULL else WORKERS[:1]:
+            for workers in WORKERS:
                 name = f"{width}_workers_{workers}"
                 found[name] = kept.get(name, partial(run_roles, running, d, workers))
             hour_of_reports.cache_clear()

@@ -1,7 +1,7 @@
 """What a report costs each role and the broker, by its width: the slopes of `pointillist size`.
 
-Core time is counted, which a machine that does other work beside changes little; a third width says
-how far a straight line is off.
+Core time is counted, which a machine that does other work beside changes little. The shipped plan's
+width lies between the two that the line goes through, and says how far it is off.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pointillist.plan_file import default_plan
 from pointillist.sizing import SIZE_UNITS, Costs, TaskLoad, fit, size_of
 from wire.catalogue import Catalogue
 
-D: Final = 1000
-CHECK_D: Final = 500
+WIDTHS: Final = (500, 4000)
+"""Far apart: a thousand words cost less than what two runs of one width differ by."""
 WORKERS: Final = 4
 """That the slopes of workers are measured with."""
 FLEETS: Final = {"100k_gpus": 100_000 // GPUS, "1m_gpus": 1_000_000 // GPUS}
@@ -70,7 +70,7 @@ def figures(one: Costs, several: Costs, off: Mapping[str, float], shipped: int) 
             ]
         found.append(Figure(f"sizing_epoch_us_{ways}", costs.epoch_us, "core-us an epoch"))
     found += [
-        Figure(f"sizing_error_percent_{role}", error, f"%, d = {CHECK_D}")
+        Figure(f"sizing_error_percent_{role}", error, f"%, d = {shipped}")
         for role, error in off.items()
     ]
     for name, hosts in FLEETS.items():
@@ -92,20 +92,20 @@ def costs_document(one: Costs, several: Costs, off: Mapping[str, float]) -> dict
 
 
 def measure(kept: Parts) -> Measured:
-    """Run one process and workers at two widths, and one process at a third."""
-    found: dict[str, Part] = {}
+    """Run one process and workers at two widths, and one process at the shipped plan's."""
     shipped = shipped_d()
-    runs = {"d1000": (D, (0, WORKERS)), "shipped": (shipped, (0, WORKERS))}
+    runs = [("warm", WIDTHS[0], 0), ("shipped", shipped, 0)]
+    runs += [(f"d{d}", d, workers) for d in WIDTHS for workers in (0, WORKERS)]
+    found: dict[str, Part] = {}
     options = BrokerOptions(heap_mib=1024, quick=False)
     with TemporaryDirectory() as folder, LocalBroker(Path(folder) / "kafka", options) as broker:
         running = broker.start(print)
-        for width, (d, ways) in (runs | {f"d{CHECK_D}": (CHECK_D, (0,))}).items():
-            for workers in ways:
-                name = f"{width}_workers_{workers}"
-                found[name] = kept.get(name, partial(run_roles, running, d, workers))
+        for width, d, workers in runs:
+            name = f"sizing_{width}_workers_{workers}"
+            found[name] = kept.get(name, partial(run_roles, running, d, workers))
             hour_of_reports.cache_clear()
-    one = fitted([found[f"{width}_workers_0"] for width in runs])
-    several = fitted([found[f"{width}_workers_{WORKERS}"] for width in runs])
-    off = errors(one, found[f"d{CHECK_D}_workers_0"])
+    one = fitted([found[f"sizing_d{d}_workers_0"] for d in WIDTHS])
+    several = fitted([found[f"sizing_d{d}_workers_{WORKERS}"] for d in WIDTHS])
+    off = errors(one, found["sizing_shipped_workers_0"])
     documents = {"sizing_costs": costs_document(one, several, off)}
     return Measured(figures(one, several, off, shipped), documents)

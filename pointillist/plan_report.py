@@ -124,6 +124,11 @@ def catalogue_shapes(plan: Plan, catalogue: Catalogue) -> dict[str, SectionShape
     return shapes
 
 
+def coordinates_of(task: PlannedTask, shapes: Shapes) -> int:
+    """Words of a report of a task: its sections and the two that count hosts."""
+    return 2 + sum(shapes[section.name].length for section in task.sections)
+
+
 def plan_report(plan: Plan, shapes: Shapes, accountant: bool = False) -> PlanReport:
     """Compute all figures of a plan.
 
@@ -159,7 +164,7 @@ def plan_report(plan: Plan, shapes: Shapes, accountant: bool = False) -> PlanRep
 
 
 def _task(plan: Plan, task: PlannedTask, shapes: Shapes) -> TaskFigures:
-    coordinates = 2 + sum(shapes[section.name].length for section in task.sections)
+    coordinates = coordinates_of(task, shapes)
     return TaskFigures(
         series=task.series,
         window_s=task.window_s,

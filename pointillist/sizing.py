@@ -19,10 +19,12 @@ from wire.report import report_length
 COSTS_FILE: Final = Path(__file__).with_name("plans") / "sizing_costs.json"
 EPOCH_S: Final = 3600
 DAY_S: Final = 86_400
+RETENTION_DAYS: Final = RETENTION_S // DAY_S
 BUSY: Final = 0.5
 """Of a core that is planned for: reports of a window come together, and an outage is made up."""
 LEAST_PARTITIONS: Final = 4
 REPLICAS: Final = 3
+"""Of each record. One was measured: each is taken to cost a broker as much, which is a bound."""
 BROKER_BYTES_S: Final = 50e6
 """That a broker is planned to take, replicas counted: a quarter of what one SATA SSD writes."""
 SIZE_UNITS: Final = {
@@ -159,9 +161,6 @@ def _cores(hosts: int, tasks: Sequence[TaskLoad], costs: Costs) -> tuple[float, 
     def us(role: Cost) -> float:
         return fsum(role.of(task.d) * hosts / task.window_s for task in tasks)
 
-    leader, helper, broker = (
-        us(costs.leader) + epochs_us,
-        us(costs.helper) + epochs_us,
-        us(costs.broker),
-    )
-    return leader / 1e6 / BUSY, helper / 1e6 / BUSY, broker / 1e6 / BUSY
+    roles = us(costs.leader) + epochs_us, us(costs.helper) + epochs_us, us(costs.broker) * REPLICAS
+    leader, helper, broker = (role_us / 1e6 / BUSY for role_us in roles)
+    return leader, helper, broker

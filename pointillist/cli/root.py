@@ -72,6 +72,11 @@ GROUPS = (
     CommandGroup(
         "plan", "pointillist.cli.plan_command", "What an epsilon costs in error, bytes and CPU."
     ),
+    CommandGroup(
+        "size",
+        "pointillist.cli.size_command",
+        "What machines a fleet needs: cores, brokers, bytes.",
+    ),
     CommandGroup("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
     CommandGroup(
         "signatures", "pointillist.cli.signatures_command", "Application classes from kernel mixes."

@@ -19,6 +19,7 @@ import yaml
 from aggregator.channel import ChannelHelper
 from aggregator.helper_shell import HelperShell
 from aggregator.leader_shell import LeaderShell
+from aggregator.leader_status import MEASURES, WORKER_MEASURES
 from aggregator.party_config import HttpAddress
 from aggregator.released import ReleasedWindow, SuppressedWindow
 from aggregator.store import Store
@@ -49,6 +50,15 @@ _VARIABLE = re.compile(r"\$\w+")
 _LATE_S = 7_200
 
 
+class CountedWorkers(LeaderShell):
+    """A Leader that says of itself what a coordinator says of its workers."""
+
+    measures = (*MEASURES, *WORKER_MEASURES)
+
+    def _status(self) -> dict[str, object]:
+        return super()._status() | {"workers": 2, "partitions_unread": 0, "partial_sums": 4}
+
+
 class ServedFleet:
     """A Leader and a Helper at work, an agent's counters and the web application over a store."""
 
@@ -65,7 +75,7 @@ class ServedFleet:
         assert config.helper is not None
         wait_until((folder / "run" / "h.sock").exists)
         self.store = Store(folder / "store" / "r.duckdb", folder / "parquet", CATALOGUE)
-        self.leader = LeaderShell(
+        self.leader = CountedWorkers(
             config, self.fleet.log, self.store, helper=ChannelHelper(config.helper),
             clock=self.clock,
         )  # fmt: skip

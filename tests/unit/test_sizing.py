@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from math import isclose
+from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from pointillist.sizing import Cost, Costs, TaskLoad, fit, size_of
+from pointillist.cli.output import CommandError
+from pointillist.cli.size_command import app
+from pointillist.plan_file import DEFAULT_PATH
+from pointillist.sizing import Cost, Costs, TaskLoad, fit, shipped_costs, size_of
 
 COSTS = Costs(Cost(10, 0.01), Cost(5, 0.01), Cost(2, 0.002), epoch_us=300)
 MINUTE = TaskLoad(1000, 60)
@@ -28,7 +36,7 @@ def test_size_counts_reports_and_epochs_at_half_a_core_each() -> None:
     # 1,000 reports/s x 20 us, and 16.7 epochs/s x 300 us, on cores that are half busy.
     assert isclose(size.leader_cores, 2 * (0.020 + 0.005))
     assert isclose(size.helper_cores, 2 * (0.015 + 0.005))
-    assert isclose(size.broker_cores, 2 * 0.004)
+    assert isclose(size.broker_cores, 3 * 2 * 0.004)
     assert isclose(size.log_bytes_a_second, 1000 * (4144 + 8))
     assert isclose(size.log_bytes_kept, 1000 * (4144 + 8) * 86_400 * 14 * 3)
     assert (size.workers, size.partitions, size.brokers) == (1, 4, 3)
@@ -52,3 +60,45 @@ def test_size_of_a_role_beyond_a_core_takes_the_costs_of_workers() -> None:
     assert isclose(large.leader_cores, 7.0)
     assert (large.workers, large.partitions) == (7, 7)
     assert large.brokers == 25
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, list(arguments))
+
+
+def test_shipped_costs_say_what_was_measured_and_where() -> None:
+    costs = shipped_costs()
+    for way in (costs.one, costs.several):
+        assert all(role.of(2000) > 0 for role in (way.leader, way.helper, way.broker))
+        assert way.epoch_us > 0
+    assert costs.error_percent.keys() == {"leader", "helper", "broker"}
+    assert costs.source.keys() == {"date", "commit", "device", "command"}
+
+
+def test_command_sizes_the_shipped_plan_by_the_shipped_costs() -> None:
+    costs = shipped_costs()
+    found = json.loads(run("--gpus", "100001", "--json").output)
+    assert found["hosts"] == 12_501  # the last GPU has a host of its own
+    tasks = [TaskLoad(**task) for task in found["tasks"]]
+    assert [task.window_s for task in tasks] == [60, 86_400, 604_800, 4_838_400]
+    assert found["size"] == asdict(size_of(12_501, tasks, costs.one, costs.several))
+
+
+def test_command_says_in_words_what_is_needed_and_where_it_comes_from() -> None:
+    said = run("--gpus", "1000000", "--gpus-per-host", "4").output
+    for part in (
+        "1,000,000 GPUs on 250,000 hosts, plan default",
+        "3 copies of each record",
+        "14 days kept",
+        shipped_costs().source["device"],
+        "the model is off by: leader",
+    ):
+        assert part in said
+
+
+def test_command_refuses_a_plan_without_a_helper(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(DEFAULT_PATH.read_text().replace('"masked"', '"local"'))
+    refused = run("--gpus", "1000", "--plan", str(plan)).exception
+    assert isinstance(refused, CommandError)
+    assert "expected a plan of scheme masked, got local" in str(refused)
