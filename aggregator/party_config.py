@@ -12,9 +12,9 @@ from transport.config_tree import ConfigError, build, limited, read_table
 from transport.opening import TransportSettings, TransportTable
 
 from .operators import OperatorKey, OperatorKeys, operator_keys
+from .postgresql_settings import PostgresqlSettings
 from .quotas import Quotas
 from .spark_settings import SparkSettings
-from .witness.postgresql_settings import PostgresqlSettings
 
 _KEY_BYTES: Final = 32
 DEFAULT_MESSAGE_BYTES: Final = 64 << 20

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from aggregator.party_config import WitnessSettings
+from aggregator.postgresql_settings import PostgresqlSettings
 from privacy.signing import SigningKey
 
 from .port import Witness, WitnessUnavailable
-from .postgresql_settings import PostgresqlSettings
 
 
 def open_witness(settings: WitnessSettings, identity: SigningKey) -> Witness:

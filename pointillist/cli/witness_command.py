@@ -63,9 +63,9 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 @app.command(epilog="Example: pointillist witness schema | psql --dbname pointillist")
 def schema() -> None:
     """Print the tables and rights of a witness in PostgreSQL, for the database's owner to run."""
-    from aggregator.witness.postgresql_settings import schema_sql
+    from aggregator.postgresql_settings import schema_sql
 
-    typer.echo(schema_sql(), nl=False)
+    typer.echo(schema_sql("witness"), nl=False)
 
 
 def _load(config: Path) -> WitnessConfig:

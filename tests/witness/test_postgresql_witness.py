@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from aggregator.party_config import WitnessSettings
+from aggregator.postgresql_settings import PostgresqlSettings
 from aggregator.witness.port import WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
-from aggregator.witness.postgresql_settings import PostgresqlSettings
 from aggregator.witness.witness_opening import open_witness
 from tests.integration.test_channel_tls import Authority
 from tests.postgresql_kit import PostgresqlServer

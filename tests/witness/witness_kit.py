@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 import grpc
 
 from aggregator.party_config import HelperAddress
+from aggregator.postgresql_settings import PostgresqlSettings, schema_sql
 from aggregator.witness.port import Witness, WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
-from aggregator.witness.postgresql_settings import PostgresqlSettings, schema_sql
 from aggregator.witness.process_witness import ProcessWitness
 from aggregator.witness.witness_service import WitnessBook, serve_witness
 from aggregator.witness.witness_store import WitnessStore
@@ -145,7 +145,7 @@ class PostgresqlStand:
         self.server = server
         fresh = "SET default_transaction_read_only = off; DROP TABLE IF EXISTS "
         fresh += "pointillist_links, pointillist_witness; ALTER DATABASE witness RESET ALL;"
-        server.psql(fresh + schema_sql(), database=self.database)
+        server.psql(fresh + schema_sql("witness"), database=self.database)
 
     @property
     def settings(self) -> PostgresqlSettings:

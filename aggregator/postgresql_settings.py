@@ -1,4 +1,4 @@
-"""Where a witness in a PostgreSQL database is, and as whom the Helper connects."""
+"""Where a party's own PostgreSQL database is, and as whom it connects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DEFAULT_PORT: Final = 5432
 
 @dataclass(frozen=True, slots=True)
 class PostgresqlSettings:
-    """The table [witness.postgresql].
+    """The table [witness.postgresql] of a Helper, or [standby.postgresql] of a Leader.
 
     host            a name or address, or the folder of the server's Unix socket
-    user            may SELECT and INSERT, nothing else
+    user            the party's own role, with the rights that its schema gives
     password_file   its password, alone in a file, 0600; None where certificate or socket is enough
     ca_file         PEM of who signed the server's certificate, which must name `host`; a must but
                     on a Unix socket
@@ -51,6 +51,10 @@ class PostgresqlSettings:
         return self.host.startswith("/")
 
 
-def schema_sql() -> str:
-    """The tables and rights that a database's owner makes once."""
-    return (resources.files(__package__) / "postgresql.sql").read_text(encoding="utf-8")
+def schema_sql(room: str) -> str:
+    """The tables and rights that a database's owner makes once.
+
+    room        of this package whose tables they are
+    """
+    path = resources.files(__package__) / room / "postgresql.sql"
+    return path.read_text(encoding="utf-8")
