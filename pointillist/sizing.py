@@ -118,7 +118,7 @@ def fit(points: Sequence[tuple[int, float]]) -> Cost:
 
 def shipped_costs(path: Path = COSTS_FILE) -> MeasuredCosts:
     """Read the slopes that came with this installation; `make bench-scale` measures them."""
-    found = json.loads(path.read_text())
+    found = json.loads(path.read_text(encoding="utf-8"))
     return MeasuredCosts(
         _costs(found["one"]), _costs(found["several"]), found["error_percent"], found["source"]
     )
