@@ -49,6 +49,7 @@ def open_state(
         version=SCHEMA_VERSION + len(upgrades),
         unmarked=SCHEMA_VERSION,
         upgrades=dict(enumerate(upgrades, SCHEMA_VERSION)),
+        backed_up=True,
         busy_s=BUSY_TIMEOUT_S,
         follows_links=True,
         cache_kib=CACHE_KIB,

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -34,6 +34,7 @@ class SqliteFile:
     version       of the tables; None: the file can be made anew, and is not marked
     unmarked      the version that a file without a mark counts as
     upgrades      older version -> statements that make the next one of it, tables being there
+    backed_up     before an upgrade the file is copied to PATH.schema-N, N being its version
     synchronous   FULL: a commit is on disk when it returns. NORMAL: a crash of the machine may
                   lose the last commits. OFF: it may lose the file
     journal       TRUNCATE leaves nothing of what was erased beside the file
@@ -49,6 +50,7 @@ class SqliteFile:
     version: int | None
     unmarked: int = 0
     upgrades: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    backed_up: bool = False
     synchronous: Literal["FULL", "NORMAL", "OFF"] = "FULL"
     journal: Literal["WAL", "TRUNCATE"] = "WAL"
     erases: bool = False
@@ -81,6 +83,8 @@ class SqliteFile:
             check_sound(db)
         if self.erases:
             db.execute("PRAGMA secure_delete = ON")
+        if self.backed_up and self.version is not None and found < self.version and not _new(db):
+            back_up(db, Path(f"{path}.schema-{found}"))
         db.execute(f"PRAGMA journal_mode = {self.journal}").fetchone()
         db.execute(f"PRAGMA synchronous = {self.synchronous}")
         if self.cache_kib is not None:
@@ -96,6 +100,38 @@ class SqliteFile:
                 for statement in self.upgrades.get(older, ()):
                     db.execute(statement)
             db.execute(f"PRAGMA user_version = {version}")
+
+
+def _new(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+def back_up(db: sqlite3.Connection, to: Path) -> None:
+    """Copy a file as it is to another, 0600, on disk when this returns; a copy is whole or absent.
+
+    An older copy of that name is replaced: who put it back has gone on since.
+    Raises      OSError where there is no room for it
+    """
+    beside = to.with_name(to.name + ".new")
+    remove(beside)
+    make_private(beside)
+    try:
+        with closing(connect(beside, 0.0)) as copy:
+            db.backup(copy)
+    except sqlite3.OperationalError as error:
+        remove(beside)
+        raise OSError(f"{to}: expected room for a copy before the upgrade: {error}") from error
+    _synced(beside)
+    beside.replace(to)
+    _synced(to.parent)
+
+
+def _synced(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def connect(path: Path, busy_s: float) -> sqlite3.Connection:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
+import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from edge_agent.ledger.ledger_errors import LedgerOfOtherVersion
 from edge_agent.local.history import History, HistoryLimits
 from edge_agent.local.history_db import HistoryUnavailable
 from edge_agent.windows.durable_windows import AccumulatorsUnavailable, DurableAccumulators
+from tests.disk_kit import fill, small_disk
 from transport.embedded import EmbeddedLog
 from transport.port import TransportUnavailable
 
@@ -150,3 +154,32 @@ def test_leader_takes_epochs_over_that_were_kept_by_name(marked: int, tmp_path: 
         assert [state.raw_epoch(host + epoch) for host, epoch in names] == [r[4] for r in rows]
         assert state.resumed
         state.close()
+    copy = tmp_path / "leader.sqlite.schema-1"
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    with closing(sqlite3.connect(copy)) as db:
+        assert db.execute("SELECT count(*) FROM epochs").fetchone() == (3,)
+
+
+def test_new_state_needs_no_copy(tmp_path: Path) -> None:
+    path, open_it = _leader(tmp_path)
+    open_it()
+    open_it()
+    assert not list(tmp_path.glob("leader.sqlite.schema-*"))
+    assert version_of(path) == 2
+
+
+@pytest.mark.root
+def test_upgrade_without_room_for_the_copy_changes_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        path, open_it = _leader(disk)
+        open_it()
+        mark(path, 1)
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE ballast AS SELECT randomblob(600000) AS b")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        before, ballast = digest(path), fill(disk)
+        os.truncate(ballast, ballast.stat().st_size - 300_000)
+        with pytest.raises(OSError, match=r"schema-1: expected room for a copy"):
+            open_it()
+        assert digest(path) == before
+        assert not list(disk.glob("*.schema-1*"))
