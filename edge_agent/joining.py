@@ -19,7 +19,7 @@ from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import KeyAnnouncement
-from wire.ids import hardware_id, host_id
+from wire.ids import HostId, hardware_id, host_id
 from wire.join import JoinRequest, SealedJoin
 from wire.rejection import ReportRejected
 from wire.roster import MAX_HARDWARE_IDS, EntryAnswer, GpuModels
@@ -168,6 +168,25 @@ def find_standing(
     finally:
         consumer.close()
     return standing
+
+
+def newest_roster(transport: Transport, host: HostId, pins: Pins) -> RosterView | None:
+    """Give the newest roster on the log that has a host, of any pair of pinned parties.
+
+    Raises      TransportUnavailable
+    """
+    rosters = RosterBook(pins, (host,), weekly=False)
+    consumer = transport.consumer(f"roster-{secrets.token_hex(6)}", (ROSTERS,))
+    try:
+        while records := consumer.poll(100, 1.0):
+            for record in records:
+                with suppress(ReportRejected):
+                    rosters.add(unwrap(record.value, _MAX_BYTES[ROSTERS])[1])
+    finally:
+        consumer.close()
+    views = [view for leader in sorted(pins.leaders) if (view := rosters.newest(leader))]
+    having = [view for view in views if view.memberships[0]]
+    return max(having, key=lambda view: view.effective_from, default=None)
 
 
 def _answer(value: bytes, request: JoinRequest, pins: Pins) -> EntryAnswer | None:

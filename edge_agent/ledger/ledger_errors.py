@@ -69,6 +69,13 @@ class LedgerCloned(LedgerRefused):
     recovery = JOIN + " (a copy of a machine is a new host)"
 
 
+class LedgerOfOthers(LedgerRefused):
+    """The ledger is of another host, or of several."""
+
+    code = "ledger_of_others"
+    recovery = "name the key that the ledger belongs to, or " + RECOVER
+
+
 class ClockSetBack(LedgerRefused):
     """The clock is behind what an aggregator has signed, or at a recovery what the ledger saw."""
 

@@ -146,6 +146,7 @@ class Salvage:
 def read_lost(path: Path, hosts: Iterable[bytes], believe_until_s: int) -> Salvage:
     """Read a ledger and its copies set aside, as far as they can be read.
 
+    hosts             a single one has spent what its machine's earlier identities did, too
     believe_until_s   a damaged file's times count up to it: garbage must not silence a host
     """
     found, mine = Salvage(), frozenset(hosts)
@@ -179,9 +180,11 @@ def _read_whole(db: sqlite3.Connection, found: Salvage, hosts: frozenset[bytes])
     found.signed_s = max(found.signed_s, signed or 0)
     for host, counter in db.execute("SELECT host, epoch_ctr FROM hosts"):
         found.counters[host] = max(counter, found.counters.get(host, 0))
+    (alone,) = hosts if len(hosts) == 1 else (None,)
     for row in _rows(db, "entries"):
-        if row[0] in hosts:
-            found.entries.setdefault(row[:3], row)
+        host = row[0] if row[0] in hosts else alone
+        if host is not None:
+            found.entries.setdefault((host, *row[1:3]), (host, *row[1:]))
     found.epochs |= {row for row in _rows(db, "epochs") if row[0] in hosts}
     for row in _rows(db, "series"):
         if row[1] >= found.series.get(row[0], ("", 0))[1]:

@@ -28,6 +28,7 @@ from .agent_join import EPILOG as JOIN_EPILOG
 from .agent_join import join
 from .agent_profile import EPILOG as PROFILE_EPILOG
 from .agent_profile import profile
+from .agent_rekey import REKEY_EPILOG, RETIRE_EPILOG, rekey, retire
 from .agent_run import Options, run_agent
 from .agent_sent import EPILOG as SENT_EPILOG
 from .agent_sent import sent
@@ -95,6 +96,8 @@ app.command(epilog=SENT_EPILOG)(sent)
 app.command(epilog=PROFILE_EPILOG)(profile)
 app.command(epilog=ATTACH_EPILOG)(attach)
 app.command(epilog=JOIN_EPILOG)(join)
+app.command(epilog=REKEY_EPILOG)(rekey)
+app.command(epilog=RETIRE_EPILOG)(retire)
 app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")(health)
 
 ConfigOption = Annotated[

@@ -34,6 +34,10 @@ def join(
     config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
         "/etc/pointillist/agent.toml"
     ),
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="A host key that is to follow host.key_file: see `agent rekey`."),
+    ] = None,
     wait_s: Annotated[float, typer.Option(help="How long to wait for the answer.", min=0.0)] = 10.0,
     json: JsonFlag = False,
 ) -> None:
@@ -52,6 +56,7 @@ def join(
         send_join,
     )
     from edge_agent.live import load_host, this_machine
+    from edge_agent.rekey import with_key
     from transport.join_token import TokenUnusable, read_token
     from transport.keyfiles import machine_id
     from transport.opening import Side, open_transport
@@ -61,6 +66,8 @@ def join(
     from .agent import become_agent, load_file
 
     loaded = load_file(config)
+    if key_file is not None:
+        loaded = with_key(loaded, key_file)
     need_file(
         token_file, "a one-use token from this host's operator", "`pointillist operator vouch`"
     )

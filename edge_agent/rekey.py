@@ -1,0 +1,96 @@
+"""A new key for this host, on the same machine: its ledger first, then the key file.
+
+Whatever crash comes between, the same call again ends it, and no state in between publishes: an
+agent whose ledger is of another host than its key refuses to start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from transport.keyfiles import (
+    HostKey,
+    KeyFileAbsent,
+    KeyFileRefused,
+    destroy_key,
+    load_host_key,
+    read_host_key,
+    write_host_key,
+)
+from wire.ids import HostId, host_id
+
+from .config import AgentConfig
+from .ledger.ledger_carry import Identity, carry_over
+from .ledger.ledger_errors import LedgerMissing
+
+
+@dataclass(frozen=True, slots=True)
+class Rekeyed:
+    """What was done.
+
+    old         None where an earlier call had destroyed its key already
+    carried     whether there was a ledger to go on with; none before an agent's first run
+    """
+
+    old: HostId | None
+    new: HostId
+    carried: bool
+
+
+def with_key(config: AgentConfig, key_file: Path) -> AgentConfig:
+    """Give the configuration of this host under another key."""
+    return replace(config, host=replace(config.host, key_file=key_file.absolute()))
+
+
+def rekey(config: AgentConfig, next_key: Path, binding: bytes, now_s: int) -> Rekeyed:
+    """Put a new key in the old one's place, with its ledger; destroy both files that held it.
+
+    next_key    a host key bound to this machine as it is now
+    binding     of this machine, as `live.this_machine` gives it
+    Raises      LedgerRefused, KeyFileRefused: nothing was changed, or what was is ended by the same
+                call again
+    """
+    place = config.host.key_file
+    if place.exists() and next_key.exists() and place.samefile(next_key):
+        raise KeyFileRefused(f"{next_key}: is the key in use; make a new one in another folder")
+    new, old = load_host_key(next_key, binding), _old_key(place)
+    if old is not None and _id(old) == _id(new):  # an earlier call came as far as this
+        destroy_key(next_key)
+        return Rekeyed(None, _id(new), old.ledger_exists)
+    carried = _carry(config, old, new, now_s)
+    if old is not None:
+        destroy_key(place)
+    write_host_key(place, replace(new, ledger_exists=carried))
+    destroy_key(next_key)
+    return Rekeyed(None if old is None else _id(old), _id(new), carried)
+
+
+def _old_key(path: Path) -> HostKey | None:
+    try:
+        return read_host_key(path)
+    except KeyFileAbsent:
+        return None
+
+
+def _carry(config: AgentConfig, old: HostKey | None, new: HostKey, now_s: int) -> bool:
+    ledger, fence = config.ledger_file, config.fence_file
+    known = fence.exists() or (old is not None and old.ledger_exists)
+    if not ledger.exists() and not known:
+        if old is None:
+            raise KeyFileAbsent(f"{config.host.key_file}: no such key file, and no ledger of one")
+        return False
+    if not ledger.exists():
+        raise LedgerMissing(f"expected the ledger {ledger}, of which key or fence know")
+    # Without the old key the ledger must be the new identity's: an earlier call was cut off.
+    before = new if old is None else old
+    carry_over(ledger, fence, _identity(before), _identity(new), now_s)
+    return True
+
+
+def _identity(key: HostKey) -> Identity:
+    return Identity(_id(key), key.binding)
+
+
+def _id(key: HostKey) -> HostId:
+    return host_id(key.signing.public_bytes)
