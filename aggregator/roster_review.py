@@ -36,6 +36,7 @@ class RosterEvidence:
     operators   the keys that this party pins
     first       it is the fleet's first: there is none to compare it with
     accepted_change     how much a person lets it change (`roster_change.accepted_hosts`)
+    former_helper_pk    of this party before its identity changed: earlier rosters may be under it
     """
 
     earlier: Sequence[bytes] = ()
@@ -44,6 +45,7 @@ class RosterEvidence:
     operators: OperatorKeys = field(default_factory=dict)
     first: bool = False
     accepted_change: str | None = None
+    former_helper_pk: bytes | None = None
 
 
 NO_EVIDENCE: Final = RosterEvidence()
@@ -62,7 +64,8 @@ def review_roster(
     Returns     the counts, for the person who signs
     Raises      ReportRejected
     """
-    bodies = {_body(signed, labels.ROSTER, parties) for signed in evidence.earlier}
+    signers = signers_of(parties, evidence.former_helper_pk)
+    bodies = {_body(signed, labels.ROSTER, *signers) for signed in evidence.earlier}
     earlier = [Roster.decode_body(body) for body in bodies]
     tasks = _served(roster, evidence.tasks, parties)
     demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
@@ -91,7 +94,20 @@ def review_roster(
     return counts
 
 
-def signed_before(folder: Path, content: bytes, parties: PinnedParties) -> list[bytes]:
+def signers_of(parties: PinnedParties, former_helper_pk: bytes | None) -> list[PinnedParties]:
+    """Give the pairs of parties under which a roster that came before may be.
+
+    The Leader is the same in each: a machine's parts are hashed with its key, so under another they
+    would not be known again.
+    """
+    if former_helper_pk is None:
+        return [parties]
+    return [parties, PinnedParties(parties.leader_pk, former_helper_pk)]
+
+
+def signed_before(
+    folder: Path, content: bytes, parties: PinnedParties, former_helper_pk: bytes | None = None
+) -> list[bytes]:
     """Read the rosters of a folder that both parties signed, but for the one that is asked for.
 
     Whoever hands a roster in may leave one out that came before it; this party's own folder does
@@ -102,7 +118,7 @@ def signed_before(folder: Path, content: bytes, parties: PinnedParties) -> list[
     for path in sorted(folder.glob("*.roster")):
         signed = path.read_bytes()
         with suppress(ReportRejected):
-            _body(signed, labels.ROSTER, parties)
+            _body(signed, labels.ROSTER, *signers_of(parties, former_helper_pk))
             if Signed.decode(signed, labels.ROSTER).unsigned() != asked:
                 found.append(signed)
     return found
@@ -168,13 +184,14 @@ def _check_fits(roster: Roster, tasks: Sequence[Task]) -> None:
             known.check_fits(task, cohort)
 
 
-def _body(content: bytes, label: bytes, parties: PinnedParties) -> bytes:
-    """The body of a file that this Leader and this Helper both signed before."""
+def _body(content: bytes, label: bytes, *signers: PinnedParties) -> bytes:
+    """The body of a file that a Leader and a Helper of one of these pairs both signed before."""
     signed = Signed.decode(content, label)
     message = signed.unsigned()
-    if not (
+    if not any(
         verify(parties.leader_pk, message, signed.sig_leader)
         and verify(parties.helper_pk, message, signed.sig_helper)
+        for parties in signers
     ):
         reason = Reason.TASK_SIGNATURE if label == labels.TASK else Reason.ROSTER_SIGNATURE
         raise ReportRejected(reason, "both parties' signatures", "others")

@@ -106,6 +106,10 @@ def countersign(
         str | None,
         typer.Option(help="How much a week may change, where it is above 10 %: 90%, or 40 hosts."),
     ] = None,
+    former_helper: Annotated[
+        str | None,
+        typer.Option(help="This Helper's key before, hex: rosters under it count as earlier ones."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Check what the Leader signed and put the Helper's signature beside it.
@@ -135,10 +139,12 @@ def countersign(
             names = ", ".join(str(path) for path in rosters)
             raise usage_error(f"expected one roster at a time, got {names}")
         evidence = {}
+        former = None if former_helper is None else public_key(former_helper)
         for path in rosters:
-            told = _evidence(path, _need(settings, path), vouchers, accept_change)
-            known = _known(path, _need(settings, path), parties, previous or (), task or ())
-            evidence[path] = replace(told, earlier=known[0], tasks=known[1], first=first)
+            held_by = _need(settings, path)
+            told = _evidence(path, held_by, vouchers, accept_change)
+            told = replace(told, first=first, former_helper_pk=former)
+            evidence[path] = _known(path, held_by, parties, told, previous or (), task or ())
         signer = _Signer(signing, parties, evidence)
         if len(files) == 1 and not files[0].is_dir():
             signed, summary = signer.sign(files[0])
@@ -209,16 +215,19 @@ def _known(
     file: Path,
     settings: HelperConfig,
     parties: PinnedParties,
+    told: RosterEvidence,
     previous: Sequence[Path],
     tasks: Sequence[Path],
-) -> tuple[list[bytes], list[bytes]]:
-    """Rosters before this one, and tasks in use: of signed_dir, and as named."""
+) -> RosterEvidence:
+    """Add rosters before this one, and tasks in use: of signed_dir, and as named."""
     from aggregator.roster_review import signed_before, signed_tasks
 
-    before = signed_before(settings.signed_dir, file.read_bytes(), parties)
-    served = signed_tasks(settings.signed_dir, parties, time.time())
+    folder, content = settings.signed_dir, file.read_bytes()
+    before = signed_before(folder, content, parties, told.former_helper_pk)
     before += [path.read_bytes() for path in previous]
-    return before, served + [path.read_bytes() for path in tasks]
+    served = signed_tasks(folder, parties, time.time())
+    served += [path.read_bytes() for path in tasks]
+    return replace(told, earlier=before, tasks=served)
 
 
 def _say_counts(counts: Mapping[str, float]) -> None:

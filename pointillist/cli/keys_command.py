@@ -1,4 +1,4 @@
-"""`pointillist keys`: make, show, announce and check key files; no command prints a secret."""
+"""`pointillist keys`: key files from their making to their end; no command prints a secret."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ import typer
 
 from pointillist.table import terminal_columns, value_lines
 
+from .keys_rotate import DESTROY_EPILOG, ROTATE_EPILOG, destroy, new_sealing_key
 from .output import CommandError, ExitCode, JsonFlag, as_text, emit, need_file, refused, usage_error
+from .party import load_identity
 
 if TYPE_CHECKING:
     from privacy.signing import SigningKey
@@ -38,8 +40,8 @@ pointillist keys announce helper   the sealing key of today, signed, ready to be
 pointillist keys check --json   exit code 3 when any file must not be used"""
 
 app = typer.Typer(
-    help="Key files: generate, show, announce, check.", epilog=_EXAMPLES, rich_markup_mode="rich",
-    no_args_is_help=True,
+    help="Key files: generate, show, announce, check, rotate, destroy.", epilog=_EXAMPLES,
+    rich_markup_mode="rich", no_args_is_help=True,
 )  # fmt: skip
 
 
@@ -202,6 +204,30 @@ def announce(
     target.write_bytes(signed.encode())
     body = _without_empty(show_file(path)) | {"announcement": str(target)}
     emit(body, json)
+
+
+@app.command(epilog=ROTATE_EPILOG)
+def rotate(
+    party: Annotated[Party, typer.Argument(help="Whose sealing key.")],
+    folder: FolderOption = None,
+    destroy_others: Annotated[
+        bool,
+        typer.Option("--destroy-others", help="At once: what is sealed to them is lost."),
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Make another sealing key for the rest of the day; sealing keys change daily without this.
+
+    Start the party again afterwards: it announces the key, and hosts seal to it from their next
+    epoch on, within an hour. With --destroy-others nothing that waits for the others is released,
+    nor opened by whoever took them after this.
+    """
+    where = (folder or default_folder()) / party
+    load_identity(where / "identity.key")
+    emit(new_sealing_key(party, where, destroy=destroy_others, now_s=int(time.time())), json)
+
+
+app.command(epilog=DESTROY_EPILOG)(destroy)
 
 
 def _daily_key(path: Path, party: Party, not_before: int, not_after: int) -> HpkeKeyFile:

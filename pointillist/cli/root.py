@@ -62,7 +62,9 @@ GROUPS = (
         "kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."
     ),
     CommandGroup(
-        "keys", "pointillist.cli.keys_command", "Key files: generate, show, announce, check."
+        "keys",
+        "pointillist.cli.keys_command",
+        "Key files: generate, show, announce, check, rotate, destroy.",
     ),
     CommandGroup(
         "task",
