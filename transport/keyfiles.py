@@ -174,7 +174,8 @@ def load_host_key(path: Path, binding: bytes) -> HostKey:
             f"{path}: made on another machine or with other GPUs: "
             f"{what_changed(key.binding, binding)}; set host.gpu_uuids right, or, where the "
             "hardware has changed or the disk was copied, make a new identity with "
-            "`pointillist keys generate host` and have it enrolled in place of the old one"
+            "`pointillist keys generate host` and have it enrolled in place of the old one "
+            "(`pointillist agent rekey` carries the ledger on)"
         )
     return key
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 RECOVER = "pointillist agent ledger recover --config FILE"
 RUN = "pointillist agent run --config FILE"
 JOIN = "pointillist agent join --config FILE"
+REKEY = "pointillist agent rekey --config FILE --key-file NEXT"
 
 
 class LedgerRefused(Exception):
@@ -66,7 +67,7 @@ class LedgerCloned(LedgerRefused):
     """The ledger was made on another machine."""
 
     code = "ledger_cloned"
-    recovery = JOIN + " (a copy of a machine is a new host)"
+    recovery = JOIN + " (a copy of a machine is a new host), or, after its GPUs changed, " + REKEY
 
 
 class LedgerOfOthers(LedgerRefused):
