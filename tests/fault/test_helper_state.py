@@ -73,6 +73,25 @@ def test_ordinary_restart_refuses_nothing(world: World, tmp_path: Path) -> None:
     assert again.ask(again.batch(world.hosts, window=T0 + WINDOW_S)).share
 
 
+@pytest.mark.parametrize("with_fence", [True, False])
+def test_helper_that_moved_goes_on_and_without_its_fence_is_a_restored_one(
+    world: World, tmp_path: Path, with_fence: bool
+) -> None:
+    bench = ready(world, tmp_path / "old")
+    assert bench.ask(bench.batch(world.hosts)).share
+    bench.state.close()
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    if not with_fence:
+        (tmp_path / "new" / "helper.fence").unlink()
+    moved = ready(world, tmp_path / "new")
+    assert moved.ask(moved.batch(world.hosts[:-1])).refusal in {
+        "answered_otherwise", "closed_before_restore"
+    }  # fmt: skip
+    moved.clock.now_s = T0 + 2 * WINDOW_S + 6
+    assert (moved.state.refuse_before_s == 0) == with_fence
+    assert moved.ask(moved.batch(world.hosts, window=T0 + WINDOW_S)).share
+
+
 def test_older_of_two_live_helpers_is_fenced_out(world: World, tmp_path: Path) -> None:
     older = ready(world, tmp_path)
     newer = ready(world, tmp_path)
