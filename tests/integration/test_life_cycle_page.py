@@ -18,6 +18,7 @@ import pytest
 from edge_agent.config import AgentConfig, load_config
 from edge_agent.ledger.ledger_records import HostEntry
 from edge_agent.live import open_ledger, read_ledger, this_machine
+from pointillist.cli.output import CommandError
 from pointillist.cli.root import command
 from privacy.budget import WEEK_S, Entry
 from privacy.sealing import HpkeKeyPair
@@ -277,7 +278,12 @@ def test_every_command_of_the_page_does_what_it_says(fleet: PlayedFleet) -> None
 
     before, fleet.env["HOST"] = fleet.me, fleet.me.hex()
     fleet.play("A host's key, or its GPUs, change")
+    *_, rekey, _ = fleet.blocks["A host's key, or its GPUs, change"][1]
+    with pytest.raises(CommandError, match="found none"):
+        fleet.run([rekey])
     found = ids(fleet.hand_on())
+    with pytest.raises(CommandError, match="one that starts"):
+        fleet.run([rekey])
     fleet.play("A host's key, or its GPUs, change", 1)
     assert fleet.me != before
     assert (before.hex() in found, fleet.me.hex() in found) == (False, True)
