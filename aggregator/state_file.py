@@ -86,13 +86,14 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 def write_all_durably(contents: Mapping[Path, bytes]) -> None:
     """Replace many small files so that a crash leaves of each the old or the new one, whole.
 
-    The disk is waited for once: a wait for each of 12,500 files takes minutes.
+    They are signed documents, which users of other roles read. The disk is waited for once: a wait
+    for each of 12,500 files takes minutes.
     Raises      StorageUnavailable when the disk does not take them
     """
     path = Path()
     try:
         for path, content in contents.items():
-            descriptor = os.open(_beside(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            descriptor = os.open(_beside(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
         os.sync()

@@ -50,12 +50,14 @@ class TrustSection:
 
     allow_local   Leaders whose tasks may go without a Helper
     operators     Leaders that are this host's own operator: theirs alone may be "operator" tasks
+    trial         take tasks of a trial (domain "demo") and no others: no fleet is served
     """
 
     leaders: tuple[bytes, ...]
     helpers: tuple[bytes, ...]
     allow_local: tuple[bytes, ...] = ()
     operators: tuple[bytes, ...] = ()
+    trial: bool = False
 
     def __post_init__(self) -> None:
         for name in ("leaders", "helpers", "allow_local", "operators"):

@@ -120,6 +120,17 @@ def export_of(config: AgentConfig, version: str) -> HostExport | None:
     return HostExport(config.export, version=version)
 
 
+def _domain_of(config: AgentConfig) -> str:
+    """Whose tasks the agent takes, and say so where it is a trial's."""
+    from edge_agent.live import LIVE_DOMAIN
+    from wire.task import DEMO_DOMAIN
+
+    if not config.trust.trial:
+        return LIVE_DOMAIN
+    say("trust.trial: takes tasks of a trial alone; no fleet is served")
+    return DEMO_DOMAIN
+
+
 def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:
     """Run until a signal; SIGHUP reloads."""
     # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
@@ -145,11 +156,14 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
     version = metadata.version("pointillist")
     become_agent(config)
+    domain = _domain_of(config)
     spawner = Spawner()  # before a key is opened, and for every source of a later reload
     users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
-            shell, absent = open_agent(config, gate=choose_gate(), spawner=spawner, users=users)
+            shell, absent = open_agent(
+                config, domain=domain, gate=choose_gate(), spawner=spawner, users=users
+            )
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()

@@ -36,6 +36,9 @@ class CommandGroup:
 GROUPS = (
     CommandGroup("demo", "pointillist.cli.demo", "Play a simulated fleet of 12,000 GPUs here."),
     CommandGroup(
+        "fleet", "pointillist.cli.fleet_command", "The first hour of a fleet, in one command."
+    ),
+    CommandGroup(
         "simulate", "pointillist.cli.simulate", "A fleet of any size, played beside its truth."
     ),
     CommandGroup(

@@ -62,6 +62,12 @@ def build(
     largest_operator: Annotated[
         int, typer.Option(help="Hosts of the largest operator; t must cover them.", min=0)
     ] = 0,
+    trial: Annotated[
+        bool,
+        typer.Option(
+            "--trial", help="A trial's task, of the domain demo: agents of a fleet refuse it."
+        ),
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Resolve a planned task to bounds, steps and noise; every bound is checked."""
@@ -73,6 +79,7 @@ def build(
     from wire import labels
     from wire.catalogue import Catalogue
     from wire.envelope import Signed
+    from wire.task import DEMO_DOMAIN
 
     if plan is not None:
         need_file(plan, "a plan file", "docs/plan-file.md shows one")
@@ -87,6 +94,7 @@ def build(
             (public_key(leader), public_key(helper) if helper else b""),
             version=version,
             largest_operator=largest_operator,
+            domain=DEMO_DOMAIN if trial else "fleet",
         )
         task = build_task(Catalogue.load(), wanted)
     draft = Signed(labels.TASK, task.encode_body()).encode()

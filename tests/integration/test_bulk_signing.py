@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,16 @@ def test_every_answer_of_a_folder_is_countersigned_by_one_command(
     assert (code, said) == (0, {"signed": {"task": 0, "roster": 0, "entry": HOSTS}, "refused": []})
     assert all(signed_by_helper(file) for file in joins.glob("*.entry"))
     assert countersign(tmp_path, joins)[1]["signed"] == {"task": 0, "roster": 0, "entry": 0}
+
+
+def test_what_was_signed_can_be_read_by_the_roles_it_is_for(joins: Path, tmp_path: Path) -> None:
+    """Root signs, and the Leader's user reads: files of 0600 stopped it from taking any up."""
+    before = os.umask(0o022)
+    try:
+        countersign(tmp_path, joins)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in joins.glob("*.entry")} == {0o644}
 
 
 def test_answer_that_is_refused_is_named_and_the_others_are_signed(

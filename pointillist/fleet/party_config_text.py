@@ -1,0 +1,194 @@
+"""Configurations of a new fleet as TOML: only what differs from the defaults."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def quoted(value: str | Path) -> str:
+    """Write a TOML string; JSON's are a subset of TOML's."""
+    return json.dumps(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where a fleet's records go: the folder of an embedded log, or brokers of Kafka.
+
+    group       of users that share the folder
+    """
+
+    folder: Path | None = None
+    group: str | None = None
+    brokers: tuple[str, ...] = ()
+    tls: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What `simulate --export` calls it."""
+        return "kafka" if self.brokers else "log"
+
+    @property
+    def text(self) -> str:
+        """The table [transport]."""
+        if self.brokers:
+            names = ", ".join(quoted(broker) for broker in self.brokers)
+            return f"[transport.kafka]\nbootstrap = [{names}]\n" + ("tls = true\n" * self.tls)
+        shared = f"group = {quoted(self.group)}\n" if self.group else ""
+        return f"[transport]\nfolder = {quoted(self.folder or '')}\n{shared}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelEnd:
+    """One end of the channel between Leader and Helper: a socket, or an address with TLS files."""
+
+    socket: Path | None = None
+    address: str = ""
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @property
+    def text(self) -> str:
+        """The lines below [helper] or [listen]."""
+        if self.socket is not None:
+            return f"socket = {quoted(self.socket)}\n"
+        files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
+        lines = [f"{name} = {quoted(path or '')}\n" for name, path in files.items()]
+        return f"address = {quoted(self.address)}\n" + "".join(lines)
+
+
+def leader_text(home: Path, helper_pk: bytes, log: LogPlace, helper: ChannelEnd) -> str:
+    """Write leader.toml of a Leader that lives in `home`."""
+    return f"""# The Leader. Every key: deploy/config/leader.toml.
+[leader]
+key_dir = {quoted(home / "keys" / "leader")}
+state_dir = {quoted(home / "state")}
+signed_dir = {quoted(home / "signed")}
+helper_pk = "{helper_pk.hex()}"
+
+{log.text}
+[helper]
+{helper.text}
+[store]
+database = {quoted(home / "releases" / "releases.duckdb")}
+releases_dir = {quoted(home / "releases" / "parquet")}
+"""
+
+
+def helper_text(
+    home: Path,
+    leader_pk: bytes,
+    listen: ChannelEnd,
+    peer_group: str | None,
+    log: LogPlace | None = None,
+) -> str:
+    """Write helper.toml of a Helper that lives in `home`.
+
+    log     where it compares its state with the releases at a start
+    """
+    group = f"peer_group = {quoted(peer_group)}\n" if peer_group else ""
+    seen = "" if log is None else f"\n{log.text}"
+    return f"""# The Helper. Every key: deploy/config/helper.toml.
+[helper]
+key_dir = {quoted(home / "keys" / "helper")}
+state_dir = {quoted(home / "state")}
+# Never in the same backup as state_dir.
+fence_file = {quoted(home / "fence" / "fence.json")}
+signed_dir = {quoted(home / "signed")}
+leader_pk = "{leader_pk.hex()}"
+
+[listen]
+{listen.text}{group}{seen}"""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTerms:
+    """Whom a host trusts, and the least cohort it reports into.
+
+    trial   takes tasks of a trial alone: the agent serves no real fleet
+    """
+
+    leader_pk: bytes
+    helper_pk: bytes
+    n_min: int
+    trial: bool
+
+
+def trust_text(terms: AgentTerms) -> str:
+    """Write the tables of agent.toml that say whom a host trusts."""
+    trial = "# Takes tasks of a trial, and no others.\ntrial = true\n" if terms.trial else ""
+    return f"""[trust]
+leaders = ["{terms.leader_pk.hex()}"]
+helpers = ["{terms.helper_pk.hex()}"]
+{trial}
+[bounds]
+n_min_at_least = {terms.n_min}
+"""
+
+
+def agent_text(home: Path, terms: AgentTerms, log: LogPlace) -> str:
+    """Write agent.toml of a host that keeps its files in `home`."""
+    return f"""# The agent of one host. Every key: deploy/config/agent.toml.
+[host]
+key_file = {quoted(home / "keys" / "host" / "identity.key")}
+state_dir = {quoted(home / "state")}
+# With GPUs: gpus = ["H100"] and gpu_uuids = ["GPU-..."], as `keys generate host --gpu` was told.
+
+{log.text}
+{trust_text(terms)}
+[sources]
+host = true
+gpus = true
+faults = false
+ebpf = false
+
+[sources.probes]
+enabled = false
+
+[diagnosis]
+enabled = false
+
+[metrics]
+port = 0
+"""
+
+
+def export_text(identities: Path, plan: str, terms: AgentTerms, log: LogPlace) -> str:
+    """Write export.toml, by which `simulate --export` plays hosts of a trial."""
+    return f"""# Simulated hosts of a trial: whoever runs them knows what they report.
+[fleet]
+identities = {quoted(identities)}
+plan = {quoted(plan)}
+domain = "demo"
+
+{log.text}
+[trust]
+leaders = ["{terms.leader_pk.hex()}"]
+helpers = ["{terms.helper_pk.hex()}"]
+
+[bounds]
+n_min_at_least = {terms.n_min}
+"""
+
+
+def plan_entry_text(plan: str, weights: dict[str, int]) -> str:
+    """Write the [[plan]] of the Leader's plans file: series -> millionths of a host's budget."""
+    series = ", ".join(
+        f"{name} = {{ cohort = 0, weight_millionths = {weight} }}"
+        for name, weight in weights.items()
+    )
+    return f"[[plan]]\nname = {quoted(plan)}\nseries = {{ {series} }}\n"
+
+
+def operator_text(name: str, key: bytes) -> str:
+    """Write the [[operator]] that pins an operator's key."""
+    return f'\n[[operator]]\nname = {quoted(name)}\nkey = "{key.hex()}"\n'
+
+
+def shell_line(words: Sequence[str]) -> str:
+    """Write a command as a person types it; a `*` is left for the shell."""
+    return " ".join(word if "*" in word else shlex.quote(word) for word in words)

@@ -1,0 +1,245 @@
+"""A trial: every party of a fleet on one machine, and simulated hosts beside this real one.
+
+It is real in all but two things: one person makes the keys of both parties, and most hosts are
+simulated, so that a window reaches n_min. Its tasks carry the domain "demo", which no agent takes
+that is not told to, and which is shown wherever its numbers are.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from privacy.signing import SigningKey
+from simulator.exported_fleet import make_identities
+from simulator.fleet import make_inventory
+from simulator.scenario import load
+from transport.config_tree import limited, read_tree
+from transport.join_token import JoinToken, write_token
+from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key, write_signing_key
+from transport.privileges import AGENT_USER, HELPER_USER, LEADER_USER, ensure_users
+from wire.catalogue import Catalogue
+
+from .party_config_text import (
+    AgentTerms,
+    ChannelEnd,
+    LogPlace,
+    agent_text,
+    export_text,
+    helper_text,
+    leader_text,
+    operator_text,
+    plan_entry_text,
+)
+from .party_files import (
+    PRIVATE,
+    PUBLIC,
+    FolderUnusable,
+    begin_folder,
+    give,
+    log_group,
+    make_folder,
+    write_new,
+)
+from .trial_folders import TrialFolders
+
+FORMAT: Final = 1
+PLAN: Final = "trial"
+SERIES: Final = "trial"
+WEIGHTS: Final = {"kernel_mix": "0.5", "host_cpu": "0.5"}
+FULL_WEIGHT: Final = 1_000_000
+LATENESS_S: Final = 10
+TOKEN_S: Final = 30 * 86_400
+SCENARIO: Final = Path(__file__).with_name("trial.toml")
+LONGEST_SOCKET_BYTES: Final = 107
+"""The kernel's limit of a socket's name."""
+
+LEAST_HOSTS: Final = 20
+"""With fewer hosts each adds so much noise that no number can be told from it."""
+MOST_HOSTS: Final = 10_000
+NAME_FORM: Final = "[a-z0-9][a-z0-9-]{0,31}"
+
+SAID: Final = (
+    "This is a trial. One person made the keys of both Leader and Helper, and {simulated} of "
+    "{hosts} hosts are simulated: nothing in it is private from whoever runs this machine. Its "
+    "tasks, and every number that comes of them, are of the domain demo."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """What a person may choose of a trial; all of it has a default.
+
+    hosts       on the roster: one real, the others simulated
+    windows     the series has; fewer of them have less noise
+    operator    who vouches for the real host, as the roster names it
+    host        what the real host is called here
+    """
+
+    hosts: int = limited(500, low=LEAST_HOSTS, high=MOST_HOSTS)
+    windows: int = limited(20, low=1, high=10_000)
+    window_s: int = limited(30, low=5, high=3600)
+    operator: str = limited("mine", form=NAME_FORM)
+    host: str = limited("host-1", form=NAME_FORM)
+
+    @property
+    def n_min(self) -> int:
+        """Fewest hosts of a release."""
+        return self.hosts * 4 // 5
+
+    @property
+    def said(self) -> str:
+        """What must be said wherever the trial is shown."""
+        return SAID.format(simulated=self.hosts - 1, hosts=self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    leader: SigningKey
+    helper: SigningKey
+    operator: SigningKey
+
+
+def make_trial(base: Path, settings: TrialSettings) -> TrialFolders:
+    """Write every file of a trial into a new folder.
+
+    Raises      FolderUnusable, OSError, PrivilegeError, KeyFileRefused
+    """
+    socket = TrialFolders(base.resolve()).socket
+    if len(bytes(socket)) > LONGEST_SOCKET_BYTES:
+        raise FolderUnusable(
+            f"{base}: expected a path so short that {socket.name} in it has at most "
+            f"{LONGEST_SOCKET_BYTES} bytes, got {len(bytes(socket))}"
+        )
+    folders = TrialFolders(begin_folder(base))
+    ensure_users()
+    keys = _Keys(SigningKey.generate(), SigningKey.generate(), SigningKey.generate())
+    log = LogPlace(folders.log, log_group())
+    terms = AgentTerms(
+        keys.leader.public_bytes, keys.helper.public_bytes, settings.n_min, trial=True
+    )
+    _write_parties(folders, keys, log)
+    _write_plan(folders, settings)
+    _write_operator(folders, settings, keys)
+    _write_host(folders, settings, terms, log)
+    _write_simulated(folders, settings, terms, log)
+    _pin_operators(folders, settings, keys)
+    make_folder(folders.logs, PUBLIC)
+    write_new(folders.settings, _settings_text(settings))
+    return folders
+
+
+def read_trial(base: Path) -> TrialSettings:
+    """Read what `make_trial` wrote.
+
+    Raises      FolderUnusable
+    """
+    path = TrialFolders(base.resolve()).settings
+    return read_tree(TrialSettings, path, error=FolderUnusable, file_format=FORMAT)
+
+
+def _write_parties(folders: TrialFolders, keys: _Keys, log: LogPlace) -> None:
+    parties = (
+        ("leader", folders.leader, keys.leader, LEADER_USER),
+        ("helper", folders.helper, keys.helper, HELPER_USER),
+    )
+    for role, home, key, user in parties:
+        make_folder(home, PUBLIC)
+        make_folder(home / "signed", PUBLIC)
+        write_identity(home / "keys", role, key, user)
+    channel = ChannelEnd(socket=folders.socket)
+    leader = leader_text(folders.leader, keys.helper.public_bytes, log, channel)
+    write_new(folders.leader_toml, leader)
+    group = LEADER_USER if log.group else None
+    helper = helper_text(folders.helper, keys.leader.public_bytes, channel, group)
+    write_new(folders.helper_toml, helper)
+    make_folder(folders.joins, PUBLIC)
+
+
+def write_identity(folder: Path, role: str, key: SigningKey, user: str | None) -> Path:
+    """Write an identity where `pointillist keys generate --folder` would, as its user's own."""
+    make_folder(folder, 0o711)
+    make_folder(folder / role, PRIVATE, user)
+    path = folder / role / "identity.key"
+    write_signing_key(path, key)
+    give(path, user)
+    return path
+
+
+def _write_plan(folders: TrialFolders, settings: TrialSettings) -> None:
+    weights = ", ".join(f"{name} = {weight}" for name, weight in WEIGHTS.items())
+    text = f"""# What the trial's hosts are asked. Every key: docs/plan-file.md.
+format = 1
+name = "trial"
+hosts = {settings.hosts}
+n_min = {settings.n_min}
+
+[[task]]
+series = "{SERIES}"
+window_s = {settings.window_s}
+lateness_s = {LATENESS_S}
+retention_s = 21_600
+windows = {settings.windows}
+weights = {{ {weights} }}
+"""
+    write_new(folders.plan, text)
+
+
+def _write_operator(folders: TrialFolders, settings: TrialSettings, keys: _Keys) -> None:
+    make_folder(folders.operator, PRIVATE)
+    write_signing_key(folders.operator / f"{settings.operator}.key", keys.operator)
+
+
+def _write_host(
+    folders: TrialFolders, settings: TrialSettings, terms: AgentTerms, log: LogPlace
+) -> None:
+    home = folders.host(settings.host)
+    make_folder(home.parent, PUBLIC)
+    make_folder(home, PUBLIC)
+    make_folder(home / "keys", 0o711)
+    make_folder(home / "keys" / "host", PRIVATE, AGENT_USER)
+    key = home / "keys" / "host" / "identity.key"
+    write_host_key(key, HostKey(SigningKey.generate(), host_binding(machine_id(), [])))
+    give(key, AGENT_USER)
+    make_folder(home / "state", PRIVATE, AGENT_USER)
+    write_new(home / "agent.toml", agent_text(home, terms, log))
+
+
+def _write_simulated(
+    folders: TrialFolders, settings: TrialSettings, terms: AgentTerms, log: LogPlace
+) -> None:
+    """Make identities of the simulated hosts; their requests lie where the Leader's are."""
+    home = make_folder(folders.simulated, PRIVATE)
+    scenario = load(SCENARIO).with_(hosts=settings.hosts - 1)
+    (home / "trial.toml").write_bytes(SCENARIO.read_bytes())
+    identities = home / "identities"
+    inventory = make_inventory(scenario, Catalogue.load())
+    made = make_identities(identities, inventory, PLAN, terms.leader_pk)
+    for request in made.joins.iterdir():
+        request.replace(folders.joins / request.name)
+    write_new(home / "export.toml", export_text(identities, PLAN, terms, log))
+
+
+def _pin_operators(folders: TrialFolders, settings: TrialSettings, keys: _Keys) -> None:
+    """Have both parties pin who vouches for hosts, and vouch for the real one."""
+    name, not_after = settings.operator, int(time.time()) + TOKEN_S
+    token = JoinToken.issue(keys.operator, name, PLAN, keys.leader.public_bytes, not_after)
+    write_token(folders.token(settings.host), token)
+    simulated = (folders.simulated / "identities" / "operators.toml").read_text()
+    pins = f"{operator_text(name, keys.operator.public_bytes)}\n{simulated}"
+    write_new(folders.plans, plan_entry_text(PLAN, {SERIES: FULL_WEIGHT}) + pins)
+    with folders.helper_toml.open("a") as file:
+        file.write(pins)
+
+
+def _settings_text(settings: TrialSettings) -> str:
+    return f"""# What `pointillist fleet up` reads of this trial. {settings.said}
+format = {FORMAT}
+hosts = {settings.hosts}
+windows = {settings.windows}
+window_s = {settings.window_s}
+operator = "{settings.operator}"
+host = "{settings.host}"
+"""

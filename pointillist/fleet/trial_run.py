@@ -1,0 +1,189 @@
+"""Bring a trial up: run its steps, follow it to the first release, and end every process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pointillist.demo.role_processes import ChildFailed, Family
+from transport.keyfiles import load_signing_key
+
+from .party_config_text import shell_line
+from .trial import LATENESS_S, TrialSettings, read_trial
+from .trial_folders import TrialFolders
+from .trial_steps import Step, look_step, trial_steps
+
+_POLL_S: Final = 0.5
+_BEGIN_S: Final = 60.0
+_GRACE_S: Final = 120.0
+"""Beyond the last window's end and lateness: the Leader waits a minute where hosts are missing."""
+
+
+class TrialFailed(Exception):
+    """A step of a trial failed; the message has its command and the end of what it said."""
+
+
+class TrialOver(Exception):
+    """The series of a trial has ended: nothing more will be released."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRelease:
+    """When the first window of a trial was released: its hosts, and seconds since `up` began."""
+
+    hosts: int
+    seconds: float
+    window_start: int
+
+
+class TrialRun:
+    """A trial that is being run."""
+
+    def __init__(self, base: Path, family: Family, say: Callable[[str], None]) -> None:
+        """Read the folder.
+
+        Raises      FolderUnusable
+        """
+        self.settings: TrialSettings = read_trial(base)
+        self.folders = TrialFolders(base.resolve())
+        self._family, self._say = family, say
+        self._began_s = time.monotonic()
+
+    def bring_up(self) -> None:
+        """Run every step that is not done yet.
+
+        Raises      TrialFailed, TrialOver, KeyFileRefused
+        """
+        steps = trial_steps(self.folders, self.settings, self._parties(), int(time.time()))
+        for step in steps:
+            if step.made is not None and step.made.exists():
+                continue
+            self._say(f"{step.party} {step.what}\n  $ {shell_line(step.words)}")
+            if step.service is not None:
+                self._begin(step)
+            else:
+                _call(step)
+        if time.time() > self._over_s():
+            raise TrialOver(self.folders.base)
+
+    def _parties(self) -> tuple[str, str]:
+        leader, helper = (
+            load_signing_key(path, owner=path.stat().st_uid).public_bytes.hex()
+            for path in (self.folders.leader_key, self.folders.helper_key)
+        )
+        return leader, helper
+
+    def _begin(self, step: Step) -> None:
+        self._family.start(step.service or "", *step.words)
+        if step.service == "helper":
+            self._wait(self.folders.socket.exists, "the Helper listens")
+        elif step.service == "leader":
+            self._wait(lambda: "pid" in self.status(), "the Leader answers")
+
+    def _wait(self, ready: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _BEGIN_S
+        while not ready():
+            self._check()
+            if time.monotonic() > deadline:
+                raise TrialFailed(f"expected that {what} within {_BEGIN_S:.0f} s; see its log")
+            time.sleep(0.1)
+
+    def _check(self) -> None:
+        try:
+            self._family.check()
+        except ChildFailed as failed:
+            raise TrialFailed(str(failed)) from failed
+
+    def status(self) -> Mapping[str, Any]:
+        """Read what the Leader last said of itself; empty before it did."""
+        try:
+            said = json.loads((self.folders.leader / "state" / "status.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    def first_release(self) -> FirstRelease:
+        """Wait for the first window that is released.
+
+        Raises      TrialFailed, TrialOver
+        """
+        told = ""
+        while True:
+            self._check()
+            for window in self._windows():
+                if window["outcome"] == "released":
+                    took_s = time.monotonic() - self._began_s
+                    return FirstRelease(window["hosts"], took_s, window["window_start"])
+            line = self._waiting()
+            if line != told:
+                told = line
+                self._say(line)
+            if time.time() > self._over_s() + _GRACE_S:
+                raise TrialOver(self.folders.base)
+            time.sleep(_POLL_S)
+
+    def _windows(self) -> Iterator[Mapping[str, Any]]:
+        yield from self.status().get("last_windows", {}).values()
+
+    def _waiting(self) -> str:
+        for window in self._windows():
+            return f"window suppressed ({window['outcome']}): {window['hosts']} hosts; the next"
+        wait_s = self.settings.window_s + LATENESS_S
+        return f"waiting for a first window: {wait_s} s, and a minute where hosts are missing"
+
+    def _over_s(self) -> float:
+        """Return the Unix time of the series' end, as the signed task says it."""
+        from wire import labels
+        from wire.envelope import Signed
+        from wire.task import Task
+
+        task = Task.decode_body(Signed.decode(self.folders.task.read_bytes(), labels.TASK).body)
+        return task.last_window + task.window_s + task.lateness_s
+
+    def look(self) -> str:
+        """Read the newest released numbers, and give the command that did with what it said."""
+        step = look_step(self.folders)
+        return f"$ {shell_line(step.words)}\n{_call(step)}"
+
+    def stay(self) -> None:
+        """Keep everything running until the series is over.
+
+        Raises      TrialFailed
+        """
+        while time.time() < self._over_s() + _GRACE_S:
+            self._check()
+            time.sleep(_POLL_S)
+
+
+def _call(step: Step) -> str:
+    """Run one command to its end; give what it printed.
+
+    Raises      TrialFailed
+    """
+    done = subprocess.run(_runnable(step.words), capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout)[-2000:].strip()
+        raise TrialFailed(f"{shell_line(step.words)}\nended with {done.returncode}:\n{said}")
+    if step.expects not in done.stdout:
+        raise TrialFailed(
+            f"{shell_line(step.words)}\nexpected {step.expects}, got:\n{done.stdout.strip()}"
+        )
+    return done.stdout
+
+
+def _runnable(words: tuple[str, ...]) -> list[str]:
+    """Turn a command as typed into one that is run: this Python's, with `*` made out."""
+    if words[0] == "pointillist":
+        return [sys.executable, "-m", *words]
+    return [part for word in words for part in (_matching(word) if "*" in word else [word])]
+
+
+def _matching(pattern: str) -> list[str]:
+    folder, name = Path(pattern).parent, Path(pattern).name
+    return [str(path) for path in sorted(folder.glob(name))]

@@ -1,0 +1,152 @@
+"""A trial's folder: keys where they belong, configurations that load, what it says of itself."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aggregator.party_config import load_helper_config, load_leader_config
+from edge_agent.config import load_config
+from edge_agent.live import LIVE_DOMAIN
+from pointillist.cli.agent_run import _domain_of
+from pointillist.fleet.party_files import FolderUnusable
+from pointillist.fleet.trial import TrialSettings, make_trial, read_trial
+from pointillist.fleet.trial_folders import TrialFolders
+from pointillist.fleet.trial_run import TrialFailed, _call
+from pointillist.fleet.trial_steps import Step, trial_steps
+from pointillist.plan_file import load_plan
+from pointillist.simulate.export import load_export_config
+from tests.fleet_kit import fleet_folder
+from transport.join_token import read_token
+from transport.keyfiles import load_signing_key
+from wire.join import JoinRequest
+from wire.task import DEMO_DOMAIN
+
+HOSTS = 23
+
+
+@pytest.fixture(scope="module")
+def trial() -> Iterator[TrialFolders]:
+    with fleet_folder() as folder:
+        yield make_trial(folder / "t", TrialSettings(hosts=HOSTS))
+
+
+def _public(path: Path) -> bytes:
+    return load_signing_key(path, owner=path.stat().st_uid).public_bytes
+
+
+def test_secrets_of_a_trial_are_their_owners_alone(trial: TrialFolders) -> None:
+    secrets = [
+        trial.leader_key,
+        trial.helper_key,
+        trial.operator / "mine.key",
+        trial.token("host-1"),
+        trial.host("host-1") / "keys" / "host" / "identity.key",
+        trial.simulated / "identities" / "hosts.keys",
+    ]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+    assert {stat.S_IMODE(path.parent.stat().st_mode) for path in secrets[:3]} == {0o700}
+    others = {path for path in trial.base.rglob("*") if path.is_file()} - set(secrets)
+    seeds = [path.read_text().split("seed ")[1][:64] for path in secrets[:3]]
+    text = b"".join(path.read_bytes() for path in others).decode(errors="replace")
+    assert not any(seed in text for seed in seeds)
+
+
+def test_parties_of_a_trial_pin_each_other(trial: TrialFolders) -> None:
+    leader, helper = load_leader_config(trial.leader_toml), load_helper_config(trial.helper_toml)
+    agent = load_config(trial.agent_toml("host-1"), {})
+    leader_pk, helper_pk = _public(trial.leader_key), _public(trial.helper_key)
+    assert (leader.helper_pk, helper.leader_pk) == (helper_pk, leader_pk)
+    assert (agent.trust.leaders, agent.trust.helpers) == ((leader_pk,), (helper_pk,))
+    assert leader.helper is not None
+    assert leader.helper.socket == helper.address.socket == trial.socket
+    assert leader.transport == agent.transport.settings
+    assert not leader.state_dir.is_relative_to(trial.helper)
+    assert not helper.fence_file.is_relative_to(helper.state_dir)
+
+
+def test_hosts_of_a_trial_are_vouched_for_by_pinned_operators_within_t(trial: TrialFolders) -> None:
+    pinned = load_helper_config(trial.helper_toml).operators
+    token = read_token(trial.token("host-1"))
+    asked = [JoinRequest.decode(path.read_bytes()) for path in trial.joins.glob("*.join")]
+    assert len(asked) == HOSTS - 1
+    operators = [request.voucher.operator for request in asked]
+    assert {token.voucher.operator, *operators} <= set(pinned)
+    assert _public(trial.operator / "mine.key") in pinned["mine"]
+    plan = load_plan(trial.plan)
+    assert max(operators.count(name) for name in operators) <= plan.t
+    assert (plan.hosts, plan.n_min) == (HOSTS, TrialSettings(hosts=HOSTS).n_min)
+    assert load_config(trial.agent_toml("host-1"), {}).bounds.n_min_at_least == plan.n_min
+
+
+def test_a_trial_is_not_taken_for_a_fleet(trial: TrialFolders) -> None:
+    """Its tasks are of the domain demo, its simulated hosts' names say so, and so does its text."""
+    assert load_export_config(trial.simulated / "export.toml", "log").fleet.domain == DEMO_DOMAIN
+    (build,) = (step for step in _steps(trial) if "build" in step.words and "task" in step.words)
+    assert "--trial" in build.words
+    agent = load_config(trial.agent_toml("host-1"), {})
+    assert agent.trust.trial
+    assert _domain_of(agent) == DEMO_DOMAIN
+    real = load_config(trial.agent_toml("host-1"), {"trust": {"trial": False}})
+    assert _domain_of(real) == LIVE_DOMAIN
+    names = set(load_helper_config(trial.helper_toml).operators) - {"mine"}
+    assert all(name.startswith("simulated-") for name in names)
+    assert "22 of 23 hosts are simulated" in trial.settings.read_text()
+
+
+def _steps(trial: TrialFolders) -> list[Step]:
+    return list(trial_steps(trial, TrialSettings(hosts=HOSTS), ("aa" * 32, "bb" * 32), 0))
+
+
+def test_steps_of_a_trial_are_those_of_a_fleet_in_order(trial: TrialFolders) -> None:
+    order = [" ".join(step.words[1:3]) for step in _steps(trial) if step.words[0] != "cp"]
+    assert order == [
+        "task build", "task sign", "helper countersign", "helper run", "leader run", "agent join",
+        "leader roster", "helper countersign", "helper countersign", "agent join", "agent run",
+        f"simulate {trial.simulated / 'trial.toml'}",
+    ]  # fmt: skip
+    # No secret is on a command line: keys and tokens are named by their files.
+    words = " ".join(word for step in _steps(trial) for word in step.words)
+    assert _seed(trial.leader_key) not in words
+    assert trial.token("host-1").read_text().strip() not in words
+
+
+def _seed(path: Path) -> str:
+    return path.read_text().split("seed ")[1][:64]
+
+
+def test_settings_of_a_trial_are_read_back(trial: TrialFolders) -> None:
+    assert read_trial(trial.base) == TrialSettings(hosts=HOSTS)
+
+
+def test_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(FolderUnusable, match="new or empty folder, found files"):
+        make_trial(tmp_path, TrialSettings())
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    with pytest.raises(FolderUnusable, match="No such file"):
+        read_trial(tmp_path)
+
+
+def test_folder_whose_name_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100)
+    with pytest.raises(FolderUnusable, match="107 bytes"):
+        make_trial(deep, TrialSettings())
+    assert not deep.exists()
+
+
+@pytest.mark.root
+def test_folder_that_roles_cannot_enter_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with pytest.raises(FolderUnusable, match="closed to others"):
+        make_trial(tmp_path / "t", TrialSettings())
+
+
+def test_step_that_fails_says_its_command_and_why() -> None:
+    with pytest.raises(TrialFailed, match=r"pointillist task show /no[^\0]*ended with 2[^\0]*file"):
+        _call(Step("leader", "looks", ("pointillist", "task", "show", "/no")))
+    with pytest.raises(TrialFailed, match="expected enrolled"):
+        _call(Step("host", "looks", ("echo", "no"), expects="enrolled"))
