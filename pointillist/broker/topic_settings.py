@@ -47,6 +47,15 @@ def differing(settings: KafkaSettings, topics: Iterable[str]) -> list[Difference
     ]
 
 
+def visible_topics(settings: KafkaSettings) -> set[str]:
+    """Name the topics that exist and that this user may look at; with the settings' prefix.
+
+    Raises      TransportRefused, TransportUnavailable
+    """
+    with _admin(settings) as admin:
+        return set(admin.list_topics(timeout=settings.timeout_s).topics)
+
+
 def put_right(settings: KafkaSettings, differences: Iterable[Difference]) -> None:
     """Set what differs, and nothing else of the topics.
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pointillist.table import Column
-
+from .findings_table import show_findings
 from .output import CommandError, ExitCode, JsonFlag, emit, say
 
 if TYPE_CHECKING:
@@ -25,7 +22,6 @@ pointillist agent doctor
 pointillist agent doctor --json | jq '.findings[] | select(.verdict != "ok")'"""
 
 _DEFAULT: Final = Path("/etc/pointillist/agent.toml")
-_STYLES: Final = {"ok": "green", "absent": "yellow", "broken": "red"}
 
 
 def doctor(
@@ -73,7 +69,7 @@ def doctor(
             findings += examine(gpu_time_checks(loaded.sources.gpu_time.socket))
         findings += examine(agent_checks(loaded, started_by_root=root))
     verdict = worst(findings)
-    emit({"verdict": verdict, "findings": findings}, json, lambda _body: _show(findings))
+    emit({"verdict": verdict, "findings": findings}, json, lambda _body: show_findings(findings))
     if verdict is CheckVerdict.BROKEN:
         raise CommandError(ExitCode.FAILED, "the agent cannot run until this is put right")
 
@@ -88,33 +84,3 @@ def _look_as(config: AgentConfig) -> None:
         say(drop_to(config.host.user, keep_caps=config.sources.capabilities).line)
     except (PrivilegeError, LookupError) as error:
         say(f"looks as root: {error}")
-
-
-def _show(findings: list[Finding]) -> None:
-    from rich.console import Console
-
-    from pointillist.table import table_text
-
-    rows: list[tuple[str, Finding | None]] = []
-    for at, finding in enumerate(findings):
-        if not at or findings[at - 1].group != finding.group:
-            rows.append((finding.group, None))
-        rows.append((f"  {finding.name}", finding))
-    console = Console()
-    console.print(table_text(_COLUMNS, rows, console.width, "--json has them"))
-
-
-def _of(write: Callable[[Finding], str]) -> Callable[[tuple[str, Finding | None]], str]:
-    """Write what is of a finding, and nothing beside the name of a group."""
-    return lambda row: "" if row[1] is None else write(row[1])
-
-
-_COLUMNS: Final = (
-    Column("", itemgetter(0), style=lambda row: "bold" if row[1] is None else ""),
-    Column(
-        "", _of(lambda finding: finding.verdict.value),
-        style=_of(lambda finding: _STYLES[finding.verdict.value]),
-    ),
-    Column("found", _of(attrgetter("found")), folds=True),
-    Column("what to do", _of(lambda finding: finding.do or ""), folds=True, below=True),
-)  # fmt: skip

@@ -11,6 +11,7 @@ from .countersign_command import EPILOG as COUNTERSIGN_EPILOG
 from .countersign_command import countersign
 from .output import CommandError, ExitCode, JsonFlag, log_to_stderr, reported, say
 from .party import load_helper, show_status
+from .party_doctor_command import HELPER_EPILOG, helper_doctor
 
 _EXAMPLES = """Examples:
 
@@ -23,13 +24,14 @@ pointillist helper countersign next.roster joins/ --config helper.toml
 pointillist helper status --config /etc/pointillist/helper.toml --json | jq .batches_answered"""
 
 app = typer.Typer(
-    help="The aggregator that holds the masks: run it, countersign tasks and rosters, status.",
+    help="The aggregator that holds the masks: run, status, doctor, countersign tasks and rosters.",
     epilog=_EXAMPLES,
     rich_markup_mode="rich",
     no_args_is_help=True,
 )
 
 app.command(epilog=COUNTERSIGN_EPILOG)(countersign)
+app.command("doctor", epilog=HELPER_EPILOG)(helper_doctor)
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="helper.toml")]
 

@@ -21,6 +21,7 @@ from .output import (
     say,
 )
 from .party import public_key, read_config, show_status
+from .party_doctor_command import LEADER_EPILOG, leader_doctor
 from .roster_command import app as roster_app
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ pointillist leader transcript verify leader.sqlite helper.sqlite --leader 00aa..
 pointillist leader roster build --plans plans.toml --requests joins/ --out next.roster --key K"""
 
 app = typer.Typer(
-    help="The aggregator that receives and releases: run, status, transcript, roster.",
+    help="The aggregator that receives and releases: run, status, doctor, transcript, roster.",
     epilog=_EXAMPLES,
     rich_markup_mode="rich",
     no_args_is_help=True,
@@ -45,6 +46,7 @@ app = typer.Typer(
 transcript = typer.Typer(help="What both parties signed about every release.")
 app.add_typer(transcript, name="transcript", no_args_is_help=True)
 app.add_typer(roster_app, name="roster", no_args_is_help=True)
+app.command("doctor", epilog=LEADER_EPILOG)(leader_doctor)
 
 
 class Engine(StrEnum):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from aggregator.cause_files import CAUSE_MEANINGS
 from aggregator.causes import CauseRow, CauseTable, Trend
 from edge_agent.service.doctor import CheckVerdict, Finding
-from pointillist.cli import agent_doctor, agent_health, agent_history, query
+from pointillist.cli import agent_health, agent_history, findings_table, query
 from pointillist.cli import causes_command as causes
 from pointillist.cli.agent_history import _metric_lines, _overview
 from pointillist.cli.history_calls_text import kernel_lines
@@ -209,7 +209,7 @@ def test_doctor_and_health_fold_their_reasons() -> None:
     reason = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
     found = [Finding("gpu calls", "capabilities", CheckVerdict.BROKEN, reason, reason)]
     # Both are whole, what was found and below it what to do.
-    letters = "".join(_said(lambda: agent_doctor._show(found)).split())
+    letters = "".join(_said(lambda: findings_table.show_findings(found)).split())
     assert letters.count("".join(reason.split())) == 2
     body = {
         "checks": [

@@ -22,10 +22,10 @@ from kernels.kernel_mix import FamilyShare, MixMeasure
 from kernels.signature_evaluation import Rate, SignatureEvaluation
 from pointillist import table
 from pointillist.cli import (
-    agent_doctor,
     agent_health,
     agent_history,
     diagnosis_text,
+    findings_table,
     kernels,
     keys_command,
     query,
@@ -86,7 +86,7 @@ def demo_frame() -> str:
 
 def doctor() -> None:
     reason = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
-    agent_doctor._show(
+    findings_table.show_findings(
         [
             Finding("gpu calls", "capabilities", CheckVerdict.BROKEN, reason, reason),
             Finding("gpu calls", "counting", CheckVerdict.OK, "CAP_DAC_READ_SEARCH", ""),

@@ -1,0 +1,219 @@
+"""What a doctor of Leader and Helper finds, and that each finding names the one thing to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aggregator.channel import serve
+from aggregator.party_config import HelperAddress, TlsFiles
+from edge_agent.service.doctor import CheckVerdict, Finding, examine
+from pointillist.broker.local import free_ports
+from pointillist.broker.rights import KafkaRole
+from pointillist.fleet.channel_certificate import make_certificate
+from pointillist.fleet.trial import TrialSettings, make_trial
+from pointillist.party_doctor.channel_checks import helper_checks, log_checks, tls_check
+from pointillist.party_doctor.place_checks import folder_checks, key_check, stray_fence_check
+from pointillist.party_doctor.signed_checks import signed_checks
+from tests.fleet_kit import fleet_folder
+from tests.protocol_kit import (
+    T0,
+    Clock,
+    Failures,
+    World,
+    build_world,
+    signing_key,
+    start_helper,
+)
+from transport.kafka_settings import KafkaSettings
+from transport.keyfiles import write_signing_key
+
+OK, ABSENT, BROKEN = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.BROKEN
+CATALOGUE = bytes(32)
+"""That of the world's task."""
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    folder = tmp_path / "signed"
+    folder.mkdir()
+    return folder
+
+
+def found(
+    folder: Path, world: World, now_s: float = T0, catalogue: bytes = CATALOGUE
+) -> dict[str, Finding]:
+    operators = {entry.operator: frozenset({b"k"}) for entry in world.roster.entries}
+    checks = signed_checks(folder, world.parties, catalogue, operators, now_s)
+    return {finding.name: finding for finding in examine(checks)}
+
+
+def written(folder: Path, world: World) -> World:
+    (folder / "minute.task").write_bytes(world.task_bytes)
+    (folder / "1.roster").write_bytes(world.roster_bytes)
+    return world
+
+
+def test_signed_files_that_can_release_are_well(signed: Path) -> None:
+    world = written(signed, build_world().resign(last_window=T0 + 60 * 86_400))
+    assert {one.verdict for one in found(signed, world).values()} == {OK}
+
+
+def test_nothing_signed_is_named_with_what_signs_it(signed: Path) -> None:
+    said = found(signed, build_world())
+    assert said["tasks"].verdict is said["roster"].verdict is BROKEN
+    assert "countersign" in (said["tasks"].do or "")
+    assert "roster build" in (said["roster"].do or "")
+
+
+def test_what_the_other_party_did_not_sign_is_named(signed: Path) -> None:
+    world = written(signed, build_world())
+    other = replace(world, helper_key=signing_key("another"))
+    said = found(signed, other)
+    assert (said["files"].verdict, "minute.task" in said["files"].found) == (BROKEN, True)
+    assert said["tasks"].verdict is BROKEN
+
+
+def test_series_that_ends_soon_or_is_over_is_named(signed: Path) -> None:
+    world = written(signed, build_world())
+    last = world.task.last_window
+    assert found(signed, world, last - 86_400)["tasks"].verdict is ABSENT
+    assert found(signed, world, last + 60)["tasks"].verdict is BROKEN
+
+
+def test_roster_with_too_few_hosts_for_n_min_is_why_nothing_is_released(signed: Path) -> None:
+    world = build_world()
+    written(signed, world.resign(n_min=39, t=4, n_max=40))
+    cohorts = found(signed, world)["cohorts"]
+    assert cohorts.verdict is BROKEN
+    assert f"{len(world.hosts)} hosts of n_min 39" in cohorts.found
+
+
+def test_roster_that_is_not_in_force_yet_and_strange_catalogue_are_told(signed: Path) -> None:
+    world = written(signed, build_world())
+    before = world.roster.effective_from - 10
+    assert found(signed, world, before)["roster"].verdict is (ABSENT if before >= 0 else OK)
+    assert found(signed, world, catalogue=b"x" * 32)["catalogue"].verdict is ABSENT
+
+
+def test_file_that_cannot_be_read_is_named_as_what_stops_all(signed: Path) -> None:
+    world = written(signed, build_world())
+    (signed / "day.task").mkdir()
+    files = found(signed, world)["files"]
+    assert (files.verdict, "day.task" in files.found) == (BROKEN, True)
+    assert "chmod a+r" in (files.do or "")
+
+
+def test_key_that_others_can_read_or_that_is_the_peers_is_refused(tmp_path: Path) -> None:
+    key = signing_key("doctor")
+    path = tmp_path / "identity.key"
+    check = key_check("leader", tmp_path, signing_key("peer").public_bytes)
+    assert check().verdict is BROKEN
+    write_signing_key(path, key)
+    assert check().verdict is OK
+    assert key.seed_bytes().hex() not in check().found
+    assert key_check("leader", tmp_path, key.public_bytes)().verdict is BROKEN
+    path.chmod(0o644)
+    finding = check()
+    assert (finding.verdict, "chmod 600" in (finding.do or "")) == (BROKEN, True)
+
+
+def test_folder_that_is_missing_or_holds_the_fence_is_named(tmp_path: Path) -> None:
+    for root, verdict in ((True, OK), (False, BROKEN)):
+        checks = folder_checks({"state": tmp_path / "none"}, started_by_root=root)
+        assert [one.verdict for one in examine(checks)] == [verdict]
+    (there,) = examine(folder_checks({"state": tmp_path}, started_by_root=False))
+    assert (there.verdict, "MiB free" in there.found) == (OK, True)
+    assert stray_fence_check(tmp_path, tmp_path / "fence")().verdict is ABSENT
+    assert stray_fence_check(tmp_path / "state", tmp_path / "fence")().verdict is OK
+
+
+@pytest.fixture
+def helper(tmp_path: Path) -> Iterator[tuple[World, HelperAddress]]:
+    """A Helper that listens by certificates as `fleet init` makes them, and its Leader's end."""
+    world, clock = build_world(), Clock(time.time())
+    for party in ("leader", "helper"):
+        make_certificate(tmp_path, party, ["127.0.0.1"], None)
+    _, state, runner = start_helper(world, tmp_path, clock)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    listen = HelperAddress(None, address, _files(tmp_path, "helper", "leader"))
+    server = serve(runner, listen, Failures(), threading.Lock())
+    yield world, HelperAddress(None, address, _files(tmp_path, "leader", "helper"))
+    server.stop(0).wait()
+    state.close()
+
+
+def _files(folder: Path, own: str, peer: str) -> TlsFiles:
+    return TlsFiles(folder / f"{peer}.pem", folder / f"{own}.pem", folder / f"{own}.key")
+
+
+def peer(address: HelperAddress, helper_pk: bytes) -> Finding:
+    return next(iter(examine(helper_checks(address, helper_pk))))
+
+
+def test_helper_that_answers_by_its_pinned_certificate_is_well(
+    helper: tuple[World, HelperAddress],
+) -> None:
+    world, address = helper
+    findings = list(examine(helper_checks(address, world.helper_key.public_bytes)))
+    assert [one.verdict for one in findings] == [OK, OK], findings
+    other = peer(address, signing_key("another").public_bytes)
+    assert (other.verdict, "compare helper_pk" in (other.do or "")) == (BROKEN, True)
+
+
+def test_peer_that_is_away_is_told_from_one_with_another_certificate(
+    helper: tuple[World, HelperAddress], tmp_path: Path
+) -> None:
+    world, address = helper
+    pinned = world.helper_key.public_bytes
+    away = replace(address, host_port=f"127.0.0.1:{free_ports(1)[0]}")
+    assert "start the Helper" in (peer(away, pinned).do or "")
+    (tmp_path / "strange").mkdir()
+    make_certificate(tmp_path / "strange", "helper", ["127.0.0.1"], None)
+    assert address.tls is not None
+    strange = replace(address.tls, ca_file=tmp_path / "strange" / "helper.pem")
+    assert "certificates" in (peer(replace(address, tls=strange), pinned).do or "")
+
+
+def test_certificate_is_read_with_its_names_key_and_end(tmp_path: Path) -> None:
+    make_certificate(tmp_path, "leader", ["leader.example.org", "192.0.2.7"], None)
+    make_certificate(tmp_path, "helper", ["helper.example.org"], None)
+    good = tls_check(_files(tmp_path, "leader", "helper"), "helper")()
+    assert (good.verdict, "leader.example.org, 192.0.2.7" in good.found) == (OK, True)
+    mixed = replace(_files(tmp_path, "leader", "helper"), key_file=tmp_path / "helper.key")
+    assert "is not the key of" in tls_check(mixed, "helper")().found
+    (tmp_path / "leader.key").chmod(0o640)
+    assert tls_check(_files(tmp_path, "leader", "helper"), "helper")().verdict is BROKEN
+
+
+def test_broker_that_is_away_is_named_once_for_each_check() -> None:
+    settings = KafkaSettings((f"127.0.0.1:{free_ports(1)[0]}",), timeout_s=0.5)
+    findings = list(examine(log_checks(settings, KafkaRole.LEADER)))
+    assert {one.name: one.verdict for one in findings} == {
+        "transport": BROKEN, "topics": BROKEN, "retention": BROKEN,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_command_says_what_a_new_party_lacks_and_its_exit_code_says_so() -> None:
+    with fleet_folder() as folder:
+        made = make_trial(folder / "t", TrialSettings(hosts=20))
+        words = ["helper", "doctor", "--config", str(made.helper_toml), "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pointillist", *words],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1, done.stderr
+        answer = json.loads(done.stdout)
+        verdicts = {one["name"]: one["verdict"] for one in answer["findings"]}
+        assert answer["verdict"] == "broken"
+        assert (verdicts["keys"], verdicts["operators"]) == ("ok", "ok")
+        assert (verdicts["tasks"], verdicts["roster"]) == ("broken", "broken")
