@@ -17,7 +17,7 @@ from transport.keyfiles import load_signing_key
 from .party_config_text import shell_line
 from .trial import LATENESS_S, TrialSettings, read_trial
 from .trial_folders import TrialFolders
-from .trial_steps import Step, look_step, trial_steps
+from .trial_steps import TrialStep, look_step, trial_steps
 
 _POLL_S: Final = 0.5
 _BEGIN_S: Final = 60.0
@@ -79,7 +79,7 @@ class TrialRun:
         )
         return leader, helper
 
-    def _begin(self, step: Step) -> None:
+    def _begin(self, step: TrialStep) -> None:
         self._family.start(step.service or "", *step.words)
         if step.service == "helper":
             self._wait(self.folders.socket.exists, "the Helper listens")
@@ -161,7 +161,7 @@ class TrialRun:
             time.sleep(_POLL_S)
 
 
-def _call(step: Step) -> str:
+def _call(step: TrialStep) -> str:
     """Run one command to its end; give what it printed.
 
     Raises      TrialFailed

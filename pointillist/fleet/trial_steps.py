@@ -17,7 +17,7 @@ LATEST_SQL: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrialStep:
     """One command of one party.
 
     words     as typed; the first is `pointillist` or `cp`
@@ -36,7 +36,7 @@ class Step:
 
 def trial_steps(
     folders: TrialFolders, settings: TrialSettings, parties: tuple[str, str], start_s: int
-) -> Iterator[Step]:
+) -> Iterator[TrialStep]:
     """Give the steps of a trial in their order.
 
     parties     identity keys of Leader and Helper, hex
@@ -51,9 +51,11 @@ def trial_steps(
     yield _simulated_step(folders, settings)
 
 
-def _task_steps(folders: TrialFolders, parties: tuple[str, str], start_s: int) -> Iterator[Step]:
+def _task_steps(
+    folders: TrialFolders, parties: tuple[str, str], start_s: int
+) -> Iterator[TrialStep]:
     task, (leader, helper) = folders.task, parties
-    yield Step(
+    yield TrialStep(
         "leader",
         "resolves the plan to a task",
         (
@@ -63,13 +65,13 @@ def _task_steps(folders: TrialFolders, parties: tuple[str, str], start_s: int) -
         ),
         task,
     )  # fmt: skip
-    yield Step(
+    yield TrialStep(
         "leader",
         "signs it",
         ("pointillist", "task", "sign", str(task), "--key", str(folders.leader_key)),
         folders.leader / "signed" / task.name,
     )
-    yield Step(
+    yield TrialStep(
         "helper",
         "recomputes its noise, and signs it too",
         (
@@ -81,26 +83,26 @@ def _task_steps(folders: TrialFolders, parties: tuple[str, str], start_s: int) -
     yield from _published(folders, task)
 
 
-def _published(folders: TrialFolders, file: Path) -> Iterator[Step]:
+def _published(folders: TrialFolders, file: Path) -> Iterator[TrialStep]:
     """Put a file under both signatures where both read it; the Leader publishes it to hosts."""
     for party, home in (("helper", folders.helper), ("leader", folders.leader)):
         there = home / "signed" / file.name
-        yield Step(party, "takes it up", ("cp", str(file), str(there)), there)
+        yield TrialStep(party, "takes it up", ("cp", str(file), str(there)), there)
 
 
-def _service(party: str, what: str, group: str, config: Path) -> Step:
+def _service(party: str, what: str, group: str, config: Path) -> TrialStep:
     words = ("pointillist", group, "run", "--config", str(config))
-    return Step(party, what, words, service=party)
+    return TrialStep(party, what, words, service=party)
 
 
-def _enrolment_steps(folders: TrialFolders, settings: TrialSettings) -> Iterator[Step]:
+def _enrolment_steps(folders: TrialFolders, settings: TrialSettings) -> Iterator[TrialStep]:
     enrolled = folders.leader / "signed" / folders.roster.name
     join = (
         "pointillist", "agent", "join", "--config", str(folders.agent_toml(settings.host)),
         "--token-file", str(folders.token(settings.host)), "--wait-s",
     )  # fmt: skip
-    yield Step("host", "asks to join, by its operator's token", (*join, "0"), enrolled)
-    yield Step(
+    yield TrialStep("host", "asks to join, by its operator's token", (*join, "0"), enrolled)
+    yield TrialStep(
         "leader",
         "enrols whom an operator vouches for",
         (
@@ -112,24 +114,24 @@ def _enrolment_steps(folders: TrialFolders, settings: TrialSettings) -> Iterator
     )  # fmt: skip
     sign = ("pointillist", "helper", "countersign")
     helper = ("--config", str(folders.helper_toml))
-    yield Step(
+    yield TrialStep(
         "helper",
         "checks the roster's hosts and counts, and signs it",
         (*sign, str(folders.roster), "--first", *helper),
         enrolled,
     )
-    yield Step("helper", "signs the answers", (*sign, str(folders.joins), *helper), enrolled)
+    yield TrialStep("helper", "signs the answers", (*sign, str(folders.joins), *helper), enrolled)
     answers = ("cp", f"{folders.joins}/*.entry", str(folders.leader / "signed"))
-    yield Step("leader", "publishes them", answers, enrolled)
+    yield TrialStep("leader", "publishes them", answers, enrolled)
     yield from _published(folders, folders.roster)
     enrolled_now = (*join, "30", "--json")
-    yield Step("host", "sees that it is enrolled", enrolled_now, expects='"enrolled": true')
+    yield TrialStep("host", "sees that it is enrolled", enrolled_now, expects='"enrolled": true')
 
 
-def _simulated_step(folders: TrialFolders, settings: TrialSettings) -> Step:
+def _simulated_step(folders: TrialFolders, settings: TrialSettings) -> TrialStep:
     home = folders.simulated
     hours = (settings.windows + 2) * settings.window_s / 3600
-    return Step(
+    return TrialStep(
         "simulated hosts",
         f"{settings.hosts - 1} of them report too, so that n_min is reached",
         (
@@ -140,7 +142,7 @@ def _simulated_step(folders: TrialFolders, settings: TrialSettings) -> Step:
     )  # fmt: skip
 
 
-def look_step(folders: TrialFolders) -> Step:
+def look_step(folders: TrialFolders) -> TrialStep:
     """Give the step that shows the newest released numbers."""
     words = ("pointillist", "query", LATEST_SQL, "--store", str(folders.releases))
-    return Step("anyone", "reads what was released", words)
+    return TrialStep("anyone", "reads what was released", words)

@@ -23,7 +23,7 @@ _COUNTERSIGN: Final = "have it signed: `pointillist task sign`, `pointillist hel
 
 
 @dataclass(frozen=True, slots=True)
-class SignedFolder:
+class SignedFiles:
     """What a party would take up of its signed_dir.
 
     unreadable, refused   files, and why
@@ -46,7 +46,7 @@ class SignedFolder:
         return rosters[max(rosters)] if rosters else None
 
 
-def read_signed(folder: Path, parties: PinnedParties, now_s: float) -> SignedFolder:
+def read_signed(folder: Path, parties: PinnedParties, now_s: float) -> SignedFiles:
     """Read a signed_dir as the party does.
 
     Raises      OSError where the folder itself cannot be read
@@ -67,7 +67,7 @@ def read_signed(folder: Path, parties: PinnedParties, now_s: float) -> SignedFol
                 directory.add_roster(content)
         except ReportRejected as error:
             refused.append(f"{path.name}: {error}")
-    return SignedFolder(directory, tuple(unreadable), tuple(refused))
+    return SignedFiles(directory, tuple(unreadable), tuple(refused))
 
 
 def signed_checks(
@@ -83,7 +83,7 @@ def signed_checks(
     """
     now_s = time.time() if now_s is None else now_s
 
-    def read() -> SignedFolder:
+    def read() -> SignedFiles:
         return read_signed(folder, parties, now_s)
 
     yield "signed", "files", lambda: _files(folder, read())
@@ -95,7 +95,7 @@ def signed_checks(
         yield "signed", "operators", lambda: _operators(read(), pinned)
 
 
-def _files(folder: Path, signed: SignedFolder) -> Finding:
+def _files(folder: Path, signed: SignedFiles) -> Finding:
     told = FindingOf("signed", "files")
     if signed.unreadable:
         return told.broken(
@@ -107,7 +107,7 @@ def _files(folder: Path, signed: SignedFolder) -> Finding:
     return told.ok(f"{count} under both signatures in {folder}")
 
 
-def _tasks(signed: SignedFolder, now_s: float) -> Finding:
+def _tasks(signed: SignedFiles, now_s: float) -> Finding:
     told = FindingOf("signed", "tasks")
     if not signed.tasks:
         return told.broken("expected a task under both signatures, found none", _COUNTERSIGN)
@@ -120,7 +120,7 @@ def _tasks(signed: SignedFolder, now_s: float) -> Finding:
     return told.ok(said)
 
 
-def _catalogue(signed: SignedFolder, catalogue_hash: bytes) -> Finding:
+def _catalogue(signed: SignedFiles, catalogue_hash: bytes) -> Finding:
     told = FindingOf("signed", "catalogue")
     other = [s for s, k in signed.tasks.items() if k.task.catalogue_hash != catalogue_hash]
     if other:
@@ -129,7 +129,7 @@ def _catalogue(signed: SignedFolder, catalogue_hash: bytes) -> Finding:
     return told.ok("that of every task")
 
 
-def _roster(signed: SignedFolder, now_s: float) -> Finding:
+def _roster(signed: SignedFiles, now_s: float) -> Finding:
     told = FindingOf("signed", "roster")
     roster = signed.roster
     if roster is None:
@@ -145,7 +145,7 @@ def _roster(signed: SignedFolder, now_s: float) -> Finding:
     return told.ok(line)
 
 
-def _cohorts(signed: SignedFolder) -> Finding:
+def _cohorts(signed: SignedFiles) -> Finding:
     """Check that the hosts of the newest roster can reach what each task asks for."""
     told = FindingOf("signed", "cohorts")
     if signed.roster is None:
@@ -166,7 +166,7 @@ def _cohorts(signed: SignedFolder) -> Finding:
     return told.ok(_few(enough))
 
 
-def _operators(signed: SignedFolder, pinned: OperatorKeys) -> Finding:
+def _operators(signed: SignedFiles, pinned: OperatorKeys) -> Finding:
     """Check that whoever vouched for hosts of the roster is pinned here."""
     told = FindingOf("signed", "operators")
     pin = "put what `pointillist operator keygen` printed into helper.toml, got by another way"

@@ -16,7 +16,7 @@ from pointillist.fleet.party_files import FolderUnusable
 from pointillist.fleet.trial import TrialSettings, make_trial, read_trial
 from pointillist.fleet.trial_folders import TrialFolders
 from pointillist.fleet.trial_run import TrialFailed, _call
-from pointillist.fleet.trial_steps import Step, trial_steps
+from pointillist.fleet.trial_steps import TrialStep, trial_steps
 from pointillist.plan_file import load_plan
 from pointillist.simulate.export import load_export_config
 from tests.fleet_kit import fleet_folder
@@ -97,7 +97,7 @@ def test_a_trial_is_not_taken_for_a_fleet(trial: TrialFolders) -> None:
     assert "22 of 23 hosts are simulated" in trial.settings.read_text()
 
 
-def _steps(trial: TrialFolders) -> list[Step]:
+def _steps(trial: TrialFolders) -> list[TrialStep]:
     return list(trial_steps(trial, TrialSettings(hosts=HOSTS), ("aa" * 32, "bb" * 32), 0))
 
 
@@ -147,6 +147,6 @@ def test_folder_that_roles_cannot_enter_is_refused(tmp_path: Path) -> None:
 
 def test_step_that_fails_says_its_command_and_why() -> None:
     with pytest.raises(TrialFailed, match=r"pointillist task show /no[^\0]*ended with 2[^\0]*file"):
-        _call(Step("leader", "looks", ("pointillist", "task", "show", "/no")))
+        _call(TrialStep("leader", "looks", ("pointillist", "task", "show", "/no")))
     with pytest.raises(TrialFailed, match="expected enrolled"):
-        _call(Step("host", "looks", ("echo", "no"), expects="enrolled"))
+        _call(TrialStep("host", "looks", ("echo", "no"), expects="enrolled"))
