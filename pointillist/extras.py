@@ -55,6 +55,7 @@ _EXTRA_OF: Final[Mapping[str, str]] = {
     "demo": "simulator",
     "diagnosis": "training",
     "experiment": "simulator",
+    "fleet": "simulator",
     "simulate": "simulator",
     "stragglers": "training",
     "web": "web",

@@ -5,9 +5,7 @@ Checks only look: nothing is created, changed or loaded into the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from collectors.gpu_calls.programs import ADVICE as PROBES_ADVICE
@@ -16,30 +14,8 @@ from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.local_rows import clean_name
-
-
-class CheckVerdict(StrEnum):
-    """How a check came out."""
-
-    OK = "ok"
-    ABSENT = "absent"
-    """Something cannot be collected; the agent runs without it."""
-    BROKEN = "broken"
-    """The agent does not run, or publishes nothing, until this is put right."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's answer: what is there, and the one thing to do, if any."""
-
-    group: str
-    name: str
-    verdict: CheckVerdict
-    found: str
-    do: str | None = None
-
-
-Check = Callable[[], Finding]
+from transport import doctor_findings
+from transport.doctor_findings import Check, CheckVerdict, Finding
 
 _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     # source begins with, reason contains, what to do: the first that fits
@@ -81,13 +57,8 @@ def source_advice(name: str, reason: str) -> str:
 
 
 def examine(checks: Iterable[tuple[str, str, Check]]) -> Iterator[Finding]:
-    """Run checks of (group, name); one that fails itself is a finding, not the end."""
-    for group, name, check in checks:
-        try:
-            yield check()
-        except (OSError, ValueError, RuntimeError, SourceUnavailable) as error:
-            line = clean_name(str(error)) or type(error).__name__
-            yield Finding(group, name, CheckVerdict.BROKEN, line, f"look at {name} and try again")
+    """Run checks of (group, name); one that fails itself, as sources may, is a finding."""
+    return doctor_findings.examine(checks, SourceUnavailable)
 
 
 def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
@@ -132,10 +103,3 @@ def _diagnosis_check(settings: DiagnosisSettings) -> Check:
         return Finding("sources", DIAGNOSIS, CheckVerdict.OK, "can be collected")
 
     return check
-
-
-def worst(findings: Iterable[Finding]) -> CheckVerdict:
-    """Give the worst verdict."""
-    found = {finding.verdict for finding in findings}
-    order = (CheckVerdict.BROKEN, CheckVerdict.ABSENT)
-    return next((verdict for verdict in order if verdict in found), CheckVerdict.OK)

@@ -7,20 +7,18 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from edge_agent.config import AgentConfig
 from edge_agent.ledger.ledger_errors import LedgerRefused
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import this_machine
 from edge_agent.local.history_db import HistoryUnavailable, file_bytes, open_readonly
+from transport.doctor_findings import Check, CheckVerdict, Finding
 from transport.keyfiles import KeyFileRefused, load_host_key, machine_id
+from transport.machine_findings import log_finding
 
-from .doctor import Check, CheckVerdict, Finding
-
-_REACH_S: Final = 2.0
 _SPARE_BYTES: Final = 64 << 20
-_MOST_BROKERS: Final = 4
 _RECOVER: Final = "pointillist agent ledger recover"
 
 
@@ -34,7 +32,7 @@ def agent_checks(
     yield "agent", "state folder", lambda: _state(config, started_by_root)
     yield "agent", "history", lambda: _history(config)
     yield "agent", "counters", lambda: _counters(config)
-    yield "transport", "transport", lambda: transport(config.transport)
+    yield "transport", "transport", lambda: log_finding(config.transport)
 
 
 def _machine() -> Finding:
@@ -118,37 +116,6 @@ def _counters(config: AgentConfig) -> Finding:
     return _ok("counters", f"port {section.port} on loopback is free")
 
 
-def transport(section: Any) -> Finding:
-    """Check the way out: the embedded log's folder, or that a broker answers."""
-    kafka = getattr(section, "kafka", None)
-    if kafka is not None:
-        return _brokers(list(kafka.bootstrap))
-    folder = section.folder
-    if not folder.is_dir():
-        line = f"expected the log's folder {folder}, found none"
-        return _no_way_out(line, "start the Leader of this log, or set transport.folder")
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        line = f"{folder} cannot be written by this user"
-        return _no_way_out(line, "put the agent's user into the log's group (transport.group)")
-    return Finding("transport", "transport", CheckVerdict.OK, f"embedded log {folder}")
-
-
-def _brokers(bootstrap: list[str]) -> Finding:
-    """Connect to the brokers in turn; one that answers is enough."""
-    failures: list[str] = []
-    for address in bootstrap[:_MOST_BROKERS]:
-        host, _, port = address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S):
-                return Finding(
-                    "transport", "transport", CheckVerdict.OK, f"Kafka: {address} answers"
-                )
-        except (OSError, ValueError) as error:
-            failures.append(f"{address}: {error}")
-    line = "Kafka: " + ("; ".join(failures) or "no broker is named")
-    return _no_way_out(line, "check transport.kafka.bootstrap and the way to the broker")
-
-
 def _ok(name: str, found: str) -> Finding:
     return Finding("agent", name, CheckVerdict.OK, found)
 
@@ -159,7 +126,3 @@ def _absent(name: str, found: str, do: str) -> Finding:
 
 def _broken(name: str, found: str, do: str) -> Finding:
     return Finding("agent", name, CheckVerdict.BROKEN, found, do)
-
-
-def _no_way_out(found: str, do: str) -> Finding:
-    return Finding("transport", "transport", CheckVerdict.BROKEN, found, do)

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from transport.foreign import libc
+from transport.doctor_findings import Check, CheckVerdict, Finding
+from transport.machine_findings import clock
 from transport.privileges import CAPABILITIES, process_status
-
-from .doctor import Check, CheckVerdict, Finding
 
 LEAST_KERNEL: Final = (5, 11)
 """The first for which the BPF object is made."""
-TIME_ERROR: Final = 5
-TIMEX_BYTES: Final = 208
-MAXERROR_AT: Final = 24
-"""Offset of maxerror in struct timex: modes, offset and freq come before, 8 bytes each."""
-_GOOD_ERROR_US: Final = 100_000
-_NTP: Final = "start NTP or PTP: `systemctl enable --now systemd-timesyncd`"
 
 
 def host_checks(
@@ -99,26 +91,6 @@ def library(name: str, soname: str, do: str) -> Finding:
     except OSError as error:
         return Finding("host", name, CheckVerdict.ABSENT, str(error), do)
     return Finding("host", name, CheckVerdict.OK, soname)
-
-
-def clock() -> Finding:
-    """Ask the kernel whether the wall clock is disciplined, and how far it may be off."""
-    timex = ctypes.create_string_buffer(TIMEX_BYTES)
-    state = libc().adjtimex(timex)
-    if state < 0:
-        line = f"adjtimex: {os.strerror(ctypes.get_errno())}"
-        return Finding("host", "clock", CheckVerdict.ABSENT, line, _NTP)
-    maxerror_us = int.from_bytes(timex.raw[MAXERROR_AT : MAXERROR_AT + 8], "little", signed=True)
-    if state == TIME_ERROR:
-        line = "the kernel calls the clock unsynchronised"
-        return Finding("host", "clock", CheckVerdict.ABSENT, line, _NTP)
-    if maxerror_us > _GOOD_ERROR_US:
-        line = f"may be off by {maxerror_us / 1e6:.1f} s"
-        return Finding(
-            "host", "clock", CheckVerdict.ABSENT, line, "let NTP or PTP reach its server"
-        )
-    line = f"synchronised, at most {maxerror_us / 1000:.0f} ms off"
-    return Finding("host", "clock", CheckVerdict.OK, line)
 
 
 def _present(path: Path, name: str, do: str) -> Finding:

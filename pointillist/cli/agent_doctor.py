@@ -13,7 +13,7 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
-    from edge_agent.service.doctor import Finding
+    from transport.doctor_findings import Finding
 
 EPILOG: Final = """Examples:
 
@@ -38,11 +38,12 @@ def doctor(
     when something keeps the agent from running; what is merely absent is no failure.
     """
     from edge_agent.live import sources_of
-    from edge_agent.service.doctor import CheckVerdict, examine, source_findings, worst
+    from edge_agent.service.doctor import examine, source_findings
     from edge_agent.service.doctor_agent import agent_checks
     from edge_agent.service.doctor_collectors import fault_checks, probe_checks
     from edge_agent.service.doctor_gpu_time import gpu_time_checks
     from edge_agent.service.doctor_host import host_checks
+    from transport.doctor_findings import CheckVerdict, worst
     from wire.catalogue import Catalogue
 
     from . import agent

@@ -14,7 +14,7 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say
 from .party import load_helper, read_config
 
 if TYPE_CHECKING:
-    from edge_agent.service.doctor import Check
+    from transport.doctor_findings import Check
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="Its configuration.")]
 
@@ -68,7 +68,7 @@ def _look_as(user: str) -> None:
 
 
 def _tell(party: str, checks: Iterable[tuple[str, str, Check]], json: bool) -> None:
-    from edge_agent.service.doctor import CheckVerdict, examine, worst
+    from transport.doctor_findings import CheckVerdict, examine, worst
 
     findings = list(examine(checks))
     verdict = worst(findings)

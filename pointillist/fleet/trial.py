@@ -227,7 +227,7 @@ def _pin_operators(folders: TrialFolders, settings: TrialSettings, keys: _Keys) 
     name, not_after = settings.operator, int(time.time()) + TOKEN_S
     token = JoinToken.issue(keys.operator, name, PLAN, keys.leader.public_bytes, not_after)
     write_token(folders.token(settings.host), token)
-    simulated = (folders.simulated / "identities" / "operators.toml").read_text()
+    simulated = (folders.simulated / "identities" / "operators.toml").read_text(encoding="utf-8")
     pins = f"{operator_text(name, keys.operator.public_bytes)}\n{simulated}"
     write_new(folders.plans, plan_entry_text(PLAN, {SERIES: FULL_WEIGHT}) + pins)
     with folders.helper_toml.open("a") as file:

@@ -103,7 +103,7 @@ class TrialRun:
     def status(self) -> Mapping[str, Any]:
         """Read what the Leader last said of itself; empty before it did."""
         try:
-            said = json.loads((self.folders.leader / "state" / "status.json").read_text())
+            said = json.loads((self.folders.leader / "state" / "status.json").read_bytes())
         except (OSError, ValueError):
             return {}
         return said if isinstance(said, dict) else {}

@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives.serialization import (
 from aggregator.channel import ChannelHelper, read_private
 from aggregator.helper_port import HelperStatus, HelperUnavailable
 from aggregator.party_config import HelperAddress, TlsFiles
-from edge_agent.service.doctor import Check, Finding
-from edge_agent.service.doctor_agent import transport as log_finding
 from pointillist.broker.rights import READS, WRITES, KafkaRole
 from pointillist.broker.topic_settings import differing, visible_topics
+from transport.doctor_findings import Check, Finding
 from transport.kafka_settings import KafkaSettings
 from transport.keyfiles import KeyFileRefused
+from transport.machine_findings import log_finding
 from transport.opening import EmbeddedSettings, TransportSettings, TransportTable
 from transport.port import TransportRefused, TransportUnavailable
 

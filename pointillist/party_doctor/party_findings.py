@@ -8,10 +8,10 @@ from typing import Final
 
 from aggregator.directory import PinnedParties
 from aggregator.party_config import HelperConfig, LeaderConfig
-from edge_agent.service.doctor import Check, Finding
-from edge_agent.service.doctor_host import clock
 from pointillist.broker.rights import KafkaRole
+from transport.doctor_findings import Check, Finding
 from transport.keyfiles import KeyFileRefused, load_signing_key
+from transport.machine_findings import clock
 from wire.catalogue import Catalogue
 
 from .channel_checks import helper_checks, log_checks, tls_check

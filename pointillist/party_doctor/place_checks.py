@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.party_health import is_present
-from edge_agent.service.doctor import Finding
+from transport.doctor_findings import Finding
 from transport.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
 
 from .finding_of import FindingOf

@@ -12,7 +12,7 @@ from typing import Final
 
 from aggregator.directory import Directory, KnownTask, PinnedParties, VerifiedRoster
 from aggregator.operators import OperatorKeys
-from edge_agent.service.doctor import Check, Finding
+from transport.doctor_findings import Check, Finding
 from wire.rejection import ReportRejected
 
 from .finding_of import FindingOf

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.service.doctor import CheckVerdict, Finding, examine, source_advice
+from edge_agent.service.doctor import examine, source_advice
 from edge_agent.service.doctor_collectors import kernel, probe_checks
+from transport.doctor_findings import CheckVerdict, Finding
 
 BPF, PERFMON, PTRACE, DAC = 1 << 39, 1 << 38, 1 << 19, 1 << 2
 

@@ -24,13 +24,15 @@ from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.local_rows import MetricRow, clean_name, unit_of
 from edge_agent.local.proc_view import HostSampler
-from edge_agent.service.doctor import CheckVerdict, examine, source_findings, worst
-from edge_agent.service.doctor_agent import agent_checks, transport
+from edge_agent.service.doctor import examine, source_findings
+from edge_agent.service.doctor_agent import agent_checks
 from edge_agent.service.doctor_host import capabilities, host_checks, kernel, library
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
 from transport.config_tree import ConfigError, assignment, overlay
+from transport.doctor_findings import CheckVerdict, worst
+from transport.machine_findings import log_finding as transport
 from transport.supervision import Notifier
 
 _ENSURE_USERS = "from transport.privileges import ensure_users; ensure_users()"

@@ -10,10 +10,11 @@ import pytest
 from collectors.gpu_time.found_programs import FoundPrograms, GpuProgram
 from collectors.gpu_time.segment import RecordingState, Snapshot
 from collectors.records.process import ProcessKey
-from edge_agent.service.doctor import CheckVerdict, Finding, examine
+from edge_agent.service.doctor import examine
 from edge_agent.service.doctor_gpu_time import gpu_time_checks, programs
 from pointillist.cli.agent_health import _add_timing, _text
 from tests.segment_kit import snapshot
+from transport.doctor_findings import CheckVerdict, Finding
 
 NONE = FoundPrograms((), 0)
 

@@ -16,9 +16,10 @@ from collectors.faults.scan import probes
 from collectors.faults.tracker import REPEAT_NS, Tracker
 from collectors.kernel_files import Tree
 from collectors.records.gap import Gap, GapKind
-from edge_agent.service.doctor import CheckVerdict, examine
+from edge_agent.service.doctor import examine
 from edge_agent.service.doctor_collectors import fault_checks
 from tests.faults_kit import BRIDGE, FakeHost
+from transport.doctor_findings import CheckVerdict
 
 HOUR = 3_600_000_000_000
 

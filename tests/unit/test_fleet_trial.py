@@ -50,7 +50,7 @@ def test_secrets_of_a_trial_are_their_owners_alone(trial: TrialFolders) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
     assert {stat.S_IMODE(path.parent.stat().st_mode) for path in secrets[:3]} == {0o700}
     others = {path for path in trial.base.rglob("*") if path.is_file()} - set(secrets)
-    seeds = [path.read_text().split("seed ")[1][:64] for path in secrets[:3]]
+    seeds = [path.read_text(encoding="utf-8").split("seed ")[1][:64] for path in secrets[:3]]
     text = b"".join(path.read_bytes() for path in others).decode(errors="replace")
     assert not any(seed in text for seed in seeds)
 
@@ -94,7 +94,7 @@ def test_a_trial_is_not_taken_for_a_fleet(trial: TrialFolders) -> None:
     assert _domain_of(real) == LIVE_DOMAIN
     names = set(load_helper_config(trial.helper_toml).operators) - {"mine"}
     assert all(name.startswith("simulated-") for name in names)
-    assert "22 of 23 hosts are simulated" in trial.settings.read_text()
+    assert "22 of 23 hosts are simulated" in trial.settings.read_text(encoding="utf-8")
 
 
 def _steps(trial: TrialFolders) -> list[TrialStep]:
@@ -111,11 +111,11 @@ def test_steps_of_a_trial_are_those_of_a_fleet_in_order(trial: TrialFolders) -> 
     # No secret is on a command line: keys and tokens are named by their files.
     words = " ".join(word for step in _steps(trial) for word in step.words)
     assert _seed(trial.leader_key) not in words
-    assert trial.token("host-1").read_text().strip() not in words
+    assert trial.token("host-1").read_text(encoding="utf-8").strip() not in words
 
 
 def _seed(path: Path) -> str:
-    return path.read_text().split("seed ")[1][:64]
+    return path.read_text(encoding="utf-8").split("seed ")[1][:64]
 
 
 def test_settings_of_a_trial_are_read_back(trial: TrialFolders) -> None:

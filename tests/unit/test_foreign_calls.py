@@ -21,10 +21,9 @@ from collectors.bpf.system_calls import PerfEventAttributes
 from collectors.devices import cuda, spawner
 from collectors.faults import nvme
 from collectors.gpu_calls import programs_bcc
-from edge_agent.service import doctor_host
 from tests.foreign_kit import Headers, Kind, faults, kernel_headers, layout_faults, wheel_headers
 from tests.nvml_calls import recorded
-from transport import foreign, privileges
+from transport import foreign, machine_findings, privileges
 from transport.foreign import Signatures
 
 ROOT = Path(__file__).parents[2]
@@ -247,9 +246,9 @@ def test_wrong_layout_is_found() -> None:
         (
             LIBC,
             {
-                "TIME_ERROR": doctor_host.TIME_ERROR,
-                "sizeof(struct timex)": doctor_host.TIMEX_BYTES,
-                "__builtin_offsetof(struct timex, maxerror)": doctor_host.MAXERROR_AT,
+                "TIME_ERROR": machine_findings.TIME_ERROR,
+                "sizeof(struct timex)": machine_findings.TIMEX_BYTES,
+                "__builtin_offsetof(struct timex, maxerror)": machine_findings.MAXERROR_AT,
                 "__builtin_offsetof(struct statfs, f_type)": 0,
                 "sizeof(((struct statfs *)0)->f_type)": ctypes.sizeof(ctypes.c_long),
                 "PR_SET_PDEATHSIG": spawner.PR_SET_PDEATHSIG,

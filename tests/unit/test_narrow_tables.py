@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from aggregator.cause_files import CAUSE_MEANINGS
 from aggregator.causes import CauseRow, CauseTable, Trend
-from edge_agent.service.doctor import CheckVerdict, Finding
 from pointillist.cli import agent_health, agent_history, findings_table, query
 from pointillist.cli import causes_command as causes
 from pointillist.cli.agent_history import _metric_lines, _overview
@@ -31,6 +30,7 @@ from pointillist.run_terminal import mix_table, tell_cells
 from pointillist.simulate.simulation_farewell import _tell_adversaries, _tell_causes, _tell_mix
 from pointillist.table import Column, table_lines
 from simulator.cell_view import CellView, judged
+from transport.doctor_findings import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
 WIDTH = 80

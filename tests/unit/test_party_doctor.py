@@ -15,7 +15,6 @@ import pytest
 
 from aggregator.channel import serve
 from aggregator.party_config import HelperAddress, TlsFiles
-from edge_agent.service.doctor import CheckVerdict, Finding, examine
 from pointillist.broker.local import free_ports
 from pointillist.broker.rights import KafkaRole
 from pointillist.fleet.channel_certificate import make_certificate
@@ -33,6 +32,7 @@ from tests.protocol_kit import (
     signing_key,
     start_helper,
 )
+from transport.doctor_findings import CheckVerdict, Finding, examine
 from transport.kafka_settings import KafkaSettings
 from transport.keyfiles import write_signing_key
 

@@ -17,7 +17,6 @@ from rich.console import Console
 import pointillist
 from aggregator.release_files import MEANINGS
 from edge_agent.local.gpu_time_series import gpu_time_series
-from edge_agent.service.doctor import CheckVerdict, Finding
 from kernels.kernel_mix import FamilyShare, MixMeasure
 from kernels.signature_evaluation import Rate, SignatureEvaluation
 from pointillist import table
@@ -47,6 +46,7 @@ from pointillist.run_terminal import in_hosts, mix_table, tell_cells
 from pointillist.simulate import simulation_farewell as simulated
 from pointillist.table import Column, table_lines, terminal_columns
 from tests.unit.test_narrow_tables import KERNEL, LONGEST, VIEWS, history_rows, widest_causes
+from transport.doctor_findings import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
 WIDTHS = (60, 80, 100)
