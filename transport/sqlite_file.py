@@ -103,7 +103,7 @@ class SqliteFile:
 
 
 def _new(db: sqlite3.Connection) -> bool:
-    return db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    return db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
 
 
 def back_up(db: sqlite3.Connection, to: Path) -> None:
