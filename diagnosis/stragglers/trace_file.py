@@ -62,7 +62,8 @@ def read_trace(path: Path) -> RankTrace:
     except TraceRefused as refused:
         raise TraceRefused(f"{path}: {refused}") from None
     except OSError as error:  # pyarrow's own I/O errors are of this kind too
-        raise TraceRefused(f"{path}: cannot read it: {error.strerror or error}") from None
+        why = error.strerror or _first_line(error)
+        raise TraceRefused(f"{path}: cannot read it: {why}") from None
     except (pa.ArrowException, ijson.JSONError, UnicodeDecodeError) as error:
         raise TraceRefused(f"{path}: {EXPECTED}; {_first_line(error)}") from None
 

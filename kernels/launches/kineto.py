@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Final, cast
 
 import ijson
 
@@ -24,6 +24,10 @@ _MOST_DEVICES = 1 << 16
 REORDER_EVENTS = 1 << 16
 """Events held back to sort by time: traces write streams one after the other. The farthest
 displacement among ten real traces was 7,656 (a V100 training job); one held event is ~150 bytes."""
+
+
+NO_JSON: Final = (ijson.JSONError, UnicodeDecodeError)
+"""What ijson raises; of a string that is no UTF-8, Python's own error."""
 
 
 class TraceError(Exception):
@@ -75,7 +79,7 @@ def read_header(path: Path) -> TraceHeader:
             read += len(chunk)
             if read >= _HEADER_BYTES:
                 break
-    except (ijson.JSONError, StopIteration):
+    except (*NO_JSON, StopIteration):
         pass  # `gpu_events` reports what is wrong, with its offset
     texts = [(prefix, value) for prefix, kind, value in found if kind == "string"]
     first = dict(reversed(texts))
@@ -128,8 +132,8 @@ def trace_items(path: Path) -> Iterator[Any]:
         if parser is None:
             raise TraceError(path, 0, "the file is empty")
         parser.close()
-    except ijson.JSONError as error:
-        problem = str(error).splitlines()[0]
+    except NO_JSON as error:
+        problem = (str(error).splitlines() or [type(error).__name__])[0]
         raise TraceError(path, _offset_of_error(path, fed), problem) from None
     yield from items
 
@@ -147,7 +151,7 @@ def _offset_of_error(path: Path, fed: int) -> int:
             for byte in chunk:
                 parser.send(bytes((byte,)))
                 position += 1
-    except (ijson.JSONError, StopIteration):
+    except (*NO_JSON, StopIteration):
         pass
     return position
 

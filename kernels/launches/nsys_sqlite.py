@@ -48,7 +48,9 @@ def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
             yield from _kernels(database, name, skipped)
             yield from _transfers(database, tables, skipped)
     except sqlite3.Error as error:
-        raise LaunchesRefused(f"the SQLite file cannot be read: {error}") from None
+        raise LaunchesRefused(f"the SQLite file cannot be read: {printable(str(error))}") from None
+    except UnicodeDecodeError:  # SQLite's own message quotes the file's bytes
+        raise LaunchesRefused("the SQLite file cannot be read: its schema is no text") from None
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import ijson
 
-from .kineto import open_trace
+from .kineto import NO_JSON, open_trace
 from .launch import LONGEST_NAME, MOST_ROWS, Launch, LaunchesRefused, Skip, duration
 
 _TOOL: Final = "rocprofiler-sdk-tool"
@@ -77,7 +77,7 @@ def _items(path: Path, prefix: str) -> Iterator[Any]:
             yield from items
             items.clear()
         parser.close()
-    except (ijson.JSONError, ArithmeticError) as error:  # an exponent that no number has
+    except (*NO_JSON, ArithmeticError) as error:  # an exponent that no number has
         told = (str(error).splitlines() or [type(error).__name__])[0]
         raise LaunchesRefused(f"expected JSON of rocprofv3: {told}") from None
     yield from items

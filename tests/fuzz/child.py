@@ -1,0 +1,23 @@
+"""A slice of fuzzing, in a process that libFuzzer ends: python -m tests.fuzz.child TARGET OPTIONS."""
+
+from __future__ import annotations
+
+import sys
+
+import atheris
+
+_PACKAGES = ["wire", "transport", "collectors", "kernels", "diagnosis"]
+
+
+def main() -> None:
+    """Follow which lines the inputs reach in the parsers' packages, and look for more."""
+    with atheris.instrument_imports(include=_PACKAGES):
+        from tests.fuzz.targets import load
+
+        target = load(sys.argv[1])
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], target.fuzz)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
