@@ -18,7 +18,7 @@ PICTURE: Final = ROOT / "docs" / "images" / "demo.png"
 def main() -> None:
     """Play, print a table, write bench/results/demo.json and the README's picture."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pointillist", "demo", "--json", "--output", folder]
+        command = [sys.executable, "-m", "pointillist", "demo", "--json", "--out", folder]
         sys.stderr.write("playing the demo, about two and a half minutes\n")
         done = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True)
         summary: dict[str, Any] = json.loads(done.stdout)

@@ -134,7 +134,7 @@ def demo_latency_s() -> float:
     """p90 of the time from a window's end to its release, in a demo through a broker."""
     with TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "pointillist", "demo", *DEMO, "--output", folder],
+            [sys.executable, "-m", "pointillist", "demo", *DEMO, "--out", folder],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
     return float(json.loads(done.stdout)["window_end_to_release_p90_s"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +61,7 @@ def _table(path: Path, rules: FamilyRules, application: str | None) -> Signature
         kernels = [_table_row(row, rules) for row in table["kernel"]]
         source = f"{table.get('source', '')} {table.get('source_file', '')}".strip()
         said, model = table.get("application"), str(table.get("gpu_model", "other"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SignatureError(f"{path}: expected a kernel table, got {error!r}") from None
     return _made(path, application or said, model, source, iter(kernels))
 
@@ -76,6 +77,12 @@ def _is_history(path: Path) -> bool:
             return stream.read(32).lstrip().startswith(b'{"since_ns"')
     except OSError as error:
         raise SignatureError(f"{path}: cannot read ({error.strerror or error})") from None
+    except (EOFError, zlib.error) as error:
+        raise SignatureError(f"{path}: damaged gzip ({error})") from None
+
+
+def _time(time_ns: Any) -> int | None:
+    return None if time_ns is None else int(time_ns)
 
 
 def _history(path: Path, application: str | None) -> Signature:
@@ -84,10 +91,10 @@ def _history(path: Path, application: str | None) -> Signature:
     try:
         kinds = json.loads(path.read_text(encoding="utf-8"))
         kernels = [
-            (str(row["name"]), str(row["family"]), int(row["count"]), row["gpu_time_ns"])
+            (str(row["name"]), str(row["family"]), int(row["count"]), _time(row["gpu_time_ns"]))
             for row in kinds.get("activity", ())
         ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise SignatureError(f"{path}: expected kernel activity, got {error!r}") from None
     if "activity" not in kinds:
         found = ", ".join(kind for kind in kinds if kind not in _NOT_ROWS) or "nothing"

@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from simulator.cell_view import CellView, ranked
 
@@ -32,16 +33,23 @@ def draw(
     by_window: list[list[CellView]],
     events: dict[str, Struck],
 ) -> None:
-    """Write one PNG: mean mix with 95 % bars, the largest families over time, and the events."""
-    rows = 2 if events else 1
-    size = (13, 4.8 * rows)
-    figure, axes = plt.subplots(rows, 2, figsize=size, layout="constrained", squeeze=False)
+    """Write one PNG: mean mix with 95 % bars, the largest families over time, and the events.
+
+    What has nothing to show has no place in it: its neighbour takes the row.
+    """
+    struck = {name: found for name, found in events.items() if ranked(found.views)}
+    course = len(by_window) > 1 and bool(_leaders(mean))
+    rows = [["mix", "course"] if course else ["mix", "mix"]]
+    if struck:
+        rows.append(list(struck) if len(struck) > 1 else list(struck) * 2)
+    figure, axes = plt.subplot_mosaic(rows, figsize=(13, 4.8 * len(rows)), layout="constrained")
     figure.suptitle(title, fontsize=13, color=INK)
     figure.supxlabel(f"{PLUS_MINUS}; so are the error bars", fontsize=9, color=INK)
-    _mix(axes[0][0], mean)
-    _over_time(axes[0][1], mean, by_window)
-    for axis, (name, struck) in zip(axes[-1], events.items(), strict=False):
-        _events(axis, name, struck)
+    _mix(axes["mix"], mean)
+    if course:
+        _over_time(axes["course"], mean, by_window)
+    for name, found in struck.items():
+        _events(axes[name], name, found)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
     plt.close(figure)
@@ -96,43 +104,62 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
     axis.set_xlim(left=0)
 
 
+def _leaders(mean: list[CellView]) -> list[CellView]:
+    """Give the largest families that are told from zero."""
+    return [view for view in families(mean) if view.told][:_LINES]
+
+
+_LINES = 4
+_MOST_BARS = 40
+"""Windows up to which each has a bar and a mark of its own; more of them are drawn as a band."""
+
+
 def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]) -> None:
-    windows = range(1, len(by_window) + 1)
-    for leader in [view for view in families(mean) if view.told][:4]:
+    windows = np.arange(1, len(by_window) + 1)
+    many = len(windows) > _MOST_BARS
+    for number, leader in enumerate(_leaders(mean)):
         series = [next(v for v in views if v.cell == leader.cell) for views in by_window]
-        line = axis.errorbar(
-            windows,
-            [100 * view.share if view.told else np.nan for view in series],
-            yerr=[100 * view.half for view in series],
-            fmt="o-",
-            markersize=3,
-            linewidth=1,
-            elinewidth=0.6,
-            label=readable(leader.cell),
-        )
-        axis.plot(
-            windows,
-            [np.nan if view.told else 100 * view.most for view in series],
-            "v",
-            color=line[0].get_color(),
-            markersize=4,
-            alpha=0.6,
-        )
-        axis.plot(
-            windows,
-            [100 * view.truth for view in series],
-            "--",
-            color=line[0].get_color(),
-            alpha=0.7,
-        )
+        colour = f"C{number}"
+        _course(axis, windows, series, (readable(leader.cell), colour), many=many)
+        truth = [100 * view.truth for view in series]
+        axis.plot(windows, truth, "--", color=colour, alpha=0.7, zorder=3)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_xlabel("window (dashed: truth;\ntriangle: not told from zero, less than this)")
+    below = "band: 95 % interval" if many else "triangle: not told from zero, less than this"
+    axis.set_xlabel(f"window (dashed: truth;\n{below})")
     axis.set_ylabel("share, %")
     axis.set_title("Largest families, window by window, 95 % intervals", fontsize=11)
     low, high = axis.get_ylim()
-    axis.set_ylim(low, high + 0.12 * (high - low))  # room for the legend above the lines
+    axis.set_ylim(max(low, 0.0), high + 0.12 * (high - low))  # room for the legend above the lines
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8, loc="upper center", ncols=4)
+
+
+def _course(
+    axis: Axes,
+    windows: NDArray[np.int_],
+    series: list[CellView],
+    look: tuple[str, str],
+    *,
+    many: bool,
+) -> None:
+    """Draw one family: a bar a window, or where they would run into each other a band.
+
+    look    its name and its colour
+    """
+    name, colour = look
+    shares = np.array([100 * view.share if view.told else np.nan for view in series])
+    halves = np.array([100 * view.half for view in series])
+    if many:
+        all_shares = np.array([100 * view.share for view in series])
+        low, high = np.maximum(all_shares - halves, 0.0), np.maximum(all_shares + halves, 0.0)
+        axis.fill_between(windows, low, high, color=colour, alpha=0.25, linewidth=0, label=name)
+        return
+    axis.errorbar(
+        windows, shares, yerr=halves, fmt="o-", markersize=3, linewidth=1, elinewidth=0.6,
+        color=colour, label=name,
+    )  # fmt: skip
+    most = [np.nan if view.told else 100 * view.most for view in series]
+    axis.plot(windows, most, "v", color=colour, markersize=4, alpha=0.6)
 
 
 def _events(axis: Axes, name: str, struck: Struck) -> None:

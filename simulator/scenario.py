@@ -231,6 +231,11 @@ class Scenario:
         """Unix time at which the simulation ends."""
         return self.start_s + self.duration_s
 
+    @property
+    def hours(self) -> float:
+        """How long it is, in hours, to a third of a second: a minute is 0.0167."""
+        return round(self.duration_s / 3600, 4)
+
     def scaled(self, *, hosts: int) -> Self:
         """The same fleet with more or fewer hosts; rates and shares stay."""
         return replace(self, hosts=hosts)

@@ -72,7 +72,10 @@ class HistogramView:
 
     def _words(self, frame: pd.DataFrame) -> str:
         newest = frame[frame["period_start"] == frame["period_start"].max()]
-        known = newest[newest["told"]].sort_values("value", ascending=False).head(1)
+        told = newest[newest["told"]]
+        known = told[told["value"].notna()].sort_values("value", ascending=False).head(1)
+        if known.empty and len(told):  # where their sum is not told from zero, no share is known
+            return f"The shares of the newest period are not known. {LEGEND}"
         if known.empty:
             return f"No {self.noun} of the newest period is told from zero. {LEGEND}"
         (name, number), *_ = named(known)
@@ -95,7 +98,8 @@ def time_map(title: str, frame: pd.DataFrame, rows: Sequence[str], unit: Unit = 
     starts = [
         pd.Timestamp(start).timestamp() for start in sorted(frame["period_start"].unique())
     ]  # fmt: skip
-    said = {moment_said(at): _short(at, float(frame["period_s"].iloc[0])) for at in starts}
+    seconds = any(at % 60 for at in starts)
+    said = {moment_said(at): _short(at, float(frame["period_s"].iloc[0]), seconds) for at in starts}
     cells = {
         (str(name), moment_said(pd.Timestamp(start).timestamp())): number
         for name, start, number in zip(
@@ -105,9 +109,12 @@ def time_map(title: str, frame: pd.DataFrame, rows: Sequence[str], unit: Unit = 
     return heat_map(title, HeatTable(rows, list(said), cells, said, named_in_full=True), unit)
 
 
-def _short(at: float, length_s: float) -> str:
+def _short(at: float, length_s: float, seconds: bool) -> str:
+    """Name a column's begin: with seconds where some have them, at midnight by its day."""
     when = pd.Timestamp(at, unit="s")
-    return f"{when:%H:%M}" if length_s < _DAY_S else f"{when.day} {when:%b}"
+    if length_s >= _DAY_S or at % _DAY_S == 0:
+        return f"{when.day} {when:%b}"
+    return f"{when:%H:%M:%S}" if seconds else f"{when:%H:%M}"
 
 
 _DAY_S: Final = 86_400.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ def _rank_of(file: Path) -> int:
     try:
         with open_trace(file) as stream:
             said = _RANK.search(stream.read(_HEAD_BYTES))
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise TraceRefused(f"{file}: cannot read it: {error}") from None
     if said:
         return int(said[1])

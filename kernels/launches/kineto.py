@@ -13,6 +13,7 @@ from typing import IO, Any, Final, cast
 
 import ijson
 
+from .json_depth import MOST_DEPTH, JsonDepth
 from .launch import LONGEST_NS, Skip
 
 _CHUNK_BYTES = 1 << 16
@@ -168,10 +169,12 @@ class _Nowhere:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the (decompressed) file; a cut or damaged gzip names the decompressed byte."""
-    position = 0
+    position, depth = 0, JsonDepth()
     try:
         with open_trace(path) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
+                if depth.too_deep(chunk):
+                    raise TraceError(path, position, f"over {MOST_DEPTH:,} levels deep")
                 yield chunk
                 position += len(chunk)
     except EOFError:

@@ -124,7 +124,7 @@ def _toml(path: Path) -> list[Launch]:
         return [Launch(*table_row(row)) for row in rows]
     except KeyError as missing:
         raise LaunchesRefused(f"{_ROWS}, found no {missing}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:  # TOML nested by the thousand
         raise LaunchesRefused(f"{_ROWS}, got {error}") from None
 
 

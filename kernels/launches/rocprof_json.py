@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import ijson
 
+from .json_depth import MOST_DEPTH, JsonDepth
 from .kineto import NO_JSON, open_trace
 from .launch import LONGEST_NAME, MOST_ROWS, Launch, LaunchesRefused, Skip, duration
 
@@ -85,11 +86,13 @@ def _items(path: Path, prefix: str) -> Iterator[Any]:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the file; the parser of exact numbers would crash on one of thousands of digits."""
-    before = b""
+    before, depth = b"", JsonDepth()
     with open_trace(path) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             if _LONG_NUMBER.search(before + chunk):
                 raise LaunchesRefused("expected JSON of rocprofv3: a number has too many digits")
+            if depth.too_deep(chunk):
+                raise LaunchesRefused(f"expected at most {MOST_DEPTH:,} levels of JSON")
             before = chunk[-_MOST_DIGITS:]
             yield chunk
 

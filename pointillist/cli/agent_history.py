@@ -18,6 +18,7 @@ from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .history_calls_text import kernel_lines, process_lines
 from .history_gpu_time_text import gpu_time_lines
+from .history_metrics_text import MOST_LINES, left_out, metric_lines, newest
 from .moment import moment
 from .output import ExitCode, JsonFlag, reported, say, usage_error
 
@@ -43,8 +44,6 @@ pointillist agent history --since 1h --kind gpu_time   GPU time by kernel family
 _NS_PER_S: Final = 1_000_000_000
 _BATCH: Final = 20_000
 _Rows = Callable[[str], Iterator[dict[str, Any]]]
-_MetricSums = tuple[tuple[str, str, str, str], list[float]]
-"""Source, name, key and unit; count, least, sum, most and last value."""
 
 
 def history(
@@ -61,6 +60,9 @@ def history(
     ] = None,
     name: Annotated[str | None, typer.Option(help="A pattern for the name, as host_*.")] = None,
     limit: Annotated[int, typer.Option(help="Rows of each kind with --json.", min=1)] = 100_000,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every line of a kind, also where there are hundreds.")
+    ] = False,
     parquet: Annotated[
         Path | None, typer.Option(help="Write one kind (metric unless named) to this file.")
     ] = None,
@@ -70,7 +72,8 @@ def history(
 
     Every row has its time on the boot clock, the Unix time that this maps to, and the error of
     the mapping. Without --kind it says how much there is of each kind, and from when to when; with
-    it each name is summed up in a line. --json gives the rows, of all kinds unless one is named.
+    it each name is summed up in a line: at most 40 lines, or all of them with --all or --name.
+    --json gives the rows, of all kinds unless one is named.
     """
     from edge_agent.local.gpu_time_series import COVERAGE, gpu_time_series
     from edge_agent.local.history_db import HistoryUnavailable
@@ -112,7 +115,8 @@ def history(
         elif kind == "gpu_time":
             typer.echo("\n".join(gpu_time_lines(series())) or _nothing(reader))
         else:
-            told = _summary(kind, rows) if kind else _overview(kinds, rows)
+            most = None if every or name else MOST_LINES
+            told = _summary(kind, rows, most) if kind else _overview(kinds, rows)
             typer.echo(told or _nothing(reader))
 
 
@@ -199,17 +203,22 @@ _OVERVIEW: Final = (
 _MORE: Final = "--kind metric, or another of these, sums up each name; --json gives the rows"
 
 
-def _summary(kind: str, rows: _Rows) -> str:
-    lines_of: dict[str, Callable[[_Rows], list[str]]] = {
-        "metric": _metric_lines, "activity": _activity_lines, "kernel": kernel_lines,
-        "process": process_lines, "event": _event_lines, "report": _report_lines,
-    }  # fmt: skip
-    return "\n".join(lines_of[kind](rows))
+def _summary(kind: str, rows: _Rows, most: int | None) -> str:
+    lines_of: dict[str, Callable[[], list[str]]] = {
+        "metric": lambda: metric_lines(rows("metric"), most),
+        "activity": lambda: _activity_lines(rows),
+        "kernel": lambda: kernel_lines(rows),
+        "process": lambda: process_lines(rows),
+        "event": lambda: _event_lines(rows, most),
+        "report": lambda: _report_lines(rows, most),
+    }
+    return "\n".join(lines_of[kind]())
 
 
-def _event_lines(rows: _Rows) -> list[str]:
-    found = list(rows("event"))
-    return table_lines(_EVENTS, cells_of(_EVENTS, found), terminal_columns()) if found else []
+def _event_lines(rows: _Rows, most: int | None) -> list[str]:
+    found, left = newest(rows("event"), most)
+    lines = table_lines(_EVENTS, cells_of(_EVENTS, found), terminal_columns()) if found else []
+    return [*lines, *left_out(left, "earlier")]
 
 
 def _event_time(row: dict[str, Any]) -> str:
@@ -224,41 +233,15 @@ _EVENTS: Final = (
 )
 
 
-def _report_lines(rows: _Rows) -> list[str]:
+def _report_lines(rows: _Rows, most: int | None) -> list[str]:
+    found, left = newest(rows("report"), most)
     lines = [
         f"{row['name']}  window {_shown(row['window_start_s'] * _NS_PER_S)}  "
         f"{len(row['cells'])} cells that are not zero"
-        for row in rows("report")
+        for row in found
     ]
+    lines += left_out(left, "earlier")
     return [*lines, "", "agent sent --report ID shows them by name"] if lines else []
-
-
-def _metric_lines(rows: _Rows) -> list[str]:
-    found: dict[tuple[str, str, str, str], list[float]] = {}
-    for row in rows("metric"):
-        value = row["value"]
-        place = (row["source"], row["name"], row["key"], row["unit"])
-        sums = found.setdefault(place, [0, value, 0, value, value])
-        sums[:] = [sums[0] + 1, min(sums[1], value), sums[2] + value, max(sums[3], value), value]
-    if not found:
-        return []
-    return table_lines(_METRICS, cells_of(_METRICS, sorted(found.items())), terminal_columns())
-
-
-def _metric_name(row: _MetricSums) -> str:
-    (source, name, key, _), _sums = row
-    return f"{source}/{name}{f'[{key}]' if key else ''}"
-
-
-_METRICS: Final = (
-    Column("metric", _metric_name, folds=True),
-    Column("rows", lambda row: str(int(row[1][0])), right=True, leaves=0),
-    Column("least", lambda row: f"{row[1][1]:.6g}", right=True, leaves=1),
-    Column("mean", lambda row: f"{row[1][2] / row[1][0]:.6g}", right=True),
-    Column("most", lambda row: f"{row[1][3]:.6g}", right=True),
-    Column("last", lambda row: f"{row[1][4]:.6g}", right=True),
-    Column("unit", lambda row: row[0][3], folds=True),
-)
 
 
 def _activity_lines(rows: _Rows) -> list[str]:

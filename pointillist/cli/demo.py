@@ -88,8 +88,9 @@ def demo(
     serve: Annotated[
         bool, typer.Option("--serve", help="Go on serving the pages at the end, until Ctrl-C.")
     ] = False,
-    output: Annotated[
-        Path, typer.Option(help="Folder for the results; a subfolder is made for each run.")
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for the results; a subfolder is made for each run."),
     ] = Path("runs"),
     json: JsonFlag = False,
 ) -> None:
@@ -120,7 +121,7 @@ def demo(
     shown = ShownPages(open_ or serve or (not json if web is None else web), open_, serve)
     if web is False and (open_ or serve):
         raise usage_error("--no-web: expected neither --open nor --serve beside it")
-    _play(options, output, json, shown, kafka=kafka)
+    _play(options, out, json, shown, kafka=kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,7 @@ class ShownPages:
     serve: bool
 
 
-def _play(
-    options: DemoOptions, output: Path, json: bool, shown: ShownPages, *, kafka: bool
-) -> None:
+def _play(options: DemoOptions, out: Path, json: bool, shown: ShownPages, *, kafka: bool) -> None:
     from rich.console import Console
 
     from pointillist.broker.jars import BrokerError
@@ -146,7 +145,7 @@ def _play(
 
     interrupt_on_signals()
     console = Console(stderr=True)
-    folder = new_run_folder(output, "demo", "--output")
+    folder = new_run_folder(out, "demo", "--out")
     folders = RunFolders.make(embedded=not kafka)
     try:
         with ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -207,6 +208,9 @@ def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
     names = [str(name) for name in rows.columns]
     cells = [[_text(value) for value in row] for row in rows.itertuples(index=False, name=None)]
     width = terminal_columns(_PIPE_COLUMNS)
+    if not cells:
+        say(textwrap.fill(f"0 rows of {', '.join(names)}", width, break_long_words=False))
+        return
     if _columns_needed(cells, names) > width:
         _draw_records(cells, names, width)
         say(f"{counted(len(rows), 'row')}, too wide for {width} columns")

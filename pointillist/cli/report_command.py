@@ -15,11 +15,11 @@ from .web_command import cached_rollups, series_owners
 
 _EXAMPLES: Final = """Examples:
 
-pointillist report --week --output week.html   of the newest demo run here
+pointillist report --week --out week.html   of the newest demo run here
 
-pointillist report --week --store /srv/pointillist/releases --until 2026-11-23 --output week.html
+pointillist report --week --store /srv/pointillist/releases --until 2026-11-23 --out week.html
 
-pointillist report --day --output day.html --open"""
+pointillist report --day --out day.html --open"""
 
 app = typer.Typer(
     help="Released numbers of a week in one file to send round.",
@@ -29,7 +29,9 @@ app = typer.Typer(
 
 @app.callback(epilog=_EXAMPLES)
 def report(
-    output: Annotated[Path, typer.Option(help="The file to write; one that is there is replaced.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="The file to write; one that is there is replaced.")
+    ],
     week: Annotated[bool, typer.Option("--week", help="Of a week; so without another.")] = False,
     day: Annotated[bool, typer.Option("--day", help="Of a day.")] = False,
     eight_weeks: Annotated[bool, typer.Option("--eight-weeks", help="Of eight weeks.")] = False,
@@ -67,12 +69,12 @@ def report(
     owners = series_owners(fleet_series or [], [])
     with reported(ExitCode.UNAVAILABLE, ReportRefused, OSError):
         html = span_report(folder, cached_rollups(folder), state, owners)
-        output.write_bytes(html)
+        out.write_bytes(html)
     made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    body = {"file": str(output.resolve()), "bytes": len(html), "span": state.span, "made": made}
+    body = {"file": str(out.resolve()), "bytes": len(html), "span": state.span, "made": made}
     emit(body, json, lambda row: f"{row['file']}, {len(html) / 1000:,.0f} kB")
     if open_:
-        open_page(output.resolve().as_uri())
+        open_page(out.resolve().as_uri())
 
 
 def _day(text: str | None) -> date | None:

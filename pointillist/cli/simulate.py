@@ -58,7 +58,7 @@ def simulate(
         int | None, typer.Option(help="Hosts in place of the scenario's.", min=1, max=1_000_000)
     ] = None,
     hours: Annotated[
-        float | None, typer.Option(help="Hours of the fleet's time.", min=1 / 3600, max=8760)
+        float | None, typer.Option(help="Hours of the fleet's time.", min=0.001, max=8760)
     ] = None,
     weeks: Annotated[
         float | None, typer.Option(help="Weeks in place of --hours.", min=1 / 604_800, max=52)

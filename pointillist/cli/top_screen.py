@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
@@ -25,6 +25,7 @@ from .host_panels import (
     waiting,
 )
 from .parts import panel
+from .top_values import value_lines
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -47,7 +48,6 @@ _HOST_SHARE: Final = 0.3
 _NATURAL_AT: Final = 240
 _IN_A_PIPE: Final = 12
 _NO_REPORT: Final = "nothing is about to leave this host"
-_OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched", "probes.")
 
 
 def warm_up() -> None:
@@ -180,25 +180,10 @@ def _sources(view: View | None, no_report: bool, no_gpu: bool) -> RenderableType
         lines.append(f"{name} is absent: {reason}\n", style="yellow")
     for name, reason in agent.get("failing", {}).items():
         lines.append(f"{name} fails: {reason}\n", style="red")
-    for line in _largest((view or {}).get("values", ())):
+    for line in value_lines((view or {}).get("values", ())):
         lines.append(f"{line}\n")
     for event in reversed((view or {}).get("events", [])[-5:]):
         text = f"{event['age_s']} s ago: {event['source']} {event['name']} {event['key']}"
         lines.append(f"{text.rstrip()}\n", style="dim")
     lines.rstrip()
     return panel("sources", lines)
-
-
-def _largest(values: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Of every other metric the largest key: any source that is registered has its lines."""
-    best: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for value in values:
-        place = (value["source"], value["name"])
-        if not value["name"].startswith(_OWN_PANELS) and value["value"]:
-            old = best.get(place)
-            if old is None or value["value"] > old["value"]:
-                best[place] = value
-    return [
-        f"{source} {name} {value['value']:,.4g} {value['unit']} {value['key']}".rstrip()
-        for (source, name), value in sorted(best.items())
-    ]

@@ -203,7 +203,7 @@ class Player:
             "seed": scenario.seed,
             "hosts": scenario.hosts,
             "gpus": simulation.model.inventory.total_gpus,
-            "hours": scenario.duration_s / 3600,
+            "hours": scenario.hours,
             "epsilon": plan.epsilon_millionths / 1e6,
             "delta": plan.delta_1e12 / 1e12,
             "section": self.scores.section.section,

@@ -154,7 +154,7 @@ def list_scenarios() -> list[dict[str, Any]]:
                 "name": name,
                 "hosts": scenario.hosts,
                 "gpus": scenario.gpus,
-                "hours": scenario.duration_s / 3600,
+                "hours": scenario.hours,
                 "plan": scenario.plan,
                 "about": scenario.about,
                 "file": str(FOLDER / f"{name}.toml"),

@@ -75,7 +75,7 @@ class ExperimentPart:
     plan: str = ""
     section: str = "kernel_mix"
     hosts: int = limited(0, low=1, high=1_000_000)
-    hours: float = limited(0.0, low=1 / 3600, high=8760)
+    hours: float = limited(0.0, low=0.001, high=8760)
     fidelity: str = limited("noise", choices=FIDELITIES)
     seeds: int = limited(1, low=1, high=1000)
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

@@ -61,7 +61,7 @@ class ExperimentRun:
             "section": self.section,
             "seed": scenario.seed,
             "hosts": scenario.hosts,
-            "hours": scenario.duration_s / 3600,
+            "hours": scenario.hours,
             "epsilon": self.plan.epsilon_millionths / 1e6,
             "delta": self.plan.delta_1e12 / 1e12,
             "dropout_share": scenario.dropout.share,

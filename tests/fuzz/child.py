@@ -1,4 +1,4 @@
-"""A slice of fuzzing, in a process that libFuzzer ends: python -m tests.fuzz.child TARGET OPTIONS."""
+"""A slice of fuzzing in a process that libFuzzer ends: python -m tests.fuzz.child TARGET."""
 
 from __future__ import annotations
 

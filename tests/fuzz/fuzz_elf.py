@@ -27,12 +27,13 @@ def fuzz(data: bytes) -> None:
 
 def _ask(elf: ElfFile, content: ElfBytes, size: int) -> None:
     assert len(elf.build_id) <= 128
-    assert elf.has_symbol_table in {True, False} and elf.has_device_code in {True, False}
+    assert {elf.has_symbol_table, elf.has_device_code} <= {True, False}
     for probe in elf.usdt:
-        assert probe.offset >= 0 and probe.semaphore_offset >= 0
+        assert min(probe.offset, probe.semaphore_offset) >= 0
     for beginnings in ((b"",), _BEGINNINGS[1:]):
         for function in islice(elf.functions(beginnings), _MOST_NAMED):
-            assert function.offset >= 0 and function.name
+            assert function.name
+            assert function.offset >= 0
             elf.entry_class(function.offset)
             elf.forward(function.offset)
             place = cheap_place(elf.code(function.offset, 256), function.size)
@@ -78,9 +79,9 @@ def made_library() -> bytes:
     for part in parts:
         places.append((at, len(part)))
         at += len(part)
-    kinds = [(".text", 1, 0, 0), (".dynsym", 11, 3, 24), (".dynstr", 3, 0, 0), (".note.gnu", 7, 0, 0),
-             (".note.stapsdt", 7, 0, 0), (".stapsdt.base", 1, 0, 0), (".nv_fatbin", 1, 0, 0),
-             ("", 3, 0, 0)]  # fmt: skip
+    kinds = [(".text", 1, 0, 0), (".dynsym", 11, 3, 24), (".dynstr", 3, 0, 0),
+             (".note.gnu", 7, 0, 0), (".note.stapsdt", 7, 0, 0), (".stapsdt.base", 1, 0, 0),
+             (".nv_fatbin", 1, 0, 0), ("", 3, 0, 0)]  # fmt: skip
     headers = bytes(64) + b"".join(
         _SECTION.pack(
             names.index(name.encode() + b"\0"), kind, 0, 0x1000 if name == ".text" else 0x2000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -36,9 +37,9 @@ def _maps(content: bytes) -> None:
     assert len(modules) <= MOST_MODULES
     held = list(modules)
     assert all(module.start < module.end for module in held), "a module without room"
-    assert all(
-        before.end <= after.start for before, after in zip(held, held[1:], strict=False)
-    ), "modules over each other"
+    assert all(before.end <= after.start for before, after in pairwise(held)), (
+        "modules over each other"
+    )
     for module in held[:8]:
         assert modules.find(module.start) is not None
     modules.files()
@@ -47,7 +48,8 @@ def _maps(content: bytes) -> None:
 def seeds() -> Iterator[bytes]:
     """Give this process's own texts, and a ring of three records."""
     yield b"\0" + Path("/proc/self/maps").read_bytes()[:2000]
-    yield b"\0" + (
+    yield (
+        b"\0"
         b"7f00-7f10 r-xp 00000000 08:01 42 /usr/lib/libcuda.so.1\n"
         b"7f08-7f20 r-xp 00001000 08:01 43 /tmp/a b\r (deleted)\n"
         b"7f08-7f20 r-xp zz 08:01 43 /tmp/c\nffff-1 r-xp 0 0:0 1 [vdso]\n"

@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -33,7 +32,7 @@ _APART: Final = b"\0--\0"
 
 def _launches(path: Path) -> None:
     for launch in islice(open_launches(path).launches, _MOST_READ):
-        assert launch.launches >= 0 and (launch.gpu_time_ns is None or launch.gpu_time_ns >= 0)
+        assert min(launch.launches, launch.gpu_time_ns or 0) >= 0
 
 
 def _kineto(path: Path) -> None:
@@ -85,18 +84,23 @@ def fuzz(data: bytes) -> None:
     path = _folder() / name
     if name == "ranks":
         path.mkdir(exist_ok=True)
-        for rank, content in enumerate((data[1:].split(_APART, 1) + [b""])[:2]):
+        for rank, content in enumerate([*data[1:].split(_APART, 1), b""][:2]):
             (path / f"rank-{rank}.json").write_bytes(content)
     else:
         path.write_bytes(data[1:])
     try:
         read(path)
     except (LaunchesRefused, TraceError, TraceRefused, SignatureError, RecordingError) as refused:
-        assert "\n" not in str(refused), "a refusal of several lines"
+        if "\n" in str(refused):
+            raise AssertionError("a refusal of several lines") from refused
 
 
 _EVENT: Final = {"ph": "X", "cat": "kernel", "name": "a_gemm", "ts": 1.5, "dur": 3.0,
                  "args": {"device": 0, "bytes": 8}}  # fmt: skip
+_ROCPROF: Final = {
+    "kernel_symbols": [{"kernel_id": 1, "formatted_kernel_name": "a"}],
+    "buffer_records": {"kernel_dispatch": []},
+}
 _STEP: Final = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 1, "dur": 9}
 _ROW: Final = {"rank": 0, "step": 1, "optype": "forward", "start_ms": 1.0, "duration_ms": 2.0}
 
@@ -104,17 +108,18 @@ _ROW: Final = {"rank": 0, "step": 1, "optype": "forward", "start_ms": 1.0, "dura
 def seeds() -> Iterator[bytes]:
     """Give a small file of every form."""
     trace = json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": [_STEP, _EVENT]}).encode()
-    table = b'application = "llm_training"\n[[kernel]]\nname = "a_gemm"\nlaunches = 2\ntime_ns = 3\n'
+    table = (
+        b'application = "llm_training"\n[[kernel]]\nname = "a_gemm"\nlaunches = 2\ntime_ns = 3\n'
+    )
     texts = (
         b"Time (%),Total Time (ns),Instances,Avg (ns),Name\n99.0,3000,2,1500.0,a_gemm\n",
-        b'"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"0","a","Duration","us","3"\n',
+        b'"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"0","a","Duration",us,3\n',
         b'"Kind","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp"\n"K","a",1,5,9\n',
         b"void f<a, b>(int)\n[CUDA memcpy DtoH]\n",
         table,
         trace,
         gzip.compress(trace, mtime=0),
-        b'{"rocprofiler-sdk-tool": [{"kernel_symbols": [{"kernel_id": 1, "formatted_kernel_name": '
-        b'"a"}], "buffer_records": {"kernel_dispatch": []}}]}',
+        json.dumps({"rocprofiler-sdk-tool": [_ROCPROF]}).encode(),
         _nsys(),
     )
     yield from (b"\0" + text for text in texts)

@@ -37,7 +37,7 @@ SERIES_WINDOWS = WINDOWS + 3
 
 
 def demo_command(output: Path, *options: str, module: str = "pointillist") -> list[str]:
-    return [sys.executable, "-m", module, "demo", "--output", str(output), *options]
+    return [sys.executable, "-m", module, "demo", "--out", str(output), *options]
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:

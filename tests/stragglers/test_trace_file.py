@@ -126,9 +126,14 @@ def test_trace_that_is_not_there_or_cut_short_is_refused(tmp_path: Path) -> None
         read_trace(tmp_path / "none.csv")
     path = tmp_path / "trace.parquet"
     parquet(path, ROWS)
-    path.write_bytes(path.read_bytes()[:-20])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
     with pytest.raises(TraceRefused):
         read_trace(path)
+    path.write_bytes(whole[: len(whole) // 2] + bytes(8) + whole[len(whole) // 2 + 8 :])
+    with pytest.raises(TraceRefused) as refused:
+        read_trace(path)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("suffix", "write"), WRITERS.items())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -155,3 +157,39 @@ def test_simulation_tells_coverage_of_every_section_and_the_bound_of_a_bias() ->
     assert "by at most (95 %) incidents 32" in told
     summary["bias_bounds"] = {}
     assert "left some out" not in "\n".join(simulated.checks(summary))
+
+
+def many_windows(number: int) -> list[list[CellView]]:
+    return [MIX for _ in range(number)]
+
+
+def test_chart_of_many_windows_draws_bands_in_place_of_bars() -> None:
+    figure, axis = plt.subplots()
+    run_chart._over_time(axis, MIX, many_windows(180))
+    bands, bars = len(axis.collections), len(axis.containers)
+    run_chart._over_time(axis, MIX, many_windows(12))
+    plt.close(figure)
+    assert (bands, bars) == (1, 0)
+    assert len(axis.containers) == 1
+
+
+@pytest.mark.parametrize(
+    ("windows", "events", "shown"),
+    [
+        (2, {"incidents": Struck(0, []), "hardware_faults": EVENTS}, ["mix", "course", "hardware"]),
+        (1, {"incidents": Struck(0, [])}, ["mix"]),
+        (2, {}, ["mix", "course"]),
+    ],
+)
+def test_chart_gives_no_place_to_what_has_nothing_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: int, events: Any, shown: list[str]
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(run_chart, "_mix", lambda *_: drawn.append("mix"))
+    monkeypatch.setattr(run_chart, "_over_time", lambda *_: drawn.append("course"))
+    monkeypatch.setattr(run_chart, "_events", lambda _, name, __: drawn.append(name.split("_")[0]))
+    axes: list[int] = []
+    monkeypatch.setattr(plt, "close", lambda figure: axes.append(len(figure.axes)))
+    run_chart.draw(tmp_path / "a.png", "t", MIX, many_windows(windows), events)
+    assert drawn == shown
+    assert axes == [len(shown)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kernels.launches.json_depth import MOST_DEPTH, JsonDepth
 from kernels.launches.launch import Launch, LaunchesRefused, Skip
 from kernels.launches.read import open_launches
 
@@ -331,3 +332,44 @@ def test_launch_files_other_content_is_refused(
 ) -> None:
     with pytest.raises(LaunchesRefused, match=message):
         raise refusal(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+def test_launch_files_depth_counts_brackets_outside_of_strings(chunk: int) -> None:
+    deep = MOST_DEPTH + 1
+    texts = {
+        b'{"a": "' + b"[" * deep + b'", "b": [1]}': False,
+        b'["\\"' + b"[" * deep + b'\\\\", 1]': False,
+        b'["' + b"]" * deep + b'",' + b"[" * deep: True,
+        b"[1," * deep: True,
+        b"[]" * deep: False,
+    }
+    for text, expected in texts.items():
+        depth = JsonDepth()
+        parts = [text[at : at + chunk] for at in range(0, len(text), chunk)]
+        assert (True in list(map(depth.too_deep, parts))) is expected, text[:20]
+
+
+@pytest.mark.parametrize("content", [b"[" * 50_000, b'{"rocprofiler-sdk-tool": ' + b"[" * 50_000])
+def test_launch_files_nested_without_end_are_refused_before_they_are_parsed(
+    tmp_path: Path, content: bytes
+) -> None:
+    assert "1,000" in str(refusal(written(tmp_path, content)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[[kernel]]\nname = " + b"[" * 5_000,
+        b'{"traceEvents": [{"na\xc0\x89me": 1}]}',
+    ],
+)
+def test_launch_files_that_broke_a_parser_are_refused(tmp_path: Path, content: bytes) -> None:
+    assert str(refusal(written(tmp_path, content)))
+
+
+def test_launch_files_sqlite_with_a_schema_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = export(tmp_path / "run.sqlite", "CREATE TABLE StringIds (id INTEGER)")
+    content = path.read_bytes().replace(b"tableStringIds", b"tableStri\xff\xfeIds")
+    path.write_bytes(content.replace(b"(id INTEGER)", b"=id INTEGER)"))
+    assert "its schema is no text" in str(refusal(path))

@@ -19,8 +19,9 @@ from aggregator.cause_files import CAUSE_MEANINGS
 from aggregator.causes import CauseRow, CauseTable, Trend
 from pointillist.cli import agent_health, agent_history, findings_table, query
 from pointillist.cli import causes_command as causes
-from pointillist.cli.agent_history import _metric_lines, _overview
+from pointillist.cli.agent_history import _overview
 from pointillist.cli.history_calls_text import kernel_lines
+from pointillist.cli.history_metrics_text import metric_lines
 from pointillist.cli.output import _lines
 from pointillist.cli.parts import shortened
 from pointillist.plan_file import default_plan, equal_sections
@@ -167,6 +168,20 @@ def test_plan_says_its_errors_in_full(sections: int | None) -> None:
     assert "left out, as the terminal is narrow: sigma_total" in text
 
 
+def test_query_without_rows_names_its_columns_and_calls_nothing_wide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    frame = pd.DataFrame(columns=[f"a_long_name_of_column_{number}" for number in range(12)])
+    out = StringIO()
+    with contextlib.redirect_stderr(out):
+        query._print_rows(frame, csv=False, json=False)
+    told = out.getvalue()
+    assert told.startswith("0 rows of a_long_name_of_column_0, ")
+    assert "too wide" not in told
+    assert max(map(len, told.splitlines())) <= 80
+
+
 def history_rows(kind: str) -> Iterator[dict[str, Any]]:
     at = {"unix_ns": 1_770_000_000_000_000_000, "name": KERNEL}
     if kind == "metric":
@@ -192,7 +207,8 @@ def history_rows(kind: str) -> Iterator[dict[str, Any]]:
 def test_history_shows_whole_names_and_numbers() -> None:
     metric = next(history_rows("metric"))
     assert_whole(
-        "\n".join(_metric_lines(history_rows)), [metric["key"], "-1.23456e-12", "nanoseconds"]
+        "\n".join(metric_lines(history_rows("metric"))),
+        [metric["key"], "-1.23456e-12", "nanoseconds"],
     )
     assert_whole(
         "\n".join(agent_history._activity_lines(history_rows)),

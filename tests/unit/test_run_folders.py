@@ -85,7 +85,7 @@ def test_results_are_kept_where_they_were_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "command"),
     [
-        ("--output", ["demo"]),
+        ("--out", ["demo"]),
         ("--out", ["simulate", "steady"]),
         ("--out", ["experiment", str(EXPERIMENT)]),
     ],
@@ -122,12 +122,12 @@ def test_runs_of_one_second_have_a_folder_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "strftime", lambda _format: "20260101-000000")
-    names = [new_run_folder(tmp_path / "runs", "demo", "--output").name for _ in range(3)]
+    names = [new_run_folder(tmp_path / "runs", "demo", "--out").name for _ in range(3)]
     assert names == [f"demo-20260101-000000{more}" for more in ("", "-2", "-3")]
 
 
 def test_run_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
-    with pytest.raises(CommandError, match="--output: expected a folder") as refusal:
-        new_run_folder(tmp_path / "runs", "demo", "--output")
+    with pytest.raises(CommandError, match="--out: expected a folder") as refusal:
+        new_run_folder(tmp_path / "runs", "demo", "--out")
     assert refusal.value.code == ExitCode.USAGE

@@ -1,5 +1,6 @@
 """Profiles of applications: traces, tables, local history, and what cannot be read."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -94,3 +95,24 @@ def test_profile_that_cannot_be_read_is_named(
 def test_profile_of_a_cut_trace_is_refused(tmp_path: Path, rules: FamilyRules) -> None:
     with pytest.raises(TraceError, match="cut"):
         read_profile(write(tmp_path / "cut.json", '{"traceEvents": [{"cat": "ker'), rules)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.json.gz", gzip.compress(b'{"traceEvents": []}')[:9]),
+        ("run.json", b'{"since_ns": ' + b"[" * 100_000),
+        ("run.toml", b"kernel = " + b"[" * 5_000),
+        (
+            "run.json",
+            b'{"since_ns": 1, "activity": [{"name": "", "family": "", "count": 1, "gpu_time_ns": []}]}',
+        ),
+    ],
+)
+def test_profile_that_is_damaged_or_nested_is_refused(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises((SignatureError, TraceError)):
+        read_profile(path, FamilyRules.load())

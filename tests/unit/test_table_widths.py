@@ -35,6 +35,7 @@ from pointillist.cli import (
 from pointillist.cli import causes_command as causes
 from pointillist.cli.history_calls_text import kernel_lines
 from pointillist.cli.history_gpu_time_text import gpu_time_lines
+from pointillist.cli.history_metrics_text import metric_lines
 from pointillist.cli.output import _lines
 from pointillist.cli.parts import grid, left_out, panel
 from pointillist.demo.demo_screen import DemoScreen
@@ -223,11 +224,11 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "keys": lambda: keys_command._table(
         [{"file": "a.key", "kind": "host", "reason": "word " * 40}]
     ),
-    "history, metrics": lambda: "\n".join(agent_history._metric_lines(history_rows)),
+    "history, metrics": lambda: "\n".join(metric_lines(history_rows("metric"))),
     "history, activity": lambda: "\n".join(agent_history._activity_lines(history_rows)),
     "history, kernels": lambda: "\n".join(kernel_lines(history_rows)),
     "history, GPU time": gpu_time,
-    "history, events": lambda: "\n".join(agent_history._event_lines(events)),  # type: ignore[arg-type]
+    "history, events": lambda: "\n".join(agent_history._event_lines(events, None)),  # type: ignore[arg-type]
     "history": lambda: agent_history._overview(["event"], history_rows),
 }
 

@@ -1,0 +1,84 @@
+"""The values that no panel of `agent top` shows: the telling ones in words, the others counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from edge_agent.local.quantity import quantity
+
+_WORDS: Final = {
+    "run_delay_ns": "threads wait for a CPU",
+    "cgroup.run_delay_ns": "longest in cgroup",
+    "switches": "context switches",
+    "page_faults": "page faults",
+    "irq_ns": "in interrupts",
+    "device.total_ns": "disk requests take",
+    "reclaim_direct_ns": "memory is reclaimed",
+    "tcp_retransmits": "TCP retransmits",
+    "peer.receive_bytes": "most is received from",
+    "peer.send_bytes": "most is sent to",
+}
+"""Names of the kernel's sources, in the order in which they are shown."""
+_LOST: Final = "_drops"
+_UNITS: Final = {
+    "ns/s": (1e6, "ms/s"), "us/s": (1e3, "ms/s"), "ns": (1e6, "ms"), "us": (1.0, "µs"),
+    "/s": (1.0, "1/s"), "millionths": (1e4, "%"), "millionths of full scale": (1e4, "%"),
+}  # fmt: skip
+"""What a value is divided by, and the unit that it then has."""
+_MOST_OTHERS: Final = 3
+_OWN_PANELS: Final = (
+    "host_", "gpu.", "gpu_", "watched", "probes.", "pressure.", "collectives", "copies",
+    "synchronisation_waits",
+)  # fmt: skip
+
+Value = Mapping[str, Any]
+
+
+def value_lines(values: Iterable[Value]) -> list[str]:
+    """Give a line to each value that tells something, the largest of its name.
+
+    A source that has none of them has a line for each of its three largest names; what is left out
+    is counted, and the last line says where it is shown.
+    """
+    largest = _largest(values)
+    shown = [name for name in _WORDS if name in largest]
+    shown += [name for name in largest if name.endswith(_LOST)]
+    known = {largest[name]["source"] for name in _WORDS if name in largest}
+    others = _others([value for name, value in largest.items() if name not in shown], known)
+    lines = [_line(largest[name]) for name in shown] + [_line(value) for value in others]
+    left = len(largest) - len(lines)
+    if left:
+        lines.append(f"and {left} more: agent history --kind metric, or --json")
+    return lines
+
+
+def _largest(values: Iterable[Value]) -> dict[str, Value]:
+    """Give of each name the key with the largest value, but for zeros and what has a panel."""
+    best: dict[str, Value] = {}
+    for value in values:
+        name = str(value["name"])
+        if name.startswith(_OWN_PANELS) or not value["value"]:
+            continue
+        if name not in best or value["value"] > best[name]["value"]:
+            best[name] = value
+    return best
+
+
+def _others(values: list[Value], known: set[str]) -> list[Value]:
+    """Give the first names of each source of which nothing is shown yet."""
+    taken: dict[str, list[Value]] = {}
+    for value in sorted(values, key=lambda value: str(value["name"])):
+        if value["source"] not in known:
+            taken.setdefault(value["source"], []).append(value)
+    return [value for of_source in taken.values() for value in of_source[:_MOST_OTHERS]]
+
+
+def _line(value: Value) -> str:
+    name = str(value["name"])
+    words = _WORDS.get(name)
+    if words is None and name.endswith(_LOST):
+        words = f"records lost, {name.removesuffix(_LOST).replace('_', ' ')}"
+    words = words or f"{value['source']}: {name.replace('_', ' ').replace('.', ' ')}"
+    by, unit = _UNITS.get(value["unit"], (1.0, value["unit"]))
+    return f"{' '.join(filter(None, (words, value['key'])))} {quantity(value['value'] / by, unit)}"
