@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport kernels collectors diagnosis edge_agent aggregator analytics simulator web pages pointillist
 SITE := .venv/site
 
-.PHONY: help setup tools otel-collector bpf demo test test-quick test-long test-faults test-schedules spark test-spark gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
+.PHONY: help setup tools otel-collector bpf demo test test-quick test-long test-faults test-schedules fuzz spark test-spark gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: wheel deb test-deb sbom
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-scale bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments notebook
@@ -36,6 +36,7 @@ help:
 	@echo "make spark         Spark in an environment of its own, .venv-spark; 456 MB, once"
 	@echo "make test-spark    those that run Spark, against a broker"
 	@echo "make test-schedules  10,000 schedules of faults against all roles; resumable"
+	@echo "make fuzz MINUTES=60  every parser of a stranger's bytes, by coverage; resumable"
 	@echo "make lint          ruff, mypy, import-linter, buf, dashboards, mkdocs"
 	@echo "make notebook      nine simulated weeks, and the notebook of the documentation on them, anew"
 	@echo "make figures       the figures that pages quote, from bench/results"
@@ -137,6 +138,12 @@ test-spark: spark
 SCHEDULES ?= 10000
 test-schedules: $(STAMP)
 	@$(PYTHON) -m tests.schedules --schedules $(SCHEDULES) $(ARGS)
+
+# Resumable: what was spent stands in tests/fuzz/fuzzed.json. ARGS="--only elf", ARGS=--keep.
+MINUTES ?= 8
+fuzz: $(STAMP)
+	@scripts/fuzz.sh
+	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 gpu-check:
 	@export LD_LIBRARY_PATH="$(CURDIR)/.tools/gpu/lib:$${LD_LIBRARY_PATH:-}"; \

@@ -18,6 +18,7 @@ COMMAND: Final = "make bench-operate"
 RESULT: Final = "operate"
 PARTS: Final = {
     "signing": "bench.operate_signing",
+    "fuzz": "bench.operate_fuzz",
 }
 """Part -> its module, in this order."""
 

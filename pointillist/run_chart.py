@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Hashable
 from pathlib import Path
+from typing import Any, cast
 
 import matplotlib
 import numpy as np
@@ -40,10 +40,12 @@ def draw(
     """
     struck = {name: found for name, found in events.items() if ranked(found.views)}
     course = len(by_window) > 1 and bool(_leaders(mean))
-    rows: list[list[Hashable]] = [["mix", "course"] if course else ["mix", "mix"]]
+    rows: list[list[str]] = [["mix", "course"] if course else ["mix", "mix"]]
     if struck:
         rows.append([*struck] if len(struck) > 1 else [*struck] * 2)
-    figure, axes = plt.subplot_mosaic(rows, figsize=(13, 4.8 * len(rows)), layout="constrained")
+    figure, axes = plt.subplot_mosaic(
+        cast("Any", rows), figsize=(13, 4.8 * len(rows)), layout="constrained"
+    )
     figure.suptitle(title, fontsize=13, color=INK)
     figure.supxlabel(f"{PLUS_MINUS}; so are the error bars", fontsize=9, color=INK)
     _mix(axes["mix"], mean)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import atheris
@@ -15,7 +16,9 @@ def main() -> None:
         from tests.fuzz.targets import load
 
         target = load(sys.argv[1])
-    atheris.Setup([sys.argv[0], *sys.argv[2:]], target.fuzz)
+    # libFuzzer begins itself again, through a shell, to merge inputs.
+    again = shlex.join([sys.executable, "-m", "tests.fuzz.child", sys.argv[1]])
+    atheris.Setup([again, *sys.argv[2:]], target.fuzz)
     atheris.Fuzz()
 
 

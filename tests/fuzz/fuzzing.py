@@ -36,11 +36,13 @@ class Spent:
     cpu_s       seconds of CPU, of all its slices
     executions  inputs that were tried
     crashes     inputs that broke a parser, mended since or not
+    open        those that break it still
     """
 
     cpu_s: float = 0.0
     executions: int = 0
     crashes: int = 0
+    open: int = 0
 
 
 class Fuzzing:
@@ -49,7 +51,7 @@ class Fuzzing:
     def __init__(self, folder: Path, fuzzed: Path = FUZZED) -> None:
         """folder: of inputs found and of crashes."""
         self._folder, self._fuzzed = folder, fuzzed
-        content = json.loads(fuzzed.read_text()) if fuzzed.exists() else {}
+        content = json.loads(fuzzed.read_text(encoding="utf-8")) if fuzzed.exists() else {}
         self.spent = {name: Spent(**content.get(name, {})) for name in NAMES}
 
     def next_of(self, names: Sequence[str]) -> str | None:
@@ -73,8 +75,9 @@ class Fuzzing:
         spent.executions += int(runs[1]) if runs else 0
         found = len(self._crashes(name)) - known
         spent.crashes += found
+        spent.open = known + found
         if found or runs is None:
-            (crashes / "said.txt").write_text(said)
+            (crashes / "said.txt").write_text(said, encoding="utf-8")
         self._write()
 
     def keep(self, name: str) -> int:
@@ -135,7 +138,7 @@ class Fuzzing:
     def _write(self) -> None:
         part = self._fuzzed.with_suffix(".part")
         rows = {name: asdict(spent) for name, spent in self.spent.items()}
-        part.write_text(json.dumps(rows, indent=1) + "\n")
+        part.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         part.replace(self._fuzzed)
 
 

@@ -112,6 +112,26 @@ def test_no_help_text_loses_what_stands_in_square_brackets() -> None:
             assert set(styles) <= {"bold"}, text
 
 
+def every_option() -> Iterator[tuple[str, Any]]:
+    """Give each option and argument of each command, with the command's words."""
+
+    def walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+        yield from ((path, option) for option in command.params)
+        for name, one in getattr(command, "commands", {}).items():
+            yield from walk(one, f"{path} {name}")
+
+    for group in cli.GROUPS:
+        yield from walk(cli.LazyGroup(group).load(), group.name)
+
+
+@pytest.mark.slow
+def test_one_name_says_where_a_result_goes_and_limits_are_short_numbers() -> None:
+    for path, option in every_option():
+        assert "--output" not in option.opts, f"{path}: --out, as the others have it"
+        least = getattr(option.type, "min", None)
+        assert least is None or len(f"{least}") <= 7, f"{path} {option.opts}: {least}"
+
+
 def test_every_group_is_there_and_shows_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
