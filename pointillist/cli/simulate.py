@@ -61,7 +61,7 @@ def simulate(
         float | None, typer.Option(help="Hours of the fleet's time.", min=0.001, max=8760)
     ] = None,
     weeks: Annotated[
-        float | None, typer.Option(help="Weeks in place of --hours.", min=1 / 604_800, max=52)
+        float | None, typer.Option(help="Weeks in place of --hours.", min=0.0001, max=52)
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Repeats truth and releases bit for bit.", min=0)

@@ -128,7 +128,7 @@ def every_option() -> Iterator[tuple[str, Any]]:
 def test_one_name_says_where_a_result_goes_and_limits_are_short_numbers() -> None:
     for path, option in every_option():
         assert "--output" not in option.opts, f"{path}: --out, as the others have it"
-        least = getattr(option.type, "min", None)
+        least = getattr(option, "min", None)
         assert least is None or len(f"{least}") <= 7, f"{path} {option.opts}: {least}"
 
 
