@@ -100,11 +100,12 @@ def test_profile_of_a_cut_trace_is_refused(tmp_path: Path, rules: FamilyRules) -
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("run.json.gz", gzip.compress(b'{"traceEvents": []}')[:9]),
+        ("run.json.gz", gzip.compress(b'{"traceEvents": []}', mtime=0)[:9]),
         ("run.json", b'{"since_ns": ' + b"[" * 100_000),
         ("run.toml", b"kernel = " + b"[" * 5_000),
         ("run.json", b'{"since_ns": 1, "activity": [{"name": "a", "family": "b", "count": []}]}'),
     ],
+    ids=["cut", "nested JSON", "nested TOML", "no number"],
 )
 def test_profile_that_is_damaged_or_nested_is_refused(
     tmp_path: Path, name: str, content: bytes
