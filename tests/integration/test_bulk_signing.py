@@ -57,6 +57,7 @@ def test_every_answer_of_a_folder_is_countersigned_by_one_command(
     code, said, _ = countersign(tmp_path, joins)
     assert (code, said) == (0, {"signed": {"task": 0, "roster": 0, "entry": HOSTS}, "refused": []})
     assert all(signed_by_helper(file) for file in joins.glob("*.entry"))
+    assert {file.stat().st_mode & 0o044 for file in joins.glob("*.entry")} == {0o044}
     assert countersign(tmp_path, joins)[1]["signed"] == {"task": 0, "roster": 0, "entry": 0}
 
 
