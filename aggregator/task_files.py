@@ -209,8 +209,9 @@ class SignedFolder:
             mark = (status.st_mtime_ns, status.st_size)
             if self._seen.get(path) == mark or status.st_size > MAX_FILE_BYTES:
                 continue
+            content = path.read_bytes()  # one that cannot be read is looked at again
             self._seen[path] = mark
-            yield path, path.read_bytes()
+            yield path, content
 
 
 def _version(path: Path, content: bytes) -> int:

@@ -92,13 +92,17 @@ class SentReport:
 
 
 def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
-    """Put entries and rows together, by the end of their windows."""
+    """Put entries and rows together, by the end of their windows.
+
+    A row keeps the host id that its report has, also after the machine got another key.
+    """
     tasks = {task_id: _task(signed) for task_id, signed in left.tasks.items()}
     rows = {(row.host_id, row.series, row.window_start): row for row in left.reports}
     found = [_sent(row, tasks.get(row.task_id), ledger) for row in rows.values()]
+    told = {(_spender(ledger, host), series, start) for host, series, start in rows}
     for host in ledger.hosts:
         for entry in host.entries:
-            if (host.host_id, entry.series, entry.start) not in rows:
+            if (host.host_id, entry.series, entry.start) not in told:
                 span = entry.start, entry.end
                 found.append(SentReport(host.host_id, entry.series, *span, None, None, None))
     return sorted(found, key=lambda report: (report.window_end, report.series))
@@ -108,6 +112,12 @@ def _sent(row: LeftReport, task: Task | None, ledger: LedgerView) -> SentReport:
     span = row.window_start, row.window_end
     budget = None if task is None else _budget(ledger, row, task)
     return SentReport(row.host_id, row.series, *span, row, task, budget)
+
+
+def _spender(ledger: LedgerView, host: bytes) -> bytes:
+    """Give under which id the ledger has what a host spent: of a machine's own, that of today."""
+    hosts = [view.host_id for view in ledger.hosts]
+    return hosts[0] if len(hosts) == 1 else host
 
 
 def _task(signed: bytes) -> Task:
@@ -122,7 +132,7 @@ def _budget(ledger: LedgerView, row: LeftReport, task: Task) -> SentBudget | Non
     entries: Iterable[Entry] = (
         entry
         for host in ledger.hosts
-        if host.host_id == row.host_id
+        if host.host_id == _spender(ledger, row.host_id)
         for entry in host.entries
         if entry.end <= end_s
     )

@@ -235,6 +235,23 @@ def test_signed_files_come_by_version_and_a_superseded_task_comes_back(tmp_path:
         directory.add_task(world.resign(version=8).task_bytes, T0)
 
 
+def test_signed_file_that_cannot_be_read_is_read_once_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "minute.task").write_bytes(build_world(2).task_bytes)
+    folder = SignedFolder(tmp_path)
+
+    def refused(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as owned_by_root:
+        owned_by_root.setattr(Path, "read_bytes", refused)
+        with pytest.raises(PermissionError):
+            list(folder.new_files())
+    assert [path.name for path, _ in folder.new_files()] == ["minute.task"]
+    assert list(folder.new_files()) == []
+
+
 def test_refused_countersignature_is_final_and_blocks_nothing(tmp_path: Path) -> None:
     fleet = Fleet(build_world(10), tmp_path)
     fleet.port = refusing = Refusing(fleet.port, 1)
