@@ -44,7 +44,7 @@ PACKAGES: Final[Mapping[str, ExtraPackage]] = {
     "simpy": ExtraPackage("simpy", ("simulator",)),
     "sklearn": ExtraPackage("scikit-learn", ("training",)),
     "starlette": ExtraPackage("starlette", ("agent",)),
-    "urllib3": ExtraPackage("urllib3", ("agent", "web")),
+    "urllib3": ExtraPackage("urllib3", ("agent", "aggregator", "web")),
     "uvicorn": ExtraPackage("uvicorn", ("agent", "web")),
 }
 """The module that is imported -> its package; a test holds it to pyproject.toml."""
