@@ -1,0 +1,194 @@
+#!/usr/bin/python3
+"""Start a role in a container: bring what was mounted into the shape that it insists on.
+
+pointillist-start party [--keys DIR] [--secrets DIR] -- COMMAND...
+pointillist-start agent --node NAME [--gpus expected|none] [--secrets DIR] -- COMMAND...
+
+A mounted secret belongs to root and is a link, and the roles refuse key files that are not their
+own, 0600. So secrets are copied into a folder in memory first, and a party's identity into the
+folder of its keys. An agent besides gets the GPUs of
+its host written into its configuration, an identity of its own, and a place on the roster by the
+token of its node; each once, later starts find them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+SECRETS = Path("/run/secrets/pointillist")
+OWN_SECRETS = Path("/run/pointillist/secrets")
+TEMPLATE = Path("/etc/pointillist/agent.toml")
+WRITTEN = Path("/run/pointillist/agent.toml")
+STATE = Path("/var/lib/pointillist/agent")
+TOKENS = Path("/run/secrets/tokens")
+AGENT_USER = "pointillist-agent"
+
+
+class StartRefused(Exception):
+    """The container cannot do its work as it was started; says what was expected."""
+
+
+def own_secrets(given: Path, own: Path, uid: int, gid: int) -> list[Path]:
+    """Copy secrets so that they are this user's alone; names that begin with a dot are left.
+
+    given   the mounted folder; where there is none, nothing is copied
+    Returns the copies
+    """
+    if not given.is_dir():
+        return []
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.chown(own, uid, gid)
+    copies = []
+    for secret in sorted(given.iterdir()):
+        if secret.name.startswith(".") or not secret.is_file():
+            continue
+        copy = own / secret.name
+        copy.unlink(missing_ok=True)
+        handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            os.fchown(file.fileno(), uid, gid)
+            file.write(secret.read_bytes())
+        copies.append(copy)
+    return copies
+
+
+def place_identity(secrets: Path, keys: Path) -> None:
+    """Copy a party's identity beside the sealing keys that it makes every day.
+
+    Raises  StartRefused where another identity lies there: the state beside it is that one's
+    """
+    given, placed = secrets / "identity.key", keys / "identity.key"
+    if not given.exists():
+        raise StartRefused("expected identity.key among the secrets, got none")
+    content = given.read_bytes()
+    if placed.exists() and placed.read_bytes() != content:
+        raise StartRefused(f"{placed}: expected the identity among the secrets, got another")
+    keys.mkdir(parents=True, exist_ok=True, mode=0o700)
+    shutil.copyfile(given, placed)
+    placed.chmod(0o600)
+
+
+def gpu_class(name: str, classes: Iterable[str]) -> str:
+    """Give the catalogue's class of a GPU by the name that NVML has for it."""
+    words = set(re.split(r"[ -]", name))
+    return next((known for known in classes if known in words), "other")
+
+
+def gpus_of_host() -> list[tuple[str, str]]:
+    """Give class and UUID of each NVIDIA GPU.
+
+    Raises  StartRefused where NVML shows none: a key made now would be bound to a host without
+            GPUs, and refused once they are there
+    """
+    import pynvml
+
+    from wire.catalogue import Catalogue
+
+    classes = Catalogue.load().classes("gpu_model")
+    try:
+        pynvml.nvmlInit()
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        found = [
+            (
+                gpu_class(str(pynvml.nvmlDeviceGetName(handle)), classes),
+                str(pynvml.nvmlDeviceGetUUID(handle)),
+            )
+            for handle in handles
+        ]
+    except pynvml.NVMLError as error:
+        raise StartRefused(
+            f"expected NVIDIA GPUs, as --gpus says; NVML: {error}. Is the driver ready, and does "
+            "NVIDIA's container toolkit mount it here?"
+        ) from error
+    if not found:
+        raise StartRefused("expected NVIDIA GPUs, as --gpus says; NVML lists none")
+    return found
+
+
+def with_gpus(template: str, gpus: Sequence[tuple[str, str]]) -> str:
+    """Put GPUs into a configuration, in place of its two empty lists.
+
+    Raises  StartRefused
+    """
+    text = template
+    lists = {"gpus": [model for model, _ in gpus], "gpu_uuids": [uuid for _, uuid in gpus]}
+    for key, values in lists.items():
+        listed = ", ".join(f'"{value}"' for value in values)
+        text, times = re.subn(rf"(?m)^{key} = \[\]$", f"{key} = [{listed}]", text)
+        if times != 1:
+            raise StartRefused(f"agent.toml: expected one line `{key} = []`, got {times}")
+    return text
+
+
+def prepare_agent(node: str, expect_gpus: bool, uid: int, gid: int) -> None:
+    """Write the configuration; make the identity and ask to be enrolled, where not done before.
+
+    Raises  StartRefused
+    """
+    gpus = gpus_of_host() if expect_gpus else []
+    WRITTEN.write_text(with_gpus(TEMPLATE.read_text(encoding="utf-8"), gpus), encoding="utf-8")
+    STATE.mkdir(parents=True, exist_ok=True)
+    os.chown(WRITTEN.parent, uid, gid)
+    keys = STATE / "keys"
+    if not (keys / "host" / "identity.key").exists():
+        chosen = [part for _, uuid in gpus for part in ("--gpu", uuid)]
+        _run("pointillist", "keys", "generate", "host", "--folder", str(keys), *chosen)
+    asked = STATE / "asked"
+    token = TOKENS / f"{node}.token"
+    if asked.exists():
+        return
+    if not token.is_file():
+        raise StartRefused(f"expected a token of this node, {token}; `pointillist operator vouch`")
+    _run("pointillist", "agent", "join", "--config", str(WRITTEN), "--token-file", str(token),
+         "--wait-s", "0")  # fmt: skip
+    asked.touch()
+
+
+def _run(*command: str) -> None:
+    """Run a command of the product; what it says goes to the container's log."""
+    done = subprocess.run(command, check=False)
+    if done.returncode:
+        raise StartRefused(f"`{' '.join(command[:3])}` ended with {done.returncode}, see above")
+
+
+def main() -> None:
+    """Prepare, then become the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("role", choices=("party", "agent"))
+    parser.add_argument("--secrets", type=Path, default=SECRETS, help="the mounted secrets")
+    parser.add_argument("--keys", type=Path, help="a party's key_dir, which gets identity.key")
+    parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node's name")
+    parser.add_argument("--gpus", choices=("expected", "none"), default="none")
+    parser.add_argument("command", nargs="+", help="what to run then, behind --")
+    given = parser.parse_args()
+    command = given.command
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        if given.role == "agent":
+            user = pwd.getpwnam(AGENT_USER)
+            uid, gid = user.pw_uid, user.pw_gid
+        own_secrets(given.secrets, OWN_SECRETS, uid, gid)
+        if given.role == "agent":
+            prepare_agent(given.node, given.gpus == "expected", uid, gid)
+        elif given.keys is not None:
+            place_identity(OWN_SECRETS, given.keys)
+    except (StartRefused, OSError) as error:
+        sys.exit(f"pointillist-start: {error}")
+    found = shutil.which(command[0])
+    if found is None:
+        sys.exit(f"pointillist-start: {command[0]}: expected a program of this image, found none")
+    os.execv(found, command)  # noqa: S606  the arguments are the container's own
+
+
+if __name__ == "__main__":
+    main()
