@@ -14,6 +14,7 @@ SITE := .venv/site
 
 .PHONY: help setup tools otel-collector bpf demo test test-quick test-long test-faults test-schedules fuzz spark test-spark gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: wheel deb test-deb sbom
+.PHONY: images test-images charts test-charts
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-scale bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments notebook
 .PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time bench-web bench-operate gpu-libraries
@@ -33,6 +34,9 @@ help:
 	@echo "make test-quick    those that need no broker and no program in the kernel"
 	@echo "make test-faults   every fault: killed roles, full disks, clocks, messages, brokers"
 	@echo "make test-long     those that take longer: three brokers, OpenTelemetry's collector"
+	@echo "make images        images of agent, aggregators and web, as root; some minutes"
+	@echo "make test-images   a fleet of containers up to a release, as root; five minutes"
+	@echo "make test-charts   the Helm chart and the compose file, judged by their own programs; needs Go, minutes once"
 	@echo "make spark         Spark in an environment of its own, .venv-spark; 456 MB, once"
 	@echo "make test-spark    those that run Spark, against a broker"
 	@echo "make test-schedules  10,000 schedules of faults against all roles; resumable"
@@ -144,6 +148,21 @@ MINUTES ?= 8
 fuzz: $(STAMP)
 	@scripts/fuzz.sh
 	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+# Images of the roles: buildah puts them together from a base that debootstrap makes.
+images: $(STAMP)
+	@scripts/images.sh $(ARGS)
+
+# Containers by podman with runc, in a network of their own.
+test-images: images java
+	@$(PYTHON) -m pytest -m images $(ARGS)
+
+# helm and compose's own reader of their Go modules, Kubernetes' schemas: into .tools/charts.
+charts: $(STAMP)
+	@scripts/charts.sh
+
+test-charts: charts
+	@$(PYTHON) -m pytest -m charts $(ARGS)
 
 gpu-check:
 	@export LD_LIBRARY_PATH="$(CURDIR)/.tools/gpu/lib:$${LD_LIBRARY_PATH:-}"; \

@@ -112,8 +112,8 @@ def test_npm_lock_names_no_address() -> None:
 @pytest.mark.parametrize("suffix", ["toml", "json", "yaml", "yml"])
 def test_config_files_parse(suffix: str) -> None:
     for path in tracked_files():
-        if path.suffix != f".{suffix}" or "bad" in path.stem:
-            continue
+        if path.suffix != f".{suffix}" or "bad" in path.stem or "templates" in path.parts:
+            continue  # a chart's templates are YAML once helm has rendered them
         text = path.read_text(encoding="utf-8")
         if suffix == "toml":
             tomllib.loads(text)

@@ -1,0 +1,184 @@
+"""The chart, judged by helm, Kubernetes' schemas and the programs that read what it renders."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aggregator.party_config import load_helper_config, load_leader_config
+from edge_agent.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ROOT / ".tools" / "charts"
+CHART = ROOT / "deploy" / "helm" / "pointillist"
+PLACES = ("cluster", "leader", "helper")
+"""Whose cluster: each has a file of values in ci/."""
+VERSIONS = ("1.30", "1.34")
+LOADERS: dict[str, Callable[[Path], object]] = {
+    "agent": load_config,
+    "leader": load_leader_config,
+    "helper": load_helper_config,
+}
+
+pytestmark = pytest.mark.charts
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tools() -> None:
+    if not (TOOLS / ".built").exists():
+        pytest.skip(f"needs {TOOLS}: make charts")
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TOOLS / "bin" / "helm", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def template(
+    place: str, *options: str, version: str = VERSIONS[0]
+) -> subprocess.CompletedProcess[str]:
+    values = ("--values", f"{CHART}/ci/{place}-values.yaml", "--kube-version", f"{version}.0")
+    return helm("template", "fleet", str(CHART), "--namespace", "pointillist", *values, *options)
+
+
+def rendered(place: str, *options: str, version: str = VERSIONS[0]) -> list[dict[str, Any]]:
+    done = template(place, *options, version=version)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str) -> Iterator[dict[str, Any]]:
+    return (document for document in documents if document["kind"] == kind)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_chart_passes_helms_own_lint(place: str) -> None:
+    done = helm("lint", "--strict", str(CHART), "--values", f"{CHART}/ci/{place}-values.yaml")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("place", PLACES)
+def test_chart_is_what_kubernetes_takes(place: str, version: str, tmp_path: Path) -> None:
+    documents = rendered(place, version=version)
+    core = [document for document in documents if document["kind"] != "PodMonitor"]
+    written = tmp_path / "rendered.yaml"
+    written.write_text(yaml.safe_dump_all(core))
+    done = subprocess.run(
+        [TOOLS / "venv" / "bin" / "kubernetes-validate", "-k", version, "--strict", written],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pod_monitor_is_what_the_prometheus_operator_takes() -> None:
+    (monitor,) = of_kind(rendered("leader"), "PodMonitor")
+    assert _read_monitor(monitor).returncode == 0
+    monitor["spec"]["podMetricsEndpoint"] = []
+    assert "podMetricsEndpoint" in _read_monitor(monitor).stderr
+
+
+def _read_monitor(monitor: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TOOLS / "bin" / "podmonitor"],
+        input=yaml.safe_dump(monitor), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_rendered_configurations_are_read_by_their_programs(place: str, tmp_path: Path) -> None:
+    found = {}
+    for document in of_kind(rendered(place), "ConfigMap"):
+        for name, text in document["data"].items():
+            path = tmp_path / name
+            path.write_text(text)
+            found[path.stem] = LOADERS[path.stem](path)
+    assert list(found) == ["agent" if place == "cluster" else place]
+
+
+def test_agents_are_one_manifest_with_one_secret_of_tokens() -> None:
+    (agents,) = of_kind(rendered("cluster"), "DaemonSet")
+    pod = agents["spec"]["template"]["spec"]
+    secrets = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+    assert secrets == ["pointillist-tokens", "pointillist-kafka"]
+    (container,) = pod["containers"]
+    context = container["securityContext"]
+    assert context["readOnlyRootFilesystem"]
+    assert not context["allowPrivilegeEscalation"]
+    assert context["capabilities"]["drop"] == ["ALL"]
+    kept = {"BPF", "PERFMON", "SYSLOG", "SYS_PTRACE", "DAC_READ_SEARCH"}
+    dropped = {"SETUID", "SETGID", "SETPCAP", "CHOWN", "FOWNER", "DAC_OVERRIDE"}
+    assert set(context["capabilities"]["add"]) == kept | dropped
+
+
+def test_agent_without_probes_has_no_right_to_look_into_processes() -> None:
+    (agents,) = of_kind(rendered("cluster", "--set", "agent.sources.probes=false"), "DaemonSet")
+    (container,) = agents["spec"]["template"]["spec"]["containers"]
+    added = set(container["securityContext"]["capabilities"]["add"])
+    assert not added & {"SYS_PTRACE", "DAC_READ_SEARCH"}
+    assert "appArmorProfile" not in container["securityContext"]
+
+
+@pytest.mark.parametrize("place", ["leader", "helper"])
+def test_parties_run_without_root_behind_network_policies(place: str) -> None:
+    documents = rendered(place)
+    sets = list(of_kind(documents, "StatefulSet"))
+    for pod in (one["spec"]["template"]["spec"] for one in sets):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not pod["automountServiceAccountToken"]
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+    chosen = [p["spec"]["podSelector"]["matchLabels"] for p in of_kind(documents, "NetworkPolicy")]
+    component = "app.kubernetes.io/component"
+    roles = [one["spec"]["selector"]["matchLabels"][component] for one in sets]
+    assert sorted(labels[component] for labels in chosen) == sorted(roles)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_chart_makes_no_secret(place: str) -> None:
+    assert list(of_kind(rendered(place), "Secret")) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "said"),
+    [
+        ("leader", ("--set", "helper.enabled=true"), "two organisations"),
+        ("helper", ("--set", "web.enabled=true"), "expected leader.enabled"),
+        ("cluster", ("--set", "kafka.tls=false"), "kafka.tls"),
+        ("cluster", ("--set", "parties.leader=00aa"), "parties"),
+        ("cluster", ("--set", "agent.sourcs.ebpf=true"), "sourcs"),
+        ("cluster", ("--set", "parties.helper="), "parties.helper"),
+        ("helper", ("--set", "helper.leaderNetworks=null"), "leaderNetworks"),
+    ],
+)
+def test_chart_refuses_what_cannot_be_meant(
+    place: str, options: tuple[str, ...], said: str
+) -> None:
+    done = template(place, *options)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_a_wrong_field_is_seen_by_the_schema(tmp_path: Path) -> None:
+    broken = tmp_path / "chart"
+    shutil.copytree(CHART, broken)
+    agent = broken / "templates" / "agent.yaml"
+    agent.write_text(agent.read_text().replace("hostPID:", "hostPid:"))
+    values = ("--values", f"{CHART}/ci/cluster-values.yaml", "--kube-version", "1.30.0")
+    text = helm("template", "fleet", str(broken), *values).stdout
+    (tmp_path / "rendered.yaml").write_text(text)
+    done = subprocess.run(
+        [TOOLS / "venv" / "bin" / "kubernetes-validate", "-k", "1.30", "--strict",
+         tmp_path / "rendered.yaml"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "hostPid" in done.stdout + done.stderr
