@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,9 @@ def fleet() -> Iterator[ContainerFleet]:
     # Users of the containers must get through every folder above: pytest's own are closed to them.
     folder = Path(tempfile.mkdtemp(prefix="plst-images-", dir="/var/tmp"))
     folder.chmod(0o755)
-    with Containers() as containers:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        containers = stack.enter_context(Containers())
         made = ContainerFleet(folder, containers)
         try:
             made.start_broker()
@@ -46,7 +49,6 @@ def fleet() -> Iterator[ContainerFleet]:
             yield made
         finally:
             _keep_logs(containers)
-    shutil.rmtree(folder)
 
 
 def _keep_logs(containers: Containers) -> None:
