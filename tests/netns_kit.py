@@ -23,10 +23,10 @@ class Link:
 
     def cut(self) -> None:
         """What is sent is lost; no connection is told."""
-        _ip("link", "set", self.name, "down")
+        ip_call("link", "set", self.name, "down")
 
     def mend(self) -> None:
-        _ip("link", "set", self.name, "up")
+        ip_call("link", "set", self.name, "up")
 
 
 @contextmanager
@@ -34,18 +34,18 @@ def linked() -> Iterator[Link]:
     """A link for one test."""
     link = Link(f"plst{os.urandom(3).hex()}")
     peer = f"{link.name}f"
-    _ip("netns", "add", link.name)
+    ip_call("netns", "add", link.name)
     try:
-        _ip("link", "add", link.name, "type", "veth", "peer", "name", peer, "netns", link.name)
-        _ip("addr", "add", f"{NEAR}/30", "dev", link.name)
-        _ip("-n", link.name, "addr", "add", f"{FAR}/30", "dev", peer)
-        _ip("-n", link.name, "link", "set", "lo", "up")
-        _ip("-n", link.name, "link", "set", peer, "up")
+        ip_call("link", "add", link.name, "type", "veth", "peer", "name", peer, "netns", link.name)
+        ip_call("addr", "add", f"{NEAR}/30", "dev", link.name)
+        ip_call("-n", link.name, "addr", "add", f"{FAR}/30", "dev", peer)
+        ip_call("-n", link.name, "link", "set", "lo", "up")
+        ip_call("-n", link.name, "link", "set", peer, "up")
         link.mend()
         yield link
     finally:
-        _ip("netns", "del", link.name)
+        ip_call("netns", "del", link.name)
 
 
-def _ip(*words: str) -> None:
+def ip_call(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, reported, say
+from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
 from .run_folder import interrupt_on_signals
 
 if TYPE_CHECKING:
+    from pointillist.fleet.party_next import NextStep
+    from pointillist.fleet.party_setup import PartyFolder
     from pointillist.fleet.trial_run import FirstRelease, TrialRun
 
 _EXAMPLES = """Examples:
@@ -18,6 +21,26 @@ _EXAMPLES = """Examples:
 pointillist fleet init /srv/trial   a trial on this machine: all parties, 500 hosts
 
 pointillist fleet up /srv/trial   run it to a released number, and on until Ctrl-C"""
+
+_INIT_EXAMPLES = """Examples:
+
+pointillist fleet init /srv/trial
+
+pointillist fleet init /srv/fleet --party leader --name vendor --address vendor.example.org \\
+--broker kafka.example.org:9093 --hosts 2000
+
+pointillist fleet init /srv/fleet --party helper --name notary --address notary.example.org:7443
+
+pointillist fleet init /srv/fleet --party operator --name acme"""
+
+
+class FleetRole(StrEnum):
+    """Which party."""
+
+    LEADER = "leader"
+    HELPER = "helper"
+    OPERATOR = "operator"
+
 
 app = typer.Typer(
     help="The first hour of a fleet: folders, keys, configurations, and what to run.",
@@ -27,28 +50,68 @@ app = typer.Typer(
 )
 
 
-@app.command(epilog="Example: pointillist fleet init /srv/trial --hosts 200")
+@app.command(epilog=_INIT_EXAMPLES)
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    party: Annotated[
+        FleetRole | None,
+        typer.Option(help="Which party of a real fleet this is; a trial of all without it."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="With --party: the company, as others name it.")] = "",
+    address: Annotated[
+        str,
+        typer.Option(
+            help="With --party leader: its host name; helper: host:port it is reached at."
+        ),
+    ] = "",
+    broker: Annotated[
+        list[str] | None,
+        typer.Option(help="With --party leader: host:port of a Kafka broker; repeat it."),
+    ] = None,
+    broker_tls: Annotated[
+        bool, typer.Option("--broker-tls/--broker-plain", help="How the brokers are spoken to.")
+    ] = True,
     hosts: Annotated[
         int,
-        typer.Option(min=20, max=10_000, help="On the roster: one real, the others simulated."),
+        typer.Option(
+            min=20,
+            max=200_000,
+            help="Most hosts: of a trial (one is real), or of the Leader's plan.",
+        ),
     ] = 500,
     windows: Annotated[
-        int, typer.Option(min=1, max=10_000, help="The series has; fewer have less noise.")
+        int, typer.Option(min=1, max=10_000, help="Of a trial's series; fewer have less noise.")
     ] = 20,
-    window_s: Annotated[int, typer.Option(min=5, max=3600, help="Length of a window.")] = 30,
+    window_s: Annotated[
+        int, typer.Option(min=5, max=3600, help="Length of a trial's window.")
+    ] = 30,
     json: JsonFlag = False,
 ) -> None:
-    """Write a trial on this machine: keys, plan, configurations and tokens, a folder a party.
+    """Write a party's folder: its keys, its configuration, and what it does next.
 
-    It asks nothing. Leader, Helper and one real host are as in production, and simulated hosts
-    report beside it so that windows reach n_min. One person has the keys of both parties then, so
-    nothing in it is private: its tasks are of the domain demo, which agents of a fleet refuse.
+    Without --party it is a trial on this machine: all parties, one real host, and simulated hosts
+    beside it so that windows reach n_min. One person has the keys of both parties then, so nothing
+    in it is private: its tasks are of the domain demo, which agents of a fleet refuse.
+
+    With --party it is one party of a real fleet, which makes its own keys and nobody else's. The
+    parties exchange cards (card.toml) and take them in by `fleet pair`.
     """
-    from pointillist.fleet.party_files import FolderUnusable
-    from pointillist.fleet.trial import TrialSettings, make_trial
+    if party is None:
+        stray = {"--name": name, "--address": address, "--broker": broker}
+        if given := [option for option, value in stray.items() if value]:
+            raise usage_error(f"{', '.join(given)}: expected --party beside it, or none of them")
+        _trial(folder, (hosts, windows, window_s), json)
+    else:
+        _party(folder, party, name, (address, broker or [], broker_tls, hosts), json)
 
+
+def _trial(folder: Path, wanted: tuple[int, int, int], json: bool) -> None:
+    from pointillist.fleet.party_files import FolderUnusable
+    from pointillist.fleet.trial import MOST_HOSTS, TrialSettings, make_trial
+
+    hosts, windows, window_s = wanted
+    if hosts > MOST_HOSTS:
+        raise usage_error(f"--hosts: expected at most {MOST_HOSTS:,} of a trial, got {hosts:,}")
     settings = TrialSettings(hosts=hosts, windows=windows, window_s=window_s)
     with reported(ExitCode.USAGE, FolderUnusable):
         made = make_trial(folder, settings)
@@ -67,6 +130,106 @@ def init(
     }
     emit(body, json)
     say(f"\n{settings.said}")
+
+
+def _party(
+    folder: Path,
+    party: FleetRole,
+    name: str,
+    places: tuple[str, list[str], bool, int],
+    json: bool,
+) -> None:
+    from pointillist.fleet.party_card import CardRefused, FleetParty
+    from pointillist.fleet.party_files import FolderUnusable
+    from pointillist.fleet.party_setup import PartyWishes, begin_party
+    from pointillist.plan_file import PlanFileError
+    from privacy.errors import ParameterError
+
+    address, brokers, tls, hosts = places
+    _need(party, {"--name": name, "--address": address, "--broker": brokers})
+    wishes = PartyWishes(FleetParty(party), name, address, tuple(brokers), tls, hosts)
+    with (
+        reported(ExitCode.USAGE, FolderUnusable, CardRefused, PlanFileError, ValueError),
+        reported(ExitCode.REFUSED, ParameterError),
+    ):
+        made = begin_party(folder, wishes)
+    _show_next(made, json)
+
+
+def _need(party: FleetRole, given: dict[str, Any]) -> None:
+    wanted = {
+        FleetRole.LEADER: ("--name", "--address", "--broker"),
+        FleetRole.HELPER: ("--name", "--address"),
+        FleetRole.OPERATOR: ("--name",),
+    }[party]
+    if missing := [option for option in wanted if not given[option]]:
+        raise usage_error(f"--party {party}: expected {', '.join(missing)} beside it, got none")
+
+
+@app.command(
+    epilog="Example: pointillist fleet pair /srv/fleet vendor-card.toml "
+    "--fingerprint 0a1b:2c3d:4e5f:6071:8293:a4b5:c6d7:e8f9"
+)
+def pair(
+    folder: Annotated[Path, typer.Argument(help="What `fleet init --party` wrote.")],
+    card: Annotated[Path, typer.Argument(help="Another party's card.toml.")],
+    fingerprint: Annotated[
+        str,
+        typer.Option(help="Its fingerprint, as its owner told you by another way than it came."),
+    ],
+    json: JsonFlag = False,
+) -> None:
+    """Take another party's card in: pin its keys, and write what can be configured with them.
+
+    The fingerprint is of the whole card. Read it out over a telephone that you called yourself:
+    whoever could change the card on its way could change a fingerprint beside it.
+    """
+    from pointillist.fleet.party_card import CardRefused
+    from pointillist.fleet.party_setup import PartyFolder, take_card
+
+    need_file(card, "another party's card", "`pointillist fleet init --party` makes card.toml")
+    place = PartyFolder(folder.resolve())
+    with reported(ExitCode.REFUSED, CardRefused):
+        take_card(place, card, fingerprint)
+    _show_next(place, json)
+
+
+@app.command("next", epilog="Example: pointillist fleet next /srv/fleet --json")
+def next_(
+    folder: Annotated[Path, typer.Argument(help="What `fleet init --party` wrote.")],
+    json: JsonFlag = False,
+) -> None:
+    """Say what this party does next: what it runs, hands over, and must check itself."""
+    from pointillist.fleet.party_card import CardRefused
+    from pointillist.fleet.party_setup import PartyFolder
+
+    with reported(ExitCode.USAGE, CardRefused):
+        _show_next(PartyFolder(folder.resolve()), json)
+
+
+def _show_next(folder: PartyFolder, json: bool) -> None:
+    from pointillist.fleet.party_card import card_fingerprint
+    from pointillist.fleet.party_next import next_steps
+
+    card, steps = folder.card(), next_steps(folder)
+    body = {
+        "folder": str(folder.base),
+        "party": card.party,
+        "name": card.name,
+        "card": str(folder.own_card),
+        "fingerprint": card_fingerprint(folder.own_card.read_bytes()),
+        "next": steps,
+    }
+    emit(body, json, lambda _: _told(body, steps))
+
+
+def _told(body: dict[str, Any], steps: list[NextStep]) -> str:
+    """Write each step, and what a person checks, below it."""
+    lines = [f"{body['party']} {body['name']}: {body['card']}, {body['fingerprint']}", "", "Next:"]
+    for number, step in enumerate(steps, 1):
+        lines.append(f"{number:3}. {step.do}")
+        lines += [f"     check: {step.check}"] if step.check else []
+    return "\n".join(lines)
 
 
 @app.command(epilog="Example: pointillist fleet up /srv/trial --until-release")
