@@ -50,7 +50,7 @@ class NamedHost:
 
     def start(self, *words: str) -> None:
         """Run one of ours until the test ends."""
-        log = self.logs / f"{'-'.join(words[:2])}.log"
+        log = self.logs / f"{self.name}-{words[0]}.log"
         with log.open("wb") as out:
             command = self.words("-m", "pointillist", *words)
             self.running.append(
