@@ -19,6 +19,7 @@ RESULT: Final = "operate"
 PARTS: Final = {
     "signing": "bench.operate_signing",
     "fuzz": "bench.operate_fuzz",
+    "first_fleet": "bench.operate_first_fleet",
 }
 """Part -> its module, in this order."""
 

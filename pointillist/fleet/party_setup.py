@@ -171,7 +171,7 @@ def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
         there = kept.name if kept.exists() else f"{others[0].party}-{others[0].name}.toml"
         raise CardRefused(
             f"{path}: expected the first card of this party, found {there} in {folder.cards}; "
-            "docs/two-companies.md says how a key is changed"
+            "docs/life-cycle.md says how a key is changed"
         )
     if card.party == FleetParty.OPERATOR:
         _pin_operator(folder, own, card)
