@@ -290,10 +290,7 @@ class HelperShell:
     def _status(self) -> dict[str, object]:
         troubles = told(self._troubles)
         return {
-            "pid": os.getpid(),
-            "version": version("pointillist"),
-            "started": int(self._started_s),
-            "time": int(self._clock()),
+            **process_document(self._started_s, self._clock()),
             "ready": int(not troubles),
             "troubles": troubles,
             "leader_seen": int(self._runner.asked_s),
@@ -326,6 +323,16 @@ def _waited_out(error: BaseException) -> Trouble | None:
             return Trouble.WITNESS_AWAY
         case _:
             return None
+
+
+def process_document(started_s: float, now_s: float) -> dict[str, object]:
+    """What every document says of the process that wrote it."""
+    return {
+        "pid": os.getpid(),
+        "version": version("pointillist"),
+        "started": int(started_s),
+        "time": int(now_s),
+    }
 
 
 def write_status(path: Path, status: Mapping[str, object]) -> None:

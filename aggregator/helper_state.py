@@ -49,9 +49,9 @@ CREATE TABLE IF NOT EXISTS chain (series TEXT, cohort INTEGER, window INTEGER,
 """
 
 KEEP_COUNTER: Final = (
-    "INSERT INTO counters VALUES (?,?,?) ON CONFLICT DO UPDATE SET "
+    "INSERT INTO counters VALUES (?,?,?) ON CONFLICT (host_id) DO UPDATE SET "
     "ledger_ctr = excluded.ledger_ctr, not_before = excluded.not_before "
-    "WHERE excluded.ledger_ctr > ledger_ctr"
+    "WHERE excluded.ledger_ctr > counters.ledger_ctr"
 )
 COUNTERS: Final = "SELECT host_id, ledger_ctr, not_before FROM counters"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -10,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +35,7 @@ from .events import (
     Tick,
 )
 from .helper_port import HelperPort, HelperUnavailable, call_countersign, call_helper
-from .helper_shell import PRUNE_EVERY_S, STATUS_EVERY_S, write_status
+from .helper_shell import PRUNE_EVERY_S, STATUS_EVERY_S, process_document, write_status
 from .key_ring import KeyRing
 from .leader import Leader
 from .leader_state import LeaderState
@@ -77,6 +75,7 @@ class LeaderShell:
         store: ReleaseStore,
         *,
         helper: HelperPort | None = None,
+        state: LeaderState | None = None,
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
         notifier: Notifier | None = None,
@@ -85,6 +84,7 @@ class LeaderShell:
         """Open keys, state and the channel; call it after privileges are dropped.
 
         helper      None: the channel that the configuration names
+        state       None: a file in the state's folder
         pause       waits so many seconds, or until `stop`; None: in real time
         notifier    tells systemd that it has taken over, and that it goes on
         Raises      KeyFileRefused, StateUnusable, OSError
@@ -95,7 +95,7 @@ class LeaderShell:
         self._stop = threading.Event()
         self._pause = pause or self._stop.wait
         self._keys = KeyRing(config.key_dir)
-        self._state = LeaderState(config.state_dir / "leader.sqlite")
+        self._state = state or LeaderState(config.state_dir / "leader.sqlite")
         parties = PinnedParties(self._keys.identity.public_bytes, config.helper_pk)
         self._directory = Directory(parties, self._state.accepted_s())
         self._folder = SignedFolder(config.signed_dir, entries=True)
@@ -368,19 +368,17 @@ class LeaderShell:
 
     def _say_status(self) -> None:
         """Say how things stand; on a full disk only to those who ask over HTTP."""
-        self.health.say(self._status())
         with suppress(StorageUnavailable):
+            self.health.say(self._status())
             write_status(self._config.status_file, self.health.document)
 
     def _status(self) -> dict[str, object]:
         leader, troubles = self._leader, told(self._troubles)
         return {
-            "pid": os.getpid(),
-            "version": version("pointillist"),
-            "started": int(self._started_s),
-            "time": int(self._clock()),
+            **process_document(self._started_s, self._clock()),
             "ready": int(self._restored and leader.watch.level and not troubles),
             "troubles": troubles,
+            "standby": 0,
             "log_lag": -1 if (lag := self._lag_of_all()) is None else lag,
             "last_windows": self._last.by_series,
             "helper_seen": int(self._helper_seen_s),

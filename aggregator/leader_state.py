@@ -6,9 +6,7 @@ dedupe record is the log itself: its offsets are committed only for settled wind
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,41 +24,21 @@ from .events import (
     StoreUnsigned,
 )
 from .helper_state import BODY_RETENTION_S, COUNTERS, KEEP_COUNTER, BatchKey
+from .leader_tables import LeaderFile, StateTables
 from .leader_windows import Chain, StoredFrozen
-from .state_file import StateUnusable, open_state, transaction
-
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS windows (task_id BLOB, cohort INTEGER, window INTEGER,
-    series TEXT NOT NULL, state TEXT NOT NULL, reason TEXT, closed_s REAL NOT NULL,
-    rejections TEXT NOT NULL, batch BLOB, share BLOB, entry BLOB, vector BLOB,
-    PRIMARY KEY (task_id, cohort, window)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS windows_chain ON windows (series, cohort, window);
-CREATE INDEX IF NOT EXISTS windows_state ON windows (state);
-CREATE TABLE IF NOT EXISTS kept_epochs (place INTEGER PRIMARY KEY, host_id BLOB NOT NULL,
-    epoch_id BLOB NOT NULL, not_after INTEGER NOT NULL, dead INTEGER NOT NULL, raw BLOB NOT NULL,
-    UNIQUE (host_id, epoch_id));
-CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL,
-    not_before INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS tasks (task_id BLOB PRIMARY KEY, accepted_s REAL NOT NULL)
-    WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS to_publish (place INTEGER PRIMARY KEY, series TEXT NOT NULL,
-    cohort INTEGER NOT NULL, entry BLOB NOT NULL)
-"""
-_KEPT_BY_NAME: Final = (
-    "CREATE TABLE IF NOT EXISTS epochs (host_id, epoch_id, not_after, dead, raw)",
-    """INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw)
-        SELECT host_id, epoch_id, not_after, dead, raw FROM epochs""",
-    "DROP TABLE epochs",
-)
-"""The first version kept epochs in the order of their names: each went to a page of its own.
-
-It would find none where they are now, and not say so: it must not open the file again.
-"""
+from .state_file import StateUnusable, StorageUnavailable
 
 _PUBLISH: Final = (
     "INSERT INTO to_publish (series, cohort, entry) SELECT series, cohort, entry FROM windows "
-    "WHERE task_id = ? AND cohort = ? AND window = ? AND state = 'released'"
+    "WHERE task_id = ? AND cohort = ? AND \"window\" = ? AND state = 'released'"
 )
+
+_NEWEST: Final = (
+    "SELECT series, cohort, {0} FROM windows JOIN (SELECT series, cohort, "
+    'max("window") AS "window" FROM windows WHERE {1} GROUP BY series, cohort) AS newest '
+    'USING (series, cohort, "window") WHERE {1}'
+)
+"""Of each chain a column of the newest window for which something holds."""
 
 FROZEN: Final = "frozen"
 RELEASED: Final = "released"
@@ -88,31 +66,26 @@ class StoredRelease:
 
 
 class LeaderState:
-    """The Leader's state file; one process at a time."""
+    """The Leader's state; one process at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the state.
+    def __init__(self, where: Path | StateTables) -> None:
+        """Take the state over.
 
-        Raises      StateUnusable when it is damaged or another Leader holds it
+        where       a file, opened or created; or tables that are open
+        Raises      StateUnusable when the file is damaged or another Leader holds it
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise StateUnusable(f"{path}: expected no other Leader, got a live one") from error
-        self._connection = open_state(path, _SCHEMA, [_KEPT_BY_NAME])
+        self._tables = LeaderFile(where) if isinstance(where, Path) else where
 
     def keep_epochs(self, effect: KeepEpochs) -> None:
         """Store verified epochs and the hosts' largest ledger counters; a twin marks one dead."""
-        with transaction(self._connection) as connection:
-            connection.executemany(
+        with self._tables.transaction() as tables:
+            tables.executemany(
                 "INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw) "
-                "VALUES (?,?,?,?,?) ON CONFLICT DO UPDATE SET dead = max(dead, excluded.dead)",
+                "VALUES (?,?,?,?,?) ON CONFLICT (host_id, epoch_id) DO UPDATE "
+                "SET dead = excluded.dead WHERE excluded.dead > kept_epochs.dead",
                 [(e.host_id, e.epoch_id, e.not_after, int(e.dead), e.raw) for e in effect.epochs],
             )
-            connection.executemany(
+            tables.executemany(
                 KEEP_COUNTER, [(e.host_id, e.ledger_ctr, e.not_before) for e in effect.epochs]
             )
 
@@ -124,60 +97,66 @@ class LeaderState:
                 yield raw
 
     def raw_epoch(self, name: bytes) -> bytes | None:
-        """The raw epoch of host_id 16 B || epoch_id 16 B, if it is kept."""
-        row = self._connection.execute(
-            "SELECT raw FROM kept_epochs WHERE host_id = ? AND epoch_id = ?", (name[:16], name[16:])
-        ).fetchone()
+        """The raw epoch of host_id 16 B || epoch_id 16 B, if it is kept.
+
+        Raises      StateUnusable: asked for in the midst of an event, which is not taken twice
+        """
+        try:
+            row = self._tables.execute(
+                "SELECT raw FROM kept_epochs WHERE host_id = ? AND epoch_id = ?",
+                (name[:16], name[16:]),
+            ).fetchone()
+        except StorageUnavailable as error:
+            raise StateUnusable(str(error)) from error
         return None if row is None else bytes(row[0])
 
     def epochs(self) -> Iterator[tuple[bytes, bool]]:
         """Every kept epoch: (raw, dead)."""
-        for raw, dead in self._connection.execute("SELECT raw, dead FROM kept_epochs"):
+        for raw, dead in self._tables.execute("SELECT raw, dead FROM kept_epochs"):
             yield raw, bool(dead)
 
     def counters(self) -> dict[bytes, tuple[int, int]]:
         """The largest ledger counter seen of each host, and that epoch's not_before."""
-        return {host: (ctr, begun_s) for host, ctr, begun_s in self._connection.execute(COUNTERS)}
+        return {host: (ctr, begun_s) for host, ctr, begun_s in self._tables.execute(COUNTERS)}
 
     def store_task(self, effect: StoreTask) -> None:
         """Keep when a task was accepted first."""
-        with transaction(self._connection) as connection:
-            connection.execute(
-                "INSERT OR IGNORE INTO tasks VALUES (?,?)", (effect.task_id, effect.accepted_s)
+        with self._tables.transaction() as tables:
+            tables.execute(
+                "INSERT INTO tasks VALUES (?,?) ON CONFLICT DO NOTHING",
+                (effect.task_id, effect.accepted_s),
             )
 
     def accepted_s(self) -> dict[bytes, float]:
         """When each task was accepted first."""
-        return dict(self._connection.execute("SELECT task_id, accepted_s FROM tasks"))
+        return dict(self._tables.execute("SELECT task_id, accepted_s FROM tasks"))
 
     @property
     def resumed(self) -> bool:
         """Whether a Leader has worked on this state before."""
-        (known,) = self._connection.execute(
+        (known,) = self._tables.execute(
             "SELECT EXISTS (SELECT 1 FROM windows) OR EXISTS (SELECT 1 FROM kept_epochs)"
         ).fetchone()
         return bool(known)
 
     def last_ended(self) -> dict[tuple[bytes, int], int]:
         """The newest window of each (task_id, cohort) that is no longer open."""
-        rows = self._connection.execute(
-            "SELECT task_id, cohort, max(window) FROM windows GROUP BY task_id, cohort"
+        rows = self._tables.execute(
+            'SELECT task_id, cohort, max("window") FROM windows GROUP BY task_id, cohort'
         )
         return {(task, cohort): window for task, cohort, window in rows}
 
     def last_batches(self) -> dict[Chain, bytes]:
         """The newest frozen batch of each chain, as far as its bytes are kept."""
-        rows = self._connection.execute(
-            "SELECT series, cohort, max(window), batch FROM windows WHERE batch IS NOT NULL "
-            "GROUP BY series, cohort"
-        )
-        return {(series, cohort): batch for series, cohort, _window, batch in rows}
+        rows = self._tables.execute(_NEWEST.format("batch", "batch IS NOT NULL"))
+        return {(series, cohort): batch for series, cohort, batch in rows}
 
     def store_frozen(self, effect: StoreFrozen) -> None:
         """Store a batch's bytes; the first ones of a window stay."""
-        with transaction(self._connection) as connection:
-            connection.execute(
-                "INSERT OR IGNORE INTO windows VALUES (?,?,?,?,?,NULL,?,?,?,NULL,NULL,NULL)",
+        with self._tables.transaction() as tables:
+            tables.execute(
+                "INSERT INTO windows VALUES (?,?,?,?,?,NULL,?,?,?,NULL,NULL,NULL) "
+                "ON CONFLICT DO NOTHING",
                 (
                     *(effect.key.task_id, effect.key.cohort, effect.key.window),
                     *(effect.series, FROZEN, effect.closed_s),
@@ -187,9 +166,9 @@ class LeaderState:
 
     def frozen(self) -> list[StoredFrozen]:
         """Batches without a settlement, in window order."""
-        rows = self._connection.execute(
-            "SELECT task_id, cohort, window, batch, closed_s, rejections, series FROM windows "
-            "WHERE state = ? ORDER BY window",
+        rows = self._tables.execute(
+            'SELECT task_id, cohort, "window", batch, closed_s, rejections, series FROM windows '
+            'WHERE state = ? ORDER BY "window"',
             (FROZEN,),
         )
         return [
@@ -201,25 +180,25 @@ class LeaderState:
 
     def store_release(self, effect: StoreRelease) -> None:
         """Settle a window with its release; the first entry stays."""
-        with transaction(self._connection) as connection:
-            settled = connection.execute(
+        with self._tables.transaction() as tables:
+            settled = tables.execute(
                 "UPDATE windows SET state = ?, share = ?, entry = ?, vector = ? "
-                "WHERE task_id = ? AND cohort = ? AND window = ? AND state = ?",
+                'WHERE task_id = ? AND cohort = ? AND "window" = ? AND state = ?',
                 (
                     *(RELEASED, effect.share_bytes, effect.entry, effect.vector),
                     *(effect.key.task_id, effect.key.cohort, effect.key.window, FROZEN),
                 ),
             )
             if settled.rowcount and not effect.vector:  # no signature is to come
-                connection.execute(_PUBLISH, _place(effect.key))
+                tables.execute(_PUBLISH, _place(effect.key))
 
     def store_suppressed(self, effect: StoreSuppressed) -> None:
         """Settle a window without a release."""
-        with transaction(self._connection) as connection:
-            connection.execute(
+        with self._tables.transaction() as tables:
+            tables.execute(
                 "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,?,NULL,NULL) "
-                "ON CONFLICT DO UPDATE SET state = excluded.state, reason = excluded.reason, "
-                "share = excluded.share WHERE state = ?",
+                'ON CONFLICT (task_id, cohort, "window") DO UPDATE SET state = excluded.state, '
+                "reason = excluded.reason, share = excluded.share WHERE windows.state = ?",
                 (
                     *(effect.key.task_id, effect.key.cohort, effect.key.window),
                     *(effect.series, SUPPRESSED, effect.reason, effect.now_s),
@@ -229,49 +208,49 @@ class LeaderState:
 
     def store_countersigned(self, effect: StoreCountersigned) -> None:
         """Keep both signatures, erase the vector."""
-        with transaction(self._connection) as connection:
-            connection.execute(
+        with self._tables.transaction() as tables:
+            tables.execute(
                 "UPDATE windows SET entry = ?, vector = NULL "
-                "WHERE task_id = ? AND cohort = ? AND window = ?",
+                'WHERE task_id = ? AND cohort = ? AND "window" = ?',
                 (effect.entry, *_place(effect.key)),
             )
-            connection.execute(_PUBLISH, _place(effect.key))
+            tables.execute(_PUBLISH, _place(effect.key))
 
     def store_unsigned(self, effect: StoreUnsigned) -> None:
         """Keep why the Helper did not sign, erase the vector."""
-        with transaction(self._connection) as connection:
-            connection.execute(
+        with self._tables.transaction() as tables:
+            tables.execute(
                 "UPDATE windows SET reason = ?, vector = NULL "
-                "WHERE task_id = ? AND cohort = ? AND window = ?",
+                'WHERE task_id = ? AND cohort = ? AND "window" = ?',
                 (effect.reason, *_place(effect.key)),
             )
-            connection.execute(_PUBLISH, _place(effect.key))
+            tables.execute(_PUBLISH, _place(effect.key))
 
     def to_publish(self, most: int) -> list[FinalRelease]:
         """The oldest final releases that are not on the log, in the order of each chain."""
-        rows = self._connection.execute(
+        rows = self._tables.execute(
             "SELECT place, series, cohort, entry FROM to_publish ORDER BY place LIMIT ?", (most,)
         )
         return [FinalRelease(*row) for row in rows]
 
     def published(self, last: FinalRelease) -> None:
         """Forget those up to this one: the log has them durably."""
-        with transaction(self._connection) as connection:
-            connection.execute("DELETE FROM to_publish WHERE place <= ?", (last.place,))
+        with self._tables.transaction() as tables:
+            tables.execute("DELETE FROM to_publish WHERE place <= ?", (last.place,))
 
     def settled(self, since_s: float) -> list[BatchKey]:
         """Windows settled that started after `since_s`: reports of them may still come."""
-        rows = self._connection.execute(
-            "SELECT task_id, cohort, window FROM windows WHERE state <> ? AND window >= ?",
+        rows = self._tables.execute(
+            'SELECT task_id, cohort, "window" FROM windows WHERE state <> ? AND "window" >= ?',
             (FROZEN, int(since_s)),
         )
         return [BatchKey(*row) for row in rows]
 
     def releases(self) -> list[StoredRelease]:
         """Every release, in window order within each chain."""
-        rows = self._connection.execute(
-            "SELECT task_id, cohort, window, series, entry, vector FROM windows "
-            "WHERE state = ? ORDER BY series, cohort, window",
+        rows = self._tables.execute(
+            'SELECT task_id, cohort, "window", series, entry, vector FROM windows '
+            'WHERE state = ? ORDER BY series, cohort, "window"',
             (RELEASED,),
         )
         return [
@@ -281,14 +260,10 @@ class LeaderState:
 
     def heads(self) -> dict[Chain, bytes]:
         """The hash of each chain's last release."""
-        rows = self._connection.execute(
-            "SELECT series, cohort, max(window), entry FROM windows WHERE state = ? "
-            "GROUP BY series, cohort",
-            (RELEASED,),
-        )
+        rows = self._tables.execute(_NEWEST.format("entry", f"state = '{RELEASED}'"))
         return {
             (series, cohort): SignedRelease.decode(entry).release.hash()
-            for series, cohort, _window, entry in rows
+            for series, cohort, entry in rows
         }
 
     def unsigned(self) -> list[StoredRelease]:
@@ -297,25 +272,24 @@ class LeaderState:
 
     def prune(self, now_s: float, epoch_retention_s: int) -> None:
         """Erase batch bodies and shares of settled windows after a week, and past epochs."""
-        with transaction(self._connection) as connection:
-            connection.execute(
+        with self._tables.transaction() as tables:
+            tables.execute(
                 "UPDATE windows SET batch = NULL, share = NULL "
                 "WHERE state <> ? AND closed_s < ? AND batch IS NOT NULL",
                 (FROZEN, now_s - BODY_RETENTION_S),
             )
-            connection.execute(
+            tables.execute(
                 "DELETE FROM kept_epochs WHERE not_after <= ?", (int(now_s) - epoch_retention_s,)
             )
 
     def counts(self) -> dict[str, int]:
         """Windows by state, for the status file."""
-        rows = self._connection.execute("SELECT state, count(*) FROM windows GROUP BY state")
+        rows = self._tables.execute("SELECT state, count(*) FROM windows GROUP BY state")
         return dict(rows)
 
     def close(self) -> None:
-        """Let go of the file and of its lock."""
-        self._connection.close()
-        os.close(self._lock)
+        """Let go of it."""
+        self._tables.close()
 
 
 def _place(key: BatchKey) -> tuple[bytes, int, int]:

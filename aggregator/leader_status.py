@@ -15,6 +15,7 @@ from .runners import Settled
 MEASURES: Final = (
     trouble_measure(*Trouble),
     HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
+    HealthMetric("standby", "standby", "1 while another machine leads"),
     HealthMetric("log_lag", "log_lag_records", "records left to read; -1 while the log is away"),
     HealthMetric("helper_seen", "helper_seen_seconds", "when the Helper last answered, unix time"),
     HealthMetric(

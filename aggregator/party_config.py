@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from .operators import OperatorKey, OperatorKeys, operator_keys
 from .postgresql_settings import PostgresqlSettings
 from .quotas import Quotas
 from .spark_settings import SparkSettings
+from .standby_settings import StandbySettings
 
 _KEY_BYTES: Final = 32
 DEFAULT_MESSAGE_BYTES: Final = 64 << 20
@@ -82,10 +83,12 @@ class WorkersSettings:
     """Where a Leader's workers and their coordinator meet.
 
     leader_pk   the Leader's identity, 32 B, on a machine that has workers alone; else None
+    others      where a coordinator of another machine listens once it leads
     """
 
     address: HelperAddress
     leader_pk: bytes | None = None
+    others: tuple[HelperAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class LeaderConfig:
     incident_rates  measured rates of the agents' detector; None: those that are shipped
     agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
     keep_days       series -> days after which its windows leave the store; others stay for ever
+    standby     None: one machine leads, and its state is a file in state_dir
     workers, spark  None: those of this machine, on a socket in state_dir; as `make spark` makes it
     """
 
@@ -119,6 +123,7 @@ class LeaderConfig:
     workers: WorkersSettings | None = None
     spark: SparkSettings | None = None
     quotas: Quotas = field(default_factory=Quotas)
+    standby: StandbySettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,16 +242,20 @@ class _HelperTable:
 @dataclass(frozen=True, slots=True)
 class _WorkersTable(ChannelTable):
     leader_pk: bytes = b""
+    others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ChannelTable.__post_init__(self)
         if self.leader_pk:
             check_key("leader_pk", self.leader_pk)
+        if self.others and not self.address:
+            raise ValueError("others: expected them beside an address, got a socket")
 
     @property
     def found(self) -> WorkersSettings:
         address = self.bounded(DEFAULT_MESSAGE_BYTES, WORKERS_TIMEOUT_S)
-        return WorkersSettings(address, self.leader_pk or None)
+        others = tuple(replace(address, host_port=other) for other in self.others)
+        return WorkersSettings(address, self.leader_pk or None, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +268,7 @@ class _LeaderFile:
     workers: _WorkersTable | None = None
     spark: SparkSettings | None = None
     quotas: Quotas = field(default_factory=Quotas)
+    standby: StandbySettings | None = None
 
     def __post_init__(self) -> None:
         _check_transport(self.transport)
@@ -359,6 +369,7 @@ def load_leader_config(path: Path) -> LeaderConfig:
         workers=None if file.workers is None else file.workers.found,
         spark=file.spark,
         quotas=file.quotas,
+        standby=file.standby,
     )
 
 

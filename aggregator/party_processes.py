@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transport.opening import Side, open_transport, prepare_transport
 from transport.port import RETENTION_S
@@ -35,6 +36,9 @@ from .workers.leader_processes import on_signals, run_workers_alone, working
 from .workers.mask_pool import MaskPool
 from .workers.mask_worker import MaskJob
 
+if TYPE_CHECKING:
+    from .standby.standing_by import Turn
+
 
 def _silent(line: str) -> None:
     """Say nothing."""
@@ -55,7 +59,8 @@ def run_leader(
     spark       Spark reads them
     say         gets one line about the user it runs as
     roll_ups    brought up to date before windows are removed for their age
-    Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError; SparkMissing
+    Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError; SparkMissing;
+                LeadershipLost, OtherLeader
     """
     released = (config.database.parent, config.releases_dir)
     _prepare(config.user, 0o700, config.state_dir)
@@ -63,14 +68,51 @@ def run_leader(
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(_become(config.user, umask=0o022).line)  # releases are for every reader of the machine
     nursery = Nursery() if spark or workers is not None else None
-    catalogue = Catalogue.load(config.catalogue)
+    notifier = Notifier.from_environment()
+    with _turn_of(config, notifier) as turn:
+        if turn is None or turn.leads:
+            _lead(config, turn, notifier, checkpoint, roll_ups, nursery, workers, spark)
+    if nursery is not None:
+        nursery.close()
+
+
+@contextmanager
+def _turn_of(config: LeaderConfig, notifier: Notifier) -> Iterator[Turn | None]:
+    """Wait until this machine leads, where there are several; renew the lease meanwhile."""
+    if config.standby is None:
+        yield None
+        return
+    from .standby.standing_by import Turn
+
+    turn = Turn(config, notifier)
+    on_signals(turn.stop)
+    with _served(turn.health, config.http):
+        turn.wait()
+    if not turn.leads:
+        yield turn
+        return
+    with turn.leading():
+        yield turn
+
+
+def _lead(
+    config: LeaderConfig,
+    turn: Turn | None,
+    notifier: Notifier,
+    checkpoint: Checkpoint,
+    roll_ups: RollUps,
+    nursery: Nursery | None,
+    workers: int | None,
+    spark: bool,
+) -> None:
+    """Open the store, which one process does at a time, and work until stopped."""
     rates = config.incident_rates
     detector = Detector.shipped() if rates is None else Detector.load(rates)
     with (
         Store(
             config.database,
             config.releases_dir,
-            catalogue,
+            Catalogue.load(config.catalogue),
             detector=detector,
             agents_model=config.agents_model,
             keep_days=config.keep_days,
@@ -80,15 +122,15 @@ def run_leader(
             config.transport, Side.AGGREGATOR, retention_s=RETENTION_S, keep=KEPT
         ) as log,
     ):
-        notifier = Notifier.from_environment()
         kind = LeaderShell if nursery is None else CoordinatorShell
-        shell = kind(config, log, store, notifier=notifier, checkpoint=checkpoint)
+        state = None if turn is None else turn.state()
+        shell = kind(config, log, store, state=state, notifier=notifier, checkpoint=checkpoint)
         on_signals(shell.stop)
+        if turn is not None:
+            turn.on_loss(shell.stop)
         readers = _readers_of(nursery, shell, config, workers, spark)
         with _served(shell.health, config.http), readers:
             shell.run()
-    if nursery is not None:
-        nursery.close()
 
 
 def run_workers(

@@ -48,6 +48,7 @@ from .helper_state import HelperState
 from .leader import Leader
 from .leader_state import LeaderState
 from .released import ReleaseStore
+from .state_file import StateUnusable, StorageUnavailable
 
 Checkpoint = Callable[[str], None]
 Settled = StoreRelease | StoreSuppressed
@@ -67,7 +68,15 @@ def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> list[Lea
     """Bring back what a restart needs; tasks and rosters must be known by now.
 
     Returns     what must be stored of windows that cannot go on, to be carried out
+    Raises      StateUnusable: a part was brought back, and a second try would find it twice
     """
+    try:
+        return _restored(leader, state, now_s)
+    except StorageUnavailable as error:
+        raise StateUnusable(str(error)) from error
+
+
+def _restored(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEffect]:
     for raw, dead in state.epochs():
         leader.resume_epoch(raw, dead=dead)
     chains = leader.chains

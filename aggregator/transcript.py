@@ -20,6 +20,7 @@ from typing import Final
 from wire.batch import SignedBatch, SignedRelease
 from wire.ids import SIGNATURE_BYTES
 
+from .leader_tables import Readable
 from .state_file import StateUnusable, open_read_only
 from .transcript_check import HELPER, LEADER, Link, Place, Transcript, TranscriptRefused
 from .transcript_export import read_export
@@ -69,6 +70,17 @@ def read_transcript(
         raise StateUnusable(f"{path}: expected a party's state, got: {error}") from error
 
 
+def read_leader_tables(
+    tables: Readable, evidence_of: Windows = no_window, ids_of: Windows = every_window
+) -> Transcript:
+    """Read the transcript of a Leader's tables; as `read_transcript`, of its own database.
+
+    Raises        StorageUnavailable, ReportRejected
+    """
+    links = tuple(_leader_links(tables, evidence_of, ids_of))
+    return Transcript(LEADER, links, tuple(_suppressed_shares(tables)), _suppressed(tables))
+
+
 def transcript_file(path: Path, party: str) -> Path:
     """Give the transcript of `leader` or `helper` in a folder; a file stands for itself.
 
@@ -88,9 +100,7 @@ def _from_state(path: Path, evidence_of: Windows, ids_of: Windows) -> Transcript
         _hold_back(connection)
         names = _stored_tables(connection)
         if "windows" in names:
-            links = tuple(_leader_links(connection, evidence_of, ids_of))
-            shares = tuple(_suppressed_shares(connection))
-            return Transcript(LEADER, links, shares, _suppressed(connection))
+            return read_leader_tables(connection, evidence_of, ids_of)
         if names >= {"chain", "answers"}:
             links = tuple(_helper_links(connection, evidence_of, ids_of))
             return Transcript(HELPER, links, tuple(_answered_shares(connection)))
@@ -118,19 +128,17 @@ def _stored_tables(connection: sqlite3.Connection) -> set[str]:
     return {str(name) for (name,) in rows}
 
 
-def _suppressed(connection: sqlite3.Connection) -> dict[Place, str]:
+def _suppressed(connection: Readable) -> dict[Place, str]:
     rows = connection.execute(
-        "SELECT series, cohort, window, reason FROM windows WHERE state = 'suppressed'"
+        "SELECT series, cohort, \"window\", reason FROM windows WHERE state = 'suppressed'"
     )
     return {(series, cohort, window): str(reason) for series, cohort, window, reason in rows}
 
 
-def _leader_links(
-    connection: sqlite3.Connection, evidence_of: Windows, ids_of: Windows
-) -> Iterable[Link]:
+def _leader_links(connection: Readable, evidence_of: Windows, ids_of: Windows) -> Iterable[Link]:
     rows = connection.execute(
-        "SELECT task_id, series, cohort, window, entry FROM windows "
-        "WHERE state = 'released' ORDER BY series, cohort, window"
+        'SELECT task_id, series, cohort, "window", entry FROM windows '
+        "WHERE state = 'released' ORDER BY series, cohort, \"window\""
     )
     for task, series, cohort, window, entry in rows:
         place: Place = series, cohort, window
@@ -139,7 +147,8 @@ def _leader_links(
         batch_hash, share_hash = release.release.batch_hash, release.release.share_hash
         if evidence_of(*place) or ids_of(*place):
             batch, share = connection.execute(
-                "SELECT batch, share FROM windows WHERE task_id = ? AND cohort = ? AND window = ?",
+                "SELECT batch, share FROM windows "
+                'WHERE task_id = ? AND cohort = ? AND "window" = ?',
                 (task, cohort, window),
             ).fetchone()
             if batch is not None:
@@ -179,11 +188,11 @@ def _helper_links(
         yield Link(*place, release, batch_hash, share_hash, ids, evidence)
 
 
-def _suppressed_shares(connection: sqlite3.Connection) -> Iterable[UnreleasedShare]:
+def _suppressed_shares(connection: Readable) -> Iterable[UnreleasedShare]:
     """Windows that a Leader suppressed for what their sum was."""
     rows = connection.execute(
-        "SELECT series, cohort, window, reason, batch, share FROM windows WHERE share <> x'' "
-        "AND batch IS NOT NULL AND state = 'suppressed' ORDER BY series, cohort, window"
+        'SELECT series, cohort, "window", reason, batch, share FROM windows WHERE length(share) > 0'
+        " AND batch IS NOT NULL AND state = 'suppressed' ORDER BY series, cohort, \"window\""
     )
     for series, cohort, window, reason, batch, share in rows:
         batch_hash = SignedBatch.decode(batch).batch.hash()

@@ -85,6 +85,11 @@ COORDINATOR_STEPS: Final = (
     "before StoreRelease",
     "between store and transcript",
 )
+STANDBY_STEPS: Final = (
+    "after StoreFrozen",
+    "between store and transcript",
+    "before StoreCountersigned",
+)
 WORKER_OF_HELPER: Final = "a worker of the Helper"
 _REFUSED: Final = "aggregator.intake:Intake._count of "
 _REPLY: Final = "aggregator.helper_events:ReplyRefused.__init__ of "
@@ -104,6 +109,12 @@ CASES: Final = (
         "coordinator",
         "kill -9 of a Leader that has workers",
         _killed("leader", COORDINATOR_STEPS),
+    ),
+    FaultCase(
+        "leading-machine-killed",
+        "Leader on two machines",
+        "kill -9 of the one that leads; the other goes on from the database",
+        _killed("leader", STANDBY_STEPS),
     ),
     FaultCase(
         "mask-worker-killed",

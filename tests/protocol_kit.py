@@ -414,8 +414,11 @@ class Fleet:
         self.port: HelperPort = helper
         self.start_leader(checkpoint)
 
+    def open_state(self) -> LeaderState:
+        return LeaderState(self.folder / "leader.sqlite")
+
     def start_leader(self, checkpoint: Checkpoint = no_checkpoint) -> None:
-        self.state = LeaderState(self.folder / "leader.sqlite")
+        self.state = self.open_state()
         pairs = {key_id(self.world.leader_hpke.public_bytes): self.world.leader_hpke}
         self.leader = self.make_leader(
             self.world.directory(),

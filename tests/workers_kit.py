@@ -252,9 +252,10 @@ def learn(fleet: Fleet) -> None:
 
 def what_came(fleet: Fleet) -> list[tuple[int, bytes, bytes, list[int], int]]:
     """Of each window its signed batch, the release under both signatures, the vector and n."""
-    rows = fleet.state._connection.execute(
-        "SELECT window, batch, entry FROM windows WHERE state = 'released' ORDER BY window"
-    ).fetchall()
+    rows = fleet.state._tables.execute(
+        'SELECT "window", batch, entry FROM windows WHERE state = ? ORDER BY "window"',
+        ("released",),
+    )
     vectors = {w.window_start_s: (w.vector.tolist(), w.n) for w in fleet.store.written}
     return [(window, batch, entry, *vectors[window]) for window, batch, entry in rows]
 

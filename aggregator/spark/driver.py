@@ -44,7 +44,7 @@ def run_driver(
     """
     store = SumStore(job.folder / "sums.sqlite")
     log = KafkaOffsets(job.log, GROUP, REPORTS, PARTITIONS)
-    channel = CoordinatorChannel(job.coordinator)
+    channel = CoordinatorChannel(job.coordinator, job.others)
     shell = SparkShell(
         channel, job.parties, store, log, PARTITIONS, clock=clock, checkpoint=checkpoint
     )

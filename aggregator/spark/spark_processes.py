@@ -42,6 +42,7 @@ class SparkJob:
 
     jars        folder of the connector's jars
     folder      of the store and of Spark's checkpoint
+    others      where coordinators of other machines listen
     """
 
     log: KafkaSettings
@@ -50,6 +51,7 @@ class SparkJob:
     settings: SparkSettings
     jars: Path
     folder: Path
+    others: tuple[HelperAddress, ...] = ()
 
 
 def spark_job(config: LeaderConfig, leader_pk: bytes) -> SparkJob:
@@ -70,7 +72,8 @@ def spark_job(config: LeaderConfig, leader_pk: bytes) -> SparkJob:
         raise SparkMissing(f"{jars}: expected {_CONNECTOR} there; make spark fetches it")
     job = job_of(config, leader_pk)
     folder = config.state_dir / "spark"
-    return SparkJob(config.transport, job.coordinator, job.parties, settings, jars, folder)
+    told = job.coordinator, job.parties
+    return SparkJob(config.transport, *told, settings, jars, folder, job.others)
 
 
 def python_of(settings: SparkSettings) -> Path:

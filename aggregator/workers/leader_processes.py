@@ -31,17 +31,19 @@ class WorkerJob:
 
     parties     identities of Leader and Helper, for signatures of tasks and rosters
     quotas      what each worker takes on
+    others      where coordinators of other machines listen
     """
 
     transport: TransportSettings
     coordinator: HelperAddress
     parties: PinnedParties
     quotas: Quotas
+    others: tuple[HelperAddress, ...] = ()
 
 
 def work(pipe: Connection, job: WorkerJob) -> None:
     """What runs in a worker's process, until its parent is gone or a signal comes."""
-    channel = CoordinatorChannel(job.coordinator)
+    channel = CoordinatorChannel(job.coordinator, job.others)
     with open_transport(job.transport, Side.AGGREGATOR) as log:
         shell = WorkerShell(log, channel, job.parties, quotas=job.quotas)
         Thread(target=until_parent_ends, args=(pipe, shell.stop), daemon=True).start()
@@ -91,7 +93,8 @@ def job_of(config: LeaderConfig, leader_pk: bytes) -> WorkerJob:
     """The job of the workers of a Leader."""
     parties = PinnedParties(leader_pk, config.helper_pk)
     if config.workers is not None:
-        return WorkerJob(config.transport, config.workers.address, parties, config.quotas)
+        met = config.workers
+        return WorkerJob(config.transport, met.address, parties, config.quotas, met.others)
     own = config.state_dir / "workers" / "socket"
     address = HelperAddress(own, call_timeout_s=WORKERS_TIMEOUT_S)
     return WorkerJob(config.transport, address, parties, config.quotas)

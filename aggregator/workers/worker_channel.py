@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import grpc
@@ -30,19 +31,24 @@ _NUMBERS: Final = {number: verdict for verdict, number in _VERDICTS.items()}
 
 
 class CoordinatorChannel:
-    """A worker's end: a `CoordinatorPort` across the channel."""
+    """A worker's end: a `CoordinatorPort` across the channel, to whichever coordinator answers."""
 
-    def __init__(self, address: HelperAddress) -> None:
+    def __init__(self, address: HelperAddress, others: Sequence[HelperAddress] = ()) -> None:
         """Connect lazily.
 
+        others      where coordinators of other machines listen, once they lead
         Raises      KeyFileRefused, OSError
         """
-        self._timeout_s = address.call_timeout_s
-        self._channel = open_channel(address)
+        self._addresses = deque((address, *others))
+        self._connect()
+
+    def _connect(self) -> None:
+        self._timeout_s = self._addresses[0].call_timeout_s
+        self._channel = open_channel(self._addresses[0])
         self._call: Callable[..., bytes] = self._channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
 
     def exchange(self, worker: str, sequence: int, word: Word) -> Reply:
-        """Say a word."""
+        """Say a word; when it is not answered the next goes to another coordinator, if any."""
         session = bytes.fromhex(worker)
         request = pb.ExchangeRequest(session=session, sequence=sequence, word=encode_word(word))
         try:
@@ -53,9 +59,16 @@ class CoordinatorChannel:
                 raise BadMessage(f"verdict: expected 1..3, got {response.verdict}")
             return Reply(verdict, decode_orders(response.orders))
         except grpc.RpcError as error:
+            self._turn_away()
             raise CoordinatorUnavailable(f"expected an answer, got {_code(error)}") from error
         except BadMessage as error:
             raise CoordinatorUnavailable(str(error)) from error
+
+    def _turn_away(self) -> None:
+        if len(self._addresses) > 1:
+            self._channel.close()
+            self._addresses.rotate(-1)
+            self._connect()
 
     def close(self) -> None:
         """Close the connection."""

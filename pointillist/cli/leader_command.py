@@ -19,6 +19,7 @@ from .output import (
     need_file,
     reported,
     say,
+    usage_error,
 )
 from .party import public_key, read_config, show_status
 from .party_doctor_command import LEADER_EPILOG, leader_doctor
@@ -26,6 +27,8 @@ from .roster_command import app as roster_app
 
 if TYPE_CHECKING:
     from aggregator.party_config import LeaderConfig
+    from aggregator.transcript import Windows
+    from aggregator.transcript_check import Transcript
 
 _EXAMPLES = """Examples:
 
@@ -85,8 +88,12 @@ def run(
     Where the configuration's table of workers names a leader_pk, the coordinator is on another
     machine, and this one has workers, or Spark, alone. Spark needs an environment of its own, which
     make spark sets up; the table `spark` says more of it.
+
+    With a table `standby` the same command runs on several machines: one leads, the others wait,
+    and one of them goes on when it falls.
     """
     from aggregator.incident_detector import DetectorFileError
+    from aggregator.leader_tables import LeadershipLost, OtherLeader
     from aggregator.party_processes import run_leader, run_workers
     from aggregator.spark.spark_processes import SparkMissing, SparkRefused
     from aggregator.state_file import StateUnusable
@@ -109,7 +116,8 @@ def run(
         )
     log_to_stderr()
     with (
-        reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
+        reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, LeadershipLost),
+        reported(ExitCode.USAGE, OtherLeader),
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, OSError),
         reported(ExitCode.USAGE, DetectorFileError, SparkMissing, SparkRefused),
     ):
@@ -118,6 +126,17 @@ def run(
             return
         roll_ups = kept_roll_ups(settings.releases_dir)
         run_leader(settings, workers=workers, spark=spark, say=say, roll_ups=roll_ups)
+
+
+@app.command(epilog="Example: pointillist leader schema | psql --dbname pointillist")
+def schema() -> None:
+    """Print the tables and rights of a Leader's state in PostgreSQL, for the database's owner.
+
+    A Leader whose configuration has a table `standby` keeps its state there; see docs/workers.md.
+    """
+    from aggregator.postgresql_settings import schema_sql
+
+    typer.echo(schema_sql("standby"), nl=False)
 
 
 @app.command(epilog="Example: pointillist leader status --config leader.toml --json")
@@ -189,7 +208,12 @@ def verify(
     "export", epilog="Example: pointillist leader transcript export leader.sqlite leader.json"
 )
 def export(
-    state_file: Annotated[Path, typer.Argument(help="A party's state file.")],
+    state_file: Annotated[
+        Path,
+        typer.Argument(
+            help="A party's state file; leader.toml of a Leader whose state is in a database."
+        ),
+    ],
     out: Annotated[Path, typer.Argument(help="Where to.")],
     window: Annotated[
         list[str] | None,
@@ -202,7 +226,7 @@ def export(
     With --window (ISO 8601 or Unix seconds) also the batch and the share of these windows: a host
     proves with them that it is in a release. They name every host that took part in the window.
     """
-    from aggregator.state_file import StateUnusable
+    from aggregator.state_file import StateUnusable, StorageUnavailable
     from aggregator.transcript import read_transcript
     from aggregator.transcript_export import export_transcript
     from wire.rejection import ReportRejected
@@ -212,10 +236,32 @@ def export(
     )
     now_ns = time.time_ns()
     wanted = {moment(text, now_ns, "--window") // 1_000_000_000 for text in window or ()}
-    with reported(ExitCode.USAGE, StateUnusable, ReportRejected):
-        kept = read_transcript(state_file, evidence_of=lambda *place: place[2] in wanted)
+    read = _read_database if state_file.suffix == ".toml" else read_transcript
+    with (
+        reported(ExitCode.USAGE, StateUnusable, ReportRejected),
+        reported(ExitCode.UNAVAILABLE, StorageUnavailable),
+    ):
+        kept = read(state_file, evidence_of=lambda *place: place[2] in wanted)
     export_transcript(kept, out)
     body = {"file": str(out), "party": kept.party, "releases": len(kept.links)}
     if wanted:
         body["with_batch_and_share"] = sum(link.evidence is not None for link in kept.links)
     emit(body, json)
+
+
+def _read_database(config: Path, *, evidence_of: Windows) -> Transcript:
+    """The transcript of a Leader whose state is in a database."""
+    settings = _load(config)
+    if settings.standby is None:
+        raise usage_error(
+            f"{config}: expected a table of a standby, found none",
+            f"{settings.state_dir / 'leader.sqlite'} has the state",
+        )
+    from aggregator.standby.postgresql_tables import tables_to_read
+    from aggregator.transcript import read_leader_tables
+
+    tables = tables_to_read(settings.standby)
+    try:
+        return read_leader_tables(tables, evidence_of)
+    finally:
+        tables.close()

@@ -176,9 +176,11 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parties
 
 
 def kept_on_disk(parties: Parties, name: str) -> set[bytes]:
-    state = parties.leader._state if name == "leader" else parties.helper._state
-    table = "kept_epochs" if name == "leader" else "epochs"
-    return {row[0] for row in state._connection.execute(f"SELECT epoch_id FROM {table}")}
+    if name == "leader":
+        found = parties.leader._state._tables.execute("SELECT epoch_id FROM kept_epochs")
+    else:
+        found = parties.helper._state._connection.execute("SELECT epoch_id FROM epochs")
+    return {row[0] for row in found}
 
 
 def kept_in_memory(parties: Parties, name: str) -> set[bytes]:

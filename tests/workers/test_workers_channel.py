@@ -99,6 +99,22 @@ def test_word_of_another_shape_is_refused(spoil: Callable[[pb.Word], object], na
         decode_word(message)
 
 
+def test_word_is_said_to_whichever_coordinator_answers(tmp_path: Path) -> None:
+    desk = Desk(lambda: 0.0)
+    first, second = (HelperAddress(tmp_path / name, call_timeout_s=5) for name in "ab")
+    server = serve_workers(desk, second)
+    channel = CoordinatorChannel(first, [second])
+    try:
+        with pytest.raises(CoordinatorUnavailable):
+            channel.exchange(SESSION, 1, WORD)
+        assert channel.exchange(SESSION, 1, WORD).verdict is WordVerdict.TAKEN
+        assert channel.exchange(SESSION, 2, WORD).verdict is WordVerdict.TAKEN
+    finally:
+        channel.close()
+        server.stop(None).wait()
+    assert [heard.word for heard in desk.take()] == [None, WORD, WORD]
+
+
 def test_order_of_another_release_is_refused() -> None:
     with pytest.raises(BadMessage, match="another"):
         decode_orders([pb.Order()])

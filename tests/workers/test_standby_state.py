@@ -1,0 +1,277 @@
+"""A Leader's state in PostgreSQL: what a file keeps, changed by whoever leads alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aggregator.events import (
+    EpochsArrived,
+    KeepEpochs,
+    KeptEpoch,
+    StoreCountersigned,
+    StoreFrozen,
+    StoreSuppressed,
+    StoreTask,
+    StoreUnsigned,
+)
+from aggregator.helper_state import BatchKey
+from aggregator.leader_state import LeaderState
+from aggregator.leader_tables import LeadershipLost, OtherLeader
+from aggregator.postgresql_database import DatabaseUnavailable
+from aggregator.standby.leadership import Leadership, Renewals, leader_database
+from aggregator.state_file import StateUnusable, StorageUnavailable
+from tests.postgresql_kit import PostgresqlServer
+from tests.protocol_kit import T0, WINDOW_S, World, build_world, honest_reports, open_epochs
+from tests.standby_kit import LeaderDatabase
+from tests.workers.test_workers_release import epoch_records
+from tests.workers_kit import WorkersFleet, what_came
+from wire.envelope import Kind
+
+pytestmark = pytest.mark.postgresql
+HOSTS, WINDOWS = 10, 3
+TASK = b"t" * 32
+
+
+@pytest.fixture
+def database(postgresql_server: PostgresqlServer) -> LeaderDatabase:
+    return LeaderDatabase(postgresql_server)
+
+
+def led(database: LeaderDatabase) -> tuple[Leadership, LeaderState]:
+    """Take the lead from whoever has it."""
+    database.pass_lease()
+    held = database.leadership()
+    assert held.take()
+    return held, LeaderState(database.tables(held))
+
+
+class TwoMachines(WorkersFleet):
+    """A Leader on two machines; each start of it is on the other, and nobody is told to end."""
+
+    database: LeaderDatabase
+
+    def open_state(self) -> LeaderState:
+        self.held, state = led(self.database)
+        return state
+
+    def restart_leader(self) -> None:
+        self.start_leader()
+
+
+def play(fleet: WorkersFleet, change_hands: bool) -> None:
+    """Windows of which each is frozen while the Helper is away; hands change in between."""
+    for _ in range(2):
+        fleet.add_worker()
+    fleet.divide_evenly()
+    fleet.quiesce(2)
+    fleet.feed(EpochsArrived(epoch_records(fleet), fleet.clock()))
+    for number in range(WINDOWS):
+        window = T0 + number * WINDOW_S
+        fleet.clock.now_s = window + WINDOW_S + 1
+        for report in honest_reports(fleet.world, window=window):
+            raw = report.encode()
+            fleet.group.append(Kind.REPORT, raw, raw[:16])
+        fleet.quiesce(2)
+        before = fleet.runner, fleet.calls
+        if change_hands:
+            fleet.restart_leader()
+        fleet.quiesce(8)
+        fleet.close_window(window)
+        fleet.quiesce(8)
+        assert fleet.runner is not before[0] or not change_hands
+    fleet.tick(fleet.clock() + 5)
+
+
+@pytest.fixture
+def world() -> World:
+    world = build_world(HOSTS)
+    open_epochs(world)
+    return world
+
+
+def test_machines_that_change_hands_release_what_one_does_bit_for_bit(
+    database: LeaderDatabase, world: World, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one = WorkersFleet(world, tmp_path / "one")
+    play(one, change_hands=False)
+    TwoMachines.database = database
+    two = TwoMachines(world, tmp_path / "two")
+    play(two, change_hands=True)
+    assert two.held.fence == 1 + WINDOWS
+    assert len(what_came(one)) == WINDOWS
+    assert what_came(two) == what_came(one)
+    assert dict(two.state.counts()) == dict(one.state.counts())
+    for fleet in (one, two):
+        fleet.state.close()
+
+
+def test_machine_that_was_followed_changes_nothing(
+    database: LeaderDatabase, world: World, tmp_path: Path
+) -> None:
+    """It froze a batch, hung, and wakes up: neither its batch nor its release comes to be."""
+    TwoMachines.database = database
+    fleet = TwoMachines(world, tmp_path)
+    older = fleet.state
+    fleet.restart_leader()
+    with pytest.raises(LeadershipLost, match="expected fence 1, got 2"):
+        older.store_task(StoreTask(TASK, 1.0))
+    assert fleet.state.accepted_s().keys() == {world.task_id}
+    older.close()
+    fleet.state.close()
+
+
+def test_lead_is_taken_from_who_is_silent_alone(database: LeaderDatabase) -> None:
+    first, second = database.leadership(), database.leadership()
+    assert first.take()
+    assert not second.take()
+    first.renew()
+    database.pass_lease()
+    assert second.take()
+    assert second.fence == first.fence + 1
+    with pytest.raises(LeadershipLost):
+        first.renew()
+    second.leave()
+    assert first.take()  # it need not wait for one who left
+    first.leave()
+
+
+def test_lead_changes_hands_after_a_change_that_was_begun(database: LeaderDatabase) -> None:
+    held, state = led(database)
+    other = Leadership(leader_database(database.settings, 0.3), held._leader_pk, 60.0)
+    with state._tables.transaction() as tables:
+        tables.execute("INSERT INTO tasks VALUES (?,?)", (TASK, 2.0))
+        database_waits: list[BaseException] = []
+        thread = threading.Thread(target=take_late, args=(database, other, database_waits))
+        thread.start()
+        thread.join()
+    assert isinstance(database_waits[0], DatabaseUnavailable)
+    assert state.accepted_s() == {TASK: 2.0}
+    state.close()
+    held.leave()
+
+
+def take_late(database: LeaderDatabase, other: Leadership, found: list[BaseException]) -> None:
+    """Try for a lease that ran out; its row is read by a change that has not ended."""
+    other.lease_s = -1.0
+    try:
+        other.take()
+    except DatabaseUnavailable as error:
+        found.append(error)
+
+
+def test_state_of_another_leader_is_refused(database: LeaderDatabase) -> None:
+    held, state = led(database)
+    other = database.leadership(leader_pk=b"o" * 32)
+    with pytest.raises(OtherLeader, match=f"expected the state of Leader {'6f' * 32}"):
+        other.take()
+    for each in (held, other):
+        each.close()
+    state.close()
+
+
+def test_database_that_went_away_is_waited_for_but_not_in_the_midst_of_an_event(
+    database: LeaderDatabase,
+) -> None:
+    held, state = led(database)
+    held.close()
+    database.server.stop()
+    try:
+        with pytest.raises(StorageUnavailable, match="database"):
+            state.store_task(StoreTask(TASK, 1.0))
+        with pytest.raises(StateUnusable):
+            state.raw_epoch(b"n" * 32)
+    finally:
+        database.server.start()
+    state.store_task(StoreTask(TASK, 1.0))
+    assert state.accepted_s() == {TASK: 1.0}
+    state.close()
+
+
+class SilentDatabase(Leadership):
+    """Its database answers no renewal."""
+
+    def renew(self) -> None:
+        raise DatabaseUnavailable("away")
+
+
+def test_machine_whose_lease_runs_out_unanswered_stops(database: LeaderDatabase) -> None:
+    silent = SilentDatabase(leader_database(database.settings, 1.0), b"p" * 32, 0.2)
+    stopped = threading.Event()
+    renewals = Renewals(silent, stopped.set)
+    assert stopped.wait(60)
+    assert renewals.lost == "away"
+    renewals.end()
+
+
+SCRIPT: list[Callable[[LeaderState], Any]] = [
+    lambda s: s.resumed,
+    lambda s: s.keep_epochs(KeepEpochs([epoch(1), epoch(2)])),
+    lambda s: s.keep_epochs(KeepEpochs([epoch(1, dead=True, ctr=9)])),
+    lambda s: s.keep_epochs(KeepEpochs([epoch(1, ctr=3)])),  # neither alive again nor counted back
+    lambda s: s.resumed,
+    lambda s: sorted(s.epochs()),
+    lambda s: sorted(s.counters().items()),
+    lambda s: s.raw_epoch(b"\1" * 32),
+    lambda s: s.raw_epoch(b"\3" * 32),
+    lambda s: s.prune(5_000.0, 100),
+    lambda s: sorted(s.epochs()),
+    lambda s: s.store_task(StoreTask(TASK, 5.0)),
+    lambda s: s.store_task(StoreTask(TASK, 6.0)),
+    lambda s: s.accepted_s(),
+    *(lambda s, at=at: s.store_frozen(frozen(at)) for at in (60, 60, 120, 180)),
+    lambda s: s.store_suppressed(suppressed(60, b"")),
+    lambda s: s.store_suppressed(suppressed(240, None)),
+    *(lambda s, at=at: s.store_release(released(at)) for at in (120, 120, 180)),
+    lambda s: s.unsigned(),
+    lambda s: s.store_unsigned(StoreUnsigned(key(120), "refused")),
+    lambda s: s.store_countersigned(StoreCountersigned(key(180), b"both signed")),
+    lambda s: (s.releases(), s.unsigned(), s.counts(), s.last_ended(), s.frozen()),
+    lambda s: [(final.cohort, final.entry) for final in s.to_publish(9)],
+    lambda s: s.published(s.to_publish(1)[0]),
+    lambda s: [final.entry for final in s.to_publish(9)],
+    lambda s: (set(s.settled(61.0)), s.last_batches()),
+    lambda s: s.prune(8e5, 100),
+    lambda s: (s.last_batches(), s.counts()),
+]
+
+
+def key(window: int) -> BatchKey:
+    return BatchKey(TASK, 3, window)
+
+
+def frozen(window: int) -> StoreFrozen:
+    return StoreFrozen(key(window), "minute", b"batch %d" % window, window + 90.5, {"tag": 2})
+
+
+def suppressed(window: int, share: bytes | None) -> StoreSuppressed:
+    return StoreSuppressed(key(window), "minute", None, "n_min", 1.5, 4, share_bytes=share)
+
+
+def released(window: int) -> Any:
+    """What a state takes of a release."""
+    return SimpleNamespace(key=key(window), share_bytes=b"s", entry=b"signed", vector=b"v")
+
+
+def epoch(number: int, *, dead: bool = False, ctr: int = 5) -> KeptEpoch:
+    name = bytes([number]) * 16
+    raw = b"raw %d" % number
+    return KeptEpoch(name, name, name * 2, 1000, 4000 * number, ctr, dead, raw)
+
+
+def test_database_says_of_a_state_what_a_file_does(
+    database: LeaderDatabase, tmp_path: Path
+) -> None:
+    held, kept = led(database)
+    file = LeaderState(tmp_path / "leader.sqlite")
+    assert [step(kept) for step in SCRIPT] == [step(file) for step in SCRIPT]
+    for state in (kept, file):
+        state.close()
+    held.close()
