@@ -210,10 +210,17 @@ class SumReader:
 
     def pass_input(self) -> PassInput:
         """What the next pass begins with."""
-        before: dict[int, dict[BatchKey, bytes]] = {}
-        for (key, part), sums in self._store.sums.items():
-            before.setdefault(part, {})[key] = b"".join(found.records for found in sums)
+        parts = {part for _key, part in self._store.sums}
+        before = {part: self._known_of(part) for part in parts}
         return PassInput(self._generation, tuple(self._orders), before, self._version)
+
+    def _known_of(self, partition: int) -> KnownHosts:
+        """The hosts of a partition that the store has, by batch."""
+        return {
+            key: b"".join(found.records for found in sums)
+            for (key, part), sums in self._store.sums.items()
+            if part == partition
+        }
 
     def need(self, gathered: Iterable[Gathered]) -> bool:
         """Ask for epochs that were not asked for; True when an answer is due."""
@@ -277,8 +284,8 @@ class SumReader:
             sorted(ready, key=_pass_of), key=lambda report: _pass_of(report)[:2]
         ):
             reports = list(group)
-            before = self.pass_input().before.get(partition, {})
             records = [report.record for report in reports]
+            before = self._known_of(partition)
             found = self._gatherer.gather(partition, records, before, received_s)
             self._store.put(found.sums, unparked=reports, parked=found.parked)
             self.rejected.update(found.rejected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -44,8 +44,8 @@ class _Signer:
     parties: PinnedParties
     evidence: Mapping[Path, RosterEvidence]
 
-    def sign(self, file: Path) -> tuple[bytes, dict[str, Any]]:
-        """Check a file and put the Helper's signature beside the Leader's.
+    def sign(self, file: Path, content: bytes) -> tuple[bytes, dict[str, Any]]:
+        """Check a file's content and put the Helper's signature beside the Leader's.
 
         Raises      ReportRejected, ParameterError
         """
@@ -53,7 +53,7 @@ class _Signer:
         from aggregator.task_files import check_and_countersign
 
         return check_and_countersign(
-            file.read_bytes(),
+            content,
             self.parties.leader_pk,
             self.key,
             evidence=self.evidence.get(file, NO_EVIDENCE),
@@ -134,7 +134,7 @@ def countersign(
     parties = PinnedParties(_leader_pk(leader, settings), signing.public_bytes)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
         asked = _asked(files)
-        rosters = [path for path in asked if _is_roster(path)]
+        rosters = [path for path, content in asked.items() if _is_roster(content)]
         if len(rosters) > 1:
             names = ", ".join(str(path) for path in rosters)
             raise usage_error(f"expected one roster at a time, got {names}")
@@ -144,10 +144,10 @@ def countersign(
             held_by = _need(settings, path)
             told = _evidence(path, held_by, vouchers, accept_change)
             told = replace(told, first=first, former_helper_pk=former)
-            evidence[path] = _known(path, held_by, parties, told, previous or (), task or ())
+            evidence[path] = _known(asked[path], held_by, parties, told, previous or (), task or ())
         signer = _Signer(signing, parties, evidence)
         if len(files) == 1 and not files[0].is_dir():
-            signed, summary = signer.sign(files[0])
+            signed, summary = signer.sign(files[0], asked[files[0]])
             _write({out or files[0]: signed})
             emit({"file": str(out or files[0])} | summary, json)
             return
@@ -156,44 +156,47 @@ def countersign(
     _sign_each(signer, asked, json)
 
 
-def _asked(files: Sequence[Path]) -> list[Path]:
-    """Files as named, and what lacks the Helper's signature of each folder."""
-    found: list[Path] = []
+def _asked(files: Sequence[Path]) -> dict[Path, bytes]:
+    """Files as named, and what lacks the Helper's signature of each folder; each is read once."""
+    found: dict[Path, bytes] = {}
     for named in files:
-        inside = (path for pattern in _FOLDERS_HOLD for path in sorted(named.glob(pattern)))
-        found += [path for path in inside if _lacks(path)] if named.is_dir() else [named]
+        if not named.is_dir():
+            found[named] = named.read_bytes()
+            continue
+        for path in (path for pattern in _FOLDERS_HOLD for path in sorted(named.glob(pattern))):
+            content = path.read_bytes()
+            if _lacks(content):
+                found[path] = content
     return found
 
 
-def _lacks(file: Path) -> bool:
+def _lacks(content: bytes) -> bool:
     from aggregator.task_files import label_of
     from wire.envelope import Signed
     from wire.ids import NO_SIGNATURE
     from wire.rejection import ReportRejected
 
-    content = file.read_bytes()
     try:
         return Signed.decode(content, label_of(content)).sig_helper == NO_SIGNATURE
     except ReportRejected:
         return True  # to be refused by name
 
 
-def _is_roster(file: Path) -> bool:
+def _is_roster(content: bytes) -> bool:
     from wire import labels
 
-    with file.open("rb") as opened:
-        return opened.read(labels.LABEL_BYTES) == labels.ROSTER
+    return content.startswith(labels.ROSTER)
 
 
-def _sign_each(signer: _Signer, asked: Iterable[Path], json: bool) -> None:
+def _sign_each(signer: _Signer, asked: Mapping[Path, bytes], json: bool) -> None:
     from privacy.errors import ParameterError
     from wire.rejection import ReportRejected
 
     kinds = dict.fromkeys(("task", "roster", "entry"), 0)
     signed, refused = {}, []
-    for path in asked:
+    for path, content in asked.items():
         try:
-            signed[path], summary = signer.sign(path)
+            signed[path], summary = signer.sign(path, content)
             kinds[summary["kind"]] += 1
         except (ReportRejected, ParameterError) as refusal:
             refused.append({"file": str(path), "why": str(refusal)})
@@ -212,7 +215,7 @@ def _write(signed: Mapping[Path, bytes]) -> None:
 
 
 def _known(
-    file: Path,
+    content: bytes,
     settings: HelperConfig,
     parties: PinnedParties,
     told: RosterEvidence,
@@ -222,7 +225,7 @@ def _known(
     """Add rosters before this one, and tasks in use: of signed_dir, and as named."""
     from aggregator.roster_review import signed_before, signed_tasks
 
-    folder, content = settings.signed_dir, file.read_bytes()
+    folder = settings.signed_dir
     before = signed_before(folder, content, parties, told.former_helper_pk)
     before += [path.read_bytes() for path in previous]
     served = signed_tasks(folder, parties, time.time())
