@@ -108,6 +108,7 @@ def test_trace_without_stages_is_of_one_stage(tmp_path: Path) -> None:
             "[{" + ",".join(f'"k{number}": 0' for number in range(1_100)) + "}]",
             "at most 1,024 columns",
         ),
+        ("trace.csv", '"a\x1b[2J\nb",c\n1,2\n', r"among: a\\x1b\[2J\\nb, c"),
         ("trace.parquet", "PAR1 nothing of the kind PAR1", "expected columns"),
     ],
 )
