@@ -163,7 +163,8 @@ def _document(name: str) -> dict[str, Any]:
 
 def pages() -> list[Path]:
     """Give every page of prose."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "wire" / "SPEC.md"]
+    docs = sorted((ROOT / "docs").glob("*.md"))
+    return [ROOT / "README.md", ROOT / "SECURITY.md", *docs, ROOT / "wire" / "SPEC.md"]
 
 
 def review(write: bool) -> list[str]:

@@ -18,6 +18,8 @@ from privacy.signing import SEED_BYTES, SigningKey
 from wire.rejection import ReportRejected
 from wire.voucher import MAX_VOUCHER_BYTES, Voucher
 
+from .secret_file import read_secret
+
 _PREFIX: Final = "plst1-"
 _MAX_CHARS: Final = len(_PREFIX) + (SEED_BYTES + MAX_VOUCHER_BYTES + 2) // 3 * 4
 
@@ -66,10 +68,12 @@ def write_token(path: Path, token: JoinToken) -> None:
 def read_token(path: Path) -> JoinToken:
     """Read a token; white space around it does not count.
 
-    Raises      TokenUnusable, OSError
+    Raises      TokenUnusable, also where every user of the machine may read it; OSError
     """
-    with path.open("rb") as file:
-        text = file.read(2 * _MAX_CHARS).strip()
+    try:
+        text = read_secret(path, 2 * _MAX_CHARS).strip()
+    except PermissionError as error:
+        raise TokenUnusable(f"{path}: {error.strerror}") from error
     return parse_token(text, str(path))
 
 

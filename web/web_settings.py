@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from analytics.spent_budget import SeriesTask, tasks_in
+from transport.secret_file import read_secret
 
 from .access_tokens import read_tokens
 from .signed_chains import TranscriptFiles
@@ -82,10 +83,12 @@ class WebSettings:
     def check(self, now_s: float) -> None:
         """Refuse to be reached from elsewhere without TLS and a token.
 
-        Raises      ListenRefused, TokenFileRefused
+        Raises      ListenRefused, TokenFileRefused, OSError where others may read the key
         """
         if (self.cert_file is None) != (self.key_file is None):
             raise ListenRefused("TLS: expected a certificate and its key, got one of them")
+        if self.key_file is not None:
+            read_secret(self.key_file, 0)
         if self.loopback:
             return
         where = f"{self.host} is reached from other machines" if not self._loopback_address() else (

@@ -26,6 +26,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from urllib3.exceptions import HTTPError
 
 from edge_agent.export_settings import OtlpSection
+from transport.secret_file import read_secret
 
 from .host_numbers import HostSnapshot
 from .otlp_message import MessageWriter
@@ -163,8 +164,7 @@ class OtlpSender:
             "user-agent": "pointillist",
         }
         if self._settings.token_file is not None:
-            with self._settings.token_file.open("rb") as file:
-                token = file.read(_MOST_TOKEN).strip()
+            token = read_secret(self._settings.token_file, _MOST_TOKEN).strip()
             if not token.isascii() or not token.decode("ascii").isprintable() or not token:
                 raise _CollectorAway("expected a token of printable ASCII in token_file")
             headers["authorization"] = f"Bearer {token.decode('ascii')}"

@@ -12,12 +12,15 @@ from typing import Any, Final
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from transport.secret_file import read_secret
+
 from .alert import Alert
 from .alerts_config import AlertsConfig, ReceiverAddress
 
 ALERTMANAGER: Final = "alertmanager"
 WEBHOOK: Final = "webhook"
 _API: Final = "/api/v2/alerts"
+_MOST_TOKEN: Final = 4 << 10
 _TIMEOUT_S: Final = 10.0
 _TRIES: Final = urllib3.Retry(
     total=3, backoff_factor=0.5, allowed_methods=None, raise_on_status=False,
@@ -57,8 +60,9 @@ class Receiver:
                     "POST", url, body=json.dumps(body).encode(), headers=self._headers(),
                     timeout=_TIMEOUT_S, retries=_TRIES,
                 )  # fmt: skip
-            except (HTTPError, OSError) as error:
-                said = f"{self.name} at {self.address.url}: {type(error).__name__}"
+            except (HTTPError, OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or type(error).__name__
+                said = f"{self.name} at {self.address.url}: {why}"
                 raise ReceiverUnavailable(said) from error
         if not 200 <= answer.status < 300:
             raise ReceiverUnavailable(
@@ -71,7 +75,8 @@ class Receiver:
             "user-agent": f"pointillist/{metadata.version('pointillist')}",
         }
         if self.address.token_file is not None:
-            headers["authorization"] = f"Bearer {self.address.token_file.read_text().strip()}"
+            token = read_secret(self.address.token_file, _MOST_TOKEN).decode("ascii").strip()
+            headers["authorization"] = f"Bearer {token}"
         return headers
 
 

@@ -63,6 +63,7 @@ Sending = Callable[..., OtlpSender]
 def test_messages_arrive_in_order_with_a_token(sending: Sending, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("open sesame\n")
+    token.chmod(0o640)
     with collector() as (made, address):
         sender = sending(address, token_file=token)
         for number in (1, 2, 3):
@@ -155,6 +156,7 @@ def test_an_unusable_token_sends_nothing(
 ) -> None:
     token = tmp_path / "token"
     token.write_bytes(content)
+    token.chmod(0o600)
     with collector() as (made, address):
         sender = sending(address, token_file=token, most_waiting=1)
         sender.offer(snapshot(1))

@@ -156,6 +156,7 @@ def test_changes_below_the_least_and_of_gaps_are_not_told(tmp_path: Path) -> Non
 def test_webhook_that_fails_is_tried_again_and_told_once(tmp_path: Path) -> None:
     with web_server([503, 503]) as (url, told):
         (tmp_path / "token").write_text("s3cret\n")
+        (tmp_path / "token").chmod(0o600)
         text = f'[webhook]\nurl = "{url}"\ntoken_file = "{tmp_path / "token"}"\n'
         config = load_alerts_config(configured(tmp_path, text))
         outbox = AlertOutbox(tmp_path / "outbox.json")

@@ -219,6 +219,7 @@ def test_rate_limit_lets_a_burst_through_and_refills() -> None:
 
 def test_beyond_this_machine_it_takes_tls_and_a_token(tmp_path: Path) -> None:
     tokens, pem = tmp_path / "tokens.json", tmp_path / "web.pem"
+    pem.touch(0o600)
     away = WebSettings(tmp_path, tmp_path, "0.0.0.0")
     with pytest.raises(ListenRefused, match="reached from other machines: expected TLS"):
         away.check(time.time())
@@ -234,6 +235,9 @@ def test_beyond_this_machine_it_takes_tls_and_a_token(tmp_path: Path) -> None:
         secure.check(time.time())
     add_token(tokens, "ada", Role.ANALYST)
     secure.check(time.time())
+    pem.chmod(0o644)
+    with pytest.raises(PermissionError, match="chmod o="):
+        secure.check(time.time())
     WebSettings(tmp_path, tmp_path).check(time.time())
     WebSettings(tmp_path, tmp_path, "::1").check(time.time())
 

@@ -92,6 +92,7 @@ def test_server_that_would_let_others_in_does_not_start(
 def test_server_answers_others_by_tls_and_a_token(tmp_path: Path, token_file: Path) -> None:
     store = fill(tmp_path)
     cert, key = certificate(tmp_path, NAME)
+    key.chmod(0o600)
     made = json.loads(
         _run("token", "--name", "ada", "--role", "analyst", "--expires", "1h", "--json")
     )
