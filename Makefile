@@ -26,6 +26,9 @@ help:
 	@echo "make otel-collector  OpenTelemetry's collector, into .tools, for test-long; needs Go, minutes once"
 	@echo "make bpf           the BPF objects anew"
 	@echo "make wheel         the wheel, into dist/, byte for byte reproducible"
+	@echo "make deb           Debian packages of the agent and of the aggregators, into dist/"
+	@echo "make sbom          what both install, as CycloneDX into dist/, and docs/licences.md"
+	@echo "make test-deb      both installed, run, upgraded and removed in a root of debootstrap's; as root"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
 	@echo "make experiments   the simulator's report in docs/experiments, anew; resumable"
@@ -91,6 +94,19 @@ bpf:
 # The same bytes from the same commit: dist/pointillist-VERSION-py3-none-any.whl.
 wheel: $(STAMP)
 	@scripts/wheel.sh
+
+# An agent and the aggregators, for this release of Debian.
+deb: $(STAMP)
+	@scripts/deb.sh
+
+# What they install, with licences: dist/*.cdx.json and docs/licences.md.
+sbom: $(STAMP)
+	@scripts/sbom.sh
+
+# Installed, run, upgraded, removed and purged for real, in a root of its own.
+test-deb: $(STAMP)
+	@scripts/apt.sh "Tests of Debian packages" debootstrap iproute2 util-linux
+	@$(PYTHON) -m pytest -m deb tests/packages $(ARGS)
 
 demo: $(STAMP)
 	@.venv/bin/pointillist demo $(if $(KAFKA),--kafka) $(ARGS)

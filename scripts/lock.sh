@@ -27,7 +27,7 @@ compile pyproject.toml --group dev --extra training "${programs[@]/#/--extra=}" 
     --output-file requirements/dev.txt "${@}"
 compile --group build --constraint requirements/dev.txt \
     --output-file requirements/build.txt "${@}"
-for group in cuda cuda-12-6 fuzz charts audit; do
+for group in cuda cuda-12-6 fuzz charts audit sbom; do
     compile --group "$group" --output-file "requirements/$group.txt" "${@}"
 done
 # Beside Spark every package is that of run.txt, but for the pandas that Spark asks for.
