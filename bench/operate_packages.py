@@ -18,7 +18,8 @@ from typing import Final
 from bench.parts import Measured, Part, Parts
 from bench.record import ROOT, Figure
 
-LARGEST: Final = 8
+WEIGHED: Final = ("scipy", "numpy", "cryptography", "capstone")
+"""The largest packages of an agent."""
 STARTS: Final = 7
 UNITS: Final = ROOT / "deploy" / "systemd"
 _MIB: Final = 1 << 20
@@ -40,6 +41,10 @@ def measure(kept: Parts) -> Measured:
     figures = (
         Figure("agent_install_mib", agent["mib"], "MiB", goal=350),
         Figure("agent_install_packages", len(agent["packages_mib"]), "packages"),
+        *(
+            Figure(f"agent_install_mib_{name}", agent["packages_mib"][name], "MiB")
+            for name in WEIGHED
+        ),
         Figure("agent_import_ms", agent["import_ms"], "ms of CPU"),
         Figure("aggregator_install_mib", parties["mib"], "MiB"),
         *(
@@ -48,7 +53,7 @@ def measure(kept: Parts) -> Measured:
             for goal in (3.0 if unit != "pointillist-agent" else None,)
         ),
     )
-    return Measured(figures, {"agent_install_largest_mib": _largest(agent["packages_mib"])})
+    return Measured(figures)
 
 
 def exposures() -> dict[str, float]:
@@ -107,8 +112,3 @@ def _package_sizes(place: Path) -> dict[str, float]:
 
 def _bytes_below(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-
-
-def _largest(sizes: dict[str, float]) -> list[Part]:
-    ordered = sorted(sizes.items(), key=lambda pair: -pair[1])[:LARGEST]
-    return [{"package": name, "mib": size} for name, size in ordered]

@@ -1,4 +1,5 @@
 # The very commands of the units, then what a person asks of each; prints the host's ledger.
+begun=()
 units=/usr/lib/systemd/system
 begin() {
     local command role=$1
@@ -6,6 +7,7 @@ begin() {
     shift
     [ "$role" != web ] || command="setpriv --reuid pointillist-web --regid pointillist-web --clear-groups $command"
     eval "exec $command $*" 2>"/tmp/begun.$role.err" &
+    begun+=($!)
 }
 asked() {
     for _ in $(seq 240); do
@@ -31,5 +33,7 @@ for role in agent leader helper web; do
     pgrep -u pointillist-$role -f "pointillist $role" >/dev/null
 done
 pointillist agent ledger show --json
-kill %1 %2 %3 %4
-wait %1 %2 %3
+kill "${begun[@]}"
+for number in 0 1 2; do
+    wait "${begun[$number]}" # Helper, Leader and agent end well when they are asked to
+done
