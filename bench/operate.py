@@ -20,6 +20,7 @@ PARTS: Final = {
     "signing": "bench.operate_signing",
     "fuzz": "bench.operate_fuzz",
     "first_fleet": "bench.operate_first_fleet",
+    "packages": "bench.operate_packages",
 }
 """Part -> its module, in this order."""
 
