@@ -37,7 +37,9 @@ def base_root() -> Path:
     """Give a bare Debian with what packages depend on; made on first use, in minutes."""
     if not (BASE / ".complete").exists():
         shutil.rmtree(BASE, ignore_errors=True)
-        release = re.search(r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text())
+        release = re.search(
+            r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(encoding="utf-8")
+        )
         assert release, "expected a VERSION_CODENAME in /etc/os-release"
         subprocess.run(
             ["debootstrap", "--variant=minbase", f"--include={WITH}", release[1], str(BASE)],
