@@ -166,9 +166,10 @@ fuzz: $(STAMP)
 	@scripts/fuzz.sh
 	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
-# Images of the roles: buildah puts them together from a base that debootstrap makes.
+# Images of the roles: buildah puts them together from a base that debootstrap makes. IMAGES="agent web" names some.
+IMAGES ?=
 images: $(STAMP)
-	@scripts/images.sh $(ARGS)
+	@scripts/images.sh $(IMAGES)
 
 # Containers by podman with runc, in a network of their own.
 test-images: images java

@@ -9,6 +9,9 @@ cd "$(dirname "$0")/.."
 source scripts/images_storage.sh
 names=("$@")
 [ "${#names[@]}" -gt 0 ] || names=(agent aggregator web)
+for name in "${names[@]}"; do
+    [[ $name =~ ^(agent|aggregator|web)$ ]] || { echo "Images: expected agent, aggregator or web, got $name" >&2; exit 2; }
+done
 suite=bookworm python=3.11
 work=$PWD/.tools/images
 
