@@ -62,12 +62,13 @@ def _released(fleet: ContainerFleet) -> bool:
     return bool((windows["outcome"] == "released").any())
 
 
+def _agent_says(fleet: ContainerFleet, *asked: str) -> str:
+    return fleet.containers.run("agent", "pointillist", "agent", *asked, "--config", CONFIG)
+
+
 def test_fleet_of_containers_releases_a_window(fleet: ContainerFleet) -> None:
     eventually(lambda: _released(fleet))
-    said = fleet.containers.run(
-        "agent", "pointillist", "agent", "ledger", "show", "--json", "--config", CONFIG
-    )
-    (series,) = json.loads(said)["series"]
+    (series,) = json.loads(_agent_says(fleet, "ledger", "show", "--json"))["series"]
     assert series["windows_kept"] >= 1
 
 
@@ -76,8 +77,8 @@ def test_agent_counts_by_ebpf_and_keeps_two_capabilities(fleet: ContainerFleet) 
     assert int(status["CapEff"], 16) == 1 << CAP_BPF | 1 << CAP_PERFMON
     assert int(status["CapBnd"], 16) == 1 << CAP_BPF | 1 << CAP_PERFMON
     assert status["Uid"].split() == ["10004"] * 4
-    asked = ("history", "--since", "10m", "--kind", "metric", "--config", CONFIG)
-    eventually(lambda: "switches" in fleet.containers.run("agent", "pointillist", "agent", *asked))
+    asked = ("history", "--since", "10m", "--kind", "metric", "--name", "*switches*")
+    eventually(lambda: "ebpf/switches" in _agent_says(fleet, *asked))
 
 
 @pytest.mark.parametrize(("role", "uid"), [("leader", LEADER_UID), ("helper", HELPER_UID)])
