@@ -29,6 +29,7 @@ def main() -> None:
     os.nice(19)
     fuzzing = Fuzzing(Path("bench/.cache/fuzz"))
     names = tuple(asked.only or NAMES)
+    fuzzing.forget_mended()
     if asked.keep:
         for name in names:
             print(f"{name}: {fuzzing.keep(name)} inputs kept")
