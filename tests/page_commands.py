@@ -1,4 +1,4 @@
-"""Commands as they stand on a page of the documentation, run in this process."""
+"""Commands as they stand on the documentation's pages: found, compared, run in this process."""
 
 from __future__ import annotations
 
@@ -6,16 +6,39 @@ import io
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 from pointillist.cli import root as cli
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+TESTS = Path(__file__).resolve().parent
+DOCS = TESTS.parent / "docs"
+PAGES = {
+    path.name: path
+    for path in (*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "SECURITY.md")
+}
+RUN_BY = {
+    "first-fleet.md": "integration/test_first_fleet_page.py",
+    "life-cycle.md": "integration/test_life_cycle_page.py",
+    "two-companies.md": "integration/test_two_companies.py",
+    "choosing-epsilon.md": "unit/test_epsilon_page.py",
+    "comparison.md": "unit/test_epsilon_page.py",
+    "runbook.md": "unit/test_runbook.py",
+}
+"""Pages, the commands of whose blocks a test runs."""
+
+_FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_COMMAND = re.compile(r"(?:^|-- |\$ |sudo |/)pointillist ([a-z].*)")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ELSEWHERE = re.compile(r"(/etc/pointillist|/var/lib/pointillist|/srv)\b")
 _WRONG = re.compile(r"No such (option|command)|Missing (option|argument)|unexpected extra|Invalid")
@@ -36,6 +59,44 @@ def commands_of(page: str) -> list[str]:
     if not found:
         raise ValueError(f"expected commands in {page}, found none")
     return found
+
+
+def every_command_of(page: str, *, fenced_alone: bool = False) -> list[list[str]]:
+    """Give what follows `pointillist` in a page's blocks, and in its text, in words.
+
+    fenced_alone    of blocks that are to be typed, not of output or text
+    """
+    text = PAGES[page].read_text(encoding="utf-8").replace("\\\n", " ")
+    if fenced_alone:
+        typed = (block for language, block in _BLOCK.findall(text) if language != "text")
+        lines = "\n".join(typed).splitlines()
+    else:
+        lines = "\n".join(_FENCED.findall(text)).splitlines()
+        lines += _INLINE.findall(_FENCED.sub("", text))
+    found = (_COMMAND.search(line.partition(" #")[0]) for line in lines)
+    return [_words(match[1]) for match in found if match]
+
+
+def _words(line: str) -> list[str]:
+    try:
+        words = shlex.split(line)
+    except ValueError:  # a quoted text goes on in the next line
+        words = line.split()
+    return list(takewhile(lambda word: word not in {"|", ">", ">>", "&&", "&"}, words))
+
+
+def unknown_in(words: Sequence[str]) -> list[str]:
+    """Give what of a command the product does not know: a part of its name, or options."""
+    node: Any = cli.command()
+    left = deque(words)
+    while hasattr(node, "get_command") and left and not left[0].startswith("-"):
+        below = node.get_command(click.Context(node), left[0])
+        if below is None:
+            return [] if node.invoke_without_command else [left[0]]
+        node = below.load() if isinstance(below, cli.LazyGroup) else below
+        left.popleft()
+    known = {"--help", *(name for one in node.params for name in (*one.opts, *one.secondary_opts))}
+    return [name for name in _OPTION.findall(" ".join(left)) if name not in known]
 
 
 def _lines(block: str) -> Iterator[str]:
