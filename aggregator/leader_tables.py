@@ -102,7 +102,8 @@ class LeaderFile:
     def __init__(self, path: Path) -> None:
         """Open or create the file.
 
-        Raises      StateUnusable when it is damaged or another Leader holds it
+        Raises      StateUnusable when it is damaged or another Leader holds it;
+                    StorageUnavailable when the disk takes nothing
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -111,7 +112,11 @@ class LeaderFile:
         except OSError as error:
             os.close(self._lock)
             raise StateUnusable(f"{path}: expected no other Leader, got a live one") from error
-        self._connection = open_state(path, _SCHEMA, [_KEPT_BY_NAME])
+        try:
+            self._connection = open_state(path, _SCHEMA, [_KEPT_BY_NAME])
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> StatementRows:
         """Read."""

@@ -19,6 +19,8 @@ CACHE_KIB: Final = 16 << 10
 SCHEMA_VERSION: Final = 1
 """Of a Helper's or witness's state, and a Leader's first; unmarked files have these tables too."""
 
+_DISK_CODES: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
+
 
 class StateUnusable(Exception):
     """The state file cannot be trusted or opened; the message says how to go on."""
@@ -41,7 +43,8 @@ def open_state(
     """Open or create a state file, 0600, WAL, synchronous=FULL, autocommit.
 
     upgrades    what makes each version since the first of the one before
-    Raises      StateUnusable when the file is no sound SQLite database, or another version's
+    Raises      StateUnusable when the file is no sound SQLite database, or another version's;
+                StorageUnavailable when the disk takes nothing
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = SqliteFile(
@@ -59,6 +62,8 @@ def open_state(
     except OtherSchema as problem:
         raise StateUnusable(str(problem)) from None
     except sqlite3.DatabaseError as error:
+        if sqlite_file.code_of(error) in _DISK_CODES:
+            raise StorageUnavailable(path, error) from error
         raise StateUnusable(f"{path}: expected a sound state file, got: {error}") from error
 
 

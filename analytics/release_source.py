@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -152,8 +153,9 @@ class FolderSource:
         self._database: duckdb.DuckDBPyConnection = open_views(self.folder, alone)
 
     def close(self) -> None:
-        """Let the connection go."""
-        self._database.close()
+        """Let the connection go; a query that still runs takes it along when it ends."""
+        with suppress(duckdb.ResourceInUseException):
+            self._database.close()
 
     def refresh(self) -> Refreshed:
         """Bring the roll-ups up to date now.

@@ -36,11 +36,10 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes folders of our own
 MEMORY_BYTES: Final = 6 << 30
 """Room that has to be there: some tests write logs and sparse files of gigabytes."""
 
-TIERS: Final = {
-    "side by side": "not live and not long and not spark",
-    "by itself": "live and not long and not spark",
-}
-QUICK: Final = "not live and not long and not spark and not kafka and not kernel and not slow"
+APART: Final = "not long and not spark and not images and not charts and not deb"
+"""What has a make target of its own."""
+TIERS: Final = {"side by side": f"not live and {APART}", "by itself": f"live and {APART}"}
+QUICK: Final = f"{TIERS['side by side']} and not kafka and not kernel and not slow"
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ def command(
             process.kill()
 
 
-def wait_until_read(address: str) -> None:
-    """Wait until a server has read its store."""
-    while httpx.get(f"{address}/api/v1/store", timeout=60).json()["state"] == "loading":
+def wait_until_read(address: str, *, until_filled: bool = False) -> None:
+    """Wait until a server has read its store, or seen that it is no longer empty."""
+    yet = {"loading", "empty"} if until_filled else {"loading"}
+    while httpx.get(f"{address}/api/v1/store", timeout=60).json()["state"] in yet:
         time.sleep(0.05)

@@ -38,7 +38,7 @@ def test_empty_store_is_said_and_filled_before_the_eyes(browser: Browser, tmp_pa
         assert serious_findings(page) == []
         _hear_news(page)
         fill(tmp_path)
-        wait_until_read(address)
+        wait_until_read(address, until_filled=True)
         _hear_news(page)
         expect(page.locator("#mix h2")).to_have_text("Now")
         expect(page.locator(".notice.empty")).to_have_count(0)

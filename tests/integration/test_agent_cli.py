@@ -227,6 +227,7 @@ def test_agent_cli_join_refuses_a_token_it_cannot_use(
 ) -> None:
     file, to = made.folder / "token", leader or made.world.leader.pk
     by = JoinToken.issue(SigningKey.generate(), "acme", "fleet", to, T0)
+    file.touch(0o600)
     file.write_bytes(content or by.text().encode())
     options = ("--token-file", str(file), "--wait-s", "0")
     got, _, err = call(
