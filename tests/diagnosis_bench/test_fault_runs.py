@@ -66,7 +66,8 @@ def test_fault_bench_records_two_faults_that_show_their_effects(
     ]
     before = [frame.boottime_ns <= start_ns for frame in found.frames]
     assert not any(one for one, early in zip(throttled, before, strict=True) if early)
-    assert sum(throttled) >= 3
+    # Once the link is slow too the job waits for it, and may need less than its quota.
+    assert any(throttled)
     # The probes saw the steps that the workload says it made, but for the two edges: a busy
     # machine drains some steps before or after it reads the clock.
     first, last = found.frames[0], found.frames[-1]
