@@ -223,6 +223,9 @@ def recover(
             "let the Leader publish its roster and tasks, then try again",
         )
     now_s = int(time.time())
+    # First: where a crash strikes between the old files and the new ones the key alone tells of a
+    # ledger, and without it the agent would begin one with a whole budget.
+    mark_ledger(loaded.host.key_file, binding)
     with reported(ExitCode.REFUSED, LedgerRefused):
         ledger = Ledger.recover(
             loaded.ledger_file, loaded.fence_file, hosts=[host.host_id], binding=binding,
@@ -230,7 +233,6 @@ def recover(
         )  # fmt: skip
     view = ledger.view([host.host_id])
     ledger.close()
-    mark_ledger(loaded.host.key_file, binding)
     emit(
         {
             "host": host.host_id.hex(),

@@ -14,6 +14,7 @@ import pytest
 
 from aggregator.join_requests import open_join
 from edge_agent.joining import hardware_names, join_request
+from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import load_host, this_machine
 from pointillist.cli import main
@@ -160,6 +161,27 @@ def test_agent_cli_recover_begins_a_new_ledger(
     view = read_view(made.config.ledger_file)
     assert view.resume_after_s > 0
     assert list(view.series) == ["demo"]
+
+
+def test_agent_cli_recover_that_is_cut_off_leaves_no_host_with_a_whole_budget(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key that knows of no ledger would begin one: after a crash it must know."""
+    made.run(T0, T0 + 10)
+    key_file = made.config.host.key_file
+    key_file.write_text(key_file.read_text().replace("ledger yes", "ledger no"))
+
+    def crash(ledger: Path, fence: Path, **_: object) -> None:
+        ledger.unlink()
+        fence.unlink()
+        raise KeyboardInterrupt
+
+    config = str(write_config(made))
+    with monkeypatch.context() as cut:
+        cut.setattr(Ledger, "recover", crash)
+        call(cut, capsys, "agent", "ledger", "recover", "-c", config, "--yes")
+    assert not made.config.ledger_file.exists()
+    assert "ledger yes" in key_file.read_text()
 
 
 def test_agent_cli_recover_refuses_while_the_agent_runs(
