@@ -69,11 +69,21 @@ def place_identity(secrets: Path, keys: Path) -> None:
     if not given.exists():
         raise StartRefused("expected identity.key among the secrets, got none")
     content = given.read_bytes()
-    if placed.exists() and placed.read_bytes() != content:
-        raise StartRefused(f"{placed}: expected the identity among the secrets, got another")
+    if placed.exists():
+        if placed.read_bytes() != content:
+            raise StartRefused(f"{placed}: expected the identity among the secrets, got another")
+        placed.chmod(0o600)
+        return
     keys.mkdir(parents=True, exist_ok=True, mode=0o700)
-    shutil.copyfile(given, placed)
-    placed.chmod(0o600)
+    # Whole or not at all: a start that was cut off must leave no identity that the next refuses.
+    partial = keys / ".identity.key.new"
+    partial.unlink(missing_ok=True)
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(placed)
 
 
 def gpu_class(name: str, classes: Iterable[str]) -> str:

@@ -177,3 +177,24 @@ def test_ports_of_compose_are_those_that_prometheus_scrapes() -> None:
     for role, port in (("leader", 9465), ("helper", 9466), ("agent", 9469)):
         assert f"port = {port}" in compose_file(f"{role}.toml")
         assert targets[f"pointillist-{role}"] == f"127.0.0.1:{port}"
+
+
+def test_placing_that_was_cut_off_is_done_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets, keys = tmp_path / "secrets", tmp_path / "keys"
+    secrets.mkdir()
+    (secrets / "identity.key").write_bytes(b"the whole key")
+
+    def full(_handle: int) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as cut:
+        cut.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space left"):
+            start.place_identity(secrets, keys)
+    assert not (keys / "identity.key").exists()
+    start.place_identity(secrets, keys)
+    placed = keys / "identity.key"
+    assert placed.read_bytes() == b"the whole key"
+    assert stat.S_IMODE(placed.stat().st_mode) == 0o600
