@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.record import Figure
+from bench.record import CACHE, Figure, commit, merge_result
 
 Part = dict[str, Any]
 
@@ -48,3 +50,33 @@ class Parts:
         partial.replace(path)
         self._say(name, part)
         return part
+
+
+def run_parts(
+    result: str,
+    modules: Mapping[str, str],
+    about: str | None,
+    also: Callable[[Measured], None] = lambda _found: None,
+) -> None:
+    """Measure the parts that the command line names, and write the figures of each into a result.
+
+    modules     part -> a module with `measure(kept) -> Measured`, in this order
+    about       what `--help` says
+    also        is given each part whose figures were written
+    """
+    parser = argparse.ArgumentParser(prog=f"bench.{result}", description=about)
+    parser.add_argument("--fresh", action="store_true", help="measure every part again")
+    parser.add_argument("--part", choices=modules, help="measure this one alone")
+    parser.add_argument("--try", dest="trial", action="store_true", help="write no result")
+    options = parser.parse_args()
+    kept = Parts(CACHE / result / commit()[:12], options.fresh)
+    for name, module in modules.items():
+        if options.part not in {None, name}:
+            continue
+        found = importlib.import_module(module).measure(kept)
+        if not options.trial:
+            merge_result(result, f"make bench-{result} ARGS='--part {name}'", found.figures)
+            also(found)
+        for figure in found.figures:
+            goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
+            print(f"  {figure.name:52} {figure.value:12.3f} {figure.unit}{goal}")

@@ -7,17 +7,12 @@ a part hands to `kept.get` is kept in bench/.cache as it ends, under the commit 
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import json
 from typing import Final
 
-from bench.parts import Parts
-from bench.record import CACHE, commit, merge_result
+from bench.parts import Measured, run_parts
 from pointillist.sizing import COSTS_FILE
 
-COMMAND: Final = "make bench-scale"
-RESULT: Final = "scale"
 COSTS: Final = "sizing_costs"
 """The table that `pointillist size` ships with."""
 PARTS: Final = {
@@ -33,23 +28,12 @@ PARTS: Final = {
 
 def main() -> None:
     """Measure what is missing, then write the figures of each part."""
-    parser = argparse.ArgumentParser(prog="bench.scale", description=__doc__)
-    parser.add_argument("--fresh", action="store_true", help="measure every part again")
-    parser.add_argument("--part", choices=PARTS, help="measure this one alone")
-    parser.add_argument("--try", dest="trial", action="store_true", help="write no result")
-    options = parser.parse_args()
-    kept = Parts(CACHE / "scale" / commit()[:12], options.fresh)
-    for name, module in PARTS.items():
-        if options.part not in {None, name}:
-            continue
-        found = importlib.import_module(module).measure(kept)
-        if not options.trial:
-            merge_result(RESULT, f"{COMMAND} ARGS='--part {name}'", found.figures)
-            if COSTS in found.tables:
-                COSTS_FILE.write_text(json.dumps(found.tables[COSTS], indent=2) + "\n")
-        for figure in found.figures:
-            goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
-            print(f"  {figure.name:52} {figure.value:12.3f} {figure.unit}{goal}")
+    run_parts("scale", PARTS, __doc__, _keep_costs)
+
+
+def _keep_costs(found: Measured) -> None:
+    if COSTS in found.tables:
+        COSTS_FILE.write_text(json.dumps(found.tables[COSTS], indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,15 +7,10 @@ a part hands to `kept.get` is kept in bench/.cache as it ends, under the commit 
 
 from __future__ import annotations
 
-import argparse
-import importlib
 from typing import Final
 
-from bench.parts import Parts
-from bench.record import CACHE, commit, merge_result
+from bench.parts import run_parts
 
-COMMAND: Final = "make bench-web"
-RESULT: Final = "web"
 PARTS: Final = {
     "store": "bench.year_store",
     "pages": "bench.web_pages",
@@ -27,19 +22,7 @@ PARTS: Final = {
 
 def main() -> None:
     """Measure what is missing, then write the figures of each part."""
-    parser = argparse.ArgumentParser(prog="bench.web", description=__doc__)
-    parser.add_argument("--fresh", action="store_true", help="measure every part again")
-    parser.add_argument("--part", choices=PARTS, help="measure this one alone")
-    options = parser.parse_args()
-    kept = Parts(CACHE / "web" / commit()[:12], options.fresh)
-    for name, module in PARTS.items():
-        if options.part not in {None, name}:
-            continue
-        found = importlib.import_module(module).measure(kept)
-        merge_result(RESULT, f"{COMMAND} ARGS='--part {name}'", found.figures)
-        for figure in found.figures:
-            goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
-            print(f"  {figure.name:40} {figure.value:14.3f} {figure.unit}{goal}")
+    run_parts("web", PARTS, __doc__)
 
 
 if __name__ == "__main__":
