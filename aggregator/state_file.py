@@ -126,10 +126,6 @@ def write_durably(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sqlite_file.sync(path.parent)
     except OSError as error:
         raise StorageUnavailable(path, error.strerror) from error

@@ -121,12 +121,13 @@ def back_up(db: sqlite3.Connection, to: Path) -> None:
     except sqlite3.OperationalError as error:
         remove(beside)
         raise OSError(f"{to}: expected room for a copy before the upgrade: {error}") from error
-    _synced(beside)
+    sync(beside)
     beside.replace(to)
-    _synced(to.parent)
+    sync(to.parent)
 
 
-def _synced(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
