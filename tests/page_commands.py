@@ -35,7 +35,6 @@ RUN_BY = {
 }
 """Pages, the commands of whose blocks a test runs."""
 
-_FENCED = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _COMMAND = re.compile(r"(?:^|-- |\$ |sudo |/)pointillist ([a-z].*)")
@@ -67,12 +66,14 @@ def every_command_of(page: str, *, fenced_alone: bool = False) -> list[list[str]
     fenced_alone    of blocks that are to be typed, not of output or text
     """
     text = PAGES[page].read_text(encoding="utf-8").replace("\\\n", " ")
-    if fenced_alone:
-        typed = (block for language, block in _BLOCK.findall(text) if language != "text")
-        lines = "\n".join(typed).splitlines()
-    else:
-        lines = "\n".join(_FENCED.findall(text)).splitlines()
-        lines += _INLINE.findall(_FENCED.sub("", text))
+    blocks = [
+        block
+        for language, block in _BLOCK.findall(text)
+        if not (fenced_alone and language == "text")
+    ]
+    lines = [line for block in blocks for line in block.splitlines()]
+    if not fenced_alone:
+        lines += _INLINE.findall(_BLOCK.sub("", text))
     found = (_COMMAND.search(line.partition(" #")[0]) for line in lines)
     return [_words(match[1]) for match in found if match]
 
