@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(_beside(item)))
-        if item.get_closest_marker("live"):
+        if item.get_closest_marker("live") or item.get_closest_marker("kernel"):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=5))
     items.sort(key=_turn)
 

@@ -71,7 +71,7 @@ def test_own_account_agrees_with_bpf_statistics(statistics: None, tmp_path: Path
     runs = [sum(r[p][0] for p in r if p not in others) for r in readings]
     assert total >= 1_000
     assert 0.98 * (runs[2] - runs[1]) - 50 <= total <= 1.01 * (runs[3] - runs[0]) + 50
-    # The two accounts are read one after the other: what ran while they were read is in one of them.
+    # The accounts are read one after the other: what ran meanwhile is in one of them alone.
     while_read = (runs[3] - runs[0]) - (runs[2] - runs[1])
     theirs = seen.tables["bpf_statistics"].column("runs")
     assert theirs.keys() == PROGRAMS.keys()
