@@ -292,6 +292,7 @@ def test_a_flood_of_connections_leaves_leases_alive(
         one.close()
 
 
+@pytest.mark.live
 @pytest.mark.slow
 def test_a_real_program_s_launches_are_counted_exactly(followed: Followed) -> None:
     followed.users.name({"GPU-01010101-0101-0101-0101-010101010101": 1})
