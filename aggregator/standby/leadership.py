@@ -1,16 +1,22 @@
-"""Which machine of a Leader leads: a row of its database, renewed by whoever does.
+"""Which machine of a Leader leads: rows of its database, of which whoever leads renews one.
 
-Time is the database's alone: who did not renew for as long as the lease lasts may be followed. A
-fence that rises with each change of hands is read in every change of the state, under a lock that
-the change of hands waits for: what an older Leader begins after it is refused.
+`leadership` says whose term it is, and changes when the lead changes hands. Every change of the
+state reads it under a lock that the change of hands waits for: what an older Leader begins after it
+is refused. `lease` is renewed, and no change of the state touches it: a renewal waits for none.
+
+A renewal is a mark that was never there before. A machine that stands by counts by its own clock
+how long the mark stays: after the length of a lease it may lead, if the mark is still there when it
+takes over. No other clock counts, the database's neither, and of two that follow one does.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -23,17 +29,19 @@ from aggregator.postgresql_settings import PostgresqlSettings
 SCHEMA_VERSION: Final = 1
 RENEWALS: Final = 5
 """Times that a lease is renewed while it lasts; each step of asking takes no longer than one."""
+MARK_BYTES: Final = 16
 
-_TAKE: Final = """
-INSERT INTO leadership VALUES (1, %(leader)s, 1, clock_timestamp())
-ON CONFLICT (one) DO UPDATE SET fence = leadership.fence + 1, renewed = clock_timestamp()
-WHERE leadership.leader_pk = %(leader)s
-    AND leadership.renewed < clock_timestamp() - make_interval(secs => %(lease_s)s)
-RETURNING fence
+_LOOK: Final = "SELECT leader_pk, renewal FROM leadership, lease"
+_TAKE_TERM: Final = """
+UPDATE leadership SET leader_pk = %(leader)s, fence = fence + 1, holder = %(holder)s
+WHERE coalesce(leader_pk, %(leader)s) = %(leader)s RETURNING fence
 """
-_RENEW: Final = "UPDATE leadership SET renewed = clock_timestamp() WHERE fence = %s RETURNING fence"
-_LEAVE: Final = "UPDATE leadership SET renewed = '-infinity' WHERE fence = %s"
-_WHOSE: Final = "SELECT leader_pk FROM leadership"
+_TAKE_LEASE: Final = """
+UPDATE lease SET holder = %(holder)s, renewal = %(renewal)s
+WHERE renewal IS NOT DISTINCT FROM %(seen)s
+"""
+_RENEW: Final = "UPDATE lease SET renewal = %s WHERE holder = %s"
+_LEAVE: Final = "UPDATE lease SET holder = NULL, renewal = NULL WHERE holder = %s"
 
 
 def leader_database(settings: PostgresqlSettings, timeout_s: float) -> Database:
@@ -42,49 +50,121 @@ def leader_database(settings: PostgresqlSettings, timeout_s: float) -> Database:
     return Database(settings, "leader", timeout_s, version, "pointillist leader schema")
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One machine's time as the one that leads.
+
+    fence       rises with each term; a database that loses commits gives a number twice
+    holder      bytes[16], random: no other term has them
+    """
+
+    fence: int
+    holder: bytes
+
+
 class Leadership:
     """One machine's hold on the lead; used by one thread at a time."""
 
-    def __init__(self, database: Database, leader_pk: bytes, lease_s: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        leader_pk: bytes,
+        lease_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Hold nothing.
 
         lease_s     after so many seconds without a renewal another machine may lead
+        clock       of this machine alone, in seconds; never set
         """
         self._database, self._leader_pk, self.lease_s = database, leader_pk, lease_s
+        self._clock = clock
+        # A machine that hangs while hands change holds both rows.
+        self._options = (
+            f"-c lock_timeout={database.timeout_s * 500:.0f} "
+            f"-c idle_in_transaction_session_timeout={database.timeout_s * 1000:.0f}"
+        )
         self._connection: psycopg.Connection[Any] | None = None
-        self.fence = 0
+        self._seen, self._seen_s = b"", 0.0
+        self._until_s = clock()
+        self.term: Term | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds, or less than none, until another machine may lead."""
+        return self._until_s - self._clock()
 
     def take(self) -> bool:
-        """Lead, if nobody has renewed for the length of a lease.
+        """Lead, if nobody does or this machine saw no renewal for the length of a lease.
 
         Raises      DatabaseUnavailable, OtherLeader
         """
-        asked = {"leader": self._leader_pk, "lease_s": self.lease_s}
+        self.term, asked_s = None, self._clock()
         with self._asking() as connection:
-            taken = connection.execute(_TAKE, asked).fetchone()
-            whose = connection.execute(_WHOSE).fetchone()
-        if whose is None or whose[0] != self._leader_pk:
-            found = "nobody" if whose is None else bytes(whose[0]).hex()
+            seen = self._look(connection)
+            if seen is None or self._stays(seen, asked_s):
+                self.term = self._change_hands(connection, seen)
+        if self.term is not None:
+            self._until_s = asked_s + self.lease_s
+        return self.term is not None
+
+    def _look(self, connection: psycopg.Connection[Any]) -> bytes | None:
+        """The newest renewal; none, if nobody leads."""
+        row = connection.execute(_LOOK).fetchone()
+        if row is None:
+            raise DatabaseUnavailable("leader: expected a row that says who leads, found none")
+        leader_pk, renewal = row
+        if leader_pk not in {None, self._leader_pk}:
             raise OtherLeader(
-                f"expected the state of Leader {self._leader_pk.hex()}, got that of {found}"
+                f"expected the state of Leader {self._leader_pk.hex()}, "
+                f"got that of {leader_pk.hex()}"
             )
-        self.fence = 0 if taken is None else int(taken[0])
-        return taken is not None
+        return None if renewal is None else bytes(renewal)
+
+    def _stays(self, seen: bytes, asked_s: float) -> bool:
+        """Whether it was there a lease ago: from an answer then to a question now."""
+        if seen != self._seen:
+            self._seen, self._seen_s = seen, self._clock()
+        return asked_s - self._seen_s >= self.lease_s
+
+    def _change_hands(self, connection: psycopg.Connection[Any], seen: bytes | None) -> Term | None:
+        """Follow whoever renewed last, once no change of the state runs; unless it renews."""
+        holder, renewal = (secrets.token_bytes(MARK_BYTES) for _ in range(2))
+        asked = {"leader": self._leader_pk, "holder": holder, "renewal": renewal, "seen": seen}
+        fence = None
+        with suppress(psycopg.errors.LockNotAvailable), connection.transaction() as change:
+            row = connection.execute(_TAKE_TERM, asked).fetchone()
+            if row is None or connection.execute(_TAKE_LEASE, asked).rowcount == 0:
+                raise psycopg.Rollback(change)
+            fence = int(row[0])
+        return None if fence is None else Term(fence, holder)
 
     def renew(self) -> None:
         """Go on leading.
 
         Raises      DatabaseUnavailable, LeadershipLost
         """
+        term, asked_s = self.own_term(), self._clock()
         with self._asking() as connection:
-            if connection.execute(_RENEW, (self.fence,)).fetchone() is None:
-                raise LeadershipLost(f"expected fence {self.fence}, got another: a newer one leads")
+            renewal = secrets.token_bytes(MARK_BYTES)
+            if connection.execute(_RENEW, (renewal, term.holder)).rowcount == 0:
+                raise LeadershipLost(
+                    f"expected the lease of fence {term.fence}, got none: another machine leads"
+                )
+        self._until_s = asked_s + self.lease_s
 
     def leave(self) -> None:
         """Let another machine lead at once; as far as the database answers."""
+        term = self.own_term()
         with suppress(DatabaseUnavailable), self._asking() as connection:
-            connection.execute(_LEAVE, (self.fence,))
+            connection.execute(_LEAVE, (term.holder,))
         self.close()
+
+    def own_term(self) -> Term:
+        """The term of this machine, which has taken the lead."""
+        if self.term is None:
+            raise ValueError("expected a machine that leads")
+        return self.term
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -96,7 +176,7 @@ class Leadership:
     def _asking(self) -> Iterator[psycopg.Connection[Any]]:
         try:
             if self._connection is None:
-                self._connection = self._database.connect()
+                self._connection = self._database.connect(self._options)
             with self._database.bounded(self._connection):
                 yield self._connection
         except psycopg.Error as error:
@@ -120,15 +200,12 @@ class Renewals:
 
     def _run(self) -> None:
         every_s = self._held.lease_s / RENEWALS
-        until_s = time.monotonic() + self._held.lease_s
         while not self.lost and not self._over.wait(every_s):
-            asked_s = time.monotonic()
             try:
                 self._held.renew()
-                until_s = asked_s + self._held.lease_s
             except DatabaseUnavailable as error:
                 # Another try waits and asks: it must end while the lease lasts.
-                late = time.monotonic() + 2 * every_s > until_s
+                late = self._held.left_s < 2 * every_s
                 self.lost = str(error) if late else ""
             except LeadershipLost as error:
                 self.lost = str(error)

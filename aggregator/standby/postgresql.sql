@@ -10,13 +10,23 @@ CREATE TABLE pointillist_leader (
 );
 INSERT INTO pointillist_leader VALUES (1);
 
--- Who leads. The fence rises with each change of hands, and every change of the state reads it.
+-- Whose term it is: it changes when the lead changes hands, and every change of the state reads it
+-- under a lock. Where a failover lost commits a fence may come twice; a holder's random bytes do not.
 CREATE TABLE leadership (
     one integer PRIMARY KEY CHECK (one = 1),
-    leader_pk bytea NOT NULL CHECK (length(leader_pk) = 32),
+    leader_pk bytea CHECK (length(leader_pk) = 32),
     fence bigint NOT NULL,
-    renewed timestamptz NOT NULL
+    holder bytea CHECK (length(holder) = 16)
 );
+INSERT INTO leadership VALUES (1, NULL, 0, NULL);
+
+-- Who leads puts another mark here several times while its lease lasts. None: nobody leads.
+CREATE TABLE lease (
+    one integer PRIMARY KEY CHECK (one = 1),
+    holder bytea CHECK (length(holder) = 16),
+    renewal bytea CHECK (length(renewal) = 16)
+);
+INSERT INTO lease VALUES (1, NULL, NULL);
 
 CREATE TABLE windows (
     task_id bytea, cohort bigint, "window" bigint, series text NOT NULL, state text NOT NULL,
@@ -41,13 +51,15 @@ CREATE TABLE to_publish (
     cohort bigint NOT NULL, entry bytea NOT NULL
 );
 
-REVOKE ALL ON pointillist_leader, leadership, windows, kept_epochs, counters, tasks, to_publish FROM PUBLIC;
+REVOKE ALL ON pointillist_leader, leadership, lease, windows, kept_epochs, counters, tasks, to_publish
+    FROM PUBLIC;
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'pointillist_leader') THEN
         GRANT SELECT ON pointillist_leader TO pointillist_leader;
+        GRANT SELECT, UPDATE ON leadership, lease TO pointillist_leader;
         GRANT SELECT, INSERT, UPDATE, DELETE
-            ON leadership, windows, kept_epochs, counters, tasks, to_publish TO pointillist_leader;
+            ON windows, kept_epochs, counters, tasks, to_publish TO pointillist_leader;
     ELSE
         RAISE EXCEPTION 'expected a role pointillist_leader; CREATE ROLE pointillist_leader LOGIN';
     END IF;

@@ -13,33 +13,32 @@ from aggregator.postgresql_database import Database, DatabaseUnavailable
 from aggregator.standby_settings import StandbySettings
 from aggregator.state_file import StorageUnavailable
 
-from .leadership import leader_database
+from .leadership import Term, leader_database
 
 _AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 """A connection that broke, or that the server ended; anything else is an error of ours."""
-_FENCE: Final = "SELECT fence FROM leadership FOR SHARE"
-
+_TERM: Final = "SELECT fence, holder FROM leadership FOR SHARE"
 
 READ_STEP_S: Final = 60.0
-NOBODYS_FENCE: Final = 0
+_NOBODYS: Final = Term(fence=0, holder=b"")
 
 
 def tables_to_read(settings: StandbySettings) -> PostgresqlTables:
     """A Leader's tables beside whoever leads: every change is refused."""
     database = leader_database(settings.postgresql, READ_STEP_S)
-    return PostgresqlTables(database, NOBODYS_FENCE, settings.lease_s)
+    return PostgresqlTables(database, _NOBODYS, settings.lease_s)
 
 
 class PostgresqlTables:
-    """`StateTables` under a fence; connects at the first statement, and again after a failure."""
+    """`StateTables` of one term; connects at the first statement, and again after a failure."""
 
-    def __init__(self, database: Database, fence: int, lease_s: float) -> None:
-        """Change nothing once the fence is another.
+    def __init__(self, database: Database, term: Term, lease_s: float) -> None:
+        """Change nothing once another term has begun.
 
         lease_s     a transaction that stands still for so long is ended by the server: it would
                     keep others from leading
         """
-        self._database, self._fence = database, fence
+        self._database, self._term = database, term
         self._options = f"-c idle_in_transaction_session_timeout={int(lease_s * 1000)}"
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -52,10 +51,10 @@ class PostgresqlTables:
     def transaction(self) -> Iterator[Statements]:
         """Change, if this process still leads."""
         with self._asking() as connection, connection.transaction():
-            row = connection.execute(_FENCE).fetchone()
-            if row is None or row[0] != self._fence:
-                found = "none" if row is None else row[0]
-                raise LeadershipLost(f"expected fence {self._fence}, got {found}: another leads")
+            row = connection.execute(_TERM).fetchone()
+            if row != (self._term.fence, self._term.holder):
+                found = "none" if row is None else f"another's {row[0]}"
+                raise LeadershipLost(f"expected fence {self._term.fence}, got {found}")
             yield _InTransaction(connection)
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ class Turn:
     @property
     def leads(self) -> bool:
         """Whether the wait ended with the lead; a lease may have run out since."""
-        return self._leadership.fence > 0
+        return self._leadership.term is not None
 
     def wait(self) -> None:
         """Wait until this machine leads, or it is stopped.
@@ -82,7 +82,7 @@ class Turn:
                     return
         finally:
             presence.close()
-        self._log.info("leads", fence=self._leadership.fence)
+        self._log.info("leads", fence=self._leadership.own_term().fence)
 
     def _take(self) -> bool:
         try:
@@ -137,5 +137,5 @@ class Turn:
     def state(self) -> LeaderState:
         """The state, to be changed while this machine leads."""
         database = leader_database(self._settings.postgresql, STATE_STEP_S)
-        tables = PostgresqlTables(database, self._leadership.fence, self._settings.lease_s)
+        tables = PostgresqlTables(database, self._leadership.own_term(), self._settings.lease_s)
         return LeaderState(tables)
