@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from .config_values import ConfigError, build, did_you_mean, limited
+from .printable import printable
 
 __all__ = [
     "ConfigError", "assignment", "build", "did_you_mean", "limited", "overlay",
-    "read_table", "read_tree",
+    "parse_table", "read_table", "read_tree",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -31,13 +32,31 @@ def read_table(
     Raises      error, OSError
     """
     with path.open("rb") as file:
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise error(f"{path}: expected at most {MOST_BYTES} bytes, got more")
+        content = file.read(MOST_BYTES + 1)
+    return parse_table(content, str(path), error=error, parse_float=parse_float)
+
+
+def parse_table(
+    content: bytes,
+    where: str,
+    *,
+    error: type[ValueError] = ConfigError,
+    most: int = MOST_BYTES,
+    parse_float: Callable[[str], Any] = float,
+) -> dict[str, Any]:
+    """Read TOML, which may be a stranger's, of so many bytes at most.
+
+    where       what it is called in a message
+    Raises      error
+    """
+    if len(content) > most:
+        raise error(f"{where}: expected at most {most:,} bytes, got more")
     try:
-        return tomllib.loads(text.decode(), parse_float=parse_float)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise error(f"{path}: expected TOML: {problem}") from problem
+        return tomllib.loads(content.decode(), parse_float=parse_float)
+    except RecursionError:
+        raise error(f"{where}: expected TOML, got arrays or tables nested too deep") from None
+    except ValueError as problem:  # of UTF-8, of TOML, and of numbers with thousands of digits
+        raise error(f"{where}: expected TOML: {printable(str(problem))}") from problem
 
 
 def read_tree(

@@ -30,6 +30,7 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 _MOST_ITEMS: Final = 1 << 20
+_SAID_CHARS: Final = 80
 _NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
@@ -91,7 +92,8 @@ def did_you_mean(got: object, known: Iterable[str]) -> str:
     """Name the known word that is nearest to what came, in brackets; empty where none is near."""
     import difflib  # of use to no file that is right
 
-    close = difflib.get_close_matches(got, list(known), n=1) if isinstance(got, str) else []
+    asked = isinstance(got, str) and len(got) <= _SAID_CHARS
+    close = difflib.get_close_matches(str(got), list(known), n=1) if asked else []
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -142,7 +144,8 @@ def _build(kind: type[_T], table: Any, where: str) -> _T:
 
 def _unknown(key: str, known: Iterable[str], where: str) -> ConfigError:
     return ConfigError(
-        f"{where}{key}: unknown key{did_you_mean(key, known)}; expected one of {', '.join(known)}"
+        f"{where}{_key(key)}: unknown key{did_you_mean(key, known)}; "
+        f"expected one of {', '.join(known)}"
     )
 
 
@@ -185,7 +188,7 @@ def _mapping(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> di
         for key in value:
             if key not in set(names):
                 raise _unknown(key, names, f"{where}.")
-    return {names(key): _value(inner, limits, v, f"{where}.{key}") for key, v in value.items()}
+    return {names(key): _value(inner, limits, v, f"{where}.{_key(key)}") for key, v in value.items()}
 
 
 def _scalar(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Any:
@@ -263,4 +266,12 @@ def _said(value: Any) -> str:
     """Say a value as a TOML file would: no secret stands in a configuration, only paths to them."""
     if isinstance(value, Mapping):
         return "a table"
-    return json.dumps(value, default=str)[:80]
+    try:
+        return json.dumps(value, default=str)[:_SAID_CHARS]
+    except ValueError:  # TOML's hexadecimal numbers have no end, Python's decimal ones do
+        return "a number of thousands of digits"
+
+
+def _key(key: str) -> str:
+    """Write a key that came: one that TOML takes only in quotes is a stranger's text."""
+    return key if _NAME.fullmatch(key) else json.dumps(key)[:_SAID_CHARS]

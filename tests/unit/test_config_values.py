@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from transport.config_tree import ConfigError, build, limited, read_tree
+from transport.config_tree import ConfigError, build, limited, parse_table, read_tree
 
 
 class Colour(StrEnum):
@@ -131,3 +131,34 @@ def test_file_has_the_callers_error_its_path_and_its_format(tmp_path: Path) -> N
         read_tree(Sheet, path, error=SheetError, file_format=2)
     path.write_text('format = 2\nname = "x"')
     assert read_tree(Sheet, path, error=SheetError, file_format=2) == Sheet(name="x")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"name = " + b"[" * 5_000, "nested too deep"),
+        (b"name = " + b"{a = " * 5_000, "nested too deep"),
+        (b"name = " + b"9" * 5_000, "expected TOML"),
+        (b"name = \xff", "expected TOML"),
+        (b"#" * 100, "at most 99 bytes"),
+    ],
+)
+def test_bytes_that_are_no_sane_toml_are_refused_by_name(content: bytes, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"from afar: .*{said}"):
+        parse_table(content, "from afar", most=99 if content.startswith(b"#") else 1 << 20)
+
+
+def test_number_without_end_is_refused_in_one_line() -> None:
+    table = parse_table(b"name = 0x" + b"f" * 5_000, "from afar")
+    with pytest.raises(ConfigError, match="name: expected text .*thousands of digits"):
+        build(Sheet, table)
+
+
+def test_key_cannot_forge_a_line_of_its_refusal() -> None:
+    table = parse_table(b'"x\\npointillist: all is well\\u001b[2J" = 1', "from afar")
+    with pytest.raises(ConfigError) as refused:
+        build(Sheet, table)
+    assert str(refused.value).isprintable()
+    with pytest.raises(ConfigError) as refused:
+        build(Sheet, {"k" * 100_000: 1})
+    assert len(str(refused.value)) < 400
