@@ -188,7 +188,10 @@ def _mapping(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> di
         for key in value:
             if key not in set(names):
                 raise _unknown(key, names, f"{where}.")
-    return {names(key): _value(inner, limits, v, f"{where}.{_key(key)}") for key, v in value.items()}
+    return {
+        names(key): _value(inner, limits, item, f"{where}.{_key(key)}")
+        for key, item in value.items()
+    }
 
 
 def _scalar(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Any:

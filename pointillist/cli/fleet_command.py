@@ -106,6 +106,7 @@ def init(
 
 
 def _trial(folder: Path, wanted: tuple[int, int, int], json: bool) -> None:
+    from pointillist.fleet.party_config_text import shell_line
     from pointillist.fleet.party_files import FolderUnusable
     from pointillist.fleet.trial import MOST_HOSTS, TrialSettings, make_trial
 
@@ -126,7 +127,7 @@ def _trial(folder: Path, wanted: tuple[int, int, int], json: bool) -> None:
         "helper": str(made.helper),
         "operator": str(made.operator),
         "host": str(made.host(settings.host)),
-        "next": " ".join(following),
+        "next": shell_line(following),
     }
     emit(body, json)
     say(f"\n{settings.said}")

@@ -35,6 +35,20 @@ def make_certificate(folder: Path, party: str, names: Sequence[str], user: str |
     return pem
 
 
+def one_certificate(text: str) -> str:
+    """Give the one certificate of a text as PEM, without what may stand around it.
+
+    Raises      ValueError
+    """
+    try:
+        found = x509.load_pem_x509_certificates(text.encode())
+    except ValueError:
+        found = []
+    if len(found) != 1:
+        raise ValueError(f"expected one certificate in PEM, got {len(found) or 'other text'}")
+    return found[0].public_bytes(Encoding.PEM).decode()
+
+
 def _certificate(
     party: str, names: Sequence[str], key: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:

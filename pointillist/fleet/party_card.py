@@ -3,23 +3,66 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import ipaddress
+import json
+import re
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from transport.config_tree import build, limited, read_table
-from wire.bounds import NAME
+from transport.config_tree import build, limited, parse_table
+from wire.bounds import MAX_HOSTS, NAME
 
+from .channel_certificate import one_certificate
 from .party_config_text import quoted
 
 CARD_FORMAT: Final = 1
-_MOST_BYTES: Final = 1 << 16
-ADDRESS: Final = r"|\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}"
+_MOST_BYTES: Final = 1 << 14
+"""A card has 1 to 2 KiB; dotted keys of TOML cost the square of their length."""
+
+_HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]")
+_PORT: Final = re.compile("[1-9][0-9]{0,4}")
+_MOST_BROKERS: Final = 32
+_FEWEST_N_MIN: Final = 16
+"""Of the smallest fleet that `fleet init` makes."""
 
 
 class CardRefused(ValueError):
     """A card that is not taken: another party's, changed on its way, or none at all."""
+
+
+def host_port(value: Any) -> str:
+    """Give an address as it came.
+
+    Raises      ValueError where it is not a host's name or address, and a port
+    """
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 0xFFFF:
+        raise ValueError(f"expected host:port, got {json.dumps(value, default=str)[:80]}")
+    return str(value)
+
+
+def host_name(value: str) -> str:
+    """Give the host of `host` or `host:port`.
+
+    Raises      ValueError
+    """
+    if _HOST.fullmatch(value):
+        return value
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        pass
+    try:
+        return host_port(value).rpartition(":")[0]
+    except ValueError:
+        said = json.dumps(value)[:80]
+        raise ValueError(f"expected a host's name or address, got {said}") from None
+
+
+def _address(value: Any) -> str:
+    return "" if value == "" else host_port(value)
 
 
 class FleetParty(StrEnum):
@@ -45,10 +88,10 @@ class PartyCard:
     party: str = limited(choices=tuple(FleetParty))
     name: str = limited(form=NAME.pattern)
     certificate: str = ""
-    address: str = limited("", form=ADDRESS)
-    brokers: tuple[str, ...] = limited((), form=ADDRESS)
+    address: str = limited("", read=_address)
+    brokers: tuple[str, ...] = limited((), most=_MOST_BROKERS, read=host_port)
     broker_tls: bool = False
-    n_min: int = limited(0, low=0)
+    n_min: int = limited(0, low=0, high=MAX_HOSTS)
 
     def __post_init__(self) -> None:
         if len(self.public_key) != 32:
@@ -83,14 +126,54 @@ def read_card(path: Path, fingerprint: str | None = None) -> PartyCard:
 
     Raises      CardRefused, OSError
     """
+    return parse_card(read_content(path), str(path), fingerprint)
+
+
+def read_content(path: Path) -> bytes:
+    """Read the bytes of a card, and a few more of a file that is too long for one."""
     with path.open("rb") as file:
-        content = file.read(_MOST_BYTES)
-    if fingerprint is not None:
+        return file.read(_MOST_BYTES + 1)
+
+
+def parse_card(content: bytes, where: str, fingerprint: str | None = None) -> PartyCard:
+    """Read the bytes of a card as `read_card` does; nobody can change them in between.
+
+    where       what it is called in a message
+    Raises      CardRefused
+    """
+    if len(content) <= _MOST_BYTES and fingerprint is not None:
         found = card_fingerprint(content)
         if fingerprint.strip().lower().replace(":", "") != found.replace(":", ""):
             raise CardRefused(
-                f"{path}: expected the card whose fingerprint its owner told you, {fingerprint}, "
+                f"{where}: expected the card whose fingerprint its owner told you, {fingerprint}, "
                 f"got one of {found}: ask again, by another way than the card came"
             )
-    table = read_table(path, error=CardRefused)
-    return build(PartyCard, table, f"{path}: ", error=CardRefused, file_format=CARD_FORMAT)
+    table = parse_table(content, where, error=CardRefused, most=_MOST_BYTES)
+    card = build(PartyCard, table, f"{where}: ", error=CardRefused, file_format=CARD_FORMAT)
+    try:
+        return _checked(card)
+    except ValueError as error:
+        raise CardRefused(f"{where}: {error}") from error
+
+
+def _checked(card: PartyCard) -> PartyCard:
+    """Refuse a card that lacks what its party has, or has more. Raises ValueError."""
+    leads, helps = card.party == FleetParty.LEADER, card.party == FleetParty.HELPER
+    wanted = {
+        "certificate": leads or helps,
+        "address": helps,
+        "brokers": leads,
+        "n_min": leads,
+    }
+    for key, wants in wanted.items():
+        if bool(getattr(card, key)) != wants:
+            expected, got = ("one", "none") if wants else ("none", "one")
+            raise ValueError(f"{key}: expected {expected} in the card of a {card.party}, got {got}")
+    if leads and card.n_min < _FEWEST_N_MIN:
+        raise ValueError(f"n_min: expected at least {_FEWEST_N_MIN}, got {card.n_min}")
+    if not card.certificate:
+        return card
+    try:
+        return replace(card, certificate=one_certificate(card.certificate))
+    except ValueError as error:
+        raise ValueError(f"certificate: {error}") from error

@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def quoted(value: str | Path) -> str:
-    """Write a TOML string; JSON's are a subset of TOML's."""
-    return json.dumps(str(value))
+    """Write a TOML string: JSON's, but for DEL, and for the halves by which JSON escapes emoji."""
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,4 +191,9 @@ def operator_text(name: str, key: bytes) -> str:
 
 def shell_line(words: Sequence[str]) -> str:
     """Write a command as a person types it; a `*` is left for the shell."""
-    return " ".join(word if "*" in word else shlex.quote(word) for word in words)
+    return " ".join(
+        "*".join(shlex.quote(part) if part else "" for part in word.split("*"))
+        if "*" in word
+        else shlex.quote(word)
+        for word in words
+    )

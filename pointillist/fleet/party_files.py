@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,25 +15,80 @@ from transport.privileges import LOG_GROUP
 
 PRIVATE: Final = 0o700
 PUBLIC: Final = 0o755
+_MARK: Final = ".unfinished"
+"""In the folder of a fleet until all of it is written."""
 
 
 class FolderUnusable(ValueError):
     """A folder that a fleet cannot begin in; says what was expected and what came."""
 
 
-def begin_folder(base: Path) -> Path:
+@contextmanager
+def new_folder(base: Path) -> Iterator[Path]:
     """Make the folder of a fleet, absolute; one that exists must be empty.
 
+    What was made in it is removed where the block does not come to its end, so that the same
+    command can be given again.
     Raises      FolderUnusable, OSError
     """
     base = base.resolve()
-    if base.exists() and (not base.is_dir() or any(base.iterdir())):
-        found = "files in it" if base.is_dir() else "a file"
-        raise FolderUnusable(f"{base}: expected a new or empty folder, found {found}")
-    _check_open(base)
+    _check_name(base)
+    existed = base.is_dir()
+    mode = stat.S_IMODE(base.stat().st_mode) if existed else PUBLIC
+    mark = _begin(base)
+    try:
+        _check_open(base)
+        base.chmod(PUBLIC)
+        yield base
+        mark.unlink()
+    except BaseException as error:
+        _clear(base, mark)
+        with suppress(OSError):
+            base.chmod(mode)
+            if not existed:
+                base.rmdir()
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(base)) from error
+        raise
+
+
+def _check_name(base: Path) -> None:
+    """Refuse a name that a configuration cannot hold, or a shell would read as a pattern."""
+    name = str(base)
+    if "*" in name or not name.isprintable():
+        raise FolderUnusable(f"{base}: expected a path of printable characters without *")
+
+
+def _begin(base: Path) -> Path:
+    """Make the folder and put the mark of a beginning into it, which only one command can.
+
+    Raises      FolderUnusable, OSError
+    """
+    mark = base / _MARK
+    if base.exists() and not base.is_dir():
+        raise FolderUnusable(f"{base}: expected a new or empty folder, found a file")
     base.mkdir(parents=True, exist_ok=True)
-    base.chmod(PUBLIC)
-    return base
+    try:
+        mark.touch(mode=0o600, exist_ok=False)
+    except FileExistsError:
+        raise FolderUnusable(
+            f"{base}: expected a new or empty folder, found one that another `fleet init` is "
+            f"making, or did not finish: if none is running, {shlex.join(['rm', '-r', str(base)])}"
+        ) from None
+    if any(path != mark for path in base.iterdir()):
+        mark.unlink()
+        raise FolderUnusable(f"{base}: expected a new or empty folder, found files in it")
+    return mark
+
+
+def _clear(base: Path, mark: Path) -> None:
+    """Remove what was made in a folder, its mark last; nobody but its maker has seen it."""
+    for path in base.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path != mark:
+            path.unlink(missing_ok=True)
+    mark.unlink(missing_ok=True)
 
 
 def _check_open(base: Path) -> None:
@@ -60,14 +118,49 @@ def give(path: Path, user: str | None) -> None:
 
 
 def write_new(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a new file with exactly this mode.
+    """Write a new file with exactly this mode, whole or not at all.
 
-    Raises      FileExistsError
+    Raises      FileExistsError, OSError
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        os.fchmod(handle, mode)
-        file.write(text)
+    partial = _written(path, text, mode)
+    try:
+        path.hardlink_to(partial)  # unlike a rename, never replaces a file
+    finally:
+        partial.unlink()
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file, whole or not at all; its owner and mode stay.
+
+    Raises      OSError
+    """
+    path = path.resolve()
+    before = path.stat()
+    partial = _written(path, text, stat.S_IMODE(before.st_mode))
+    try:
+        if os.geteuid() == 0:
+            os.chown(partial, before.st_uid, before.st_gid)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _written(path: Path, text: str, mode: int) -> Path:
+    """Write a file beside `path`, synced to disk."""
+    partial = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(handle, mode)
+            file.write(text)
+            file.flush()
+            os.fsync(handle)
+    except BaseException as error:
+        partial.unlink()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    return partial
 
 
 def log_group() -> str | None:

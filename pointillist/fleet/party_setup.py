@@ -14,13 +14,22 @@ from typing import Final
 from aggregator.operators import OperatorKey, operator_keys
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
-from transport.config_tree import read_table
+from transport.config_tree import build, read_table
 from transport.keyfiles import write_signing_key
 from transport.privileges import HELPER_USER, LEADER_USER, ensure_users
 from wire.bounds import NAME
 
 from .channel_certificate import make_certificate
-from .party_card import ADDRESS, CardRefused, FleetParty, PartyCard, read_card
+from .party_card import (
+    CardRefused,
+    FleetParty,
+    PartyCard,
+    host_name,
+    host_port,
+    parse_card,
+    read_card,
+    read_content,
+)
 from .party_config_text import (
     AgentTerms,
     ChannelEnd,
@@ -31,7 +40,7 @@ from .party_config_text import (
     operator_text,
     plan_entry_text,
 )
-from .party_files import PRIVATE, PUBLIC, begin_folder, make_folder, write_new
+from .party_files import PRIVATE, PUBLIC, make_folder, new_folder, replace_text, write_new
 from .trial import write_identity
 
 PLAN: Final = "fleet"
@@ -99,7 +108,13 @@ def begin_party(base: Path, wishes: PartyWishes) -> PartyFolder:
     """
     _check_wishes(wishes)
     plan = _plan_text(wishes.hosts) if wishes.party is FleetParty.LEADER else ""
-    folder = PartyFolder(begin_folder(base))
+    with new_folder(base) as made:
+        folder = PartyFolder(made)
+        _write_party(folder, wishes, plan)
+    return folder
+
+
+def _write_party(folder: PartyFolder, wishes: PartyWishes, plan: str) -> None:
     ensure_users()
     home = make_folder(folder.home(wishes.party), PUBLIC)
     make_folder(folder.cards, PUBLIC)
@@ -111,17 +126,21 @@ def begin_party(base: Path, wishes: PartyWishes) -> PartyFolder:
     else:
         card = _begin_aggregator(home, wishes, key, plan)
     write_new(folder.own_card, card.text)
-    return folder
 
 
 def _check_wishes(wishes: PartyWishes) -> None:
     """Refuse what no card could carry, before anything is written. Raises CardRefused."""
     if NAME.fullmatch(wishes.name) is None:
         raise CardRefused(f"name: expected one like {NAME.pattern}, got {wishes.name!r}")
-    reached = (wishes.address,) if wishes.party is FleetParty.HELPER else ()
-    for address in (*reached, *wishes.brokers):
-        if re.fullmatch(ADDRESS, address) is None or not address:
-            raise CardRefused(f"address: expected host:port, got {address!r}")
+    try:
+        for broker in wishes.brokers:
+            host_port(broker)
+        if wishes.party is FleetParty.HELPER:
+            host_port(wishes.address)
+        elif wishes.party is FleetParty.LEADER:
+            host_name(wishes.address)
+    except ValueError as error:
+        raise CardRefused(f"address: {error}") from error
 
 
 def _begin_aggregator(home: Path, wishes: PartyWishes, key: SigningKey, plan: str) -> PartyCard:
@@ -129,8 +148,7 @@ def _begin_aggregator(home: Path, wishes: PartyWishes, key: SigningKey, plan: st
     write_identity(home / "keys", wishes.party, key, user)
     make_folder(home / "signed", PUBLIC)
     tls = make_folder(home / "tls", PUBLIC)
-    name = wishes.address.rpartition(":")[0] or wishes.address
-    certificate = make_certificate(tls, wishes.party, [name], user)
+    certificate = make_certificate(tls, wishes.party, [host_name(wishes.address)], user)
     n_min = 0
     if wishes.party is FleetParty.LEADER:
         make_folder(home / "joins", PUBLIC)
@@ -159,13 +177,15 @@ def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
 
     Raises      CardRefused, OSError
     """
-    own, card = folder.card(), read_card(path, fingerprint)
+    content = read_content(path)
+    own, card = folder.card(), parse_card(content, str(path), fingerprint)
     if card.party not in _MAY_TAKE[FleetParty(own.party)]:
         wanted = " or ".join(sorted(_MAY_TAKE[FleetParty(own.party)]))
         raise CardRefused(f"{path}: expected the card of a {wanted}, got that of a {card.party}")
-    if card.public_key == own.public_key:
-        raise CardRefused(f"{path}: expected another party's key, got this party's own")
+    _check_own_keys(folder, own, card, path)
     kept = folder.cards / f"{card.party}-{card.name}.toml"
+    if kept.exists() and kept.read_bytes() == content and _configure(folder, own):
+        return card  # goes on where an earlier one was stopped
     others = [] if card.party == FleetParty.OPERATOR else folder.taken(FleetParty(card.party))
     if kept.exists() or others:
         there = kept.name if kept.exists() else f"{others[0].party}-{others[0].name}.toml"
@@ -175,9 +195,27 @@ def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
         )
     if card.party == FleetParty.OPERATOR:
         _pin_operator(folder, own, card)
-    write_new(kept, path.read_text(encoding="utf-8"))
+    write_new(kept, content.decode())
     _configure(folder, own)
     return card
+
+
+def _check_own_keys(folder: PartyFolder, own: PartyCard, card: PartyCard, path: Path) -> None:
+    """Refuse a key or certificate of another kind of party: who has two roles checks nobody.
+
+    Raises      CardRefused
+    """
+    if card.public_key == own.public_key:
+        raise CardRefused(f"{path}: expected another party's key, got this party's own")
+    for other in (own, *(found for party in FleetParty for found in folder.taken(party))):
+        if other.party == card.party:
+            continue
+        for name in ("public_key", "certificate"):
+            if getattr(card, name) and getattr(card, name) == getattr(other, name):
+                raise CardRefused(
+                    f"{path}: expected a {name} of its own, got that of the {other.party} "
+                    f"{other.name}"
+                )
 
 
 def _pin_operator(folder: PartyFolder, own: PartyCard, card: PartyCard) -> None:
@@ -186,31 +224,36 @@ def _pin_operator(folder: PartyFolder, own: PartyCard, card: PartyCard) -> None:
     file = home / ("plans.toml" if own.party == FleetParty.LEADER else "helper.toml")
     if not file.is_file():
         raise CardRefused(f"expected {file}, which the Leader's card makes: take that one in first")
+    pinned, row = _operators(file), OperatorKey(card.public_key, card.name)
+    if row in pinned:
+        return
     try:
-        operator_keys([*_operators(file), OperatorKey(card.public_key, card.name)])
+        operator_keys([*pinned, row])
     except ValueError as error:
         raise CardRefused(f"{file}: {error}") from error
-    with file.open("a", encoding="utf-8") as out:
-        out.write(operator_text(card.name, card.public_key))
+    text = file.read_text(encoding="utf-8")
+    replace_text(file, text + operator_text(card.name, card.public_key))
 
 
 def _operators(file: Path) -> list[OperatorKey]:
-    return [
-        OperatorKey(bytes.fromhex(entry["key"]), entry["name"])
-        for entry in read_table(file).get("operator", [])
-    ]
+    """Read whom a file pins. Raises CardRefused."""
+    rows = read_table(file, error=CardRefused).get("operator", [])
+    if not isinstance(rows, list):
+        raise CardRefused(f"{file}: operator: expected an array of tables, got something else")
+    return [build(OperatorKey, row, f"{file}: operator.", error=CardRefused) for row in rows]
 
 
-def _configure(folder: PartyFolder, own: PartyCard) -> None:
-    """Write the configuration once every card that it needs is there."""
+def _configure(folder: PartyFolder, own: PartyCard) -> bool:
+    """Write the configuration once every card that it needs is there; say whether it did."""
     leaders, helpers = folder.taken(FleetParty.LEADER), folder.taken(FleetParty.HELPER)
     home = folder.home(own.party)
     if own.party == FleetParty.LEADER and helpers:
-        _write_leader(home, own, helpers[0])
-    elif own.party == FleetParty.HELPER and leaders:
-        _write_helper(home, own, leaders[0])
-    elif own.party == FleetParty.OPERATOR and leaders and helpers:
-        _write_agent(home, leaders[0], helpers[0])
+        return _write_leader(home, own, helpers[0])
+    if own.party == FleetParty.HELPER and leaders:
+        return _write_helper(home, own, leaders[0])
+    if own.party == FleetParty.OPERATOR and leaders and helpers:
+        return _write_agent(home, leaders[0], helpers[0])
+    return False
 
 
 def _channel(home: Path, own: FleetParty, peer: PartyCard, address: str) -> ChannelEnd:
@@ -222,26 +265,30 @@ def _channel(home: Path, own: FleetParty, peer: PartyCard, address: str) -> Chan
     )
 
 
-def _write_leader(home: Path, own: PartyCard, helper: PartyCard) -> None:
+def _write_leader(home: Path, own: PartyCard, helper: PartyCard) -> bool:
     if (home / "leader.toml").exists():
-        return
+        return False
     channel = _channel(home, FleetParty.LEADER, helper, helper.address)
     write_new(home / "leader.toml", leader_text(home, helper.public_key, _log(own), channel))
+    return True
 
 
-def _write_helper(home: Path, own: PartyCard, leader: PartyCard) -> None:
+def _write_helper(home: Path, own: PartyCard, leader: PartyCard) -> bool:
     if (home / "helper.toml").exists():
-        return
+        return False
     port = own.address.rpartition(":")[2]
     channel = _channel(home, FleetParty.HELPER, leader, f"0.0.0.0:{port}")
     write_new(home / "helper.toml", helper_text(home, leader.public_key, channel, None))
+    return True
 
 
-def _write_agent(home: Path, leader: PartyCard, helper: PartyCard) -> None:
+def _write_agent(home: Path, leader: PartyCard, helper: PartyCard) -> bool:
     """Write what every host of the operator runs by; each makes its own key, on the host."""
+    if (home / "agent.toml").exists():
+        return False
     terms = AgentTerms(leader.public_key, helper.public_key, leader.n_min, trial=False)
-    if not (home / "agent.toml").exists():
-        write_new(home / "agent.toml", agent_text(AGENT_HOME, terms, _log(leader)))
+    write_new(home / "agent.toml", agent_text(AGENT_HOME, terms, _log(leader)))
+    return True
 
 
 def _log(leader: PartyCard) -> LogPlace:

@@ -37,10 +37,10 @@ from .party_files import (
     PRIVATE,
     PUBLIC,
     FolderUnusable,
-    begin_folder,
     give,
     log_group,
     make_folder,
+    new_folder,
     write_new,
 )
 from .trial_folders import TrialFolders
@@ -113,7 +113,13 @@ def make_trial(base: Path, settings: TrialSettings) -> TrialFolders:
             f"{base}: expected a path so short that {socket.name} in it has at most "
             f"{LONGEST_SOCKET_BYTES} bytes, got {len(bytes(socket))}"
         )
-    folders = TrialFolders(begin_folder(base))
+    with new_folder(base) as made:
+        folders = TrialFolders(made)
+        _write_trial(folders, settings)
+    return folders
+
+
+def _write_trial(folders: TrialFolders, settings: TrialSettings) -> None:
     ensure_users()
     keys = _Keys(SigningKey.generate(), SigningKey.generate(), SigningKey.generate())
     log = LogPlace(folders.log, log_group())
@@ -128,7 +134,6 @@ def make_trial(base: Path, settings: TrialSettings) -> TrialFolders:
     _pin_operators(folders, settings, keys)
     make_folder(folders.logs, PUBLIC)
     write_new(folders.settings, _settings_text(settings))
-    return folders
 
 
 def read_trial(base: Path) -> TrialSettings:

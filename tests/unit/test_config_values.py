@@ -150,7 +150,7 @@ def test_bytes_that_are_no_sane_toml_are_refused_by_name(content: bytes, said: s
 
 def test_number_without_end_is_refused_in_one_line() -> None:
     table = parse_table(b"name = 0x" + b"f" * 5_000, "from afar")
-    with pytest.raises(ConfigError, match="name: expected text .*thousands of digits"):
+    with pytest.raises(ConfigError, match=r"name: expected text .*thousands of digits"):
         build(Sheet, table)
 
 
