@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from privacy.signing import SigningKey
+from transport.bounded_file import UnfitFile, read_bounded
 from transport.config_tree import build, limited, read_table
 from wire import labels
 from wire.envelope import Signed
-from wire.join import JoinRequest
+from wire.join import MAX_JOIN_BYTES, JoinRequest
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Plan, PlanMembership, Roster
 
@@ -185,9 +186,11 @@ def read_requests(folder: Path) -> dict[Path, JoinRequest | ReportRejected]:
     found: dict[Path, JoinRequest | ReportRejected] = {}
     for path in sorted(folder.glob("*.join")):
         try:
-            found[path] = JoinRequest.decode(path.read_bytes())
+            found[path] = JoinRequest.decode(read_bounded(path, MAX_JOIN_BYTES))
         except ReportRejected as refusal:
             found[path] = refusal
+        except UnfitFile as unfit:
+            found[path] = ReportRejected(Reason.LENGTH, "a join request", unfit.strerror)
     return found
 
 

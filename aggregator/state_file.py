@@ -98,7 +98,7 @@ def write_all_durably(contents: Mapping[Path, bytes]) -> None:
     path = Path()
     try:
         for path, content in contents.items():
-            descriptor = os.open(_beside(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            descriptor = _new_beside(path, 0o644)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
         os.sync()
@@ -113,6 +113,12 @@ def _beside(path: Path) -> Path:
     return path.with_name(path.name + ".new")
 
 
+def _new_beside(path: Path, mode: int) -> int:
+    """Open a new file beside `path`; what lies there may be a link that somebody else made."""
+    _beside(path).unlink(missing_ok=True)
+    return os.open(_beside(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+
+
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a small file so that a crash leaves the old or the new one, whole.
 
@@ -120,7 +126,7 @@ def write_durably(path: Path, content: bytes) -> None:
     """
     temporary = _beside(path)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = _new_beside(path, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()

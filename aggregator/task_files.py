@@ -12,7 +12,7 @@ from privacy.errors import ParameterError
 from privacy.signing import SigningKey, verify
 from wire import labels
 from wire.bounds import MAX_ROSTER_BODY, Scheme
-from wire.envelope import Signed
+from wire.envelope import SIGNED_OVERHEAD_BYTES, Signed
 from wire.ids import NO_SIGNATURE, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Roster
@@ -186,7 +186,7 @@ def _task_summary(task: Task, identity: bytes) -> dict[str, Any]:
 TASK_SUFFIX = ".task"
 ROSTER_SUFFIX = ".roster"
 ENTRY_SUFFIX = ".entry"
-MAX_FILE_BYTES = MAX_ROSTER_BODY + 148
+MAX_FILE_BYTES = MAX_ROSTER_BODY + SIGNED_OVERHEAD_BYTES
 
 
 class SignedFolder:
@@ -205,6 +205,8 @@ class SignedFolder:
 
     def _changed(self, suffix: str) -> Iterator[tuple[Path, bytes]]:
         for path in self._folder.glob(f"*{suffix}"):
+            if not path.is_file():  # a pipe would be waited for
+                continue
             status = path.stat()
             mark = (status.st_mtime_ns, status.st_size)
             if self._seen.get(path) == mark or status.st_size > MAX_FILE_BYTES:

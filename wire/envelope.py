@@ -77,6 +77,7 @@ def _core_at(data: bytes) -> int:
 
 
 _HEAD = struct.Struct(">16sI")
+SIGNED_OVERHEAD_BYTES: Final = _HEAD.size + 128
 _LIMITS = {
     labels.TASK: MAX_TASK_BODY,
     labels.ROSTER: MAX_ROSTER_BODY,
@@ -108,8 +109,9 @@ class Signed:
     def decode(cls, data: bytes, want: bytes) -> Self:
         """Decode bytes whose label must be `want` (TASK, ROSTER or ENTRY_ANSWER)."""
         limit = _LIMITS[want]
-        if not _HEAD.size + 128 <= len(data) <= _HEAD.size + limit + 128:
-            raise ReportRejected(Reason.LENGTH, f"148 to {limit + 148} bytes", len(data))
+        least = SIGNED_OVERHEAD_BYTES
+        if not least <= len(data) <= least + limit:
+            raise ReportRejected(Reason.LENGTH, f"{least} to {least + limit} bytes", len(data))
         got, length = _HEAD.unpack_from(data)
         need_label(got, want)
         need_length(data, _HEAD.size + length + 128, "a signed message")

@@ -18,6 +18,7 @@ from .voucher import Voucher
 
 _HEAD = struct.Struct(">16sI")
 _OVERHEAD_BYTES: Final = _HEAD.size + 2 * 64
+MAX_JOIN_BYTES: Final = _OVERHEAD_BYTES + MAX_JOIN_BODY
 PADDED_BYTES: Final = 2048
 """Of every request before it is sealed: its length tells nothing of the machine."""
 
@@ -65,9 +66,9 @@ class JoinRequest:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        if not _OVERHEAD_BYTES <= len(data) <= _OVERHEAD_BYTES + MAX_JOIN_BODY:
-            limit = _OVERHEAD_BYTES + MAX_JOIN_BODY
-            raise ReportRejected(Reason.LENGTH, f"a join request of at most {limit:,} B", len(data))
+        if not _OVERHEAD_BYTES <= len(data) <= MAX_JOIN_BYTES:
+            expected = f"a join request of at most {MAX_JOIN_BYTES:,} B"
+            raise ReportRejected(Reason.LENGTH, expected, len(data))
         got, length = _HEAD.unpack_from(data)
         need_label(got, labels.JOIN)
         need_length(data, length + _OVERHEAD_BYTES, "a join request")

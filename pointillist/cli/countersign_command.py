@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aggregator.party_config import HelperConfig
     from aggregator.roster_review import RosterEvidence
     from privacy.signing import SigningKey
+    from wire.rejection import ReportRejected
 
 EPILOG: Final = """Examples:
 
@@ -29,7 +30,7 @@ pointillist helper countersign joins/ --config helper.toml   each *.entry that l
 
 _MAX_VOUCHERS_BYTES: Final = 1 << 28
 _SIGNED: Final = "a signed task, roster or entry"
-_FOLDERS_HOLD: Final = ("*.task", "*.entry")
+_FOLDERS_HOLD: Final = (".task", ".entry")
 """What a folder stands for; a roster is asked for by its name, as a person compares its counts."""
 
 
@@ -134,7 +135,7 @@ def countersign(
     parties = PinnedParties(_leader_pk(leader, settings), signing.public_bytes)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
         asked = _asked(files)
-        rosters = [path for path, content in asked.items() if _is_roster(content)]
+        rosters = [path for path, content in asked.found.items() if _is_roster(content)]
         if len(rosters) > 1:
             names = ", ".join(str(path) for path in rosters)
             raise usage_error(f"expected one roster at a time, got {names}")
@@ -144,10 +145,12 @@ def countersign(
             held_by = _need(settings, path)
             told = _evidence(path, held_by, vouchers, accept_change)
             told = replace(told, first=first, former_helper_pk=former)
-            evidence[path] = _known(asked[path], held_by, parties, told, previous or (), task or ())
+            evidence[path] = _known(
+                asked.found[path], held_by, parties, told, previous or (), task or ()
+            )
         signer = _Signer(signing, parties, evidence)
         if len(files) == 1 and not files[0].is_dir():
-            signed, summary = signer.sign(files[0], asked[files[0]])
+            signed, summary = signer.sign(files[0], asked.found[files[0]])
             _write({out or files[0]: signed})
             emit({"file": str(out or files[0])} | summary, json)
             return
@@ -156,18 +159,57 @@ def countersign(
     _sign_each(signer, asked, json)
 
 
-def _asked(files: Sequence[Path]) -> dict[Path, bytes]:
-    """Files as named, and what lacks the Helper's signature of each folder; each is read once."""
-    found: dict[Path, bytes] = {}
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be signed, each read once; and what lies in a folder and is not what it says."""
+
+    found: dict[Path, bytes] = field(default_factory=dict)
+    refused: dict[Path, ReportRejected] = field(default_factory=dict)
+
+
+def _asked(files: Sequence[Path]) -> _Asked:
+    """Files as named, and what lacks the Helper's signature of each folder."""
+    from aggregator.task_files import MAX_FILE_BYTES
+    from transport.bounded_file import read_bounded
+    from wire.rejection import ReportRejected
+
+    asked = _Asked()
     for named in files:
         if not named.is_dir():
-            found[named] = named.read_bytes()
+            asked.found[named] = read_bounded(named, MAX_FILE_BYTES)
             continue
-        for path in (path for pattern in _FOLDERS_HOLD for path in sorted(named.glob(pattern))):
-            content = path.read_bytes()
+        for path in (path for kind in _FOLDERS_HOLD for path in sorted(named.glob(f"*{kind}"))):
+            try:
+                content = _of_folder(path)
+            except ReportRejected as refusal:
+                asked.refused[path] = refusal
+                continue
             if _lacks(content):
-                found[path] = content
-    return found
+                asked.found[path] = content
+    return asked
+
+
+def _of_folder(path: Path) -> bytes:
+    """Read what another company put into a folder: of the kind that its name says, or nothing.
+
+    Raises      ReportRejected, OSError
+    """
+    from transport.bounded_file import UnfitFile, read_bounded
+    from wire import bounds, labels
+    from wire.envelope import SIGNED_OVERHEAD_BYTES
+    from wire.rejection import Reason, ReportRejected
+
+    label, body_bytes, name = {
+        ".task": (labels.TASK, bounds.MAX_TASK_BODY, "a task"),
+        ".entry": (labels.ENTRY_ANSWER, bounds.MAX_ENTRY_BODY, "an answer to a host"),
+    }[path.suffix]
+    try:
+        content = read_bounded(path, body_bytes + SIGNED_OVERHEAD_BYTES)
+    except UnfitFile as unfit:
+        raise ReportRejected(Reason.LENGTH, f"{name} in a file", unfit.strerror) from unfit
+    if not content.startswith(label):
+        raise ReportRejected(Reason.VERSION, f"{name}, as its name says", "something else")
+    return content
 
 
 def _lacks(content: bytes) -> bool:
@@ -188,23 +230,35 @@ def _is_roster(content: bytes) -> bool:
     return content.startswith(labels.ROSTER)
 
 
-def _sign_each(signer: _Signer, asked: Mapping[Path, bytes], json: bool) -> None:
+def _sign_each(signer: _Signer, asked: _Asked, json: bool) -> None:
     from privacy.errors import ParameterError
     from wire.rejection import ReportRejected
 
     kinds = dict.fromkeys(("task", "roster", "entry"), 0)
-    signed, refused = {}, []
-    for path, content in asked.items():
+    signed: dict[Path, bytes] = {}
+    refused: dict[Path, Exception] = dict(asked.refused)
+    for path, content in asked.found.items():
         try:
             signed[path], summary = signer.sign(path, content)
-            kinds[summary["kind"]] += 1
         except (ReportRejected, ParameterError) as refusal:
-            refused.append({"file": str(path), "why": str(refusal)})
-            say(f"not signed: {path}: {printable(str(refusal))}")
+            refused[path] = refusal
+            continue
+        kinds[summary["kind"]] += 1
+        if summary["kind"] == "task":
+            _say_task(path, summary)
+    for path, why in refused.items():
+        say(f"not signed: {printable(f'{path}: {why}')}")
     _write(signed)
-    emit({"signed": kinds, "refused": refused if json else len(refused)}, json)
+    rows = [{"file": str(path), "why": str(why)} for path, why in refused.items()]
+    emit({"signed": kinds, "refused": rows if json else len(rows)}, json)
     if refused:
         raise typer.Exit(ExitCode.REFUSED)
+
+
+def _say_task(path: Path, task: Mapping[str, Any]) -> None:
+    """Tell what a task asks of hosts: beside hundreds of answers one would not be noticed."""
+    asks = f"epsilon {task['epsilon']:g}, n_min {task['n_min']:,}, t {task['t']:,}"
+    say(f"signed the task {printable(str(path))}: {task['series']} of {task['domain']}, {asks}")
 
 
 def _write(signed: Mapping[Path, bytes]) -> None:
@@ -263,6 +317,7 @@ def _evidence(
     """Read who vouches for a roster's hosts, and what its reader was told of it."""
     from aggregator.roster_change import accepted_hosts
     from aggregator.roster_review import RosterEvidence
+    from transport.bounded_file import read_bounded
 
     if accept_change is not None:
         with reported(ExitCode.USAGE, ValueError):
@@ -271,16 +326,10 @@ def _evidence(
     if vouchers is not None:
         need_file(vouchers, "vouchers of new hosts", "`leader roster build` writes them")
     return RosterEvidence(
-        vouchers=_bounded(beside) if beside.exists() else b"",
+        vouchers=read_bounded(beside, _MAX_VOUCHERS_BYTES) if beside.exists() else b"",
         operators=settings.operators,
         accepted_change=accept_change,
     )
-
-
-def _bounded(path: Path) -> bytes:
-    if path.stat().st_size > _MAX_VOUCHERS_BYTES:
-        raise usage_error(f"{path}: expected at most {_MAX_VOUCHERS_BYTES:,} bytes of vouchers")
-    return path.read_bytes()
 
 
 def _leader_pk(leader: str | None, settings: HelperConfig | None) -> bytes:
