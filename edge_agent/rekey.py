@@ -16,6 +16,8 @@ from transport.keyfiles import (
     destroy_key,
     load_host_key,
     read_host_key,
+    supersede_host_key,
+    sweep_leftovers,
     write_host_key,
 )
 from wire.ids import HostId, host_id
@@ -29,7 +31,7 @@ from .ledger.ledger_errors import LedgerMissing
 class Rekeyed:
     """What was done.
 
-    old         None where an earlier call had destroyed its key already
+    old         None where an earlier call had put the new key in place already
     carried     whether there was a ledger to go on with; none before an agent's first run
     """
 
@@ -56,14 +58,29 @@ def rekey(config: AgentConfig, next_key: Path, binding: bytes, now_s: int) -> Re
         raise KeyFileRefused(f"{next_key}: is the key in use; make a new one in another folder")
     new, old = load_host_key(next_key, binding), _old_key(place)
     if old is not None and _id(old) == _id(new):  # an earlier call came as far as this
-        destroy_key(next_key)
-        return Rekeyed(None, _id(new), old.ledger_exists)
-    carried = _carry(config, old, new, now_s)
-    if old is not None:
-        destroy_key(place)
-    write_host_key(place, replace(new, ledger_exists=carried))
-    destroy_key(next_key)
-    return Rekeyed(None if old is None else _id(old), _id(new), carried)
+        before, carried = None, old.ledger_exists
+    else:
+        before, carried = old, _carry(config, old, new, now_s)
+        # With a ledger or without: a place left empty could not be told from a host without a key.
+        put = write_host_key if old is None else supersede_host_key
+        put(place, replace(new, ledger_exists=carried))
+    sweep_leftovers(place.parent)
+    destroy_key(next_key, in_place=True)
+    return Rekeyed(None if before is None else _id(before), _id(new), carried)
+
+
+def end_of_earlier(config: AgentConfig, next_key: Path, binding: bytes) -> Rekeyed | None:
+    """End a call that was cut off while it destroyed the new key's first file.
+
+    Returns     None where that file is not zeroed: there is a call to make
+    Raises      KeyFileRefused
+    """
+    content = next_key.read_bytes()
+    if not content or any(content):
+        return None
+    key = load_host_key(config.host.key_file, binding)
+    destroy_key(next_key, in_place=True)
+    return Rekeyed(None, _id(key), key.ledger_exists)
 
 
 def _old_key(path: Path) -> HostKey | None:

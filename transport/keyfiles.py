@@ -121,8 +121,8 @@ def _gpus_of(binding: bytes) -> set[bytes]:
     return {binding[at : at + BINDING_PART_BYTES] for at in starts}
 
 
-def write_signing_key(path: Path, key: SigningKey) -> None:
-    write_key(path, "signing", {"seed": key.seed_bytes().hex()})
+def write_signing_key(path: Path, key: SigningKey, *, owner: int | None = None) -> None:
+    write_key(path, "signing", {"seed": key.seed_bytes().hex()}, owner=owner)
 
 
 def load_signing_key(path: Path, *, owner: int | None = None) -> SigningKey:
@@ -136,9 +136,9 @@ def load_signing_key(path: Path, *, owner: int | None = None) -> SigningKey:
     return SigningKey.from_seed_bytes(_hex(path, fields, "seed", 32))
 
 
-def write_hpke_key(path: Path, key: HpkeKeyFile) -> None:
+def write_hpke_key(path: Path, key: HpkeKeyFile, *, owner: int | None = None) -> None:
     times = {"not_before": str(key.not_before), "not_after": str(key.not_after)}
-    write_key(path, "hpke", {"seed": key.pair.seed_bytes().hex(), **times})
+    write_key(path, "hpke", {"seed": key.pair.seed_bytes().hex(), **times}, owner=owner)
 
 
 def load_hpke_key(path: Path, *, owner: int | None = None) -> HpkeKeyFile:
@@ -153,13 +153,15 @@ def load_hpke_key(path: Path, *, owner: int | None = None) -> HpkeKeyFile:
     )
 
 
-def write_host_key(path: Path, key: HostKey, *, replace_file: bool = False) -> None:
+def write_host_key(
+    path: Path, key: HostKey, *, replace_file: bool = False, owner: int | None = None
+) -> None:
     fields = {
         "seed": key.signing.seed_bytes().hex(),
         "hardware": key.binding.hex(),
         "ledger": "yes" if key.ledger_exists else "no",
     }
-    write_key(path, "host", fields, replace_file=replace_file)
+    write_key(path, "host", fields, replace_file=replace_file, owner=owner)
 
 
 def load_host_key(path: Path, binding: bytes) -> HostKey:
@@ -194,6 +196,19 @@ def read_host_key(path: Path, *, owner: int | None = None) -> HostKey:
     return HostKey(signing, binding, fields["ledger"] == "yes")
 
 
+def supersede_host_key(path: Path, key: HostKey) -> None:
+    """Put another key in a key's place, which is never empty; overwrite and remove the one before.
+
+    Cut off, the place holds the one or the other, and `sweep_leftovers` removes what is beside it.
+    Raises      OSError
+    """
+    before = _leftover(path)
+    before.hardlink_to(path)
+    write_host_key(path, key, replace_file=True)
+    _wipe(before)
+    _sync_folder(path.parent)
+
+
 def mark_ledger(path: Path, binding: bytes) -> HostKey:
     """Record in the host key that its ledger exists, before the ledger's first entry."""
     key = load_host_key(path, binding)
@@ -204,19 +219,27 @@ def mark_ledger(path: Path, binding: bytes) -> HostKey:
 
 
 def write_key(
-    path: Path, kind: str, fields: Mapping[str, str], *, replace_file: bool = False
+    path: Path,
+    kind: str,
+    fields: Mapping[str, str],
+    *,
+    replace_file: bool = False,
+    owner: int | None = None,
 ) -> None:
     """Write a key file whole or not at all, mode 0600, synced to disk.
 
+    owner       the user whose file root makes it; the effective user's without it
     Raises      KeyFileRefused when the file exists and `replace_file` is false; OSError
     """
     lines = [_FIRST_LINE, f"kind {kind}", *(f"{name} {value}" for name, value in fields.items())]
-    partial = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    partial = _leftover(path)
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(partial, flags, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             os.fchmod(file.fileno(), 0o600)
+            if owner is not None:
+                os.fchown(file.fileno(), owner, -1)
             file.write("\n".join(lines) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -231,15 +254,17 @@ def write_key(
         _sync_folder(path.parent)
 
 
-def destroy_key(path: Path) -> None:
-    """Overwrite and remove a key whose time is over.
+def destroy_key(path: Path, *, in_place: bool = False) -> None:
+    """Overwrite and remove a key whose time is over; of a symbolic link remove the link alone.
 
+    in_place    nobody loads it as a key: a crash may leave it under its name, zeroed
     On a copy-on-write file system or a wearing-level SSD the old blocks may outlive this.
     """
     # Renamed first: a crash must leave no zeroed file that a party would try to load as its key.
-    dying = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    path.rename(dying)
-    _sync_folder(path.parent)
+    dying = path if in_place else _leftover(path)
+    if not in_place:
+        path.rename(dying)
+        _sync_folder(path.parent)
     _wipe(dying)
     _sync_folder(path.parent)
 
@@ -261,10 +286,18 @@ def sweep_leftovers(folder: Path) -> int:
     return len(mine)
 
 
+def _leftover(path: Path) -> Path:
+    """A name beside a key under which `sweep_leftovers` finds what a crash left."""
+    return path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+
+
 def _wipe(path: Path) -> None:
-    with path.open("r+b", buffering=0) as file:
-        file.write(b"\0" * os.fstat(file.fileno()).st_size)
-        os.fsync(file.fileno())
+    # Root destroys keys in folders of other users: what their links lead to is not theirs to wipe.
+    if not path.is_symlink():
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "r+b", buffering=0) as file:
+            file.write(b"\0" * os.fstat(handle).st_size)
+            os.fsync(handle)
     path.unlink()
 
 

@@ -48,21 +48,29 @@ def rekey(
     """
     from edge_agent.ledger.ledger_errors import LedgerRefused
     from edge_agent.live import load_host, this_machine
+    from edge_agent.rekey import end_of_earlier, with_key
     from edge_agent.rekey import rekey as carry_on
-    from edge_agent.rekey import with_key
 
     from .agent import become_agent, load_file
 
     loaded = load_file(config)
-    need_file(key_file, "the new host key", "`pointillist keys generate host --folder NEXT`")
+    place = loaded.host.key_file
+    need_file(
+        key_file,
+        "the new host key",
+        f"`pointillist keys generate host --folder NEXT`; `keys show {place}` says whether an "
+        "earlier call came to its end",
+    )
     become_agent(loaded)
     binding, now_s = this_machine(loaded), int(time.time())
-    new = load_host(with_key(loaded, key_file), binding)
-    if not early:
-        _need_enrolled(loaded, new.host_id, now_s)
-    _confirm(yes, f"Destroy the key {loaded.host.key_file}, and go on as {new.host_id.hex()}?")
-    with reported(ExitCode.REFUSED, LedgerRefused):
-        done = carry_on(loaded, key_file, binding, now_s)
+    done = end_of_earlier(loaded, key_file, binding)
+    if done is None:
+        new = load_host(with_key(loaded, key_file), binding)
+        if not early:
+            _need_enrolled(loaded, new.host_id, now_s)
+        _confirm(yes, f"Destroy the key {place}, and go on as {new.host_id.hex()}?")
+        with reported(ExitCode.REFUSED, LedgerRefused):
+            done = carry_on(loaded, key_file, binding, now_s)
     emit(
         {"host": done.new.hex(), "before": done.old and done.old.hex(), "ledger": done.carried},
         json,

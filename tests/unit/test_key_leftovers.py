@@ -39,6 +39,17 @@ def test_destroying_killed_half_way_leaves_no_key_of_its_name(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_destroying_a_link_leaves_what_it_leads_to(tmp_path: Path) -> None:
+    """Root destroys keys in folders of roles, who may put links there."""
+    other = tmp_path / "other"
+    other.write_text("not theirs")
+    link = tmp_path / "2026-01-01.hpke"
+    link.symlink_to(other)
+    destroy_key(link)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert other.read_text() == "not theirs"
+
+
 def test_sweep_wipes_a_half_written_key_and_nothing_else(tmp_path: Path) -> None:
     key = SigningKey.generate()
     write_signing_key(tmp_path / "identity.key", key)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +24,7 @@ from edge_agent.ledger.ledger_errors import (
 )
 from edge_agent.ledger.ledger_records import HostEntry, KnownSeries, SealedRecord
 from edge_agent.live import open_ledger
-from edge_agent.rekey import rekey
+from edge_agent.rekey import end_of_earlier, rekey
 from edge_agent.retirement import retire
 from privacy.budget import Entry
 from privacy.signing import SigningKey
@@ -100,7 +104,7 @@ def test_what_was_spent_under_the_old_key_stays_spent_under_the_new(machine: Mac
     ledger.close()
 
 
-@pytest.mark.parametrize("cut", ["carry_over", "destroy_key", "write_host_key"])
+@pytest.mark.parametrize("cut", ["carry_over", "supersede_host_key"])
 def test_call_that_is_cut_off_publishes_nothing_and_is_ended_by_the_same_call(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, cut: str
 ) -> None:
@@ -115,7 +119,7 @@ def test_call_that_is_cut_off_publishes_nothing_and_is_ended_by_the_same_call(
         patched.setattr(rekey_module, cut, killed)
         with pytest.raises(KeyboardInterrupt):
             machine.rekey()
-    if cut != "write_host_key":  # then all but the second copy of the key is done
+    if cut == "carry_over":  # after the other all but the second copy of the key is done
         with pytest.raises((KeyFileRefused, LedgerRefused)):
             machine.opened().view([machine.new])
     machine.rekey()
@@ -124,6 +128,49 @@ def test_call_that_is_cut_off_publishes_nothing_and_is_ended_by_the_same_call(
     assert load_host_key(machine.key_file, NEW).ledger_exists
     assert not machine.next_file.exists()
     ledger.close()
+
+
+def killed(work: Callable[[], object], at: int) -> bool:
+    """Do it in a child that is killed before it changes its `at`-th name; False: it has fewer."""
+    changes = {"os.link", "os.remove", "os.rename"}
+    child = os.fork()
+    if child == 0:
+        left = [at]
+
+        def count(event: str, _arguments: object) -> None:
+            if event in changes:
+                left[0] -= 1
+                if left[0] == 0:
+                    os._exit(1)
+
+        sys.addaudithook(count)
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+@pytest.mark.parametrize("ran", [True, False], ids=["ran", "never ran"])
+def test_call_that_is_killed_anywhere_is_ended_by_the_same_call(tmp_path: Path, ran: bool) -> None:
+    for at in itertools.count(1):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        machine = Machine(folder)
+        if ran:
+            machine.spend(NOW)
+        if not killed(machine.rekey, at):
+            break
+        again = end_of_earlier(machine.config, machine.next_file, NEW)
+        assert again or machine.rekey()
+        key = read_host_key(machine.key_file)
+        assert (_id(key), key.ledger_exists) == (machine.new, ran)
+        assert not machine.next_file.exists()
+        seeds = [path for path in machine.key_file.parent.iterdir() if path.name.startswith(".")]
+        assert seeds == []
+        if ran:
+            ledger = machine.opened()
+            assert ledger.view([machine.new]).hosts[0].entries == (entry(NOW),)
+            ledger.close()
+    assert at > 5
 
 
 def test_running_agent_is_not_rekeyed(machine: Machine) -> None:
