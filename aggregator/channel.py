@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import Final, TypeVar
 import grpc
 
 from transport.keyfiles import KeyFileRefused
+from transport.ownership import set_folder
 from transport.rpc.pointillist_pb2_grpc import (
     HelperServicer,
     HelperStub,
@@ -242,9 +242,8 @@ def prepare_socket_folder(socket: Path, owner: str | None, peer_group: str | Non
     """
     folder = socket.parent
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if owner is not None:
-        shutil.chown(folder, owner, peer_group)
-    folder.chmod(SOCKET_MODE if peer_group is not None else 0o700)
+    mode = SOCKET_MODE if peer_group is not None else 0o700
+    set_folder(folder, mode, owner, None if owner is None else peer_group)
 
 
 def _server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transport.opening import Side, open_transport, prepare_transport
+from transport.ownership import set_folder
 from transport.port import RETENTION_S
 from transport.privileges import Dropped, drop_to, ensure_users
 from transport.supervision import Notifier
@@ -235,9 +235,7 @@ def _prepare(user: str, mode: int, *folders: Path) -> None:
     for folder in folders:
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            folder.chmod(mode)
-            if root:
-                shutil.chown(folder, user, user)
+            set_folder(folder, mode, *((user, user) if root else ()))
 
 
 def _become(user: str, *, umask: int) -> Dropped:

@@ -55,7 +55,7 @@ _EXTRA_OF: Final[Mapping[str, str]] = {
     "demo": "simulator",
     "diagnosis": "training",
     "experiment": "simulator",
-    "fleet": "simulator",
+    "fleet": "simulator",  # for a trial; what a party types needs no extra
     "simulate": "simulator",
     "stragglers": "training",
     "web": "web",

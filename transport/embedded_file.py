@@ -10,13 +10,13 @@ from __future__ import annotations
 import fcntl
 import grp
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from . import sqlite_file
+from .ownership import set_folder
 from .port import TransportUnavailable
 from .sqlite_file import OtherSchema, refuse_other_schema, schema_of, transaction
 
@@ -71,9 +71,7 @@ def prepare_folder(folder: Path, group: str | None) -> Path:
     path = folder / FILE_NAME
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        if group is not None:
-            shutil.chown(folder, group=group)
-        folder.chmod(0o2770 if group is not None else 0o700)
+        set_folder(folder, 0o2770 if group is not None else 0o700, group=group)
     mode = 0o660 if group is not None else 0o600
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)

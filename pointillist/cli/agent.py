@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections import Counter
@@ -267,6 +266,7 @@ def _load(path: Path) -> AgentConfig:
 def _become_agent(config: AgentConfig) -> None:
     """Give root up before a key is opened; the folders are the agent's own."""
     from transport.opening import Side, prepare_transport
+    from transport.ownership import give
     from transport.privileges import drop_to, ensure_users
 
     try:
@@ -276,7 +276,7 @@ def _become_agent(config: AgentConfig) -> None:
             # The folders above are root's, and the agent must get through them.
             os.umask(0o022)
             config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            shutil.chown(config.host.state_dir, user=config.host.user)
+            give(config.host.state_dir, config.host.user)
         os.umask(0o077)
         say(drop_to(config.host.user, keep_caps=config.sources.capabilities).line)
     except LookupError as error:

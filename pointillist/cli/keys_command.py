@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
-import shutil
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +17,17 @@ import typer
 from pointillist.table import terminal_columns, value_lines
 
 from .keys_rotate import DESTROY_EPILOG, ROTATE_EPILOG, destroy, new_sealing_key
-from .output import CommandError, ExitCode, JsonFlag, as_text, emit, need_file, refused, usage_error
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    as_text,
+    emit,
+    need_file,
+    refused,
+    reported,
+    usage_error,
+)
 from .party import load_identity
 
 if TYPE_CHECKING:
@@ -117,7 +126,6 @@ def generate(
         raise usage_error(f"--gpu belongs to a host, not to the {role}")
     path = _prepared(folder, role) / "identity.key"
     _write_identity(role, path, SigningKey.generate(), gpu or [])
-    _give_to_role(path, role)
     _emit_one(show_file(path), json)
 
 
@@ -131,9 +139,9 @@ def _write_identity(role: KeyRole, path: Path, key: SigningKey, gpus: list[str])
     )
 
     if role is KeyRole.HOST:
-        write_host_key(path, HostKey(key, host_binding(machine_id(), gpus)))
+        write_host_key(path, HostKey(key, host_binding(machine_id(), gpus)), owner=_owner(role))
     else:
-        write_signing_key(path, key)
+        write_signing_key(path, key, owner=_owner(role))
 
 
 @app.command(epilog="Example: pointillist keys show --json | jq -r '.[].fingerprint'")
@@ -185,6 +193,7 @@ def announce(
     again signs the same key again. Keys whose longest retention is over are for `leader run` and
     `helper run` to destroy.
     """
+    from aggregator.state_file import StorageUnavailable, write_all_durably
     from transport.keyfiles import load_signing_key
     from wire.epoch import KeyAnnouncement
 
@@ -201,7 +210,8 @@ def announce(
         identity.sign(draft.unsigned()),
     )  # fmt: skip
     target = path.with_suffix(".announcement")
-    target.write_bytes(signed.encode())
+    with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+        write_all_durably({target: signed.encode()})
     body = _without_empty(show_file(path)) | {"announcement": str(target)}
     emit(body, json)
 
@@ -235,8 +245,8 @@ def _daily_key(path: Path, party: Party, not_before: int, not_after: int) -> Hpk
     from transport.keyfiles import HpkeKeyFile, load_hpke_key, write_hpke_key
 
     if not path.exists():
-        write_hpke_key(path, HpkeKeyFile(HpkeKeyPair.generate(), not_before, not_after))
-        _give_to_role(path, party)
+        key = HpkeKeyFile(HpkeKeyPair.generate(), not_before, not_after)
+        write_hpke_key(path, key, owner=_owner(party))
     return load_hpke_key(path, owner=_owner(party))
 
 
@@ -314,14 +324,9 @@ def _owner(role: str) -> int | None:
         return None
 
 
-def _give_to_role(path: Path, role: str) -> None:
-    """Root makes keys for roles that run as users of their own."""
-    if os.geteuid() == 0:
-        shutil.chown(path, user=_role_user(role))
-
-
 def _prepared(folder: Path | None, role: KeyRole) -> Path:
     """The role's folder; its own user may write there, as an agent marks its ledger in its key."""
+    from transport.ownership import give
     from transport.privileges import ensure_users
 
     where = folder or default_folder()
@@ -329,7 +334,8 @@ def _prepared(folder: Path | None, role: KeyRole) -> Path:
         ensure_users()
         where.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
         (where / role).mkdir(exist_ok=True, mode=0o700)
-        _give_to_role(where / role, role)
+        if os.geteuid() == 0:
+            give(where / role, _role_user(role))
     except OSError as error:
         raise CommandError(ExitCode.UNAVAILABLE, f"{where}: {error.strerror}") from error
     return where / role

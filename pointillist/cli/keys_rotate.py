@@ -36,17 +36,19 @@ def new_sealing_key(party: str, folder: Path, *, destroy: bool, now_s: int) -> d
     earlier = sorted(folder.glob("*.hpke"))
     until_s = (now_s // DAY_S + 1) * DAY_S + OVERLAP_S
     pair = HpkeKeyPair.generate()
-    path = folder / f"{time.strftime('%Y-%m-%dT%H%M%SZ', time.gmtime(now_s))}.hpke"
-    write_hpke_key(path, HpkeKeyFile(pair, now_s, until_s))
-    if os.geteuid() == 0:  # a role's files are its own user's
-        os.chown(path, (folder / "identity.key").stat().st_uid, -1)
+    named = key_id(pair.public_bytes).hex()
+    # Two of one second have two names.
+    path = folder / f"{time.strftime('%Y-%m-%dT%H%M%SZ', time.gmtime(now_s))}-{named[:16]}.hpke"
+    # A role's files are its own user's.
+    owner = (folder / "identity.key").lstat().st_uid if os.geteuid() == 0 else None
+    write_hpke_key(path, HpkeKeyFile(pair, now_s, until_s), owner=owner)
     for old in earlier if destroy else ():
         destroy_key(old)
         old.with_suffix(".announcement").unlink(missing_ok=True)
     return {
         "file": str(path),
         "party": party,
-        "key_id": key_id(pair.public_bytes).hex(),
+        "key_id": named,
         "not_before": now_s,
         "not_after": until_s,
         "destroyed": len(earlier) if destroy else 0,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from transport.opening import EmbeddedSettings, Side, open_transport
+from transport.ownership import give
 from transport.privileges import AGENT_USER, HELPER_USER, LEADER_USER, LOG_GROUP, ensure_users
 
 
@@ -98,7 +99,7 @@ class RunFolders:
         for user, folders in owners.items():
             for folder in folders:
                 for path in (folder, *folder.rglob("*")):
-                    shutil.chown(path, user, user)
+                    give(path, user, user)
 
     def remove(self) -> None:
         """Delete everything, keys first of all."""

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from .party_files import give, write_new
+from .party_files import give_to_role, write_new
 
 VALID_DAYS: Final = 397
 """Over a year, so that it is renewed in the same month; a doctor warns a month before."""
@@ -30,7 +30,7 @@ def make_certificate(folder: Path, party: str, names: Sequence[str], user: str |
     pem = _certificate(party, names, key).public_bytes(Encoding.PEM).decode()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     write_new(folder / f"{party}.key", secret, 0o600)
-    give(folder / f"{party}.key", user)
+    give_to_role(folder / f"{party}.key", user)
     write_new(folder / f"{party}.pem", pem)
     return pem
 

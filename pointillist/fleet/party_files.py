@@ -11,6 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from privacy.signing import SigningKey
+from transport.keyfiles import write_signing_key
+from transport.ownership import give, set_folder
 from transport.privileges import LOG_GROUP
 
 PRIVATE: Final = 0o700
@@ -106,15 +109,25 @@ def _check_open(base: Path) -> None:
 def make_folder(path: Path, mode: int, user: str | None = None) -> Path:
     """Make a folder with exactly this mode, whatever the umask; root gives it to a role's user."""
     path.mkdir(parents=True, exist_ok=True)
-    path.chmod(mode)
-    give(path, user)
+    owner = user if os.geteuid() == 0 else None
+    set_folder(path, mode, owner, owner)
     return path
 
 
-def give(path: Path, user: str | None) -> None:
+def give_to_role(path: Path, user: str | None) -> None:
     """Give a file to a role's user; only root can, and nobody else has to."""
     if user is not None and os.geteuid() == 0:
-        shutil.chown(path, user, user)
+        give(path, user, user)
+
+
+def write_identity(folder: Path, role: str, key: SigningKey, user: str | None) -> Path:
+    """Write an identity where `pointillist keys generate --folder` would, as its user's own."""
+    make_folder(folder, 0o711)
+    make_folder(folder / role, PRIVATE, user)
+    path = folder / role / "identity.key"
+    write_signing_key(path, key)
+    give_to_role(path, user)
+    return path
 
 
 def write_new(path: Path, text: str, mode: int = 0o644) -> None:

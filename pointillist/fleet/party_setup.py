@@ -40,8 +40,15 @@ from .party_config_text import (
     operator_text,
     plan_entry_text,
 )
-from .party_files import PRIVATE, PUBLIC, make_folder, new_folder, replace_text, write_new
-from .trial import write_identity
+from .party_files import (
+    PRIVATE,
+    PUBLIC,
+    make_folder,
+    new_folder,
+    replace_text,
+    write_identity,
+    write_new,
+)
 
 PLAN: Final = "fleet"
 _USERS: Final = {FleetParty.LEADER: LEADER_USER, FleetParty.HELPER: HELPER_USER}

@@ -37,10 +37,11 @@ from .party_files import (
     PRIVATE,
     PUBLIC,
     FolderUnusable,
-    give,
+    give_to_role,
     log_group,
     make_folder,
     new_folder,
+    write_identity,
     write_new,
 )
 from .trial_folders import TrialFolders
@@ -163,16 +164,6 @@ def _write_parties(folders: TrialFolders, keys: _Keys, log: LogPlace) -> None:
     make_folder(folders.joins, PUBLIC)
 
 
-def write_identity(folder: Path, role: str, key: SigningKey, user: str | None) -> Path:
-    """Write an identity where `pointillist keys generate --folder` would, as its user's own."""
-    make_folder(folder, 0o711)
-    make_folder(folder / role, PRIVATE, user)
-    path = folder / role / "identity.key"
-    write_signing_key(path, key)
-    give(path, user)
-    return path
-
-
 def _write_plan(folders: TrialFolders, settings: TrialSettings) -> None:
     weights = ", ".join(f"{name} = {weight}" for name, weight in WEIGHTS.items())
     text = f"""# What the trial's hosts are asked. Every key: docs/plan-file.md.
@@ -207,7 +198,7 @@ def _write_host(
     make_folder(home / "keys" / "host", PRIVATE, AGENT_USER)
     key = home / "keys" / "host" / "identity.key"
     write_host_key(key, HostKey(SigningKey.generate(), host_binding(machine_id(), [])))
-    give(key, AGENT_USER)
+    give_to_role(key, AGENT_USER)
     make_folder(home / "state", PRIVATE, AGENT_USER)
     write_new(home / "agent.toml", agent_text(home, terms, log))
 

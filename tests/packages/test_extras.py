@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pointillist.extras import PACKAGES, extra_with
+from tests.fleet_kit import fleet_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -87,6 +88,51 @@ def test_program_imports_what_its_own_extra_installs_alone(
 def test_package_that_an_extra_lacks_cannot_be_imported_beside_it() -> None:
     done = import_alone("agent", "aggregator.store")
     assert "No module named 'duckdb'" in done.stderr
+
+
+# What each party types, where every package of an extra is absent.
+PARTIES_TYPE = """
+import sys
+absent, folder = set(sys.argv[1].split(",")), sys.argv[2]
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from pathlib import Path
+from pointillist.cli.fleet_command import app
+from pointillist.fleet.party_card import card_fingerprint
+
+def fleet(*words):
+    app(list(words), standalone_mode=False)
+
+parties = {
+    "leader": ("--address", "vendor.example.org", "--broker", "kafka.example.org:9093"),
+    "helper": ("--address", "notary.example.org:7443"),
+    "operator": (),
+}
+for party, more in parties.items():
+    fleet("init", f"{folder}/{party}", "--party", party, "--name", f"the-{party}", *more)
+for party in parties:
+    for other in parties:
+        if other != party:
+            card = Path(folder, other, "card.toml")
+            told = card_fingerprint(card.read_bytes())
+            fleet("pair", f"{folder}/{party}", str(card), "--fingerprint", told)
+    fleet("next", f"{folder}/{party}")
+"""
+
+
+def test_partys_first_commands_need_no_extra() -> None:
+    """An operator's machine has an agent at most, a Leader's no simulator."""
+    with fleet_folder() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", PARTIES_TYPE, ",".join(PACKAGES), str(folder)],
+            cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_agent_installs_none_of_what_is_large() -> None:

@@ -24,7 +24,7 @@ from privacy.budget import WEEK_S
 from privacy.signing import SigningKey
 from tests.enrolment_kit import LEADER, entry, host, pinned, request
 from tests.protocol_kit import signing_key
-from transport.keyfiles import write_signing_key
+from transport.keyfiles import load_hpke_key, write_signing_key
 from wire import labels
 from wire.envelope import Signed
 from wire.epoch import KeyAnnouncement
@@ -117,6 +117,17 @@ def test_rotated_sealing_key_is_announced_and_hosts_seal_to_it(
     assert in_force.key_id != before.key_id
     assert later.pair(in_force.key_id) is not None, "the party opens what is sealed to it"
     assert (later.pair(before.key_id) is None) == bool(options)
+
+
+def test_two_rotations_of_one_second_make_two_keys(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    assert [rotate(keys).exit_code for _ in range(2)] == [0, 0]
+    made = list(keys.glob("*.hpke"))
+    assert len({load_hpke_key(path).pair.public_bytes for path in made}) == 2
+    assert rotate(keys, "--destroy-others").exit_code == 0
+    assert len(list(keys.glob("*.hpke"))) == 1
 
 
 def test_rotate_without_the_partys_identity_makes_nothing(keys: Path) -> None:
