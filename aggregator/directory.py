@@ -145,6 +145,7 @@ class Directory:
         self.rosters: dict[int, VerifiedRoster] = {}
         self._newest: dict[str, int] = {}
         self._window_s: dict[str, int] = {}
+        self._demos_alone = True
 
     def add_task(self, signed_bytes: bytes, now_s: float, *, at_start: bool = False) -> KnownTask:
         """Verify and keep a task; the same bytes again change nothing.
@@ -167,6 +168,7 @@ class Directory:
         accepted_s = self._accepted_s.setdefault(identity, now_s)
         known = KnownTask(identity, task, task.d, signed_bytes, accepted_s)
         self.tasks[identity] = known
+        self._demos_alone &= task.domain == DEMO_DOMAIN
         self._newest[task.series] = max(task.version, self._newest.get(task.series, -1))
         return known
 
@@ -222,7 +224,8 @@ class Directory:
     def _check_roster(self, roster: Roster) -> None:
         others = {version: known.effective_from for version, known in self.rosters.items()}
         tasks = [known.task for known in self.tasks.values()]
-        demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
+        # A fleet's task that is over and dropped still keeps the rules.
+        demo = bool(tasks) and self._demos_alone
         check_start(roster.version, roster.effective_from, others, at_once=demo)
         if not demo:
             earlier = [r.roster for v, r in self.rosters.items() if v < roster.version]

@@ -31,7 +31,8 @@ class RosterEvidence:
     earlier     signed rosters before it: the last is a must from version 2 on; those of the week
                 before count as one change with it, those of the fortnight before that decide how
                 fast weights may rise
-    tasks       signed tasks that it may serve: of each series that it names the newest counts
+    tasks       every signed task of the fleet: of each series that the roster names the newest
+                that is in use counts. One that is no demo's keeps every rule, whatever its age
     vouchers    the join requests of hosts that are new in it, one behind the other
     operators   the keys that this party pins
     first       it is the fleet's first: there is none to compare it with
@@ -67,8 +68,9 @@ def review_roster(
     signers = signers_of(parties, evidence.former_helper_pk)
     bodies = {_body(signed, labels.ROSTER, *signers) for signed in evidence.earlier}
     earlier = [Roster.decode_body(body) for body in bodies]
-    tasks = _served(roster, evidence.tasks, parties)
-    demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
+    known = [Task.decode_body(_body(signed, labels.TASK, parties)) for signed in evidence.tasks]
+    tasks = _served(roster, [task for task in known if task.expiry > now_s])
+    demo = _is_demos(roster, known, evidence)
     before = _one_before(roster, earlier, first=evidence.first)
     _check_time(roster, earlier, now_s, demo=demo)
     counts: dict[str, int | float] = dict(difference(roster, before))
@@ -92,6 +94,24 @@ def review_roster(
         check_change(roster, earlier, {task.series: task.window_s for task in tasks})
     _check_fits(roster, tasks)
     return counts
+
+
+def _is_demos(roster: Roster, known: Sequence[Task], evidence: RosterEvidence) -> bool:
+    """Whether a roster is a demo's, which changes as it likes.
+
+    It is not enough that the tasks that it serves are: its Leader would have a demo's task signed,
+    and name its series for a week, or put it in the place of the fleet's.
+    """
+    return (
+        bool(known)
+        and all(task.domain == DEMO_DOMAIN for task in known)
+        and _named(roster) <= {task.series for task in known}
+        and evidence.former_helper_pk is None  # a demo's parties keep their keys
+    )
+
+
+def _named(roster: Roster) -> set[str]:
+    return {membership.series for plan in roster.plans for membership in plan}
 
 
 def signers_of(parties: PinnedParties, former_helper_pk: bytes | None) -> list[PinnedParties]:
@@ -124,8 +144,8 @@ def signed_before(
     return found
 
 
-def signed_tasks(folder: Path, parties: PinnedParties, now_s: float) -> list[bytes]:
-    """Read the tasks of a folder that both parties signed and that are in use.
+def signed_tasks(folder: Path, parties: PinnedParties) -> list[bytes]:
+    """Read the tasks of a folder that both parties signed, those that are over too.
 
     Whoever hands a roster in may name a demo's task alone, whose rosters change as they like.
     """
@@ -133,16 +153,16 @@ def signed_tasks(folder: Path, parties: PinnedParties, now_s: float) -> list[byt
     for path in sorted(folder.glob("*.task")):
         signed = path.read_bytes()
         with suppress(ReportRejected):
-            if Task.decode_body(_body(signed, labels.TASK, parties)).expiry > now_s:
-                found.append(signed)
+            Task.decode_body(_body(signed, labels.TASK, parties))
+            found.append(signed)
     return found
 
 
-def _served(roster: Roster, signed: Sequence[bytes], parties: PinnedParties) -> list[Task]:
+def _served(roster: Roster, tasks: Sequence[Task]) -> list[Task]:
     """The newest task of each series that a roster names."""
-    named = {membership.series for plan in roster.plans for membership in plan}
+    named = _named(roster)
     newest: dict[str, Task] = {}
-    for task in (Task.decode_body(_body(content, labels.TASK, parties)) for content in signed):
+    for task in tasks:
         if task.series in named:
             newest[task.series] = max(
                 task, newest.get(task.series, task), key=lambda known: known.version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -276,13 +275,13 @@ def _known(
     previous: Sequence[Path],
     tasks: Sequence[Path],
 ) -> RosterEvidence:
-    """Add rosters before this one, and tasks in use: of signed_dir, and as named."""
+    """Add rosters before this one, and tasks: of signed_dir, and as named."""
     from aggregator.roster_review import signed_before, signed_tasks
 
     folder = settings.signed_dir
     before = signed_before(folder, content, parties, told.former_helper_pk)
     before += [path.read_bytes() for path in previous]
-    served = signed_tasks(folder, parties, time.time())
+    served = signed_tasks(folder, parties)
     served += [path.read_bytes() for path in tasks]
     return replace(told, earlier=before, tasks=served)
 

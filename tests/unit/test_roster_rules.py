@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_weight_moves_to_another_series_a_fortnight_after_it_was_given_up() -> N
 
 
 def test_countersigner_compares_with_the_tasks_that_the_roster_serves() -> None:
-    _, task = sign_task(small_task(LEADER, HELPER, n_max=11), LEADER, HELPER)
+    _, task = sign_task(small_task(LEADER, HELPER, n_max=11, expiry=int(NOW) + 1), LEADER, HELPER)
     asked = [request(number, by=token(number, f"op-{number // 2}")) for number in range(12)]
     entries = tuple(sorted(map(entry, asked), key=lambda one: one.host_id))
     plan = (PlanMembership("minute", 0, 500_000),)
@@ -147,22 +148,47 @@ def test_demo_beside_a_fleet_loosens_no_rule_of_its_roster(tmp_path: Path) -> No
     for name, task in (("fleet", fleet), ("demo", demo), ("past", past)):
         (tmp_path / f"{name}.task").write_bytes(task)
     (tmp_path / "other.task").write_bytes(fleet[:-64] + bytes(64))
-    assert signed_tasks(tmp_path, PARTIES, NOW) == [demo, fleet]
-    changed = roster(2, WEEK, {"minute": 400_000, "show": 100_000})
-    draft = leader_sign(Signed(labels.ROSTER, changed.encode_body()).encode(), LEADER)
-    evidence = replace(
-        EVIDENCE, earlier=[sign_roster(FIRST, LEADER, HELPER)], accepted_change=None, tasks=[demo]
+    assert signed_tasks(tmp_path, PARTIES) == [demo, fleet, past]
+    evidence = replace(EVIDENCE, earlier=[sign_roster(FIRST, LEADER, HELPER)], accepted_change=None)
+    for weights in ({"minute": 400_000, "show": 100_000}, {"minute": 400_000}):
+        changed = roster(2, WEEK, weights)
+        draft = leader_sign(Signed(labels.ROSTER, changed.encode_body()).encode(), LEADER)
+        for tasks in ([demo], [demo, *signed_tasks(tmp_path, PARTIES)]):
+            with pytest.raises(ReportRejected, match="at most 0 hosts changed in a week"):
+                check_and_countersign(
+                    draft, LEADER.public_bytes, HELPER,
+                    evidence=replace(evidence, tasks=tasks), now_s=NOW,
+                )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fleets", "demos"),
+    [
+        ({}, {"series": "show"}),
+        ({}, {"version": 9}),
+        ({"expiry": int(NOW) - 1}, {"version": 9}),
+    ],
+    ids=["another series", "a newer version", "the fleet's is over"],
+)
+def test_demo_does_not_hide_the_fleets_task_from_the_countersigner(
+    fleets: dict[str, Any], demos: dict[str, Any]
+) -> None:
+    """A roster that names a demo's series alone, or one in which a demo's task is the newest."""
+    fleet, demo = (
+        sign_task(small_task(LEADER, HELPER, **values), LEADER, HELPER)[1]
+        for values in (
+            {"expiry": int(NOW) + 9, **fleets},
+            {"expiry": int(NOW) + 9, "domain": "demo", **demos},
+        )
     )
+    named = roster(2, WEEK, {demos.get("series", "minute"): 400_000})
+    draft = leader_sign(Signed(labels.ROSTER, named.encode_body()).encode(), LEADER)
+    evidence = replace(EVIDENCE, earlier=[sign_roster(FIRST, LEADER, HELPER)], accepted_change=None)
     arguments = (draft, LEADER.public_bytes, HELPER)
-    check_and_countersign(*arguments, evidence=evidence, now_s=NOW)
-    evidence = replace(evidence, tasks=[demo, *signed_tasks(tmp_path, PARTIES, NOW)])
-    with pytest.raises(ReportRejected, match="at most 0 hosts changed in a week"):
-        check_and_countersign(*arguments, evidence=evidence, now_s=NOW)
-    alone = roster(2, WEEK, {"minute": 400_000})
-    draft = leader_sign(Signed(labels.ROSTER, alone.encode_body()).encode(), LEADER)
+    check_and_countersign(*arguments, evidence=replace(evidence, tasks=[demo]), now_s=NOW)
     with pytest.raises(ReportRejected, match="at most 0 hosts changed in a week"):
         check_and_countersign(
-            draft, LEADER.public_bytes, HELPER, evidence=replace(evidence, tasks=[demo]), now_s=NOW
+            *arguments, evidence=replace(evidence, tasks=[demo, fleet]), now_s=NOW
         )
 
 
@@ -175,6 +201,18 @@ def test_difference_counts_what_a_person_looks_at() -> None:
     assert found["hosts_added"] == 11 - len(kept)
     assert found["hosts_removed"] == 10 - len(kept)
     assert found["hosts_with_another_operator"] == int(moved.host_id in kept)
+
+
+def test_fleets_task_that_is_dropped_still_keeps_the_rules_of_rosters() -> None:
+    world = build_world(10, domain="fleet")
+    directory = world.directory()
+    past_s = world.task.expiry + 10**8
+    assert directory.drop_past_tasks(past_s)
+    demo = small_task(LEADER, HELPER, domain="demo", version=9, expiry=past_s + 1)
+    directory.add_task(sign_task(demo, LEADER, HELPER)[1], past_s)
+    later = replace(world.roster, version=2, effective_from=T0 + 7)
+    with pytest.raises(ReportRejected, match="start of a week"):
+        directory.add_roster(sign_roster(later, LEADER, HELPER))
 
 
 @pytest.mark.parametrize("domain", ["fleet", "demo"])
