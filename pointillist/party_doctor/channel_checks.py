@@ -27,6 +27,7 @@ from transport.keyfiles import KeyFileRefused
 from transport.machine_findings import log_finding
 from transport.opening import EmbeddedSettings, TransportSettings, TransportTable
 from transport.port import TransportRefused, TransportUnavailable
+from transport.printable import printable
 
 from .finding_of import FindingOf
 
@@ -113,25 +114,24 @@ def _peer_clock(status: HelperStatus | Finding) -> Finding:
     return told.ok(line)
 
 
-def tls_check(tls: TlsFiles | None, group: str) -> Callable[[], Finding]:
-    """Check the own certificate of a channel: its key, its names, how long it holds."""
-    told = FindingOf(group, "certificate")
+def tls_checks(tls: TlsFiles | None, group: str) -> list[tuple[str, str, Check]]:
+    """Check a channel's own certificate (its key, names, end), and those it takes from others."""
+    told, peers = FindingOf(group, "certificate"), FindingOf(group, "accepted")
+    if tls is None:
+        return [(group, told.name, lambda: told.ok("none: a socket of this machine"))]
 
-    def check() -> Finding:
-        if tls is None:
-            return told.ok("none: a socket of this machine")
+    def own() -> Finding:
         try:
             return _certificate(told, tls)
         except KeyFileRefused as error:
             return told.broken(str(error), f"chmod 600 {tls.key_file}, for the user that runs")
 
-    return check
+    return [(group, told.name, own), (group, peers.name, lambda: _accepted(peers, tls.ca_file))]
 
 
 def _certificate(told: FindingOf, tls: TlsFiles) -> Finding:
     """Read the files of one end. Raises KeyFileRefused, OSError, ValueError."""
-    certificate = _newest(tls.cert_file)
-    _newest(tls.ca_file)
+    certificate = _certificates(tls.cert_file)[0]
     key = load_pem_private_key(read_private(tls.key_file), password=None)
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
@@ -146,8 +146,26 @@ def _certificate(told: FindingOf, tls: TlsFiles) -> Finding:
     return told.ok(line)
 
 
-def _newest(path: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificates(path.read_bytes())[0]
+def _accepted(told: FindingOf, ca_file: Path) -> Finding:
+    """Name, of all certificates that the other party may show, the one that ends first."""
+    found = sorted(_certificates(ca_file), key=lambda one: one.not_valid_after_utc)
+    first, last = (one.not_valid_after_utc for one in (found[0], found[-1]))
+    line = (
+        f"{ca_file}: 1 of 1" if len(found) == 1 else f"{ca_file}: the first of {len(found)} to end"
+    )
+    line = f"{line}, {printable(found[0].subject.rfc4514_string())}, until {first:%Y-%m-%d}"
+    now_s = time.time()
+    if last.timestamp() <= now_s:
+        return told.broken(f"{line}: all are over", "put the other party's new one there")
+    if first.timestamp() <= now_s:
+        return told.absent(f"{line}: over", "take it out, once the other party shows a newer one")
+    if first.timestamp() - now_s < _SOON_S:
+        return told.absent(line, "ask the other party for its next one: less than a month is left")
+    return told.ok(line)
+
+
+def _certificates(path: Path) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(path.read_bytes())
 
 
 def _names(certificate: x509.Certificate) -> str:

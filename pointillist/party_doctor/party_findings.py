@@ -14,9 +14,9 @@ from transport.keyfiles import KeyFileRefused, load_signing_key
 from transport.machine_findings import clock
 from wire.catalogue import Catalogue
 
-from .channel_checks import helper_checks, log_checks, tls_check
+from .channel_checks import helper_checks, log_checks, tls_checks
 from .finding_of import FindingOf
-from .place_checks import folder_checks, key_check, running_check, stray_fence_check
+from .place_checks import copies_check, folder_checks, key_check, running_check, stray_fence_check
 from .signed_checks import signed_checks
 
 _WITNESS: Final = "[witness] in helper.toml; docs/aggregators.md says why"
@@ -35,9 +35,10 @@ def leader_findings(
         "releases": config.releases_dir,
     }
     yield from folder_checks(folders, started_by_root=started_by_root)
+    yield "folders", "copies", copies_check(config.state_dir)
     yield from log_checks(config.transport, KafkaRole.LEADER)
     if config.helper is not None:
-        yield "helper", "certificate", tls_check(config.helper.tls, "helper")
+        yield from tls_checks(config.helper.tls, "helper")
         yield from helper_checks(config.helper, config.helper_pk)
     own_pk = _own_pk(config.key_dir)
     if own_pk is not None:
@@ -54,8 +55,9 @@ def helper_findings(
     yield "keys", "keys", key_check("helper", config.key_dir, config.leader_pk)
     folders = {"state": config.state_dir, "fence folder": config.fence_file.parent}
     yield from folder_checks(folders, started_by_root=started_by_root)
+    yield "folders", "copies", copies_check(config.state_dir)
     yield "folders", "fence", stray_fence_check(config.state_dir, config.fence_file)
-    yield "channel", "certificate", tls_check(config.address.tls, "channel")
+    yield from tls_checks(config.address.tls, "channel")
     yield "channel", "witness", lambda: _witness(config)
     if config.transport is not None:
         yield from log_checks(config.transport, KafkaRole.HELPER)

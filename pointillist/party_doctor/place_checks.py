@@ -17,6 +17,10 @@ from .finding_of import FindingOf
 
 _LEAST_BYTES: Final = 64 << 20
 _LOW_SHARE: Final = 0.05
+COPIES: Final = "*.sqlite.schema-*"
+_DAY_S: Final = 86_400
+_COPY_DAYS: Final = 30
+"""Longer than any retention: a state put back after it has forgotten every window that is open."""
 
 
 def key_check(party: str, key_dir: Path, peer_pk: bytes) -> Callable[[], Finding]:
@@ -69,6 +73,28 @@ def _folder_check(told: FindingOf, path: Path, started_by_root: bool) -> Callabl
             return told.broken(line, "make room: what cannot be written is not answered")
         if usage.free < _LOW_SHARE * usage.total:
             return told.absent(line, "make room soon: less than a twentieth is left")
+        return told.ok(line)
+
+    return check
+
+
+def copies_check(state_dir: Path) -> Callable[[], Finding]:
+    """Name the copies of the state that upgrades left, and say when one has served its time."""
+    told = FindingOf("folders", "copies")
+
+    def check() -> Finding:
+        copies = [path for path in sorted(state_dir.glob(COPIES)) if path.suffix != ".new"]
+        if not copies:
+            return told.ok("no copy of the state from an upgrade")
+        now_s, named, old = time.time(), [], []
+        for path in copies:
+            status = path.stat()
+            days = int(now_s - status.st_mtime) // _DAY_S
+            named.append(f"{path.name}, {status.st_size >> 20:,} MiB, {days} days old")
+            old += [str(path)] if days >= _COPY_DAYS else []
+        line = f"from upgrades: {'; '.join(named)}"
+        if old:
+            return told.absent(line, f"rm {' '.join(old)}: nobody goes back so far")
         return told.ok(line)
 
     return check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -12,15 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import load_pem_x509_certificates
 
 from aggregator.channel import serve
 from aggregator.party_config import HelperAddress, TlsFiles
 from pointillist.broker.local import free_ports
 from pointillist.broker.rights import KafkaRole
+from pointillist.fleet import channel_certificate
 from pointillist.fleet.channel_certificate import make_certificate
 from pointillist.fleet.trial import TrialSettings, make_trial
-from pointillist.party_doctor.channel_checks import helper_checks, log_checks, tls_check
-from pointillist.party_doctor.place_checks import folder_checks, key_check, stray_fence_check
+from pointillist.party_doctor.channel_checks import helper_checks, log_checks, tls_checks
+from pointillist.party_doctor.place_checks import (
+    copies_check,
+    folder_checks,
+    key_check,
+    stray_fence_check,
+)
 from pointillist.party_doctor.signed_checks import signed_checks
 from tests.fleet_kit import fleet_folder
 from tests.protocol_kit import (
@@ -186,12 +194,62 @@ def test_peer_that_is_away_is_told_from_one_with_another_certificate(
 def test_certificate_is_read_with_its_names_key_and_end(tmp_path: Path) -> None:
     make_certificate(tmp_path, "leader", ["leader.example.org", "192.0.2.7"], None)
     make_certificate(tmp_path, "helper", ["helper.example.org"], None)
-    good = tls_check(_files(tmp_path, "leader", "helper"), "helper")()
+    good = channel(_files(tmp_path, "leader", "helper"))["certificate"]
     assert (good.verdict, "leader.example.org, 192.0.2.7" in good.found) == (OK, True)
     mixed = replace(_files(tmp_path, "leader", "helper"), key_file=tmp_path / "helper.key")
-    assert "is not the key of" in tls_check(mixed, "helper")().found
+    assert "is not the key of" in channel(mixed)["certificate"].found
     (tmp_path / "leader.key").chmod(0o640)
-    assert tls_check(_files(tmp_path, "leader", "helper"), "helper")().verdict is BROKEN
+    assert channel(_files(tmp_path, "leader", "helper"))["certificate"].verdict is BROKEN
+
+
+def channel(files: TlsFiles) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(tls_checks(files, "helper"))}
+
+
+@pytest.mark.parametrize(
+    ("days", "later", "verdict", "words"),
+    [
+        ((300,), 0, OK, "1 of 1"),
+        ((300, 10), 0, ABSENT, "first of 2 to end"),
+        ((300, 10), 11, ABSENT, "over"),
+        ((12, 10), 13, BROKEN, "all are over"),
+    ],
+)
+def test_certificate_that_ends_first_of_those_accepted_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    days: tuple[int, ...],
+    later: int,
+    verdict: str,
+    words: str,
+) -> None:
+    """One `ca_file` has the other party's certificate and its next one, in any order."""
+    make_certificate(tmp_path, "leader", ["leader.example.org"], None)
+    accepted = ""
+    for number, left in enumerate(days):
+        monkeypatch.setattr(channel_certificate, "VALID_DAYS", left)
+        (tmp_path / str(number)).mkdir()
+        accepted += make_certificate(tmp_path / str(number), "helper", ["h.example.org"], None)
+    (tmp_path / "helper.pem").write_text(accepted)
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + later * 86_400)
+    finding = channel(_files(tmp_path, "leader", "helper"))["accepted"]
+    assert (finding.verdict, words in finding.found) == (verdict, True), finding
+    ends = [one.not_valid_after_utc for one in load_pem_x509_certificates(accepted.encode())]
+    assert f"until {min(ends):%Y-%m-%d}" in finding.found
+
+
+def test_copy_of_an_upgrade_is_named_with_its_age_and_goes_after_a_month(tmp_path: Path) -> None:
+    check = copies_check(tmp_path)
+    assert (check().verdict, "no copy" in check().found) == (OK, True)
+    copy = tmp_path / "leader.sqlite.schema-1"
+    copy.write_bytes(bytes(3 << 20))
+    (tmp_path / "leader.sqlite.schema-2.new").touch()
+    assert check().verdict is OK
+    assert check().found.endswith("leader.sqlite.schema-1, 3 MiB, 0 days old")
+    ago_s = time.time() - 31 * 86_400
+    os.utime(copy, (ago_s, ago_s))
+    assert (check().verdict, check().do) == (ABSENT, f"rm {copy}: nobody goes back so far")
 
 
 def test_broker_that_is_away_is_named_once_for_each_check() -> None:
