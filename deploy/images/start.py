@@ -45,7 +45,7 @@ def own_secrets(given: Path, own: Path, uid: int, gid: int) -> list[Path]:
     if not given.is_dir():
         return []
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.chown(own, uid, gid)
+    os.chown(own, uid, gid, follow_symlinks=False)
     copies = []
     for secret in sorted(given.iterdir()):
         if secret.name.startswith(".") or not secret.is_file():
@@ -140,15 +140,34 @@ def with_gpus(template: str, gpus: Sequence[tuple[str, str]]) -> str:
     return text
 
 
-def prepare_agent(node: str, expect_gpus: bool, uid: int, gid: int) -> None:
+def keep_folder(folder: Path) -> None:
+    """Take a mounted folder in memory, to which all may write, for root alone.
+
+    The agent starts as root and reads agent.toml there: whoever could change the file in between
+    would say as whom it runs, and which folder is given to it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chown(folder, os.geteuid(), os.getegid())
+    folder.chmod(0o755)
+
+
+def write_config(text: str) -> None:
+    """Write agent.toml anew, through no name that lies there."""
+    WRITTEN.unlink(missing_ok=True)
+    handle = os.open(WRITTEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(text)
+
+
+def prepare_agent(node: str, expect_gpus: bool) -> None:
     """Write the configuration; make the identity and ask to be enrolled, where not done before.
 
     Raises  StartRefused
     """
     gpus = gpus_of_host() if expect_gpus else []
-    WRITTEN.write_text(with_gpus(TEMPLATE.read_text(encoding="utf-8"), gpus), encoding="utf-8")
+    write_config(with_gpus(TEMPLATE.read_text(encoding="utf-8"), gpus))
     STATE.mkdir(parents=True, exist_ok=True)
-    os.chown(WRITTEN.parent, uid, gid)
     keys = STATE / "keys"
     if not (keys / "host" / "identity.key").exists():
         chosen = [part for _, uuid in gpus for part in ("--gpu", uuid)]
@@ -187,9 +206,10 @@ def main() -> None:
         if given.role == "agent":
             user = pwd.getpwnam(AGENT_USER)
             uid, gid = user.pw_uid, user.pw_gid
+            keep_folder(WRITTEN.parent)
         own_secrets(given.secrets, OWN_SECRETS, uid, gid)
         if given.role == "agent":
-            prepare_agent(given.node, given.gpus == "expected", uid, gid)
+            prepare_agent(given.node, given.gpus == "expected")
         elif given.keys is not None:
             place_identity(OWN_SECRETS, given.keys)
     except (StartRefused, OSError) as error:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pwd
 import re
 import stat
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,7 @@ import yaml
 
 from aggregator.party_config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
+from transport.privileges import AGENT_USER, ensure_users
 from wire.catalogue import Catalogue
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -120,14 +123,53 @@ def test_agent_asks_once_with_the_token_of_its_node(
     start.TEMPLATE.write_text(compose_file("agent.toml"))
     start.TOKENS.mkdir()
     with pytest.raises(start.StartRefused, match=r"node-1\.token"):
-        start.prepare_agent("node-1", False, os.getuid(), os.getgid())
+        start.prepare_agent("node-1", False)
     (start.TOKENS / "node-1.token").touch()
     asked.clear()
     for _start in range(2):
-        start.prepare_agent("node-1", False, os.getuid(), os.getgid())
+        start.prepare_agent("node-1", False)
     joins = [command for command in asked if command[1:3] == ("agent", "join")]
     assert len(joins) == 1
     assert str(start.TOKENS / "node-1.token") in joins[0]
+
+
+@pytest.mark.root
+def test_what_root_reads_at_an_agents_start_is_no_file_of_the_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes' folder in memory is open to all, and outlives a restart of the container."""
+    ensure_users()
+    agent, run, other = pwd.getpwnam(AGENT_USER).pw_uid, tmp_path / "run", tmp_path / "other"
+    for name in ("TOKENS", "STATE", "TEMPLATE"):
+        monkeypatch.setattr(start, name, tmp_path / name.lower())
+    monkeypatch.setattr(start, "WRITTEN", run / "agent.toml")
+    monkeypatch.setattr(start, "OWN_SECRETS", run / "secrets")
+    start.TEMPLATE.write_text(compose_file("agent.toml"))
+    start.TOKENS.mkdir()
+    (start.TOKENS / "node-1.token").touch()
+    secrets = given_secrets(tmp_path / "given", password="one")
+    run.mkdir()
+    os.chown(run, agent, -1)
+    run.chmod(0o777)
+    other.write_text("not the agent's")
+    start.WRITTEN.symlink_to(other)
+    done: list[tuple[str, ...]] = []
+
+    def ran(*command: str) -> None:
+        assert (run.stat().st_uid, stat.S_IMODE(run.stat().st_mode)) == (0, 0o755)
+        done.append(command)
+
+    monkeypatch.setattr(start, "_run", ran)
+    monkeypatch.setattr(os, "execv", lambda _program, words: ran(*words))
+    words = ["agent", "--node", "node-1", "--secrets", str(secrets), "--", "true"]
+    for _start in range(2):
+        monkeypatch.setattr(sys, "argv", ["pointillist-start", *words])
+        start.main()
+    assert [command[-1] for command in done].count("true") == 2
+    written = start.WRITTEN.lstat()
+    assert (written.st_uid, stat.S_IMODE(written.st_mode)) == (0, 0o644)
+    assert (run / "secrets").stat().st_uid == (run / "secrets" / "password").stat().st_uid == agent
+    assert other.read_text() == "not the agent's"
 
 
 def test_seccomp_profile_allows_ebpf_to_its_own_capabilities_alone() -> None:
