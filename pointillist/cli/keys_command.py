@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import platformdirs
 import typer
 
+from pointillist.key_folders import default_folder, default_folders
 from pointillist.table import terminal_columns, value_lines
 
 from .keys_rotate import DESTROY_EPILOG, ROTATE_EPILOG, destroy, new_sealing_key
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transport.keyfiles import HpkeKeyFile
 
 DAY_S = 86_400
+_KEY_FILES: Final = {".key", ".hpke"}
 
 _EXAMPLES = """Examples:
 
@@ -85,19 +86,13 @@ class ShownKey:
     error: str | None = None
 
 
-def default_folder() -> Path:
-    """/etc/pointillist/keys for root, else a folder of this user; each role has one inside."""
-    if os.geteuid() == 0:
-        return Path("/etc/pointillist/keys")
-    return Path(platformdirs.user_config_dir("pointillist")) / "keys"
-
-
 FolderOption = Annotated[
     Path | None,
     typer.Option(
         "--folder",
         envvar="POINTILLIST_KEYS",
-        help="Where key files lie; /etc/pointillist/keys for root.",
+        help="Where key files lie, ROLE/ inside. For root a host's are in /etc/pointillist/keys, "
+        "a party's in /var/lib/pointillist/ROLE/keys.",
         show_default=False,
     ),
 ]
@@ -198,7 +193,7 @@ def announce(
     from wire.epoch import KeyAnnouncement
 
     start = _day_start(day)
-    where = (folder or default_folder()) / party
+    where = (folder or default_folder(party)) / party
     identity = load_signing_key(where / "identity.key", owner=_owner(party))
     path = where / f"{time.strftime('%Y-%m-%d', time.gmtime(start))}.hpke"
     key = _daily_key(path, party, start, start + DAY_S + overlap_s)
@@ -232,7 +227,7 @@ def rotate(
     epoch on, within an hour. With --destroy-others nothing that waits for the others is released,
     nor opened by whoever took them after this.
     """
-    where = (folder or default_folder()) / party
+    where = (folder or default_folder(party)) / party
     load_identity(where / "identity.key")
     emit(new_sealing_key(party, where, destroy=destroy_others, now_s=int(time.time())), json)
 
@@ -329,7 +324,7 @@ def _prepared(folder: Path | None, role: KeyRole) -> Path:
     from transport.ownership import give
     from transport.privileges import ensure_users
 
-    where = folder or default_folder()
+    where = folder or default_folder(role)
     try:
         ensure_users()
         where.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
@@ -346,9 +341,10 @@ def _chosen(files: list[Path] | None, folder: Path | None) -> list[Path]:
         return [
             need_file(path, "a key file", "`pointillist keys generate` makes one") for path in files
         ]
-    where = folder or default_folder()
-    found = sorted(p for p in where.rglob("*") if p.suffix in {".key", ".hpke"})
+    places = default_folders() if folder is None else [folder]
+    found = [p for place in places for p in sorted(place.rglob("*")) if p.suffix in _KEY_FILES]
     if not found:
+        where = ", ".join(map(str, places))
         raise usage_error(f"{where}: no key files", "pointillist keys generate leader makes one")
     return found
 

@@ -130,11 +130,14 @@ n_min_at_least = {terms.n_min}
 """
 
 
-def agent_text(home: Path, terms: AgentTerms, log: LogPlace) -> str:
-    """Write agent.toml of a host that keeps its files in `home`."""
+def agent_text(home: Path, terms: AgentTerms, log: LogPlace, *, keys: Path | None = None) -> str:
+    """Write agent.toml of a host that keeps its files in `home`.
+
+    keys    where `keys generate host --folder` wrote; `home`'s own without it
+    """
     return f"""# The agent of one host. Every key: deploy/config/agent.toml.
 [host]
-key_file = {quoted(home / "keys" / "host" / "identity.key")}
+key_file = {quoted((keys or home / "keys") / "host" / "identity.key")}
 state_dir = {quoted(home / "state")}
 # With GPUs: gpus = ["H100"] and gpu_uuids = ["GPU-..."], as `keys generate host --gpu` was told.
 

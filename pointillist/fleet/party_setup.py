@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.operators import OperatorKey, operator_keys
+from pointillist.key_folders import HOST_KEYS
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
 from transport.config_tree import build, read_table
@@ -294,7 +295,7 @@ def _write_agent(home: Path, leader: PartyCard, helper: PartyCard) -> bool:
     if (home / "agent.toml").exists():
         return False
     terms = AgentTerms(leader.public_key, helper.public_key, leader.n_min, trial=False)
-    write_new(home / "agent.toml", agent_text(AGENT_HOME, terms, _log(leader)))
+    write_new(home / "agent.toml", agent_text(AGENT_HOME, terms, _log(leader), keys=HOST_KEYS))
     return True
 
 

@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import stat
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from typer.testing import CliRunner, Result
 
 from pointillist.cli.keys_command import DAY_S, app
 from pointillist.cli.output import CommandError, ExitCode
+from pointillist.key_folders import default_folder, default_folders
+from pointillist.samples import samples
 from privacy.signing import verify
 from transport.keyfiles import KeyFileRefused
 from wire.epoch import KeyAnnouncement
@@ -100,6 +103,24 @@ def test_announce_refuses_a_day_that_is_none(folder: Path) -> None:
     error = refusal("announce", "leader", "--folder", str(folder), "--day", "yesterday")
     assert isinstance(error, CommandError)
     assert "expected YYYY-MM-DD" in str(error)
+
+
+def test_roots_keys_lie_where_the_shipped_configurations_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for role in ("leader", "helper", "witness"):
+        table = tomllib.loads(sample(f"{role}.toml"))[role]
+        assert Path(table["key_dir"]) == default_folder(role) / role
+    agent = tomllib.loads(sample("agent.toml"))["host"]
+    assert Path(agent["key_file"]) == default_folder("host") / "host" / "identity.key"
+    # No one backup takes the ledger and its fence, which lies beside the key.
+    assert Path(agent["key_file"]).parts[1] != Path(agent["state_dir"]).parts[1]
+    assert len(default_folders()) == 4
+
+
+def sample(name: str) -> str:
+    return next(one.path for one in samples() if one.name == name).read_text(encoding="utf-8")
 
 
 def test_check_names_the_file_that_others_can_read(folder: Path) -> None:

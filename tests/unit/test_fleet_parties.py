@@ -21,6 +21,7 @@ from pointillist.fleet.party_card import (
 )
 from pointillist.fleet.party_next import next_steps
 from pointillist.fleet.party_setup import PartyFolder, PartyWishes, begin_party, take_card
+from pointillist.key_folders import HOST_KEYS
 from pointillist.plan_file import load_plan
 from privacy.signing import SigningKey
 from tests.fleet_kit import fleet_folder
@@ -93,6 +94,7 @@ def test_parties_that_met_are_configured_for_each_other(three: Three) -> None:
     key = load_signing_key(acme, owner=acme.stat().st_uid).public_bytes
     assert helper.operators == {"acme": frozenset({key})}
     assert (agent.trust.trial, agent.bounds.n_min_at_least) == (False, 1_600)
+    assert agent.host.key_file.is_relative_to(HOST_KEYS), "apart from the ledger: see key_folders"
     assert agent.transport.kafka is not None
     assert agent.transport.kafka.tls
     assert load_plan(three.vendor.home("leader") / "plan.toml").hosts == 2_000
