@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator.channel import prepare_socket_folder
-from aggregator.state_file import StorageUnavailable, write_all_durably
 from pointillist.cli.keys_command import app
 from pointillist.fleet.party_files import make_folder
 from transport.ownership import give, set_folder
@@ -44,17 +43,6 @@ def target(tmp_path: Path) -> Iterator[Path]:
 def test_folder_that_is_a_link_is_refused(target: Path, make: Callable[[Path], object]) -> None:
     with pytest.raises(NotADirectoryError):
         make(target.with_name("link"))
-
-
-def test_signed_file_is_not_written_through_a_link(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_bytes(b"not theirs")
-    (tmp_path / "1.roster.new").symlink_to(other)
-    (tmp_path / "2.roster").symlink_to(other)
-    with pytest.raises(StorageUnavailable):
-        write_all_durably({tmp_path / "1.roster": b"signed"})
-    write_all_durably({tmp_path / "2.roster": b"signed"})
-    assert other.read_bytes() == b"not theirs"
 
 
 @pytest.mark.root
