@@ -49,7 +49,7 @@ def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
             yield from _transfers(database, tables, skipped)
     except sqlite3.Error as error:
         raise LaunchesRefused(f"the SQLite file cannot be read: {printable(str(error))}") from None
-    except UnicodeDecodeError:  # SQLite's own message quotes the file's bytes
+    except (UnicodeDecodeError, MemoryError):  # SQLite's own message quotes the file's bytes
         raise LaunchesRefused("the SQLite file cannot be read: its schema is no text") from None
 
 
