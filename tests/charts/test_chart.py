@@ -20,6 +20,7 @@ CHART = ROOT / "deploy" / "helm" / "pointillist"
 PLACES = ("cluster", "leader", "helper")
 """Whose cluster: each has a file of values in ci/."""
 VERSIONS = ("1.30", "1.34")
+SAME_KEY = "00112233445566778899aabbccddeeff" * 2
 LOADERS: dict[str, Callable[[Path], object]] = {
     "agent": load_config,
     "leader": load_leader_config,
@@ -143,6 +144,36 @@ def test_parties_run_without_root_behind_network_policies(place: str) -> None:
     assert sorted(labels[component] for labels in chosen) == sorted(roles)
 
 
+@pytest.mark.parametrize("place", ["leader", "helper"])
+def test_no_policy_lets_everybody_in_but_to_the_pages(place: str) -> None:
+    """A rule without `from`, or with an empty one, is a rule for all."""
+    for policy in of_kind(rendered(place), "NetworkPolicy"):
+        role = policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        open_rules = [rule for rule in policy["spec"]["ingress"] if not rule.get("from")]
+        assert len(open_rules) == (1 if role == "web" else 0), role
+
+
+def test_helpers_service_shows_who_calls_and_takes_calls_of_the_leader_alone() -> None:
+    (service,) = of_kind(rendered("helper"), "Service")
+    assert service["spec"]["externalTrafficPolicy"] == "Local"
+    assert service["spec"]["loadBalancerSourceRanges"] == ["203.0.113.0/28"]
+    (inside,) = of_kind(rendered("helper", "--set", "helper.service.type=ClusterIP"), "Service")
+    assert not {"externalTrafficPolicy", "loadBalancerSourceRanges"} & set(inside["spec"])
+
+
+def test_values_that_look_like_other_types_stay_text() -> None:
+    documents = rendered(
+        "leader", "--set-string", "web.name=yes", "--set-string", "leader.storage.className=123",
+        "--set-string", "networkPolicies.monitoringNamespace=123",
+    )  # fmt: skip
+    web = next(s for s in of_kind(documents, "StatefulSet") if s["metadata"]["name"] == "fleet-web")
+    (container,) = web["spec"]["template"]["spec"]["containers"]
+    assert all(isinstance(word, str) for word in container["args"])
+    text = yaml.safe_dump_all(documents)
+    assert "kubernetes.io/metadata.name: '123'" in text
+    assert "storageClassName: '123'" in text
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_chart_makes_no_secret(place: str) -> None:
     assert list(of_kind(rendered(place), "Secret")) == []
@@ -158,6 +189,12 @@ def test_chart_makes_no_secret(place: str) -> None:
         ("cluster", ("--set", "agent.sourcs.ebpf=true"), "sourcs"),
         ("cluster", ("--set", "parties.helper="), "parties.helper"),
         ("helper", ("--set", "helper.leaderNetworks=null"), "leaderNetworks"),
+        ("helper", ("--set-json", "helper.leaderNetworks=[]"), "lets everybody in"),
+        ("helper", ("--set-json", 'helper.leaderNetworks=["everywhere"]'), "leaderNetworks"),
+        ("cluster", ("--set-json", "kafka.bootstrap=[]"), "kafka.bootstrap"),
+        ("cluster", ("--set-json", r'kafka.bootstrap=["a\"\nb:1"]'), "kafka/bootstrap"),
+        ("cluster", ("--set", f"parties.helper={SAME_KEY}"), "two keys"),
+        ("cluster", ("--set", "agent.stateDir=/"), "stateDir"),
     ],
 )
 def test_chart_refuses_what_cannot_be_meant(

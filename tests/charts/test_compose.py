@@ -43,6 +43,16 @@ def test_compose_reads_the_fleet_and_finds_what_it_mounts() -> None:
     assert [path for path in ours if not Path(path).exists()] == []
 
 
+def test_nobody_can_log_in_where_passwords_are_known() -> None:
+    services = json.loads(read(FILE).stdout)["services"]
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert grafana["GF_AUTH_ANONYMOUS_ENABLED"] == "true"
+    assert {service["network_mode"] for service in services.values()} == {"host"}
+    addresses = [value for key, value in grafana.items() if key.endswith("_ADDR")]
+    assert addresses == ["127.0.0.1"]
+
+
 def test_compose_refuses_a_key_that_it_does_not_know(tmp_path: Path) -> None:
     wrong = tmp_path / "compose.yaml"
     wrong.write_text(FILE.read_text().replace("read_only:", "readonly:"))

@@ -21,7 +21,7 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{/* The log, as agent.toml, leader.toml and helper.toml name it. */}}
 {{- define "pointillist.kafka" -}}
 [transport.kafka]
-bootstrap = [{{ range $at, $broker := required "kafka.bootstrap: name the brokers, host:port" .root.Values.kafka.bootstrap }}{{ if $at }}, {{ end }}{{ $broker | quote }}{{ end }}]
+bootstrap = [{{ range $at, $broker := .root.Values.kafka.bootstrap }}{{ if $at }}, {{ end }}{{ $broker | quote }}{{ end }}]
 tls = {{ .root.Values.kafka.tls }}
 {{- if .secret }}
 {{- if .root.Values.kafka.tls }}
@@ -67,9 +67,9 @@ metadata: { name: {{ .name }} }
 spec:
   accessModes: [{{ .storage.accessMode | default "ReadWriteOnce" }}]
   {{- with .storage.className }}
-  storageClassName: {{ . }}
+  storageClassName: {{ . | quote }}
   {{- end }}
-  resources: { requests: { storage: {{ .storage.size }} } }
+  resources: { requests: { storage: {{ .storage.size | quote }} } }
 {{- end }}
 
 {{- define "pointillist.probes" -}}
@@ -87,7 +87,7 @@ livenessProbe:
 {{- define "pointillist.scraped" -}}
 - from:
     - namespaceSelector:
-        matchLabels: { kubernetes.io/metadata.name: {{ .root.Values.networkPolicies.monitoringNamespace }} }
+        matchLabels: { kubernetes.io/metadata.name: {{ .root.Values.networkPolicies.monitoringNamespace | quote }} }
   ports:
     - { protocol: TCP, port: {{ .port }} }
 {{- end }}
@@ -99,6 +99,15 @@ livenessProbe:
 {{- end }}
 {{- if and .Values.web.enabled (not .Values.leader.enabled) }}
 {{- fail "web.enabled: expected leader.enabled beside it: the pages read the Leader's releases" }}
+{{- end }}
+{{- if and .Values.helper.enabled .Values.networkPolicies.enabled (not .Values.helper.leaderNetworks) }}
+{{- fail "helper.leaderNetworks: expected the networks that the Leader comes from: a policy without any lets everybody in" }}
+{{- end }}
+{{- if and .Values.parties.leader (eq .Values.parties.leader .Values.parties.helper) }}
+{{- fail "parties.leader and parties.helper: expected two keys: one party that is both reads every host's report" }}
+{{- end }}
+{{- if and (or .Values.agent.enabled .Values.leader.enabled) (not .Values.kafka.bootstrap) }}
+{{- fail "kafka.bootstrap: expected the brokers, host:port, got none" }}
 {{- end }}
 {{- if and .Values.kafka.sasl (not .Values.kafka.tls) }}
 {{- fail "kafka.sasl: expected kafka.tls beside it: others could use what is sent" }}
