@@ -249,12 +249,13 @@ def up(
     """
     from pointillist.demo.role_processes import Family
     from pointillist.fleet.party_files import FolderUnusable
-    from pointillist.fleet.trial_run import TrialFailed, TrialOver, TrialRun
+    from pointillist.fleet.trial_run import TrialBusy, TrialFailed, TrialOver, TrialRun
 
     interrupt_on_signals()
     over = "its windows are over; `pointillist fleet init` begins another in a new folder"
     with (
         reported(ExitCode.USAGE, FolderUnusable, hint="pointillist fleet init FOLDER writes one"),
+        reported(ExitCode.UNAVAILABLE, TrialBusy),
         reported(ExitCode.FAILED, TrialFailed),
         reported(ExitCode.FAILED, TrialOver, hint=over),
         Family(folder.resolve() / "logs") as family,

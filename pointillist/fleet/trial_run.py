@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from pointillist.demo.role_processes import ChildFailed, Family
 from transport.keyfiles import load_signing_key
@@ -29,6 +30,10 @@ class TrialFailed(Exception):
     """A step of a trial failed; the message has its command and the end of what it said."""
 
 
+class TrialBusy(Exception):
+    """Another process runs this trial."""
+
+
 class TrialOver(Exception):
     """The series of a trial has ended: nothing more will be released."""
 
@@ -46,12 +51,13 @@ class TrialRun:
     """A trial that is being run."""
 
     def __init__(self, base: Path, family: Family, say: Callable[[str], None]) -> None:
-        """Read the folder.
+        """Read the folder, and keep others from running it as long as this process lives.
 
-        Raises      FolderUnusable
+        Raises      FolderUnusable, TrialBusy
         """
         self.settings: TrialSettings = read_trial(base)
         self.folders = TrialFolders(base.resolve())
+        self._lock = _alone(self.folders)
         self._family, self._say = family, say
         self._began_s = time.monotonic()
 
@@ -159,6 +165,22 @@ class TrialRun:
         while time.time() < self._over_s() + _GRACE_S:
             self._check()
             time.sleep(_POLL_S)
+
+
+def _alone(folders: TrialFolders) -> IO[bytes]:
+    """Lock a trial; a second run would write over the logs of the first, and fail on its locks.
+
+    Raises      TrialBusy
+    """
+    file = folders.settings.open("rb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise TrialBusy(
+            f"{folders.base}: expected a trial that nobody runs, found that another `fleet up` does"
+        ) from None
+    return file
 
 
 def _call(step: TrialStep) -> str:

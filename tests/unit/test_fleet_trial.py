@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from aggregator.party_config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
 from edge_agent.live import LIVE_DOMAIN
+from pointillist.cli import main
 from pointillist.cli.agent_run import _domain_of
 from pointillist.fleet.party_files import FolderUnusable
 from pointillist.fleet.trial import TrialSettings, make_trial, read_trial
@@ -150,3 +152,20 @@ def test_step_that_fails_says_its_command_and_why() -> None:
         _call(TrialStep("leader", "looks", ("pointillist", "task", "show", "/no")))
     with pytest.raises(TrialFailed, match="expected enrolled"):
         _call(TrialStep("host", "looks", ("echo", "no"), expects="enrolled"))
+
+
+def test_trial_that_runs_already_is_left_alone(
+    trial: TrialFolders, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second run would begin each log of the first anew."""
+    log = trial.logs / "leader.log"
+    log.write_text("of the first")
+    monkeypatch.setattr("sys.argv", ["pointillist", "fleet", "up", str(trial.base)])
+    with trial.settings.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 4
+    assert "another `fleet up` does" in capsys.readouterr().err
+    assert log.read_text() == "of the first"
+    assert not trial.task.exists()
