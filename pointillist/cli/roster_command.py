@@ -120,12 +120,11 @@ def build(
             _say_refused(error.refused)
             raise refused(str(error)) from error
     _say_refused(result.refused)
-    out.with_suffix(".vouchers").write_bytes(result.vouchers)
-    with out.open("xb") as file:
-        file.write(result.roster)
     with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+        # Answers last: a request that has one is not asked for again.
+        write_all_durably({out.with_suffix(".vouchers"): result.vouchers, out: result.roster})
         write_all_durably(result.answers)
-    write_spent(plans, result.spent)
+        write_spent(plans, result.spent)
     left_out = result.refused if json else len(result.refused)
     body = {"file": str(out), **result.summary, "refused": left_out}
     emit(body | ({"requests": fetched} if fetched else {}), json)

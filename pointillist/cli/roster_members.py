@@ -79,6 +79,7 @@ def remove_hosts(
     """
     from aggregator.roster_departure import Leaving, without
     from aggregator.roster_draft import EnrolmentError
+    from aggregator.state_file import StorageUnavailable, write_all_durably
     from wire.rejection import ReportRejected
 
     named = [host_id(text) for text in [*(hosts or []), *_listed(hosts_file)]]
@@ -93,8 +94,8 @@ def remove_hosts(
         reported(ExitCode.USAGE, EnrolmentError),
     ):
         made = without(previous, leaving, load_identity(key))
-    with out.open("xb") as file:
-        file.write(made.roster)
+    with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+        write_all_durably({out: made.roster})
     emit({"file": str(out), **made.summary}, json)
 
 

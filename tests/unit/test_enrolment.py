@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Sequence
@@ -214,6 +215,37 @@ def test_build_names_what_it_leaves_out_and_enrols_the_others(tmp_path: Path) ->
     assert (body["enrolled"], found["reason"]) == (1, "join_voucher")
     assert found["host"] == host(1).host_id.hex()
     assert f"left out: {joins}/1.join: host {host(1).host_id.hex()}: join_voucher" in result.stderr
+
+
+@pytest.mark.parametrize("full_at", [1, 2, 3, 4])
+def test_build_on_a_full_disk_can_be_repeated(
+    full_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each wait for the disk in turn: half a roster would be one that is never overwritten."""
+    plans, joins = plans_file(tmp_path), tmp_path / "joins"
+    joins.mkdir()
+    join(joins, 0)
+    write_signing_key(tmp_path / "identity.key", LEADER)
+    waits = 0
+
+    def full() -> None:
+        nonlocal waits
+        waits += 1
+        if waits == full_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("aggregator.state_file.os.sync", full)
+    options = ["--plans", str(plans), "--requests", str(joins), "--now"]
+    options += ["--key", str(tmp_path / "identity.key"), "--json"]
+    first = CliRunner().invoke(app, ["roster", "build", *options, "--out", f"{tmp_path}/1.roster"])
+    assert isinstance(first.exception, CommandError)
+    assert first.exception.code == ExitCode.UNAVAILABLE
+    made = [path for path in tmp_path.glob("*.roster") if path.stat().st_size]
+    assert len(made) == (0 if full_at == 1 else 1)
+    if made and (joins / "0.entry").exists():
+        return  # all of it is there: the disk failed behind the last name
+    again = CliRunner().invoke(app, ["roster", "build", *options, "--out", f"{tmp_path}/2.roster"])
+    assert json.loads(again.stdout)["enrolled"] == 1
 
 
 def test_build_with_nobody_to_enrol_names_each_and_writes_nothing(tmp_path: Path) -> None:
