@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -128,6 +129,17 @@ def write_identity(folder: Path, role: str, key: SigningKey, user: str | None) -
     write_signing_key(path, key)
     give_to_role(path, user)
     return path
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until nobody else holds the lock of a file, and hold it.
+
+    Raises      OSError
+    """
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_new(path: Path, text: str, mode: int = 0o644) -> None:

@@ -44,6 +44,7 @@ from .party_config_text import (
 from .party_files import (
     PRIVATE,
     PUBLIC,
+    locked,
     make_folder,
     new_folder,
     replace_text,
@@ -190,10 +191,17 @@ def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
     if card.party not in _MAY_TAKE[FleetParty(own.party)]:
         wanted = " or ".join(sorted(_MAY_TAKE[FleetParty(own.party)]))
         raise CardRefused(f"{path}: expected the card of a {wanted}, got that of a {card.party}")
+    with locked(folder.own_card):  # two at once would each write what it read before the other
+        _take(folder, own, card, (path, content))
+    return card
+
+
+def _take(folder: PartyFolder, own: PartyCard, card: PartyCard, source: tuple[Path, bytes]) -> None:
+    path, content = source
     _check_own_keys(folder, own, card, path)
     kept = folder.cards / f"{card.party}-{card.name}.toml"
     if kept.exists() and kept.read_bytes() == content and _configure(folder, own):
-        return card  # goes on where an earlier one was stopped
+        return  # went on where an earlier one was stopped
     others = [] if card.party == FleetParty.OPERATOR else folder.taken(FleetParty(card.party))
     if kept.exists() or others:
         there = kept.name if kept.exists() else f"{others[0].party}-{others[0].name}.toml"
@@ -205,7 +213,6 @@ def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
         _pin_operator(folder, own, card)
     write_new(kept, content.decode())
     _configure(folder, own)
-    return card
 
 
 def _check_own_keys(folder: PartyFolder, own: PartyCard, card: PartyCard, path: Path) -> None:

@@ -8,8 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from pointillist.fleet.party_card import CardRefused, FleetParty, PartyCard, car
 from pointillist.fleet.party_config_text import quoted, shell_line
 from pointillist.fleet.party_files import FolderUnusable, new_folder, replace_text, write_new
 from pointillist.fleet.party_setup import PartyFolder, PartyWishes, begin_party, take_card
+from privacy.signing import SigningKey
 from tests.fleet_kit import fleet_folder
 
 LEADER, HELPER, OPERATOR = FleetParty
@@ -209,6 +212,31 @@ def test_pairing_that_was_stopped_is_finished_by_the_same_command(
     assert party_setup._operators(vendor.home("leader") / "plans.toml") == [row]
     with pytest.raises(CardRefused, match="first card of this party"):
         meet(vendor, notary)
+
+
+def test_cards_that_are_taken_at_once_are_all_pinned(
+    three: Three, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor, _, _ = three
+
+    def slow(path: Path, text: str) -> None:
+        time.sleep(0.05)
+        replace_text(path, text)
+
+    monkeypatch.setattr(party_setup, "replace_text", slow)
+    names = [f"operator-{number}" for number in range(4)]
+    cards = [PartyCard(SigningKey.generate().public_bytes, OPERATOR, name).text for name in names]
+    with ThreadPoolExecutor() as pool:
+        list(
+            pool.map(
+                lambda text: take(
+                    vendor, text.encode(), tmp_path / card_fingerprint(text.encode())
+                ),
+                cards,
+            )
+        )
+    pinned = party_setup._operators(vendor.home("leader") / "plans.toml")
+    assert sorted(row.name for row in pinned) == names
 
 
 def test_broken_file_of_the_own_party_is_named(
