@@ -201,18 +201,18 @@ def next_(
     json: JsonFlag = False,
 ) -> None:
     """Say what this party does next: what it runs, hands over, and must check itself."""
-    from pointillist.fleet.party_card import CardRefused
     from pointillist.fleet.party_setup import PartyFolder
 
-    with reported(ExitCode.USAGE, CardRefused):
-        _show_next(PartyFolder(folder.resolve()), json)
+    _show_next(PartyFolder(folder.resolve()), json)
 
 
 def _show_next(folder: PartyFolder, json: bool) -> None:
-    from pointillist.fleet.party_card import card_fingerprint
+    from pointillist.fleet.party_card import CardRefused, card_fingerprint
     from pointillist.fleet.party_next import next_steps
+    from pointillist.plan_file import PlanFileError
 
-    card, steps = folder.card(), next_steps(folder)
+    with reported(ExitCode.USAGE, CardRefused, PlanFileError):
+        card, steps = folder.card(), next_steps(folder)
     body = {
         "folder": str(folder.base),
         "party": card.party,

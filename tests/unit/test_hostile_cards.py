@@ -371,3 +371,24 @@ def test_agents_configuration_of_two_honest_cards_loads(
     vendor, notary, acme = three
     meet(acme, vendor, notary)
     assert load_config(acme.home("operator") / "agent.toml", {}).bounds.n_min_at_least == 32
+
+
+@pytest.mark.parametrize("broken", ["hosts = [", 'hosts = "many"'])
+def test_plan_that_a_person_broke_is_named_by_what_comes_next(
+    broken: str,
+    three: Three,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    vendor, notary, acme = three
+    meet(vendor, notary)
+    plan = vendor.home("leader") / "plan.toml"
+    plan.write_text(plan.read_text().replace("hosts = 40", broken))
+    told = card_fingerprint(acme.own_card.read_bytes())
+    pair = ["pair", str(vendor.base), str(acme.own_card), "--fingerprint", told]
+    for words in (pair, ["next", str(vendor.base)]):
+        monkeypatch.setattr("sys.argv", ["pointillist", "fleet", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert str(plan) in capsys.readouterr().err
