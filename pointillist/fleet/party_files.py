@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from privacy.signing import SigningKey
 from transport.keyfiles import write_signing_key
@@ -19,6 +19,7 @@ from transport.privileges import LOG_GROUP
 
 PRIVATE: Final = 0o700
 PUBLIC: Final = 0o755
+_LOCK: Final = ".lock"
 _MARK: Final = ".unfinished"
 """In the folder of a fleet until all of it is written."""
 
@@ -131,15 +132,21 @@ def write_identity(folder: Path, role: str, key: SigningKey, user: str | None) -
     return path
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait until nobody else holds the lock of a file, and hold it.
+def lock_folder(base: Path, *, wait: bool) -> IO[bytes]:
+    """Lock a fleet's folder until what is returned is closed, or this process ends.
 
-    Raises      OSError
+    Its file is its owner's alone: whoever may open a file may hold the lock of it.
+    wait        for whoever holds it
+    Raises      BlockingIOError where another holds it and nobody is to wait; OSError
     """
-    with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.fdopen(os.open(base / _LOCK, flags, 0o600), "rb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def write_new(path: Path, text: str, mode: int = 0o644) -> None:

@@ -44,7 +44,7 @@ from .party_config_text import (
 from .party_files import (
     PRIVATE,
     PUBLIC,
-    locked,
+    lock_folder,
     make_folder,
     new_folder,
     replace_text,
@@ -191,7 +191,9 @@ def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
     if card.party not in _MAY_TAKE[FleetParty(own.party)]:
         wanted = " or ".join(sorted(_MAY_TAKE[FleetParty(own.party)]))
         raise CardRefused(f"{path}: expected the card of a {wanted}, got that of a {card.party}")
-    with locked(folder.own_card):  # two at once would each write what it read before the other
+    with lock_folder(
+        folder.base, wait=True
+    ):  # two at once would each write what it read before the other
         _take(folder, own, card, (path, content))
     return card
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pointillist.demo.role_processes import ChildFailed, Family
 from transport.keyfiles import load_signing_key
 
 from .party_config_text import shell_line
+from .party_files import lock_folder
 from .trial import LATENESS_S, TrialSettings, read_trial
 from .trial_folders import TrialFolders
 from .trial_steps import TrialStep, look_step, trial_steps
@@ -172,15 +172,12 @@ def _alone(folders: TrialFolders) -> IO[bytes]:
 
     Raises      TrialBusy
     """
-    file = folders.settings.open("rb")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
+        return lock_folder(folders.base, wait=False)
+    except BlockingIOError:
         raise TrialBusy(
             f"{folders.base}: expected a trial that nobody runs, found that another `fleet up` does"
         ) from None
-    return file
 
 
 def _call(step: TrialStep) -> str:

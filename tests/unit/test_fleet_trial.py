@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from edge_agent.config import load_config
 from edge_agent.live import LIVE_DOMAIN
 from pointillist.cli import main
 from pointillist.cli.agent_run import _domain_of
-from pointillist.fleet.party_files import FolderUnusable
+from pointillist.fleet.party_files import FolderUnusable, lock_folder
 from pointillist.fleet.trial import TrialSettings, make_trial, read_trial
 from pointillist.fleet.trial_folders import TrialFolders
 from pointillist.fleet.trial_run import TrialFailed, _call
@@ -161,8 +161,8 @@ def test_trial_that_runs_already_is_left_alone(
     log = trial.logs / "leader.log"
     log.write_text("of the first")
     monkeypatch.setattr("sys.argv", ["pointillist", "fleet", "up", str(trial.base)])
-    with trial.settings.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with lock_folder(trial.base, wait=False) as lock:
+        assert stat.S_IMODE(os.fstat(lock.fileno()).st_mode) == 0o600
         with pytest.raises(SystemExit) as ended:
             main()
     assert ended.value.code == 4
