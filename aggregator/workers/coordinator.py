@@ -289,6 +289,10 @@ class Coordinator(Leader):
             share = verified_share(frozen, event.share_bytes, helper_pk)
         except ReportRejected:
             return super().handle(event)  # which counts it and asks again
+        if frozen.window.n != frozen.batch.n:
+            # A worker went with a part of it: the answer is asked for again when all is read again.
+            frozen.put_off(event.now_s)
+            return []
         self._want_sums(frozen, share.accepted.tolist(), event)
         return []
 

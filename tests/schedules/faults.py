@@ -206,10 +206,11 @@ def _helper_cloned(sim: Simulation, fault: Fault) -> None:
     copy_database(first.files[0], clone.files[0])
     shutil.copy(first.files[1], clone.files[1])
     clone.tasks, clone.rolled_back = list(first.tasks), first.rolled_back
-    sim.parted = sim.helper_parted = True
+    sim.parted = sim.helper_parted = sim.helper_copied = True
 
 
 def _helper_restored(sim: Simulation, fault: Fault, *, fence_too: bool) -> None:
+    sim.helper_copied = True
     sim.helpers[0].restore(fence_too=fence_too)
     sim.helper_parted |= sim.helpers[0].rolled_back
     sim.parted |= sim.helper_parted

@@ -40,6 +40,7 @@ class HelperProcess(Process):
     """One process of a Helper and the folder of its state.
 
     rolled_back   its files were put back, and no operator has said so
+    put_back      they were once: numbers of its fence came twice, and tell no longer who is newest
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class HelperProcess(Process):
         self.folder, self._stand = folder, witness
         self.folder.mkdir(parents=True, exist_ok=True)
         self.tasks = [1]
-        self.rolled_back = self.after_restore = False
+        self.rolled_back = self.after_restore = self.put_back = False
         self.stopped = False
         self.fence = 0
         self.state: NotedHelperState | None = None
@@ -140,7 +141,7 @@ class HelperProcess(Process):
         copy_database(backup, self.files[0])
         if fence_too:
             shutil.copy(self.folder / "backup.fence", self.files[1])
-        self.rolled_back = self.is_behind()
+        self.rolled_back, self.put_back = self.is_behind(), True
 
     def is_behind(self) -> bool:
         """Whether its state lacks links that the witness holds, or has others."""

@@ -75,6 +75,7 @@ class Oracle:
         self.shares: dict[BatchKey, set[bytes]] = defaultdict(set)
         self.accepted: dict[BatchKey, frozenset[bytes]] = {}
         self.commits: list[Committed] = []
+        self.answers: dict[tuple[int, bytes], set[bytes]] = defaultdict(set)
         self._numbers = {bytes(h.host_id): i for i, h in enumerate(world().identities)}
 
     def say(self, problem: str) -> None:
@@ -132,6 +133,8 @@ class Oracle:
             self.say(f"window {key.window}: a Helper answered that had been rolled back")
         self.shares[key].add(reply.share)
         accepted = SignedShare.decode(reply.share, batch.n, task_of(1).d).share.accepted
+        for host in batch.entries["host_id"][accepted].tolist():
+            self.answers[key.window, host].add(reply.share)
         ids = batch.entries["report_id"]
         self.accepted[key] = frozenset(ids[accepted].tolist())
         if sum(reply.cleared.values()) != batch.n - accepted.sum():
@@ -141,13 +144,20 @@ class Oracle:
 
     # What must hold
 
-    def check_releases(self, leaders: Sequence[LeaderProcess]) -> None:
-        """Windows are answered once, and released with exactly what their hosts sealed."""
+    def check_releases(self, leaders: Sequence[LeaderProcess], *, helper_copied: bool) -> None:
+        """Windows are answered once, and released with exactly what their hosts sealed.
+
+        helper_copied   a Helper's files were copied or put back: a verdict that no witness knows
+                        may be made again, for it never left; without, none is made twice
+        """
         for key, shares in self.shares.items():
             if len(shares) > 1:
                 self.say(f"window {key.window}: {len(shares)} different answers")
+        for (window, _), answers in self.answers.items():
+            if len(answers) > 1:
+                self.say(f"window {window}: a host counted in {len(answers)} answers that left")
         used: Counter[tuple[str, int, bytes]] = Counter()
-        for commit in self.commits:
+        for commit in () if helper_copied else self.commits:
             used.update((commit.series, commit.key.window, host) for host in commit.hosts)
         for (_, window, _), times in used.items():
             if times > 1:

@@ -59,7 +59,7 @@ class Simulation:
             self.add_worker()
         self.agents = [self._agent(number) for number in range(AGENTS)]
         self.liar = Liar(self.log) if schedule.liar else None
-        self.parted = self.helper_parted = False
+        self.parted = self.helper_parted = self.helper_copied = False
         """Copies of a party spoke for it: the chains of both need not agree."""
         self.commits_lost = False
         self.endings: list[tuple[int, Callable[[], None]]] = []
@@ -122,7 +122,8 @@ class Simulation:
 
     def _note_commit(self, helper: HelperProcess, answer: Answer) -> None:
         same = [other for other in self.helpers if other.folder == helper.folder]
-        newest = max(other.fence for other in same) == helper.fence
+        unordered = any(other.put_back for other in same)
+        newest = unordered or max(other.fence for other in same) == helper.fence
         self.oracle.note_commit(newest, helper, answer)
 
     def _note_signed(self, helper: HelperProcess, entry: bytes) -> None:

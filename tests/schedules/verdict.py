@@ -14,7 +14,7 @@ from tests.schedules.simulation import Simulation
 def judge(sim: Simulation) -> None:
     """Say all that does not hold."""
     oracle = sim.oracle
-    oracle.check_releases(sim.leaders)
+    oracle.check_releases(sim.leaders, helper_copied=sim.helper_copied)
     oracle.check_ledgers(sim.agents, sim.leaders)
     oracle.check_reports(sim.leaders, _sent(sim))
     _check_peace(sim)
