@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
@@ -16,7 +17,6 @@ from typing import Final, Self
 from .ledger_db import connect, transaction, translated
 from .ledger_errors import (
     ClockSetBack,
-    FenceUnwritable,
     LedgerCorrupt,
     LedgerExists,
 )
@@ -64,9 +64,7 @@ class Ledger:
         limits: SpoolLimits,
         fault_point: Callable[[str], None],
     ) -> None:
-        self._db = db
-        self._fence = fence
-        self._mark = mark
+        self._db, self._fence, self._mark = db, fence, mark
         self._fault_point = fault_point
         self._pruned_s = 0
         with translated():
@@ -119,7 +117,8 @@ class Ledger:
         signed_time_s   the latest time that an aggregator has signed
         known           series and weights that the signed roster and tasks gave this host
         Raises          ClockSetBack when a ledger that can be read saw a later time: it is not
-                        lost, the clock is behind; LedgerBusy
+                        lost, the clock is behind; LedgerBusy. After LedgerFull or
+                        FenceUnwritable another call reads what was set aside
         """
         if fence_path.exists():
             Fence.open(fence_path).close()  # LedgerBusy while an agent runs
@@ -150,9 +149,7 @@ class Ledger:
     ) -> Self:
         old = old or Salvage()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fence = Fence.open(fence_path, create=True)
         mark = FenceMark(os.urandom(16), 1)
-        db = connect(path, create=True)
         values = {
             "ledger_id": mark.ledger_id,
             "generation": mark.generation,
@@ -163,18 +160,26 @@ class Ledger:
             "resume_after_s": resume_after_s,
             "freeze_until_s": now_s + FREEZE_S if resume_after_s else 0,
         }
-        with transaction(db):
-            db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-            counters = ((host, max(now_s, old.counters.get(host, 0))) for host in hosts)
-            db.executemany("INSERT INTO hosts VALUES (?, ?)", counters)
-            db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", old.entries.values())
-            db.executemany("INSERT OR IGNORE INTO epochs VALUES (?, ?, ?)", old.epochs)
-            db.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", old.series.values())
-            upsert_series(db, known)
-        # Both slots are written now, so that a full disk cannot stop a later fence write.
-        fence.write(FenceMark(mark.ledger_id, 0))
-        fence.write(mark)
-        return cls(db, fence, mark, limits or SpoolLimits(), fault_point)
+        with ExitStack() as opened:  # a making that fails holds no lock: it is begun again
+            fence = Fence.open(fence_path, create=True)
+            opened.callback(fence.close)
+            db = connect(path, create=True)
+            opened.callback(db.close)
+            with transaction(db):
+                db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+                counters = ((host, max(now_s, old.counters.get(host, 0))) for host in hosts)
+                db.executemany("INSERT INTO hosts VALUES (?, ?)", counters)
+                spent = old.entries.values()
+                db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", spent)
+                db.executemany("INSERT OR IGNORE INTO epochs VALUES (?, ?, ?)", old.epochs)
+                db.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", old.series.values())
+                upsert_series(db, known)
+            # Both slots are written now, so that a full disk cannot stop a later fence write.
+            fence.write(FenceMark(mark.ledger_id, 0))
+            fence.write(mark)
+            ledger = cls(db, fence, mark, limits or SpoolLimits(), fault_point)
+            opened.pop_all()
+            return ledger
 
     @classmethod
     def open(
@@ -296,18 +301,12 @@ class Ledger:
         # The file first, the fence second: a crash between them leaves the file one ahead, which
         # is accepted, and nothing of that transaction has left the process yet.
         self._fault_point("ledger:before-fence")
-        self._write_fence(mark)
+        self._fence.write(mark)
         self._fault_point("ledger:after-fence")
         self._mark, self._clock_s = mark, clock_s
         self._spool.records += len(records)
         self._spool.size_bytes += sum(len(record.value) for record in records)
         return ids
-
-    def _write_fence(self, mark: FenceMark) -> None:
-        try:
-            self._fence.write(mark)
-        except OSError as error:
-            raise FenceUnwritable(f"expected to write the ledger's fence: {error}") from error
 
     def _forget(self, keep_from_s: int) -> None:
         if keep_from_s > kept_from(self._db):

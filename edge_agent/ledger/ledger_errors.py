@@ -123,4 +123,4 @@ class LedgerFull(Exception):
     code = "ledger_disk_full"
 
     def __init__(self, found: str) -> None:
-        super().__init__(f"{found}: the window was not spent; free space on the ledger's disk")
+        super().__init__(f"{found}: nothing was spent; free space on the ledger's disk")

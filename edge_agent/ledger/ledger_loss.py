@@ -21,6 +21,7 @@ from transport.sqlite_file import connect_readonly
 
 from .ledger_db import connect
 from .ledger_errors import (
+    FenceUnwritable,
     LedgerBusy,
     LedgerCloned,
     LedgerCorrupt,
@@ -90,9 +91,15 @@ class Fence:
         return max(marks, key=lambda mark: mark.generation)
 
     def write(self, mark: FenceMark) -> None:
-        """Write a mark durably, over the slot that does not hold the newest one."""
-        os.pwrite(self._fd, mark.encode(), (mark.generation % 2) * _STRIDE)
-        os.fdatasync(self._fd)
+        """Write a mark durably, over the slot that does not hold the newest one.
+
+        Raises      FenceUnwritable
+        """
+        try:
+            os.pwrite(self._fd, mark.encode(), (mark.generation % 2) * _STRIDE)
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise FenceUnwritable(f"expected to write the ledger's fence: {error}") from error
 
     def close(self) -> None:
         """Release the lock."""
@@ -102,7 +109,7 @@ class Fence:
 def proven_mark(db: sqlite3.Connection, fence: Fence, path: Path, binding: bytes) -> FenceMark:
     """Give a ledger's mark, once it is this machine's and as new as its fence.
 
-    Raises      LedgerCloned, LedgerRolledBack, LedgerCorrupt
+    Raises      LedgerCloned, LedgerRolledBack, LedgerCorrupt, FenceUnwritable
     """
     meta = read_meta(db, path)
     if meta["binding"] != binding:

@@ -197,7 +197,7 @@ def recover(
     now; for two weeks no new series and no larger weight is taken. The old files are kept aside.
     """
     from edge_agent.ledger.ledger import Ledger
-    from edge_agent.ledger.ledger_errors import LedgerRefused
+    from edge_agent.ledger.ledger_errors import LedgerFull, LedgerRefused
     from edge_agent.live import load_host, this_machine
     from edge_agent.protocol.recovery import read_signed_past
     from transport.keyfiles import mark_ledger
@@ -225,7 +225,7 @@ def recover(
     # First: where a crash strikes between the old files and the new ones the key alone tells of a
     # ledger, and without it the agent would begin one with a whole budget.
     mark_ledger(loaded.host.key_file, binding)
-    with reported(ExitCode.REFUSED, LedgerRefused):
+    with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.UNAVAILABLE, LedgerFull):
         ledger = Ledger.recover(
             loaded.ledger_file, loaded.fence_file, hosts=[host.host_id], binding=binding,
             now_s=now_s, signed_time_s=past.signed_time_s, known=past.known,

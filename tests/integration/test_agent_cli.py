@@ -14,7 +14,9 @@ import pytest
 
 from aggregator.join_requests import open_join
 from edge_agent.joining import hardware_names, join_request
+from edge_agent.ledger import ledger as ledger_module
 from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_errors import LedgerFull
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import load_host, this_machine
 from pointillist.cli import main
@@ -182,6 +184,24 @@ def test_agent_cli_recover_that_is_cut_off_leaves_no_host_with_a_whole_budget(
         call(cut, capsys, "agent", "ledger", "recover", "-c", config, "--yes")
     assert not made.config.ledger_file.exists()
     assert "ledger yes" in key_file.read_text()
+
+
+def test_agent_cli_recover_on_a_full_disk_says_so_and_is_called_again(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.run(T0, T0 + 10)
+    made.config.ledger_file.unlink()
+    options = ("agent", "ledger", "recover", "-c", str(write_config(made)), "--yes")
+    with monkeypatch.context() as full:
+
+        def no_room(*_: object) -> None:
+            raise LedgerFull("SQLite says: database or disk is full")
+
+        full.setattr(ledger_module, "upsert_series", no_room)
+        code, _, err = call(full, capsys, *options)
+    assert code == 4
+    assert "free space on the ledger's disk" in err
+    assert call(monkeypatch, capsys, *options)[0] == 0
 
 
 def test_agent_cli_recover_refuses_while_the_agent_runs(

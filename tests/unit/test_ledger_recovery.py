@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from edge_agent.ledger import ledger as ledger_module
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import ClockSetBack
-from edge_agent.ledger.ledger_loss import set_aside
+from edge_agent.ledger.ledger_errors import ClockSetBack, FenceUnwritable, LedgerFull
+from edge_agent.ledger.ledger_loss import Fence, FenceMark, set_aside
 from edge_agent.ledger.ledger_records import EpochOpening, HostEntry, KnownSeries, SealedRecord
 from privacy.budget import Entry
 
@@ -109,6 +112,53 @@ def test_second_recovery_remembers_the_first_ledger(tmp_path: Path) -> None:
     recovered = recover(tmp_path, NOW + 200)
     assert recovered.view([HOST]).hosts[0].entries == (entry(NOW),)
     recovered.close()
+
+
+def no_room(*_: object) -> None:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    raise error
+
+
+def fence_unwritable(*_: object) -> None:
+    raise FenceUnwritable("expected to write the ledger's fence")
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "fault", "refusal"),
+    [
+        (ledger_module, "upsert_series", no_room, LedgerFull),
+        (Fence, "write", fence_unwritable, FenceUnwritable),
+    ],
+)
+def test_recovery_that_failed_is_begun_again_and_forgets_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    step: str,
+    fault: Callable[..., None],
+    refusal: type[Exception],
+) -> None:
+    """In the same process too: nothing of the first call holds the lock."""
+    ledger = made(tmp_path)
+    spend(ledger, NOW)
+    ledger.close()
+    with monkeypatch.context() as faulty:
+        faulty.setattr(owner, step, fault)
+        with pytest.raises(refusal):
+            recover(tmp_path, NOW + 100)
+    recovered = recover(tmp_path, NOW + 101)
+    assert recovered.view([HOST]).hosts[0].entries == (entry(NOW),)
+    recovered.close()
+
+
+def test_fence_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "fence"
+    path.touch()
+    read_only = Fence(os.open(path, os.O_RDONLY), path)
+    with pytest.raises(FenceUnwritable, match="folder writable"):
+        read_only.write(FenceMark(bytes(16), 1))
+    read_only.close()
 
 
 def test_recovery_of_a_damaged_ledger_resumes_after_its_last_readable_time(tmp_path: Path) -> None:
