@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from collectors.records.activity import Record
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import LedgerMissing, LedgerRefused, LedgerRolledBack
+from edge_agent.ledger.ledger_errors import (
+    LedgerCorrupt,
+    LedgerFull,
+    LedgerMissing,
+    LedgerRefused,
+    LedgerRolledBack,
+)
 from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
 from edge_agent.ledger.left_reports import LeftReport
 from edge_agent.protocol.participant import Participant
@@ -137,9 +143,9 @@ class Agent(Process):
         self._shell: AgentShell | None = None
         self.ledger: NotedLedger | None = None
         self.sealed: Sealed = lambda *_told: None
-        self._recovers = False
+        self._recovers = self._recovery_cut = False
         self.recovered_s = 0
-        """What was spent before, a ledger that was lost may not tell."""
+        """What was spent before, a ledger that was lost may not tell; by its own clock."""
 
     @property
     def path(self) -> Path:
@@ -166,14 +172,17 @@ class Agent(Process):
         except (LedgerRolledBack, LedgerMissing):
             self.kill()
             self._recovers = True
-        except LedgerRefused:
+        except LedgerRefused as refusal:
             self.kill(10.0)
+            # Half a ledger is what a recovery that was cut off leaves; nothing else may.
+            self._recovers = self._recovery_cut and isinstance(refusal, LedgerCorrupt)
 
     def _start(self) -> None:
         self.lives += 1
         self.alive = True
         now_s = int(self.clock())
         self.ledger = ledger = self._open(now_s)
+        self._recovery_cut = False
         life = f"{self.name}/{self.lives}"
         noise = NotedNoise(self._seed, life)
         ledger.noise, ledger.sealed = noise, self.sealed
@@ -187,19 +196,25 @@ class Agent(Process):
         self._shell.start()
 
     def _open(self, now_s: int) -> NotedLedger:
-        files = self.path, self.path.with_suffix(".fence")
         if self._recovers:
-            pins, host = rules().pins, world().identities[self.hosts[0]].host_id
             try:
-                past = read_signed_past(self.client, host, pins)
-            except TransportUnavailable:
-                raise LedgerMissing("the log is away") from None
-            self._recovers, self.recovered_s = False, now_s
-            return NotedLedger.recover(
-                *files, hosts=self.ids, binding=_BINDING, now_s=now_s,
-                signed_time_s=past.signed_time_s, known=past.known,
-            )  # fmt: skip
-        return NotedLedger.open(*files, binding=_BINDING, now_s=now_s, fault_point=self.point)
+                return self._recover(now_s)
+            except (TransportUnavailable, LedgerFull) as fault:
+                raise LedgerMissing("the operator calls it again") from fault
+        return NotedLedger.open(*self._files, binding=_BINDING, now_s=now_s, fault_point=self.point)
+
+    @property
+    def _files(self) -> tuple[Path, Path]:
+        return self.path, self.path.with_suffix(".fence")
+
+    def _recover(self, now_s: int) -> NotedLedger:
+        pins, host = rules().pins, world().identities[self.hosts[0]].host_id
+        past = read_signed_past(self.client, host, pins)
+        self._recovers, self._recovery_cut, self.recovered_s = False, True, now_s
+        return NotedLedger.recover(
+            *self._files, hosts=self.ids, binding=_BINDING, now_s=now_s,
+            signed_time_s=past.signed_time_s, known=past.known,
+        )  # fmt: skip
 
     def enrol(self, hosts: Sequence[int]) -> None:
         """Make its ledger, as joining does."""
