@@ -87,14 +87,17 @@ class Oracle:
 
     def note_sealed(
         self,
+        agent: Agent,
         entries: Sequence[HostEntry],
         records: Sequence[SealedRecord],
         noise: NDArray[np.int64],
     ) -> None:
-        """An agent is about to commit these."""
+        """An agent is about to commit these; what a lost ledger may have spent is none of them."""
         for entry, record, drawn in zip(entries, records, noise, strict=True):
             report = Report.decode(unwrap(record.value, 1 << 20)[1])
             host, window = bytes(entry.host_id), entry.entry.start
+            if window <= agent.recovered_s:
+                self.say(f"window {window}: spent by a ledger that was recovered after it began")
             vector = noisy_vector(self._numbers[host], window, drawn, QUANTUM)
             self.sealed[report.header.report_id] = SealedReport(
                 host, window, report.task_id, vector, record.value

@@ -29,12 +29,15 @@ from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_loss import FenceMark
 from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
 from edge_agent.ledger.ledger_rows import entry_row, read_meta
-from edge_agent.protocol.protocol_events import CommitSealed
+from edge_agent.protocol import participant
+from edge_agent.protocol.eligibility import window_fault
+from edge_agent.protocol.protocol_events import CommitSealed, WindowClosed, Withheld
 from edge_agent.sending.effects import Effects
 from edge_agent.sending.outbox import Outbox
 from tests.schedules.schedule import Fault, Schedule, draw_schedule
 from transport.port import TopicPartition, TransportUnavailable
 from wire.report import EPOCH_AT
+from wire.task import Task
 from wire.topics import REPORTS
 
 
@@ -104,6 +107,10 @@ def _sent_anyway(outbox: Outbox, records: Sequence[SealedRecord]) -> None:
 def _any_mark(db: Any, fence: Any, path: Any, binding: bytes) -> FenceMark:
     meta = read_meta(db, path)
     return FenceMark(meta["ledger_id"], meta["generation"])
+
+
+def _resumed_at_once(task: Task, event: WindowClosed, _resume_after_s: int) -> Withheld | None:
+    return window_fault(task, event, 0)
 
 
 # The Leader
@@ -210,6 +217,17 @@ PLANTED: Final = (
             faults=(
                 Fault(1, 0, "agent ledger backed up"),
                 Fault(9, 0, "agent ledger restored"),
+            ),
+        ),
+    ),
+    Planted(
+        "a recovered ledger spends what the lost one may have spent",
+        ((participant, "window_fault", _resumed_at_once),),
+        Schedule(
+            1,
+            faults=(
+                Fault(1, 0, "agent ledger backed up"),
+                Fault(7, 0, "agent ledger restored"),
             ),
         ),
     ),

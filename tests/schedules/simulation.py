@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -87,7 +88,7 @@ class Simulation:
         agent = Agent(f"agent-{number}", self.log, self.now, self.folder, self.schedule.seed)
         hosts = range(LIAR if self.schedule.liar else HOSTS)
         agent.enrol([host for host in hosts if host % AGENTS == number])
-        agent.sealed = self.oracle.note_sealed
+        agent.sealed = partial(self.oracle.note_sealed, agent)
         return agent
 
     def new_leader(self, name: str, *, workers: bool = False) -> LeaderProcess:
