@@ -162,7 +162,7 @@ class Simulation:
     def is_settled(self) -> bool:
         """Whether every window that is over has ended."""
         leader = self.leader
-        if leader.leader is None or leader.state is None or leader.leader.chains.frozen:
+        if leader.leader is None or leader.state is None or leader.leader.unsettled:
             return False
         over = {key.window for key, _ in leader.settled}
         if LAST_WINDOW not in over or leader.state.unsigned():
