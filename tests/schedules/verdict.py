@@ -61,7 +61,12 @@ def _check_peace(sim: Simulation) -> None:
     if hosts < expected:
         sim.oracle.say(f"in peace {hosts} of {expected} hosts report")
     n = [r.n for r in leader.store.written if r.window_start_s == LAST_WINDOW]
-    if len(n) != 1 and hosts >= N_MIN:
+    # An operator who put a Helper right after the window had closed gave up its answer.
+    closed = any(
+        key.window == LAST_WINDOW and how == "closed_before_restore" for key, how in leader.settled
+    )
+    given_up = sim.helper_parted and not n and closed
+    if len(n) != 1 and hosts >= N_MIN and not given_up:
         sim.oracle.say(f"in peace a window of {hosts} hosts is released with {n}")
     if not sim.is_settled():
         left = dict(unread(sim.log, leader.group))
