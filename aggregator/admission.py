@@ -125,10 +125,13 @@ class Admission:
             self._rosters[window] = self._directory.roster_at(window)
         return check_host(report.host_id, report.header.cohort, self._rosters[window], known)
 
-    def check_window(self, report: Report, known: KnownTask, received_s: float) -> None:
+    def check_window(
+        self, report: Report, known: KnownTask, received_s: float, *, frozen: bool
+    ) -> None:
         """A window of the task, the task's d, over by the Leader's own receipt clock and retained.
 
-        Whether it is in time is known by whether its window is still open.
+        Whether it is in time is known by whether its window is still open. A frozen one was over
+        when it froze: a clock that was set back since keeps none of its reports out.
         """
         task, header = known.task, report.header
         if header.window % task.window_s:
@@ -140,7 +143,7 @@ class Admission:
         if header.d != known.d:
             raise ReportRejected(Reason.DIMENSION, f"d = {known.d}", header.d)
         end = known.window_end(header.window)
-        if end > received_s + CLOCK_SKEW_S:
+        if end > received_s + CLOCK_SKEW_S and not frozen:
             raise ReportRejected(Reason.WINDOW_OPEN, f"a window over by {int(received_s)}", end)
         if received_s > end + task.retention_s:
             raise ReportRejected(Reason.WINDOW_LATE, f"receipt after {end} in time", received_s)

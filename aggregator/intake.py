@@ -63,6 +63,10 @@ class ReportWindows(Protocol):
         """Whether a window is over for good."""
         ...
 
+    def is_frozen(self, key: BatchKey) -> bool:
+        """Whether a batch names what a window takes."""
+        ...
+
     def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:
         """The window that reports of a partition enter, if anything is known of it."""
         ...
@@ -174,7 +178,8 @@ class Intake:
         """Check what a report's window has in common, and its host on the way."""
         self._admission.check_task(report, known, received_s)
         roster = self._admission.roster_of(report, known)
-        self._admission.check_window(report, known, received_s)
+        frozen = self._windows.is_frozen(key)
+        self._admission.check_window(report, known, received_s, frozen=frozen)
         late = received_s > known.window_end(key.window) + known.task.lateness_s
         if self._windows.is_settled(key):
             reason = Reason.WINDOW_LATE if late else Reason.WINDOW_RELEASED

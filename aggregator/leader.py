@@ -196,6 +196,10 @@ class Leader:
         """Whether a window is over for good."""
         return key in self.chains.settled
 
+    def is_frozen(self, key: BatchKey) -> bool:
+        """Whether a batch names what a window takes."""
+        return key in self.chains.frozen
+
     def find_window(self, key: BatchKey, partition: int = 0) -> OpenWindow | None:  # noqa: ARG002
         """A window that is open or frozen; all partitions share it."""
         frozen = self.chains.frozen.get(key)

@@ -70,6 +70,7 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
             "epoch_core_seconds_100k",
             sum(narrow["epochs"][stage] for stage in EPOCH_STAGES),
             "core-s an hour, both aggregators",
+            30.0,
         ),
         *(
             Figure(

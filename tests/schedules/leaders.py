@@ -196,7 +196,7 @@ class LeaderProcess(Process):
         self._poll()
         self._take_inbox()
         self._hear_workers()
-        self.runner.feed(Tick(self.clock(), self._lag_of_all()))
+        self.runner.feed(Tick(self.clock(), self.lag_of_all()))
         for _ in range(_EXCHANGES):
             if not self._exchange():
                 break
@@ -269,7 +269,8 @@ class LeaderProcess(Process):
 
     # Workers
 
-    def _lag_of_all(self) -> int | None:
+    def lag_of_all(self) -> int | None:
+        """Records that were not read yet, as the last round knew."""
         if isinstance(self.leader, Coordinator):
             return self.leader.lag(self._lag, self.clock())
         return self._lag

@@ -167,7 +167,9 @@ class Simulation:
         over = {key.window for key, _ in leader.settled}
         if LAST_WINDOW not in over or leader.state.unsigned():
             return False
-        return self.commits_lost or not unread(self.log, leader.group)
+        if self.commits_lost:  # of what is behind the last commit it may hear nothing more
+            return leader.workers or leader.lag_of_all() == 0
+        return not unread(self.log, leader.group)
 
     def _slot(self, slot: int, faults: list[Fault]) -> None:
         order = self.processes()
