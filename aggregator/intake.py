@@ -63,8 +63,8 @@ class ReportWindows(Protocol):
         """Whether a window is over for good."""
         ...
 
-    def is_frozen(self, key: BatchKey) -> bool:
-        """Whether a batch names what a window takes."""
+    def is_frozen(self, key: BatchKey, partition: int) -> bool:
+        """Whether a batch names what a window takes of a partition."""
         ...
 
     def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:
@@ -178,7 +178,7 @@ class Intake:
         """Check what a report's window has in common, and its host on the way."""
         self._admission.check_task(report, known, received_s)
         roster = self._admission.roster_of(report, known)
-        frozen = self._windows.is_frozen(key)
+        frozen = self._windows.is_frozen(key, record.partition)
         self._admission.check_window(report, known, received_s, frozen=frozen)
         late = received_s > known.window_end(key.window) + known.task.lateness_s
         if self._windows.is_settled(key):

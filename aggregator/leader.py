@@ -196,7 +196,7 @@ class Leader:
         """Whether a window is over for good."""
         return key in self.chains.settled
 
-    def is_frozen(self, key: BatchKey) -> bool:
+    def is_frozen(self, key: BatchKey, partition: int = 0) -> bool:  # noqa: ARG002
         """Whether a batch names what a window takes."""
         return key in self.chains.frozen
 

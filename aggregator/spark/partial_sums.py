@@ -243,7 +243,7 @@ class Gatherer:
         """Whether a window is over for good."""
         return self._only is None and key in self._settled
 
-    def is_frozen(self, key: BatchKey) -> bool:  # noqa: ARG002
+    def is_frozen(self, key: BatchKey, partition: int) -> bool:  # noqa: ARG002
         """Whether a batch names what a window takes: in a pass over what it named."""
         return self._only is not None
 

@@ -144,9 +144,9 @@ class Worker:
         """Whether a window is over for good."""
         return key in self._settled
 
-    def is_frozen(self, key: BatchKey) -> bool:
-        """Whether a batch names what a window takes."""
-        return key in self._frozen or any(key == rebuilt for rebuilt, _ in self._rebuilt)
+    def is_frozen(self, key: BatchKey, partition: int) -> bool:
+        """Whether a batch names what a window takes of a partition."""
+        return key in self._frozen or (key, partition) in self._rebuilt
 
     def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:
         """What a partition has brought of a window."""

@@ -196,7 +196,7 @@ class LeaderProcess(Process):
         self._poll()
         self._take_inbox()
         self._hear_workers()
-        self.runner.feed(Tick(self.clock(), self.lag_of_all()))
+        self.runner.feed(Tick(self.clock(), self._lag_of_all()))
         for _ in range(_EXCHANGES):
             if not self._exchange():
                 break
@@ -222,6 +222,10 @@ class LeaderProcess(Process):
                 self._offsets = {}
         except TransportUnavailable:
             self._lag = None
+
+    def has_read_all(self) -> bool:
+        """Whether the log has nothing more for this process itself."""
+        return self._consumer is not None and self._consumer.lag() == 0
 
     def deliver_again(self) -> None:
         """A rebalance: what is not committed is read again."""
@@ -269,8 +273,7 @@ class LeaderProcess(Process):
 
     # Workers
 
-    def lag_of_all(self) -> int | None:
-        """Records that were not read yet, as the last round knew."""
+    def _lag_of_all(self) -> int | None:
         if isinstance(self.leader, Coordinator):
             return self.leader.lag(self._lag, self.clock())
         return self._lag

@@ -168,7 +168,7 @@ class Simulation:
         if LAST_WINDOW not in over or leader.state.unsigned():
             return False
         if self.commits_lost:  # of what is behind the last commit it may hear nothing more
-            return leader.workers or leader.lag_of_all() == 0
+            return leader.has_read_all()
         return not unread(self.log, leader.group)
 
     def _slot(self, slot: int, faults: list[Fault]) -> None:
