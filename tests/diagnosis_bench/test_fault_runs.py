@@ -76,6 +76,10 @@ def test_fault_bench_records_two_faults_that_show_their_effects(
     )
     truth = step_loop.log.between(int(seen[0]), int(seen[-1]))
     assert abs(len(seen) - len(truth)) <= 2
+    # A busy machine drains some steps before or after a frame reads the clock, but not many.
+    first, last = found.frames[0], found.frames[-1]
+    whole = step_loop.log.between(first.boottime_ns - first.span_ns, last.boottime_ns)
+    assert 10 * len(truth) >= 9 * len(whole)
     assert not list(tmp_path.glob("*.part"))
 
 
