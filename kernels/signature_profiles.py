@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from transport.printable import listed
+
 from .families import UNKNOWN_APPLICATION, FamilyRules, pipeline_applications
 from .kernel_mix import mix_rows
 from .launches.kineto import gpu_events, open_trace, read_header
@@ -97,6 +99,6 @@ def _history(path: Path, application: str | None) -> Signature:
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise SignatureError(f"{path}: expected kernel activity, got {error!r}") from None
     if "activity" not in kinds:
-        found = ", ".join(kind for kind in kinds if kind not in _NOT_ROWS) or "nothing"
+        found = listed([kind for kind in kinds if kind not in _NOT_ROWS], none="nothing")
         raise SignatureError(f"{path}: expected rows of `--kind activity`, got {found}")
     return _made(path, application, "other", path.name, iter(kernels))

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import islice
+from typing import Final
+
+_MOST_NAMES: Final = 8
+_LONGEST_NAME: Final = 40
+
 
 def printable(text: str) -> str:
     r"""Escape what a terminal would act on, and what is no text: ESC becomes `\x1b`."""
@@ -15,6 +22,13 @@ def printable_lines(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+
+
+def listed(names: Collection[str], none: str = "none") -> str:
+    """Say which names were found in somebody's file, in a line whatever their number and length."""
+    told = ", ".join(printable(name)[:_LONGEST_NAME] for name in islice(names, _MOST_NAMES))
+    more = len(names) - _MOST_NAMES
+    return f"{told} and {more} more" if more > 0 else told or none
 
 
 def _escaped(character: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from transport.printable import printable
+from transport.printable import listed, printable
 
 from .kineto_ranks import read_folder
 from .trace import MOST_NAMES, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused
@@ -23,7 +23,6 @@ _MOST_BYTES: Final = 4 << 30
 _LONGEST_NAME: Final = 256
 _JSON_BATCH: Final = 65_536
 _SCALARS: Final = frozenset({"string", "number", "integer", "double", "boolean", "null"})
-_MOST_TOLD: Final = 40
 _LARGEST: Final = 1 << 62
 _MOST_COLUMNS: Final = 1_024
 
@@ -86,9 +85,7 @@ def _columns(names: list[str]) -> dict[str, str]:
     if twice:
         raise TraceRefused(f"expected one column {twice[0]}, found several")
     if missing:
-        told = ", ".join(printable(name)[:_MOST_TOLD] for name in names[:12])
-        told += ", ..." if len(names) > 12 else ""
-        raise TraceRefused(f"{EXPECTED}; found no {', '.join(missing)} among: {told}")
+        raise TraceRefused(f"{EXPECTED}; found no {', '.join(missing)} among: {listed(names)}")
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final
 
-from transport.printable import printable
+from transport.printable import listed
 
 from .launch import (
     LONGEST_NAME,
@@ -33,7 +33,6 @@ _MOST_BEFORE: Final = 1_000
 """Lines that a profiler may print before its table."""
 _MOST_FIELD: Final = 1 << 20
 _FEWEST_HEADS: Final = 3
-_MOST_TOLD: Final = 6
 _LONG_METRICS: Final = frozenset({"gpu__time_duration.sum", "Duration"})
 
 
@@ -95,7 +94,7 @@ def refuse_other_table(lines: Iterable[str]) -> None:
     for head, below in pairwise(rows):
         balanced = all(map(_is_balanced, head))
         if len(head) == len(below) >= _FEWEST_HEADS and balanced:
-            told = ", ".join(printable(title.strip())[:32] for title in head[:_MOST_TOLD])
+            told = listed([title.strip() for title in head])
             raise LaunchesRefused(f"expected columns of names and GPU times, got {told}", EXPORTS)
 
 

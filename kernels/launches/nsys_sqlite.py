@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from transport.printable import printable
+from transport.printable import listed, printable
 from transport.sqlite_file import connect_readonly
 
 from .launch import LONGEST_NAME, MOST_ROWS, Launch, LaunchesRefused, Skip, duration
@@ -21,7 +21,6 @@ _NAMES: Final = ("demangledName", "shortName", "mangledName")
 _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _MOST_STRINGS: Final = 2_000_000
 _MOST_VALUE: Final = 1 << 20
-_MOST_TOLD: Final = 5
 _EXPORT: Final = (
     "nsys export --type sqlite writes such a file; of ROCm: rocprofv3 --kernel-trace "
     "--output-format csv"
@@ -79,11 +78,9 @@ def _refusal(tables: set[str]) -> LaunchesRefused:
             f"expected kernels, found launches of graphs alone ({_GRAPHS})",
             "record with nsys profile --cuda-graph-trace=node",
         )
-    told = ", ".join(printable(table)[:64] for table in sorted(tables)[:_MOST_TOLD]) or "none"
-    more = f" and {len(tables) - _MOST_TOLD} more" if len(tables) > _MOST_TOLD else ""
     return LaunchesRefused(
         f"expected an export of Nsight Systems (table {_KERNELS}), "
-        f"got a SQLite file with tables {told}{more}",
+        f"got a SQLite file with tables {listed(sorted(tables))}",
         _EXPORT,
     )
 
