@@ -17,7 +17,7 @@ from bench.record import CACHE, Figure, commit, write_result
 from bench.round_agent import agent_costs
 from bench.round_epochs import measure_epochs
 from bench.round_fleet import Fleet, load_fleet
-from bench.round_work import arithmetic, floor, run_round
+from bench.round_work import arithmetic, epoch_floor, floor, run_round
 
 HOSTS: Final = 100_000
 SMALL: Final = 1_000
@@ -71,6 +71,7 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
             sum(narrow["epochs"][stage] for stage in EPOCH_STAGES),
             "core-s an hour, both aggregators",
             30.0,
+            parts["epochs-floor"]["core_s"] * HOSTS / parts["epochs-floor"]["hosts"],
         ),
         *(
             Figure(
@@ -102,6 +103,9 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
 
 
 def _print_part(name: str, part: Part) -> None:
+    if name == "epochs-floor":
+        print(f"{name}: {part['core_s']:.2f} core-s for {part['hosts']:,} hosts")
+        return
     if "stages" not in part:
         print(f"{name}: " + ", ".join(f"{k} {v:,.0f} us" for k, v in part.items()))
         return
@@ -134,6 +138,9 @@ def main() -> None:
         "100k-d1000": kept.get("100k-d1000", lambda: measure_round(fleet, 1000, 3)),
         "1k-d1000-again": kept.get(
             "1k-d1000-again", lambda: measure_round(small, 1000, SMALL_ROUNDS)
+        ),
+        "epochs-floor": kept.get(
+            "epochs-floor", lambda: {"core_s": epoch_floor(middle), "hosts": len(middle.hosts)}
         ),
         "100k-d10000": kept.get("100k-d10000", lambda: measure_round(fleet, 10_000, 1)),
     }

@@ -39,6 +39,9 @@ from bench.round_fleet import (
 )
 from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
+from privacy.signing import verify
+from wire import labels
+from wire.epoch import HEADER_BYTES, Epoch
 from wire.ids import TaskId, key_id
 
 ARITHMETIC: Final = ("helper.mask", "helper.sum", "leader.sum", "leader.unmask")
@@ -234,6 +237,27 @@ def floor(n: int, d: int) -> float:
     spent = (time.process_time_ns() - started) / 1e9
     assert (sums[0] == sums[1]).all()
     return spent
+
+
+def epoch_floor(fleet: Fleet) -> float:
+    """CPU seconds of the least that opening a fleet's epochs costs both parties.
+
+    Of each epoch a party verifies the host's signature and opens its seal, by the libraries that
+    the parties use; nothing is decoded, looked up or stored.
+    """
+    opened = [
+        (host.signing_key.public_bytes, raw, Epoch.decode(raw), raw[:HEADER_BYTES])
+        for host, raw in zip(fleet.hosts, fleet.raw, strict=True)
+    ]
+    started = time.process_time_ns()
+    for public_bytes, raw, epoch, header in opened:
+        for pair, label, seal in (
+            (LEADER_BOX, labels.SEAL_L, epoch.seal_l),
+            (HELPER_BOX, labels.SEAL_H, epoch.seal_h),
+        ):
+            assert verify(public_bytes, raw[:-64], epoch.signature)
+            pair.open(seal, label + header)
+    return (time.process_time_ns() - started) / 1e9
 
 
 def arithmetic(stages: Mapping[str, float]) -> float:
