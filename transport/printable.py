@@ -8,6 +8,7 @@ from typing import Final
 
 _MOST_NAMES: Final = 8
 _LONGEST_NAME: Final = 40
+_LONGEST_LINE: Final = 200
 
 
 def printable(text: str) -> str:
@@ -29,6 +30,12 @@ def listed(names: Collection[str], none: str = "none") -> str:
     told = ", ".join(printable(name)[:_LONGEST_NAME] for name in islice(names, _MOST_NAMES))
     more = len(names) - _MOST_NAMES
     return f"{told} and {more} more" if more > 0 else told or none
+
+
+def first_line(error: Exception) -> str:
+    """Say what a library found wrong with somebody's file, of which it may quote any bytes."""
+    lines = str(error).splitlines()
+    return printable(lines[0])[:_LONGEST_LINE] if lines else type(error).__name__
 
 
 def _escaped(character: str) -> str:

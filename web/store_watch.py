@@ -28,6 +28,7 @@ from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
 from analytics.spent_budget import SeriesTask
 from pages.scale import length_said, moment_said
+from transport.printable import first_line
 from wire.task import DEMO_DOMAIN
 
 EVERY_S: Final = 1.0
@@ -263,8 +264,9 @@ def _series(name: str, rows: pd.DataFrame) -> SeriesState:
 
 def unreadable(error: Exception) -> str:
     """Say that a store cannot be read, in one line."""
-    first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-    return f"The store cannot be read now ({first}). Numbers come back here once it can."
+    return (
+        f"The store cannot be read now ({first_line(error)}). Numbers come back here once it can."
+    )
 
 
 def _generation(folder: Path) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from transport.printable import first_line
+
 from .frame import Frame
 from .series import SeriesRow, frames_of, rows_of
 
@@ -169,7 +171,7 @@ def _opened(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise RecordingError(f"{path}: expected a Parquet file, got {_line(error)}") from None
+        raise RecordingError(f"{path}: expected a Parquet file, got {first_line(error)}") from None
     wrong = _wrong_shape(file)
     if wrong:
         file.close()
@@ -227,7 +229,7 @@ def _frames(file: pq.ParquetFile, path: Path, most: int = _MOST_FRAMES) -> Itera
         try:
             found = frames_of(_rows(file.read_row_group(group)))
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise RecordingError(f"{path}: part {group}: {_line(error)}") from None
+            raise RecordingError(f"{path}: part {group}: {first_line(error)}") from None
         count += len(found)
         if count > most:
             raise RecordingError(f"{path}: expected at most {most} frames, got more")
@@ -262,8 +264,3 @@ def _rows(table: pa.Table) -> Iterator[SeriesRow]:
         if found.kind == "frame" and len(found.integers) > _MOST_CHUNK_FRAMES:
             raise ValueError(f"expected at most {_MOST_CHUNK_FRAMES} frames in a part")
         yield found
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from transport.printable import listed, printable
+from transport.printable import first_line, listed
 
 from .kineto_ranks import read_folder
 from .trace import MOST_NAMES, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused
@@ -64,10 +64,10 @@ def read_trace(path: Path) -> RankTrace:
     except TraceRefused as refused:
         raise TraceRefused(f"{path}: {refused}") from None
     except OSError as error:  # pyarrow's own I/O errors are of this kind too
-        why = error.strerror or _first_line(error)
+        why = error.strerror or first_line(error)
         raise TraceRefused(f"{path}: cannot read it: {why}") from None
     except (pa.ArrowException, ijson.JSONError, UnicodeDecodeError) as error:
-        raise TraceRefused(f"{path}: {EXPECTED}; {_first_line(error)}") from None
+        raise TraceRefused(f"{path}: {EXPECTED}; {first_line(error)}") from None
 
 
 def _columns(names: list[str]) -> dict[str, str]:
@@ -242,7 +242,3 @@ def _bounded(table: pa.Table, what: str, kind: type, otherwise: int | None = Non
 def _seconds(table: pa.Table, time: str) -> NDArray[np.float64]:
     unit = next(unit for unit in _UNITS if time + unit in table.column_names)
     return np.asarray(table[time + unit].to_numpy(), dtype=np.float64) * _UNITS[unit]
-
-
-def _first_line(error: Exception) -> str:
-    return printable((str(error).splitlines() or [type(error).__name__])[0][:200])

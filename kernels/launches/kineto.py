@@ -13,6 +13,8 @@ from typing import IO, Any, Final, cast
 
 import ijson
 
+from transport.printable import first_line
+
 from .json_depth import MOST_DEPTH, JsonDepth
 from .launch import LONGEST_NS, Skip
 
@@ -134,8 +136,7 @@ def trace_items(path: Path) -> Iterator[Any]:
             raise TraceError(path, 0, "the file is empty")
         parser.close()
     except NO_JSON as error:
-        problem = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TraceError(path, _offset_of_error(path, fed), problem) from None
+        raise TraceError(path, _offset_of_error(path, fed), first_line(error)) from None
     yield from items
 
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import ijson
 
+from transport.printable import first_line
+
 from .json_depth import MOST_DEPTH, JsonDepth
 from .kineto import NO_JSON, open_trace
 from .launch import LONGEST_NAME, MOST_ROWS, Launch, LaunchesRefused, Skip, duration
@@ -79,8 +81,7 @@ def _items(path: Path, prefix: str) -> Iterator[Any]:
             items.clear()
         parser.close()
     except (*NO_JSON, ArithmeticError) as error:  # an exponent that no number has
-        told = (str(error).splitlines() or [type(error).__name__])[0]
-        raise LaunchesRefused(f"expected JSON of rocprofv3: {told}") from None
+        raise LaunchesRefused(f"expected JSON of rocprofv3: {first_line(error)}") from None
     yield from items
 
 
