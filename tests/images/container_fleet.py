@@ -75,18 +75,9 @@ class ContainerFleet:
         (data / "server.properties").write_text(
             server_properties(Path("/data"), Ports(9092, 9093), None, {})
         )
-        java = Path(shutil.which("java") or "").resolve()
-        classes = "-Xmx512M -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp '/kafka/*'"
-        script = (
-            f"{java} {classes} kafka.tools.StorageTool format --standalone "
-            f"-t {new_cluster_id()} -c /data/server.properties && "
-            f"exec {java} {classes} kafka.Kafka /data/server.properties"
-        )
-        mounts = {data: "/data", jars(print): "/kafka:ro", Path("/usr/lib/jvm"): "/usr/lib/jvm:ro"}
-        for settings in Path("/etc").glob("java-*-openjdk"):
-            mounts[settings] = f"{settings}:ro"
+        mounts = {data: "/data", **broker_mounts()}
         options = [*HARDENED, "--user", "65534:65534", "--workdir", "/data", *_volumes(mounts)]
-        self.containers.start("broker", image("base"), options, ["sh", "-c", script])
+        self.containers.start("broker", image("base"), options, ["sh", "-c", broker_script()])
         self._until("broker", lambda: "Kafka Server started" in self.containers.said("broker"))
 
     def make_keys(self) -> None:
@@ -240,7 +231,7 @@ class ContainerFleet:
         (given / "agent.toml").write_text(_agent_config(self.public, ebpf=False))
         for token in (self.operators / "tokens").glob("host-*"):
             shutil.copy(token, given)
-        _give(given, 10004, 10004, 0o600)
+        give(given, 10004, 10004, 0o600)
         mounts = {
             given: "/given:ro",
             self._folder("crowd-state", 10004, 10004): "/var/lib/pointillist",
@@ -319,18 +310,42 @@ class ContainerFleet:
         folder = self._folder(name)
         for file in files:
             shutil.copy(file, folder)
-        _give(folder, 0, LOG_GID, 0o440)
+        give(folder, 0, LOG_GID, 0o440)
         return folder
 
 
-def _give(folder: Path, uid: int, gid: int, mode: int) -> None:
+def broker_script() -> str:
+    """What a container of the base image runs to be a broker, with its settings in /data."""
+    java = Path(shutil.which("java") or "").resolve()
+    classes = "-Xmx512M -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp '/kafka/*'"
+    return (
+        f"{java} {classes} kafka.tools.StorageTool format --standalone "
+        f"-t {new_cluster_id()} -c /data/server.properties && "
+        f"exec {java} {classes} kafka.Kafka /data/server.properties"
+    )
+
+
+def broker_mounts() -> dict[Path, str]:
+    """Kafka's jars, and this machine's Java."""
+    mounts = {jars(print): "/kafka:ro", Path("/usr/lib/jvm"): "/usr/lib/jvm:ro"}
+    for settings in Path("/etc").glob("java-*-openjdk"):
+        mounts[settings] = f"{settings}:ro"
+    return mounts
+
+
+def give(folder: Path, uid: int, gid: int, mode: int) -> None:
     for file in folder.iterdir():
         os.chown(file, uid, gid)
         file.chmod(mode)
 
 
+def volumes(mounts: dict[Path, str]) -> list[str]:
+    """Name mounts as podman and compose take them."""
+    return [f"{here}:{there}" for here, there in mounts.items()]
+
+
 def _volumes(mounts: dict[Path, str]) -> list[str]:
-    return [part for here, there in mounts.items() for part in ("--volume", f"{here}:{there}")]
+    return [part for volume in volumes(mounts) for part in ("--volume", volume)]
 
 
 def _tls(role: str) -> str:

@@ -13,6 +13,14 @@ from typing import Any, Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMAGES = ("agent", "aggregator", "web")
+_SETTINGS = REPOSITORY / ".tools" / "images"
+ENVIRONMENT = {
+    **os.environ,
+    "CONTAINERS_STORAGE_CONF": str(_SETTINGS / "storage.conf"),
+    "CONTAINERS_CONF": str(_SETTINGS / "containers.conf"),
+}
+"""Where podman finds the images, and the settings under which it works here."""
+
 HARDENED = (
     "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges",
     "--tmpfs", "/tmp", "--mount", "type=tmpfs,destination=/run/pointillist,chown=true",
@@ -27,7 +35,7 @@ def why_no_containers() -> str | None:
     missing = [name for name in ("podman", "buildah", "runc") if shutil.which(name) is None]
     if missing:
         return f"needs {', '.join(missing)}: make images"
-    absent = [name for name in IMAGES if _podman("image", "exists", image(name)).returncode]
+    absent = [name for name in IMAGES if run_podman("image", "exists", image(name)).returncode]
     return f"needs the images {', '.join(absent)}: make images" if absent else None
 
 
@@ -35,22 +43,17 @@ def image(name: str) -> str:
     return f"localhost/pointillist-{name}"
 
 
-def _podman(*arguments: str) -> subprocess.CompletedProcess[str]:
-    settings = REPOSITORY / ".tools" / "images"
-    environment = {
-        **os.environ,
-        "CONTAINERS_STORAGE_CONF": str(settings / "storage.conf"),
-        "CONTAINERS_CONF": str(settings / "containers.conf"),
-    }
+def run_podman(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run podman, whatever comes of it."""
     return subprocess.run(
-        ["podman", *arguments], env=environment, capture_output=True, text=True, check=False,
+        ["podman", *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False,
         timeout=300,
     )  # fmt: skip
 
 
 def podman(*arguments: str) -> str:
     """Run podman, and give what it printed."""
-    done = _podman(*arguments)
+    done = run_podman(*arguments)
     assert done.returncode == 0, f"podman {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -67,7 +70,7 @@ class Containers:
 
     def __exit__(self, *_: object) -> None:
         for name in reversed(self._names):
-            _podman("rm", "--force", "--time", "10", "--volumes", self._full(name))
+            run_podman("rm", "--force", "--time", "10", "--volumes", self._full(name))
 
     def start(self, name: str, image: str, options: Sequence[str], command: Sequence[str]) -> None:
         """Start one; the first makes the network, which the others join."""
@@ -84,11 +87,11 @@ class Containers:
 
     def ends(self, name: str, *command: str) -> int:
         """Run a command in one, and give its exit code."""
-        return _podman("exec", self._full(name), *command).returncode
+        return run_podman("exec", self._full(name), *command).returncode
 
     def said(self, name: str) -> str:
         """Everything that one has printed."""
-        done = _podman("logs", self._full(name))
+        done = run_podman("logs", self._full(name))
         return done.stdout + done.stderr
 
     def inspect(self, name: str) -> dict[str, Any]:
