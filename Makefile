@@ -172,7 +172,7 @@ images: $(STAMP)
 	@scripts/images.sh $(IMAGES)
 
 # Containers by podman with runc, in a network of their own.
-test-images: images java
+test-images: images java tools
 	@$(PYTHON) -m pytest -m images $(ARGS)
 
 # helm and compose's own reader of their Go modules, Kubernetes' schemas: into .tools/charts.
