@@ -48,6 +48,10 @@ class GroupLog:
         self.in_order.append(record)
         return record
 
+    def mark(self, partition: int) -> None:
+        """Take an offset that is no record, as the end of a transaction is on Kafka."""
+        self.records[partition].append(Record(REPORTS, partition, -1, b"", b"", 0.0))
+
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.committed.update(offsets)
 
@@ -81,7 +85,7 @@ class GroupMember:
         for (topic, part), at in self._at.items():
             records = self._log.records[part][at : at + max(0, max_records - len(found))]
             self._at[topic, part] = at + len(records)
-            found += records
+            found += [record for record in records if record.offset >= 0]
         return found
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:

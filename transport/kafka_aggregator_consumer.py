@@ -44,6 +44,7 @@ class AggregatorConsumer:
         self._names = {settings.named(topic): topic for topic in topics}
         self._positions: dict[Slot, int] = {}
         self._ends: dict[Slot, int] = {}
+        self._passed: dict[Slot, int] = {}
         self._joined = False
         self._closed = False
         self._polled_s = self._joined_s = time.monotonic()
@@ -57,13 +58,17 @@ class AggregatorConsumer:
         settings = self._settings
         session_ms = round(settings.heartbeat_lease_s * 1000)
         longest = settings.max_value_bytes + RECORD_OVERHEAD_BYTES
-        self._positions, self._ends, self._joined = {}, {}, False
+        self._positions, self._ends, self._passed, self._joined = {}, {}, {}, False
         self._last = LastError()
         config = client_config(settings, self._last) | {
             "group.id": settings.named(self._group),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",
+            # Nobody here sends in transactions: one that a stranger leaves open holds nothing up,
+            # and the marks at its end, which are no records, count as read.
+            "isolation.level": "read_uncommitted",
+            "enable.partition.eof": True,
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": session_ms,
             "heartbeat.interval.ms": session_ms // 4,
@@ -105,6 +110,7 @@ class AggregatorConsumer:
             name = (self._names[slot.topic], slot.partition)
             self._positions.pop(name, None)
             self._ends.pop(name, None)
+            self._passed.pop(name, None)
         client.incremental_unassign(slots)
 
     # Reading ------------------------------------------------------------------------------------
@@ -149,7 +155,8 @@ class AggregatorConsumer:
 
     def _record(self, message: Message) -> Record | None:
         error = message.error()
-        if error is not None:
+        at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
+        if error is not None and not at_end:
             if error.code() in STALE:
                 return None  # our lease ran out: what follows is a new division
             raise KafkaException(error)
@@ -159,6 +166,10 @@ class AggregatorConsumer:
         name = (self._names[topic], partition)
         if offset < self._positions.get(name, offset + 1):
             return None  # revoked, or read before a seek
+        if at_end:
+            self._passed[name] = offset
+            return None
+        self._passed.pop(name, None)
         self._positions[name] = offset + 1
         appended_s = message.timestamp()[1] / 1000
         return Record(*name, offset, message.key() or b"", message.value() or b"", appended_s)
@@ -167,7 +178,12 @@ class AggregatorConsumer:
         """Whether there is something we have not read yet, or may be."""
         if not self._joined:
             return True
-        return any(at < self._end(name) for name, at in self._positions.items())
+        return any(self._left(name) for name in self._positions)
+
+    def _left(self, name: Slot) -> int:
+        """Offsets that we have not come to; what lies before the end need not be a record."""
+        at = max(self._positions[name], self._passed.get(name, 0))
+        return max(0, self._end(name) - at)
 
     def _end(self, name: Slot) -> int:
         slot = TopicPartition(self._settings.named(name[0]), name[1])
@@ -221,7 +237,9 @@ class AggregatorConsumer:
                 low, _ = watermarks(client, slot, timeout_s)
                 start = max(slot.offset, low)
                 self._seek(client, TopicPartition(slot.topic, slot.partition, start))
-                self._positions[self._names[slot.topic], slot.partition] = start
+                name = (self._names[slot.topic], slot.partition)
+                self._positions[name] = start
+                self._passed.pop(name, None)
 
     def _seek(self, client: Consumer, slot: TopicPartition) -> None:
         """Seek; a partition that was given to us a moment ago may not be ready for it yet."""
@@ -244,7 +262,7 @@ class AggregatorConsumer:
     def lag(self) -> int | None:
         if not self._positions:
             return None
-        return sum(max(0, self._end(name) - at) for name, at in self._positions.items())
+        return sum(map(self._left, self._positions))
 
     def close(self) -> None:
         if not self._closed:
@@ -253,7 +271,7 @@ class AggregatorConsumer:
 
     def _leave(self) -> None:
         """Leave the group; where no broker answers, the lease ends by itself."""
-        self._positions, self._ends, self._joined = {}, {}, False
+        self._positions, self._ends, self._passed, self._joined = {}, {}, {}, False
         if self._client is not None:
             held, self._client = [self._client], None
             leave(held, next(iter(self._names)), self._settings.timeout_s)

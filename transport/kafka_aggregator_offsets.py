@@ -32,6 +32,7 @@ class KafkaOffsets:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
+            "isolation.level": "read_uncommitted",  # as the group's members read
             "fetch.message.max.bytes": settings.max_value_bytes + RECORD_OVERHEAD_BYTES,
         }
         self._client: Consumer | None = None

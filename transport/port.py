@@ -3,7 +3,8 @@
 The contract, which `tests/transport/conformance.py` holds for each implementation:
 
 - A record goes to the partition of its key, so records of one key keep their order.
-- Offsets of a partition start at 0 and rise by one without gaps.
+- Offsets of a partition start at 0 and rise by one with each record. Where strangers may write to
+  it a log may leave some out, which are no records: readers go by order alone.
 - `send` may buffer; after `flush` returns, everything sent before is durable. A crash of the
   producer leaves what it flushed to one partition whole or absent (of up to `BATCH_BYTES`).
 - Delivery is at least once: what a group has not committed is delivered again.

@@ -263,18 +263,20 @@ def test_window_that_workers_have_no_room_for_ends_as_overload(
     assert fleet.leader.rejected["overload"] >= HOSTS - 1
 
 
-def test_worker_notices_that_somebody_else_has_read_in_between(world: World) -> None:
+def test_worker_reads_nothing_twice_and_nothing_that_it_does_not_hold(world: World) -> None:
     numbers = (number.to_bytes(16, "big") for number in range(9))
     worker = Worker(world.parties, lambda: next(numbers))
     worker.divide([1])
     assert not worker.hear([record_at(1, 5)], T0)  # the claim does not count yet
     worker.heed([Granted(worker.word(0).claims[0])], T0)
     assert worker.hear([record_at(1, 5), record_at(1, 6)], T0)
-    assert not worker.hear([record_at(1, 8)], T0)
     assert not worker.hear([record_at(1, 6)], T0)
+    assert not worker.hear([record_at(1, 7), record_at(1, 7)], T0)
     assert not worker.hear([record_at(2, 0)], T0)
     assert worker.hear([record_at(1, 7)], T0)
     assert worker.offsets() == {(REPORTS, 1): 8}
+    assert worker.hear([record_at(1, 9)], T0)  # what lies between is no record
+    assert worker.offsets() == {(REPORTS, 1): 10}
 
 
 def record_at(partition: int, offset: int) -> Record:
