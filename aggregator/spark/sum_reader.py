@@ -19,6 +19,7 @@ from aggregator.workers.claims import Claims
 from aggregator.workers.given_epochs import GivenEpochs
 from aggregator.workers.words import (
     HOST_BYTES,
+    WORD_BYTES,
     EpochUnknown,
     Frozen,
     Granted,
@@ -41,8 +42,6 @@ from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialS
 from .sum_store import Place, Source, SumStore
 from .wanted_sums import WantedSums
 
-WORD_BYTES: Final = 4 << 20
-"""One word names so much, and more waits for the next."""
 _FORGET_EVERY_S: Final = 3600.0
 
 
@@ -252,6 +251,8 @@ class SumReader:
             self.rejected.update(found.rejected)
             self._appended_s += found.appended_s
         self.rejected.update(+(late + refused))
+        needed = {report.name for report in self._store.parked}
+        self._dropped += self._epochs.drop_new(needed.__contains__)
         self._to_say.extend(kept)
         self._version += 1
         return True

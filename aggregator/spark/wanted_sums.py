@@ -13,7 +13,7 @@ import numpy as np
 from aggregator.helper_state import BatchKey
 from aggregator.window_sums import LOCAL_WORD, MASKED_WORD
 from aggregator.workers.given_epochs import GivenEpochs
-from aggregator.workers.words import HOST_BYTES, NAME_BYTES, PartitionSum, SumWanted
+from aggregator.workers.words import HOST_BYTES, NAME_BYTES, WORD_BYTES, PartitionSum, SumWanted
 from transport.port import Record
 from wire.bounds import Scheme
 
@@ -74,14 +74,16 @@ class WantedSums:
         return found
 
     def sums(self, gatherer: Gatherer, epochs: GivenEpochs) -> list[PartitionSum]:
-        """Answers, as far as every host was read.
+        """Answers, as far as every host was read and a word takes.
 
         gatherer    opens reports that were read again
         epochs      is asked for those that this takes
         Raises      ValueError where the log gave other reports than before
         """
-        found = []
+        found, size = [], 0
         for place, wanted in list(self._wanted.items()):
+            if size >= WORD_BYTES:
+                break
             hosts, touched = _hosts_of(wanted), self._touched(place, wanted)
             if not hosts <= {host for part in touched for host in part.hosts}:
                 continue  # not all of them were read
@@ -99,6 +101,7 @@ class WantedSums:
                 )
             vector = np.asarray(total, dtype=word).tobytes()
             found.append(PartitionSum(place[0], wanted.claim, len(hosts), vector))
+            size += len(vector)
             self.drop(place)
         return found
 

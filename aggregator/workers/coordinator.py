@@ -175,10 +175,10 @@ class Coordinator(Leader):
         for refusals in word.refusals:
             if self._readers.counts(worker, refusals.claim):
                 self._take_refusals(refusals)
-        for name in word.wanted:
-            self._want(name, worker)
         for name in word.dropped:
             self._unwant(name, worker)
+        for name in word.wanted:  # one that was dropped before may be wanted anew
+            self._want(name, worker)
         effects: list[LeaderEffect] = []
         for part in word.sums:
             if self._readers.counts(worker, part.claim):

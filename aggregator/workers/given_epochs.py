@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aggregator.known_epochs import KnownEpoch, KnownEpochs
 
 from .words import OpenedEpoch
@@ -11,13 +13,15 @@ class GivenEpochs:
     """The epochs that the coordinator gave, and which names it was asked for.
 
     A name is asked for before the first report of it is taken: what the coordinator knows already
-    must never fill the places of parked reports.
+    must never fill the places of parked reports. Anybody may write names, so one that has not come
+    is kept for as long as a report waits for it.
     """
 
     def __init__(self) -> None:
         self._known = KnownEpochs()
         self._asked: set[bytes] = set()
         self._unknown: set[bytes] = set()
+        self._new: list[bytes] = []
         self._to_ask: list[bytes] = []
 
     @property
@@ -51,11 +55,23 @@ class GivenEpochs:
         """Take that an epoch has not come."""
         self._asked.discard(name)
         self._unknown.add(name)
+        self._new.append(name)
+
+    def drop_new(self, waits: Callable[[bytes], bool]) -> list[bytes]:
+        """Forget what has not come, of the names that were answered since the last call.
+
+        waits       whether a report waits for a name
+        Returns     the names that are no longer waited for
+        """
+        new, self._new = self._new, []
+        dropped = [name for name in new if name in self._unknown and not waits(name)]
+        self._unknown.difference_update(dropped)
+        return dropped
 
     def forget(self, ended_s: float, now_s: float, needed: set[bytes]) -> list[bytes]:
         """Forget the epochs that ended by `ended_s`, and unknown ones that no report needs.
 
-        Returns     the names that are no longer waited for
+        Returns     as `drop_new`
         """
         self._known.forget(ended_s, now_s)
         dropped = self._unknown - needed

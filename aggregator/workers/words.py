@@ -18,6 +18,8 @@ CLAIM_BYTES: Final = 16
 NAME_BYTES: Final = 32
 """Of an epoch: host_id || epoch_id; of a report that a batch names: host_id || report_id."""
 HOST_BYTES: Final = 16
+WORD_BYTES: Final = 4 << 20
+"""One word says so much of a kind, and more waits for the next."""
 
 
 @dataclass(frozen=True, slots=True)

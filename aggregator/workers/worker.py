@@ -28,6 +28,7 @@ from .given_epochs import GivenEpochs
 from .words import (
     HOST_BYTES,
     NAME_BYTES,
+    WORD_BYTES,
     EpochUnknown,
     Frozen,
     Granted,
@@ -138,6 +139,13 @@ class Worker:
     def _take_waiting(self) -> None:
         while self._waiting and not self._epochs.waiting:
             self._intake.take(*self._waiting.popleft())
+            if not self._waiting:
+                self._dropped += self._epochs.drop_new(self._waits)
+
+    def _waits(self, name: bytes) -> bool:
+        """Whether a report is parked for an epoch."""
+        host, epoch = name[:HOST_BYTES], name[HOST_BYTES:]
+        return any(parked.epoch_id == epoch for parked in self._intake.parked.get(host, ()))
 
     # The windows that reports enter: `intake.ReportWindows`
 
@@ -305,13 +313,16 @@ class Worker:
         return found
 
     def _sums(self) -> list[PartitionSum]:
-        """The sums that are asked for, as far as every host of them was read."""
-        found = []
+        """The sums that are asked for, as far as every host of them was read and a word takes."""
+        found, size = [], 0
         for place, wanted in list(self._sums_wanted.items()):
             window, names = self._windows.get(place), wanted.hosts
             hosts = [names[at : at + HOST_BYTES] for at in range(0, len(names), HOST_BYTES)]
+            if size >= WORD_BYTES:
+                break
             if window is not None and all(host in window.hosts for host in hosts):
                 vector = window.sum_of(hosts).tobytes()
+                size += len(vector)
                 found.append(PartitionSum(place[0], wanted.claim, len(hosts), vector))
                 del self._sums_wanted[place]
         return found
