@@ -76,7 +76,11 @@ def _tend(line: socket.socket) -> None:
         job, descriptors, _flags, _address = socket.recv_fds(line, _MOST_JOB_BYTES, 1)
         if not job:
             return
-        if os.fork() == 0:
+        try:
+            child = os.fork()
+        except OSError:  # the machine has no room now: who asked sees its pipe end, and asks again
+            child = None
+        if child == 0:
             line.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             work, arguments = pickle.loads(job)  # noqa: S301 (our own party's)
@@ -111,7 +115,10 @@ class Children:
         return self._nursery.begin(self._work, self._arguments)
 
     def look(self) -> None:
-        """Replace those that fell; call it now and then. A pipe that says something has ended."""
+        """Replace those that fell; call it now and then. A pipe that says something has ended.
+
+        Raises      OSError when the nursery is gone
+        """
         now_s = time.monotonic()
         over = wait(self._pipes, timeout=0)
         for place, pipe in enumerate(self._pipes):
@@ -120,8 +127,8 @@ class Children:
                 self._log.error("worker fell", place=place)
             elif pipe in over and now_s >= self._again_s[place]:
                 self._again_s[place] = 0.0
-                pipe.close()
                 self._pipes[place] = self._begin()
+                pipe.close()
 
     def end(self) -> None:
         """Have all of them end."""
@@ -136,12 +143,21 @@ class Children:
 
 @contextmanager
 def kept(children: Children) -> Iterator[Children]:
-    """Replace children that fall, from a thread, until the block ends; then end them."""
-    over = Event()
+    """Replace children that fall, from a thread, until the block ends; then end them.
+
+    Without the nursery nobody can be replaced, and no other can be forked by a party that works:
+    it is then told to end, as by SIGTERM.
+    Raises      ChildProcessError at the end, when the nursery was gone
+    """
+    over, lost = Event(), list[OSError]()
 
     def look() -> None:
-        while not over.wait(_LOOK_S):
-            children.look()
+        try:
+            while not over.wait(_LOOK_S):
+                children.look()
+        except OSError as error:
+            lost.append(error)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     thread = Thread(target=look, name="workers", daemon=True)
     thread.start()
@@ -151,3 +167,7 @@ def kept(children: Children) -> Iterator[Children]:
         over.set()
         thread.join()
         children.end()
+    if lost:
+        raise ChildProcessError(
+            f"workers: expected the process that begins them, it is gone: {lost[0].strerror}"
+        ) from lost[0]
