@@ -36,6 +36,10 @@ STATUS_TIMEOUT_S: Final = 10.0
 """Asking whether it is there must not hold the next batch up."""
 
 _CONCURRENT_CALLS: Final = 4
+CONNECTIONS: Final = 256
+"""A party has one to another, a worker one to its coordinator; who has no certificate is among them
+until its handshake is over, and must not take the descriptors that the party's files need."""
+HANDSHAKE_S: Final = 10
 
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
@@ -216,7 +220,11 @@ def start_server(
     """
     server = grpc.server(
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="channel"),
-        options=_bounds(address.max_message_bytes),
+        options=[
+            *_bounds(address.max_message_bytes),
+            ("grpc.max_allowed_incoming_connections", CONNECTIONS),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
+        ],
         maximum_concurrent_rpcs=calls,
     )
     add_service(server)

@@ -1,0 +1,52 @@
+"""Who has no certificate holds few of a party's connections, and none for long."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from aggregator import channel
+from aggregator.party_config import HelperAddress
+from aggregator.workers.desk import Desk
+from aggregator.workers.worker_channel import serve_workers
+from pointillist.broker.local import free_ports
+from tests.integration.test_channel_tls import Authority
+from tests.process_kit import wait_for
+
+STRANGERS = 40
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the other side has let it go."""
+    try:
+        return connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("connections", "handshake_s", "left"), [(8, 600, 8), (STRANGERS * 2, 1, 0)]
+)
+def test_strangers_hold_few_connections_and_none_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connections: int, handshake_s: int, left: int
+) -> None:
+    monkeypatch.setattr(channel, "CONNECTIONS", connections)
+    monkeypatch.setattr(channel, "HANDSHAKE_S", handshake_s)
+    (port,) = free_ports(1)
+    tls = Authority.make(tmp_path / "ca").issue("leader")
+    server = serve_workers(
+        Desk(time.monotonic), HelperAddress(host_port=f"127.0.0.1:{port}", tls=tls)
+    )
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(STRANGERS)]
+    try:
+        wait_for(lambda: sum(map(ended, strangers)) >= STRANGERS - left)
+        assert sum(map(ended, strangers)) == STRANGERS - left
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        server.stop(0).wait()
