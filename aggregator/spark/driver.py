@@ -25,7 +25,7 @@ from transport.log_lines import log_to_stderr
 from wire.topics import REPORTS
 
 from .spark_processes import SparkJob
-from .spark_shell import SparkShell, StreamEnded, drop_older_checkpoint
+from .spark_shell import SparkShell, StreamEnded, drop_strange_checkpoint
 from .streaming import open_session, start_query
 from .sum_store import SumStore
 
@@ -50,7 +50,7 @@ def run_driver(
     )
     begun(shell)
     folder = job.folder / "checkpoint"
-    drop_older_checkpoint(folder, store)
+    drop_strange_checkpoint(folder, store)
     session = open_session(job.settings, job.jars)
     starts = shell.begin()
     name = os.urandom(CLAIM_BYTES)

@@ -33,6 +33,7 @@ from .sum_store import SumStore
 SAY_S: Final = 0.05
 BUSY_S: Final = 0.01
 RETRY_S: Final = 0.5
+_LOG_VERSION: Final = b"v1\n"
 
 
 class StreamEnded(Exception):
@@ -218,18 +219,35 @@ class SparkShell:
                 self._lock.acquire()
 
 
-def drop_older_checkpoint(folder: Path, store: SumStore) -> None:
-    """Throw Spark's checkpoint away where it knows of batches that the store does not.
+def drop_strange_checkpoint(folder: Path, store: SumStore) -> None:
+    """Throw Spark's checkpoint away unless it and the store fell together.
 
-    The store came back from a backup then, or lies elsewhere: what it has not it must read again.
+    A batch is planned, kept in the store, then done. Where Spark has done what the store has not,
+    that is read again. Where the store has what Spark has not planned, Spark would give other
+    records under the numbers that it has. Either came back from a backup then, or a power cut left
+    a file of Spark's, which syncs none, empty.
     """
-    query = folder / "metadata"
-    commits = folder / "commits"
-    if not query.is_file() or not commits.is_dir():
-        return
-    newest = max((int(path.name) for path in commits.iterdir() if path.name.isdigit()), default=-1)
-    if newest > store.newest(query_of(query.read_text())):
-        shutil.rmtree(folder)
+    if folder.is_dir():
+        try:
+            done, planned = (_newest(folder / name) for name in ("commits", "offsets"))
+            kept = store.newest(query_of((folder / "metadata").read_text()))
+            together = done <= kept <= planned
+        except (OSError, ValueError, KeyError):
+            together = False
+        if not together:
+            shutil.rmtree(folder)
+
+
+def _newest(log: Path) -> int:
+    """The newest batch in one of a checkpoint's logs; -1: none.
+
+    Raises      ValueError for a file that is not whole
+    """
+    numbers = [int(path.name) for path in log.glob("*") if path.name.isdigit()]
+    newest = max(numbers, default=-1)
+    if numbers and not (log / str(newest)).read_bytes().startswith(_LOG_VERSION):
+        raise ValueError(f"{log}/{newest}: expected a log of Spark, got other bytes")
+    return newest
 
 
 def query_of(metadata: str) -> str:

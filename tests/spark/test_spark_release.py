@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.events import EpochsArrived
 from aggregator.spark.partial_sums import Gathered
-from aggregator.spark.spark_shell import drop_older_checkpoint
+from aggregator.spark.spark_shell import drop_strange_checkpoint
 from aggregator.spark.sum_store import SumStore
 from aggregator.state_file import StateUnusable
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, open_epochs, true_sum
@@ -194,16 +194,42 @@ def test_store_has_one_holder_and_takes_a_batch_once(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize(("committed", "dropped"), [(3, False), (4, True)])
-def test_checkpoint_ahead_of_the_store_is_thrown_away(
-    tmp_path: Path, committed: int, dropped: bool
+@pytest.mark.parametrize(
+    ("done", "planned", "kept"),
+    [
+        (2, 3, True),  # it fell before Spark was told
+        (3, 3, True),
+        (3, 4, True),  # it fell while the next batch was read
+        (4, 4, False),  # the store came back from a backup
+        (1, 2, False),  # the checkpoint did: batch 3 would be planned anew
+    ],
+)
+def test_checkpoint_that_did_not_fall_with_the_store_is_thrown_away(
+    tmp_path: Path, done: int, planned: int, kept: bool
 ) -> None:
+    folder, store = checkpoint_and_store(tmp_path, done, planned)
+    drop_strange_checkpoint(folder, store)
+    assert folder.exists() == kept
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/3", "commits/3"])
+def test_checkpoint_that_a_power_cut_left_empty_is_thrown_away(tmp_path: Path, name: str) -> None:
+    folder, store = checkpoint_and_store(tmp_path, 3, 3)
+    (folder / name).write_text("")
+    drop_strange_checkpoint(folder, store)
+    assert not folder.exists()
+    store.close()
+
+
+def checkpoint_and_store(tmp_path: Path, done: int, planned: int) -> tuple[Path, SumStore]:
+    """A checkpoint of Spark's, and a store that has batch 3."""
     store = SumStore(tmp_path / "sums.sqlite")
     store.put([], source=("q", 3))
     folder = tmp_path / "checkpoint"
-    (folder / "commits").mkdir(parents=True)
+    for log, newest in (("commits", done), ("offsets", planned)):
+        (folder / log).mkdir(parents=True)
+        for number in range(newest + 1):
+            (folder / log / str(number)).write_text("v1\n{}")
     (folder / "metadata").write_text('{"id":"q"}')
-    (folder / "commits" / str(committed)).write_text("v1")
-    drop_older_checkpoint(folder, store)
-    assert folder.exists() != dropped
-    store.close()
+    return folder, store
