@@ -108,7 +108,6 @@ class Outbox:
         sent = []
         for spool_id in due:
             try:
-                self._producer = None
                 self._send([self._records[spool_id]])
             except RecordTooLarge:
                 self._too_large.append(spool_id)
