@@ -280,16 +280,29 @@ class Leader:
         return effects + self._offsets()
 
     def _close_in_order(self, keys: Iterable[BatchKey], now_s: float) -> list[LeaderEffect]:
-        """Close the windows of a chain up to the first that still waits for reports."""
+        """Close the windows of a chain up to the first that still waits for reports.
+
+        One that no task names, and that lacks hosts, holds none up: whoever may write can begin it.
+        It ends with the next that closes.
+        """
         effects: list[LeaderEffect] = []
+        passed: list[BatchKey] = []
         for key in islice(keys, _CLOSED_AT_ONCE):
             known, window = self._directory.tasks[key.task_id], self._open.get(key)
             before = self.chains.chain((known.task.series, key.cohort)).last_hosts
-            if not self._rule.closes(known, key, window, before, now_s):
+            if self._rule.closes(known, key, window, before, now_s):
+                for closed in (*passed, key):
+                    effects += self._close(closed, self._open.get(closed), now_s)
+                    self.schedule.ended(closed)
+                passed.clear()
+            elif key.window in self.schedule.named(known) or self._has_enough(window, known):
                 break
-            effects += self._close(key, window, now_s)
-            self.schedule.ended(key)
+            else:
+                passed.append(key)
         return effects
+
+    def _has_enough(self, window: OpenWindow | None, known: KnownTask) -> bool:
+        return window is not None and window.n >= known.task.n_min
 
     def _close(self, key: BatchKey, window: OpenWindow | None, now_s: float) -> list[LeaderEffect]:
         if window is None:
