@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,10 @@ CREATE TABLE IF NOT EXISTS parked (
     received_s REAL NOT NULL, task BLOB NOT NULL, cohort INTEGER NOT NULL,
     window INTEGER NOT NULL, name BLOB NOT NULL, PRIMARY KEY (part, at));
 """
+
+_DELETE_REFUSED: Final = (
+    "DELETE FROM sums WHERE task = ? AND cohort = ? AND window = ? AND part = ? AND entries = x''"
+)
 
 
 class SumStore:
@@ -110,12 +115,14 @@ class SumStore:
         gone = {_place(report) for report in unparked}
         left = [report for report in self.parked if _place(report) not in gone]
         kept, refused = _with_places(left, parked)
+        added = [self._with_refused_before(part) for part in sums]
         with transaction(self._db) as db:
             if source is not None:
                 db.execute("REPLACE INTO batches VALUES (?, ?)", source)
             for slot in (positions or {}).items():
                 db.execute("REPLACE INTO positions VALUES (?, ?)", slot)
-            db.executemany(f"INSERT INTO sums VALUES ({_marks(13)})", map(_sum_row, sums))  # noqa: S608
+            db.executemany(_DELETE_REFUSED, [_place_row(p) for p in added if not p.offsets])
+            db.executemany(f"INSERT INTO sums VALUES ({_marks(13)})", map(_sum_row, added))  # noqa: S608
             db.executemany("DELETE FROM parked WHERE part = ? AND at = ?", gone)
             db.executemany(
                 f"INSERT OR IGNORE INTO parked VALUES ({_marks(9)})",  # noqa: S608
@@ -124,7 +131,7 @@ class SumStore:
         if source is not None:
             self._batches[source[0]] = source[1]
         self.positions |= positions or {}
-        for part in sums:
+        for part in added:
             self._remember(part)
         self.parked = left + kept
         return refused
@@ -141,8 +148,19 @@ class SumStore:
             del self.sums[place]
         self.parked = [report for report in self.parked if report.key not in keys]
 
+    def _with_refused_before(self, part: PartialSum) -> PartialSum:
+        """A sum without hosts, of which a place has one: whoever may write can begin them."""
+        found = self.sums.get((part.key, part.partition), [])
+        if part.offsets or not (before := next((p for p in found if not p.offsets), None)):
+            return part
+        reasons = Counter(before.reasons) + Counter(part.reasons)
+        return replace(before, reasons=dict(reasons))
+
     def _remember(self, part: PartialSum) -> None:
-        self.sums.setdefault((part.key, part.partition), []).append(part)
+        found = self.sums.setdefault((part.key, part.partition), [])
+        if not part.offsets:
+            found[:] = [before for before in found if before.offsets]
+        found.append(part)
 
 
 def _with_places(
@@ -165,6 +183,10 @@ def _with_places(
 
 def _place(report: ParkedReport) -> tuple[int, int]:
     return report.record.partition, report.record.offset
+
+
+def _place_row(part: PartialSum) -> tuple[object, ...]:
+    return *_key_row(part.key), part.partition
 
 
 def _marks(count: int) -> str:
