@@ -65,6 +65,12 @@ def _at_most(number: int, most: int, name: str) -> int:
     return number
 
 
+def _seconds(number: float, name: str) -> float:
+    if not 0 <= number <= MAX_TIME:  # nor is what is no number
+        raise BadMessage(f"{name}: expected seconds from 0 to {MAX_TIME}, got {number}")
+    return number
+
+
 def _key(key: BatchKey) -> pb.WindowKey:
     return pb.WindowKey(task_id=key.task_id, cohort=key.cohort, window=key.window)
 
@@ -90,7 +96,8 @@ def encode_word(word: Word) -> pb.Word:
     return pb.Word(
         claims=map(_claim, word.claims),
         lag=word.lag,
-        appended_s=word.appended_s,
+        # A log's own times may be anything, and a word that is refused would be said for ever.
+        appended_s=[min(max(0.0, at), MAX_TIME) for at in word.appended_s],
         named=[
             pb.NamedHosts(
                 key=_key(named.key),
@@ -124,7 +131,7 @@ def decode_word(message: pb.Word) -> Word:
     return Word(
         [_claim_of(claim) for claim in message.claims],
         message.lag if message.HasField("lag") else None,
-        list(message.appended_s),
+        [_seconds(at, "appended_s") for at in message.appended_s],
         [_named_of(named) for named in message.named],
         [Refusals(_key_of(r.key), _claim_of(r.claim), dict(r.reasons)) for r in message.refusals],
         dict(message.rejected),
@@ -136,7 +143,7 @@ def decode_word(message: pb.Word) -> Word:
 
 def _named_of(named: pb.NamedHosts) -> NamedHosts:
     entries = _rows(named.entries, ENTRY.itemsize, "entries")
-    late_s = named.late_s if named.HasField("late_s") else None
+    late_s = _seconds(named.late_s, "late_s") if named.HasField("late_s") else None
     return NamedHosts(_key_of(named.key), _claim_of(named.claim), entries, late_s)
 
 

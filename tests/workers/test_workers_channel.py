@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,6 +46,7 @@ from pointillist.cli.leader_command import run
 from pointillist.cli.output import CommandError
 from tests.integration.test_channel_tls import Authority
 from transport.config_tree import ConfigError
+from wire.bounds import MAX_TIME
 
 KEY = BatchKey(b"t" * 32, 3, 1_700_000_040)
 CLAIM = Claim(2, b"c" * 16)
@@ -90,6 +92,9 @@ def test_words_and_orders_come_over_as_they_were_said() -> None:
         (lambda w: setattr(w.named[0].key, "task_id", b"t"), "task_id"),
         (lambda w: setattr(w.named[0].key, "window", 1 << 50), "window"),
         (lambda w: setattr(w, "wanted", b"w" * 33), "wanted"),
+        (lambda w: setattr(w.named[0], "late_s", math.nan), "late_s"),
+        (lambda w: setattr(w.named[0], "late_s", math.inf), "late_s"),
+        (lambda w: w.appended_s.append(math.inf), "appended_s"),
     ],
 )
 def test_word_of_another_shape_is_refused(spoil: Callable[[pb.Word], object], named: str) -> None:
@@ -181,6 +186,11 @@ def test_channel_asks_both_ends_for_a_certificate(tmp_path: Path) -> None:
         other.close()
     finally:
         server.stop(None).wait()
+
+
+def test_times_of_a_log_that_lies_keep_no_word_back() -> None:
+    word = decode_word(encode_word(Word(appended_s=[-0.001, 9.3e15, 1.5])))
+    assert word.appended_s == [0.0, MAX_TIME, 1.5]
 
 
 @pytest.mark.parametrize(
