@@ -41,6 +41,7 @@ from .leader import Leader
 from .leader_state import LeaderState
 from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
+from .log_watch import LogWatch
 from .party_config import LeaderConfig
 from .party_health import Health, HealthMetric, Presence, Trouble, Troubles, disk_free, told
 from .possible_sums import SumRules
@@ -229,7 +230,7 @@ class LeaderShell:
                 self._consumer = self._transport.consumer(GROUP, self.topics)
             wait_s = POLL_CALLED_S if self._called else self.poll_s
             self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
-            self._lag = self._consumer.lag()
+            self._lag = LogWatch.unread(self._consumer, self.topics)
             if self._offsets:
                 self._consumer.commit(self._offsets)
                 self._offsets = {}

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from transport.port import Record
+from transport.port import Consumer, Record, TransportUnavailable
+from wire.topics import TOPICS
 
 RESEND_S: Final = 60.0
 """A host tries again within 30 s; reading its control topics and sending may each wait for a
@@ -54,6 +55,21 @@ class LogWatch:
     def level(self) -> bool:
         """Whether the log answers and everything in it was read."""
         return self._level
+
+    @staticmethod
+    def unread(consumer: Consumer, topics: Sequence[str]) -> int | None:
+        """Give how many records of these topics are left to read, for `tick`.
+
+        Raises      TransportUnavailable: another member of the group holds some of the partitions,
+                    as one that died does until its lease ends
+        """
+        partitions = sum(topic.partitions for topic in TOPICS if topic.name in topics)
+        held = len(consumer.positions())
+        if 0 < held < partitions:
+            raise TransportUnavailable(
+                f"another reader of the group holds {partitions - held} of {partitions} partitions"
+            )
+        return consumer.lag()
 
     def tick(self, now_s: float, lag: int | None) -> None:
         """Take how many records are left to read; None while the log does not answer."""

@@ -178,6 +178,13 @@ CASES: Final = (
         quick=True,
     ),
     FaultCase(
+        "reader-lingers",
+        "log",
+        "a dead reader of the Leader's group still holds partitions",
+        ("aggregator.log_watch:LogWatch.unread raises TransportUnavailable",),
+        quick=True,
+    ),
+    FaultCase(
         "messages-duplicated",
         "log",
         "each record comes three times",

@@ -47,8 +47,7 @@ class AggregatorConsumer:
         self._passed: dict[Slot, int] = {}
         self._joined = False
         self._closed = False
-        self._polled_s = self._joined_s = time.monotonic()
-        self._last = LastError()
+        self._polled_s = time.monotonic()
         self._client: Consumer | None = None
         self._open()
 
@@ -60,6 +59,7 @@ class AggregatorConsumer:
         longest = settings.max_value_bytes + RECORD_OVERHEAD_BYTES
         self._positions, self._ends, self._passed, self._joined = {}, {}, {}, False
         self._last = LastError()
+        self._joined_s = time.monotonic()  # what an earlier client waited does not count
         config = client_config(settings, self._last) | {
             "group.id": settings.named(self._group),
             "enable.auto.commit": False,
@@ -201,10 +201,15 @@ class AggregatorConsumer:
         return records
 
     def _ask_broker(self) -> None:
-        """After a complaint of the client, make sure that silence means that nothing came."""
-        for topic, partition in list(self._positions)[:1]:
+        """After a complaint of the client, make sure that silence means that nothing came.
+
+        Each partition is asked for: a broker that is away leads some of them.
+        """
+        for topic, partition in self._positions:
             slot = TopicPartition(self._settings.named(topic), partition)
-            watermarks(self._open(), slot, self._settings.timeout_s)
+            _, self._ends[topic, partition] = watermarks(
+                self._open(), slot, self._settings.timeout_s
+            )
         self._last.error = None
 
     # Offsets ------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.leader_shell import GROUP
 from aggregator.releases import windows_without_an_end
 from tests.agent_world import T0
-from tests.fault_fleet import FaultFleet
-from tests.outage_kit import OutageFleet
-from transport.opening import TransportTable
+from tests.fault_fleet import STEP_S, FaultFleet
+from tests.outage_kit import HOSTS, OutageFleet
+from transport.opening import Side, TransportTable, open_transport
+from wire.topics import TOPICS
 
 WINDOW_S = 1200
 Start = Callable[..., OutageFleet]
@@ -98,3 +100,21 @@ def test_outage_of_a_day_loses_what_expired_on_the_hosts_and_counts_it(tmp_path:
     assert verdict.lost == {"expired": sealed - verdict.released}
     assert verdict.released == 10 * verdict.windows
     assert 1 + 6 <= verdict.windows < windows - 12
+
+
+@pytest.mark.fault_case("reader-lingers")
+def test_partitions_that_a_dead_reader_still_holds_are_waited_for(tmp_path: Path) -> None:
+    """It reads nothing; until its lease ends half of all hosts are heard."""
+    fleet = FaultFleet(tmp_path)
+    fleet.run_to(fleet.first, step_s=STEP_S)
+    with open_transport(fleet._log.settings, Side.AGGREGATOR) as log:
+        reader = log.consumer(GROUP, [topic.name for topic in TOPICS])
+        while fleet.now_s() < fleet.end_s + 100:
+            reader.positions()  # the lease goes on
+            fleet.run_to(fleet.now_s() + STEP_S)
+        assert fleet.leader._leader.admitted in range(1, 3 * HOSTS)
+        assert not fleet.written
+        reader.close()
+    verdict = fleet.finish(after_s=200)
+    fleet.close()
+    assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})

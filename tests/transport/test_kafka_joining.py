@@ -1,4 +1,4 @@
-"""Members that poll without waiting, as agents do, get their partitions on a busy machine too."""
+"""Members are let in, and know what they have not read, on a busy machine and after an outage."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import threading
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import KafkaError
 
-from pointillist.broker.local import RunningBroker
+from pointillist.broker.local import RunningBroker, free_ports
 from tests.kafka_kit import fresh_prefix, plain_settings
+from tests.transport.conformance import PARTITIONS, TOPIC, append, read_until
+from transport.kafka_aggregator_consumer import AggregatorConsumer
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
+from transport.port import TransportUnavailable
 
 pytestmark = pytest.mark.kafka
 
@@ -51,3 +55,33 @@ def read(settings: KafkaSettings, name: int) -> int:
             pause.wait(1.2)
         consumer.close()
     return records
+
+
+def test_client_after_an_outage_is_given_its_own_time_to_join() -> None:
+    """Each that gives up leaves a member behind, for whom the next one would have to wait."""
+    (port,) = free_ports(1)
+    settings = KafkaSettings((f"127.0.0.1:{port}",), timeout_s=0.1)
+    consumer = AggregatorConsumer(settings, "g", [TOPIC])
+    assert consumer.poll(1, 0.0) == []
+    consumer._joined_s -= 2 * settings.join_limit_s
+    with pytest.raises(TransportUnavailable):
+        consumer.poll(1, 0.0)
+    assert consumer.poll(1, 0.0) == []
+    consumer.close()
+
+
+def test_after_a_complaint_all_is_counted_that_the_log_has(broker: RunningBroker) -> None:
+    """A partition whose broker was away may be fetched again later than others."""
+    with open_transport(plain_settings(broker, fresh_prefix()), Side.AGGREGATOR) as log:
+        log.create_topic(TOPIC, PARTITIONS)
+        append(log, 40)
+        consumer = log.consumer("g", [TOPIC])
+        assert isinstance(consumer, AggregatorConsumer)
+        read_until(consumer, 40)
+        assert consumer._client is not None
+        consumer._client.pause(consumer._client.assignment())
+        append(log, 40, first=40)
+        consumer._last.error = KafkaError(KafkaError._TRANSPORT)
+        assert consumer.poll(100, 0.1) == []
+        assert consumer.lag() == 40
+        consumer.close()
