@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,22 +66,53 @@ def test_message_past_the_lateness_is_refused_by_name(fleet: FaultFleet) -> None
     assert fleet.all_refused() == {"window_late": 3}
 
 
+def _cut_record(value: bytes, length: int) -> bytes:
+    return value[:length]
+
+
+def _cut_report(value: bytes, length: int) -> bytes:
+    """The report alone is cut; its envelope says how long it is now."""
+    return wrap(Kind.REPORT, unwrap(value, 1 << 20)[1][:length])
+
+
 @pytest.mark.fault_case("messages-truncated")
-def test_messages_cut_short_are_refused_and_the_whole_ones_count(fleet: FaultFleet) -> None:
-    """At every tenth length; of one host only the cut ones come."""
+@pytest.mark.parametrize(
+    ("shorten", "whole", "refused"),
+    [
+        (_cut_record, len, lambda size: {"envelope": size}),
+        # An envelope of nothing is none.
+        (
+            _cut_report,
+            lambda value: len(unwrap(value, 1 << 20)[1]),
+            lambda size: {"length": size - 1, "envelope": 1},
+        ),
+    ],
+    ids=["record", "report"],
+)
+def test_messages_cut_short_are_refused_and_the_whole_ones_count(
+    fleet: FaultFleet,
+    shorten: Callable[[bytes, int], bytes],
+    whole: Callable[[bytes], int],
+    refused: Callable[[int], dict[str, int]],
+) -> None:
+    """At each length, which the hosts divide among themselves; of one only the cut ones come."""
+    sizes = set()
 
     def cut(number: int, sent: Sent) -> Sequence[Sent]:
         topic, key, value = sent
         if topic != REPORTS:
             return [sent]
-        parts = [(topic, key, value[:length]) for length in range(0, len(value), 100)]
+        sizes.add(whole(value))
+        lengths = range(number, whole(value), HOSTS)
+        parts = [(topic, key, shorten(value, length)) for length in lengths]
         return parts if number == LATE_HOST else [*parts, sent]
 
     fleet.tamper = cut
     verdict = fleet.finish()
     assert (verdict.windows, verdict.released) == (3, 3 * (HOSTS - 1))
     assert verdict.lost == {"refused": 3}
-    assert set(fleet.all_refused()) <= {"length", "envelope"}
+    (size,) = sizes
+    assert fleet.all_refused() == {name: 3 * count for name, count in refused(size).items()}
 
 
 @pytest.mark.fault_case("messages-forged")
