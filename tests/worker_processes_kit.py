@@ -164,10 +164,12 @@ class StandbyProcessFleet(WorkerProcessFleet):
         if party == "helper":
             super().start(party)
             return
+        fell, said = party in self.processes, folder / f"{party}-status.json"
         if party in MACHINES:
             wait_for((folder / "run" / "h.sock").exists)
-            if party in self.processes:  # it fell, and comes back when the other leads
+            if fell:  # it comes back when the other leads
                 self.follow()
+                said.unlink(missing_ok=True)
             told = folder, party, parties.helper_pk, self.settings, self.database.settings
             process = SPAWN.Process(target=standby_process, args=told)
         else:
@@ -175,6 +177,8 @@ class StandbyProcessFleet(WorkerProcessFleet):
             process = SPAWN.Process(target=worker_process, args=asked)
         process.start()
         self.processes[party] = process
+        if fell and party in MACHINES:
+            wait_for(said.exists)  # nothing else waits for who stands by: it may be stopped at once
 
     def follow(self) -> None:
         """Wait until the lead has changed hands since the last time."""
