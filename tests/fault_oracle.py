@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from aggregator.directory import PinnedParties
 from aggregator.transcript import read_transcript
 from aggregator.transcript_check import Transcript, verify_transcripts
-from tests.fault_points import note_verdict
+from tests.fault_notes import note_verdict
 
 REPEATS = ("duplicate", "window_released")
 """Reasons that a second copy of a report that counts is refused for: they explain no loss."""

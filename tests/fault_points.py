@@ -14,7 +14,6 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -23,45 +22,14 @@ from unittest import mock
 import pytest
 
 from tests.fault_cases import CASES, FaultCase, case
+from tests.fault_notes import Watch, watches
 
 FOLDER: Final = "POINTILLIST_FAULTS"
 _RAISES, _OF, _RETURNS = " raises ", " of ", " returns "
 
 
-@dataclass
-class Watch:
-    """What one test reached and found."""
-
-    reached: set[str] = field(default_factory=set)
-    recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    windows: int = 0
-    windows_lost: int = 0
-    reports_lost_or_double: int = 0
-
-
-_watches: list[Watch] = []
 _reached: dict[str, set[str]] = defaultdict(set)
 _failed: set[str] = set()
-
-
-def note(point: str) -> None:
-    """Say that a point was reached in another process."""
-    for watch in _watches:
-        watch.reached.add(point)
-
-
-def note_recovery(role: str, seconds: float) -> None:
-    """Say how long it took from a kill of a role to the next release."""
-    for watch in _watches:
-        watch.recovery_s[role].append(seconds)
-
-
-def note_verdict(windows: int, windows_lost: int, reports_lost_or_double: int) -> None:
-    """Say what a fleet came to."""
-    for watch in _watches:
-        watch.windows += windows
-        watch.windows_lost += windows_lost
-        watch.reports_lost_or_double += reports_lost_or_double
 
 
 def cases_of(item: pytest.Item) -> list[FaultCase]:
@@ -145,11 +113,11 @@ def watched(points: Iterable[str]) -> Iterator[Watch]:
     with ExitStack() as stack:
         for place in {_place(point) for point in points if "@" not in point}:
             stack.enter_context(_wrapped(place, points_at(place), watch))
-        _watches.append(watch)
+        watches.append(watch)
         try:
             yield watch
         finally:
-            _watches.remove(watch)
+            watches.remove(watch)
 
 
 def points_at(place: str) -> list[str]:

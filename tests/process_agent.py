@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from tests.agent_live import killing
-from tests.fault_points import note, note_recovery
+from tests.fault_notes import note, note_recovery
 
 if TYPE_CHECKING:
     from tests.fault_fleet import FaultFleet

@@ -21,7 +21,7 @@ from aggregator.party_config import HelperAddress, HelperConfig, LeaderConfig
 from aggregator.party_processes import mask_pool_of
 from aggregator.released import MemoryStore, ReleasedWindow
 from aggregator.workers.children import Nursery
-from tests.fault_points import note, note_recovery
+from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
 from transport.embedded import EmbeddedLog
 from transport.embedded_consumer import EmbeddedConsumer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from pointillist.cli.output import CommandError
 from transport.config_tree import ConfigError
 from transport.kafka_settings import KafkaSettings
 
-SAMPLE = Path(__file__).resolve().parents[2] / "deploy" / "config" / "leader.toml"
+REPOSITORY = Path(__file__).resolve().parents[2]
+SAMPLE = REPOSITORY / "deploy" / "config" / "leader.toml"
 KAFKA = KafkaSettings(("broker:9093",), prefix="fleet.")
 
 
@@ -107,3 +110,9 @@ def test_job_names_the_folder_and_the_coordinator(tmp_path: Path) -> None:
 def test_spark_beside_workers_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="expected none with Spark, got 2"):
         run(config_with(tmp_path, ""), 2, Engine.SPARK)
+
+
+def test_kit_of_the_killed_driver_needs_no_pytest() -> None:
+    """Spark's environment has none; its own tests are left out unless asked for."""
+    program = "import sys; sys.modules['pytest'] = None; import tests.process_kit"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)

@@ -19,7 +19,7 @@ from aggregator.directory import PinnedParties
 from aggregator.transcript import read_transcript
 from aggregator.transcript_check import verify_transcripts
 from privacy.signing import SigningKey
-from tests.fault_points import note, note_verdict
+from tests.fault_notes import note, note_verdict
 from tests.upgrade.old_tree import ROOT, NoHistory, first_compatible, unpack
 from transport.embedded import EmbeddedLog
 from wire.envelope import unwrap

@@ -11,7 +11,7 @@ import pytest
 from aggregator.transcript import read_transcript
 from aggregator.transcript_check import verify_transcripts
 from tests.fault_cases import COORDINATOR_STEPS, WORKER_OF_HELPER, WORKER_STEPS
-from tests.fault_points import note
+from tests.fault_notes import note
 from tests.ledger_hosts import LedgerHosts
 from tests.process_kit import wait_for
 from tests.protocol_kit import T0, WINDOW_S

@@ -1,0 +1,44 @@
+"""What tests and their processes note of a fault: points reached, recoveries, verdicts.
+
+It stands apart from the plugin of pytest, which Spark's environment lacks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Watch:
+    """What one test reached and found."""
+
+    reached: set[str] = field(default_factory=set)
+    recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    windows: int = 0
+    windows_lost: int = 0
+    reports_lost_or_double: int = 0
+
+
+watches: list[Watch] = []
+"""Of the tests that run now."""
+
+
+def note(point: str) -> None:
+    """Say that a point was reached in another process."""
+    for watch in watches:
+        watch.reached.add(point)
+
+
+def note_recovery(role: str, seconds: float) -> None:
+    """Say how long it took from a kill of a role to the next release."""
+    for watch in watches:
+        watch.recovery_s[role].append(seconds)
+
+
+def note_verdict(windows: int, windows_lost: int, reports_lost_or_double: int) -> None:
+    """Say what a fleet came to."""
+    for watch in watches:
+        watch.windows += windows
+        watch.windows_lost += windows_lost
+        watch.reports_lost_or_double += reports_lost_or_double
