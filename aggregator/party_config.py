@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
+from transport.addresses import channel_address, optional_address
 from transport.config_tree import ConfigError, build, limited, read_table
 from transport.opening import TransportSettings, TransportTable
 
@@ -189,7 +190,7 @@ class ChannelTable:
     """Where a channel is, as files say it."""
 
     socket: Path | None = None
-    address: str = ""
+    address: str = limited("", read=optional_address)
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
@@ -242,7 +243,7 @@ class _HelperTable:
 @dataclass(frozen=True, slots=True)
 class _WorkersTable(ChannelTable):
     leader_pk: bytes = b""
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = limited((), read=channel_address)
 
     def __post_init__(self) -> None:
         ChannelTable.__post_init__(self)

@@ -12,6 +12,7 @@ from typing import Final
 
 from wire.topics import EXPIRING, TOPICS
 
+from .addresses import host_port
 from .port import MAX_VALUE_BYTES, RETENTION_S
 
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -22,7 +23,6 @@ SMALL_TOPIC_BYTES: Final = 1 << 20
 
 _LOOPBACK: Final = ("127.", "localhost:", "[::1]:")
 _SECRET_BYTES: Final = 64 << 10
-_ADDRESS: Final = re.compile(r"\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,100}")
 
 
@@ -99,8 +99,12 @@ class KafkaSettings:
         if not self.bootstrap:
             raise KafkaSettingsError("bootstrap: expected at least one host:port, got none")
         for address in self.bootstrap:
-            if not _ADDRESS.fullmatch(address):
-                raise KafkaSettingsError(f"bootstrap: expected host:port, got {address!r}")
+            try:
+                host_port(address)
+            except ValueError:
+                raise KafkaSettingsError(
+                    f"bootstrap: expected host:port, got {address!r}"
+                ) from None
 
     def _check_tls(self) -> None:
         for name in ("ca_file", "cert_file", "key_file"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
-import json
-import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from transport.addresses import host_port, optional_address
 from transport.config_tree import build, limited, parse_table
 from wire.bounds import MAX_HOSTS, NAME
 
@@ -21,8 +19,6 @@ CARD_FORMAT: Final = 1
 _MOST_BYTES: Final = 1 << 14
 """A card has 1 to 2 KiB; dotted keys of TOML cost the square of their length."""
 
-_HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]")
-_PORT: Final = re.compile("[1-9][0-9]{0,4}")
 _MOST_BROKERS: Final = 32
 _FEWEST_N_MIN: Final = 16
 """Of the smallest fleet that `fleet init` makes."""
@@ -30,39 +26,6 @@ _FEWEST_N_MIN: Final = 16
 
 class CardRefused(ValueError):
     """A card that is not taken: another party's, changed on its way, or none at all."""
-
-
-def host_port(value: Any) -> str:
-    """Give an address as it came.
-
-    Raises      ValueError where it is not a host's name or address, and a port
-    """
-    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 0xFFFF:
-        raise ValueError(f"expected host:port, got {json.dumps(value, default=str)[:80]}")
-    return str(value)
-
-
-def host_name(value: str) -> str:
-    """Give the host of `host` or `host:port`.
-
-    Raises      ValueError
-    """
-    if _HOST.fullmatch(value):
-        return value
-    try:
-        return str(ipaddress.ip_address(value))
-    except ValueError:
-        pass
-    try:
-        return host_port(value).rpartition(":")[0]
-    except ValueError:
-        said = json.dumps(value)[:80]
-        raise ValueError(f"expected a host's name or address, got {said}") from None
-
-
-def _address(value: Any) -> str:
-    return "" if value == "" else host_port(value)
 
 
 class FleetParty(StrEnum):
@@ -88,7 +51,7 @@ class PartyCard:
     party: str = limited(choices=tuple(FleetParty))
     name: str = limited(form=NAME.pattern)
     certificate: str = ""
-    address: str = limited("", read=_address)
+    address: str = limited("", read=optional_address)
     brokers: tuple[str, ...] = limited((), most=_MOST_BROKERS, read=host_port)
     broker_tls: bool = False
     n_min: int = limited(0, low=0, high=MAX_HOSTS)

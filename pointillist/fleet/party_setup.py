@@ -15,6 +15,7 @@ from aggregator.operators import OperatorKey, operator_keys
 from pointillist.key_folders import HOST_KEYS
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
+from transport.addresses import channel_address, host_name, host_port
 from transport.config_tree import build, read_table
 from transport.keyfiles import write_signing_key
 from transport.privileges import HELPER_USER, LEADER_USER, ensure_users
@@ -25,8 +26,6 @@ from .party_card import (
     CardRefused,
     FleetParty,
     PartyCard,
-    host_name,
-    host_port,
     parse_card,
     read_card,
     read_content,
@@ -145,7 +144,7 @@ def _check_wishes(wishes: PartyWishes) -> None:
         for broker in wishes.brokers:
             host_port(broker)
         if wishes.party is FleetParty.HELPER:
-            host_port(wishes.address)
+            channel_address(wishes.address)
         elif wishes.party is FleetParty.LEADER:
             host_name(wishes.address)
     except ValueError as error:

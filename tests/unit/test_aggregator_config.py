@@ -41,6 +41,23 @@ def test_leader_config_reads_how_long_windows_are_kept(
         load_leader_config(path)
 
 
+@pytest.mark.parametrize("address", ["unix:7443", "dns:7443", "helper", "helper:0", "helper:77443"])
+def test_address_that_is_no_host_and_port_is_refused(address: str, tmp_path: Path) -> None:
+    text = (SAMPLES / "leader.toml").read_text()
+    files = "".join(f'\n{name}_file = "/tls/{name}"' for name in ("ca", "cert", "key"))
+    socket = 'socket = "/run/pointillist/helper/helper.sock"'
+    assert socket in text
+    path = tmp_path / "leader.toml"
+    for told in ("helper:7443", "[::1]:7443", address):
+        path.write_text(text.replace(socket, f'address = "{told}"{files}'))
+        if told != address:
+            config = load_leader_config(path)
+            assert config.helper is not None
+            assert config.helper.host_port == told
+    with pytest.raises(ConfigError, match=f'helper.address: expected host:port.*"{address}"'):
+        load_leader_config(path)
+
+
 def test_leader_config_reads_quotas(tmp_path: Path) -> None:
     text = (SAMPLES / "leader.toml").read_text()
     assert load_leader_config(SAMPLES / "leader.toml").quotas == Quotas()

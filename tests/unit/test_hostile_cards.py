@@ -87,6 +87,9 @@ _HELPERS: dict[str, tuple[Callable[[str], str], str]] = {
         lambda t: t.replace("notary.example.org:7443", r"h:1\"\nuser = \"root:1"), "address"
     ),
     "no such port": (lambda t: t.replace(":7443", ":77443"), "address: expected host:port"),
+    "socket for an address": (
+        lambda t: t.replace("notary.example.org:7443", "unix:7443"), "address: expected host:port"
+    ),
     "no address": (lambda t: t.replace("notary.example.org:7443", ""), "address: expected one"),
     "no certificate": (lambda t: _with(t, "certificate", ""), "certificate: expected one"),
     "text for a certificate": (lambda t: _with(t, "certificate", "hello"), "got other text"),
