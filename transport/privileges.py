@@ -10,13 +10,15 @@ Call it before threads start: capabilities and "no new privileges" belong to a t
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import grp
 import os
 import pwd
 import resource
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,6 +32,16 @@ WITNESS_USER: Final = "pointillist-witness"
 AGENT_USER: Final = "pointillist-agent"
 LOG_GROUP: Final = "pointillist"
 """Who may write to the embedded log: Leader and agents. The Helper never touches it."""
+
+_GROUPS: Final[Mapping[str, Sequence[str]]] = {
+    LEADER_USER: [LOG_GROUP],
+    HELPER_USER: [],
+    WITNESS_USER: [],
+    AGENT_USER: [LOG_GROUP],
+}
+"""The roles' users, and groups they are in besides their own."""
+
+_LOCK: Final = "/run/pointillist-users.lock"
 
 CAP_DAC_READ_SEARCH: Final = 2
 CAP_SYS_PTRACE: Final = 19
@@ -91,16 +103,35 @@ def ensure_users() -> bool:
     """
     if os.geteuid() != 0:
         return False
+    if not (_group_exists(LOG_GROUP) and all(map(_user_exists, _GROUPS))):
+        try:
+            with _one_at_a_time():
+                _create_users()
+        except OSError as error:
+            raise PrivilegeError(
+                f"{_LOCK}: {error.strerror}; create {LOG_GROUP} by hand"
+            ) from error
+    return True
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Of two useradd for one user both succeed, and the second gives it another number."""
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(_LOCK, flags, 0o600)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _create_users() -> None:
     if not _group_exists(LOG_GROUP):
         _admin("groupadd", "--system", LOG_GROUP)
-    users = {LEADER_USER: [LOG_GROUP], HELPER_USER: [], WITNESS_USER: [], AGENT_USER: [LOG_GROUP]}
-    for user, groups in users.items():
+    for user, groups in _GROUPS.items():
         if not _user_exists(user):
             extra = ["--groups", ",".join(groups)] if groups else []
             shell = shutil.which("nologin", path="/usr/sbin:/sbin:/usr/bin") or "/bin/false"
             home = ["--home-dir", "/nonexistent", "--no-create-home"]
             _admin("useradd", "--system", "--user-group", *home, "--shell", shell, *extra, user)
-    return True
 
 
 def drop_to(user: str, keep_caps: Collection[str] = ()) -> Dropped:
@@ -262,7 +293,7 @@ def _user_exists(name: str) -> bool:
 
 
 def _admin(*command: str) -> None:
-    """Run useradd or groupadd; two programs may come at the same time, so "exists" is success."""
+    """Run useradd or groupadd; another program may come first, so "exists" is success."""
     exists = _group_exists if command[0] == "groupadd" else _user_exists
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

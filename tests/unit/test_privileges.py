@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from privacy.signing import SigningKey
-from tests.closed_kit import closed
+from tests.closed_kit import REPOSITORY, closed, may_mount, mounted
 from transport.embedded import EmbeddedLog
 from transport.keyfiles import write_signing_key
 from transport.privileges import (
@@ -30,7 +30,6 @@ from transport.privileges import (
 )
 
 ROLES = (LEADER_USER, HELPER_USER, AGENT_USER)
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 _CHILD = """
 import json, os, sys
@@ -143,6 +142,40 @@ def test_shared_log_takes_leader_and_agent_but_not_the_helper(role_folders: Path
 def test_users_are_created_once() -> None:
     assert ensure_users()
     assert ensure_users()
+
+
+_AT_ONCE = """
+import os, pwd
+from transport.privileges import AGENT_USER, HELPER_USER, LEADER_USER, WITNESS_USER, ensure_users
+
+users = LEADER_USER, HELPER_USER, WITNESS_USER, AGENT_USER
+for _ in range(3):
+    for user in users:
+        os.system(f"userdel {user} 2>/dev/null")
+    begin, go = os.pipe()
+    for _ in range(8):
+        if os.fork() == 0:
+            os.close(go)
+            os.read(begin, 1)
+            ensure_users()
+            ids = [pwd.getpwnam(user).pw_uid for user in users]
+            os.write(1, f"{ids}\\n".encode())
+            os._exit(0)
+    os.close(begin)
+    os.close(go)
+    assert [os.wait()[1] for _ in range(8)] == [0] * 8
+    os.write(1, b"next\\n")
+"""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not may_mount(), reason="needs root that may mount")
+def test_users_that_several_programs_create_at_once_have_one_number_each(tmp_path: Path) -> None:
+    own = [f"mount -t tmpfs tmpfs {tmp_path}", f"cp -a /etc {tmp_path}/", f"cd {REPOSITORY}"]
+    command = mounted([*own, f"mount --bind {tmp_path}/etc /etc"], [sys.executable, "-c", _AT_ONCE])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    rounds = [set(each.split()) for each in done.stdout.replace(", ", ",").split("next")[:-1]]
+    assert [len(told) for told in rounds] == [1, 1, 1], done.stdout
 
 
 @pytest.mark.root
