@@ -1,4 +1,4 @@
-"""Child processes of a demo: started together, heard together, and never left behind."""
+"""Child processes of a demo or a trial: started together, heard together, never left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-STOP_S: Final = 8.0
+from pointillist.demo import orphans
+from pointillist.demo.orphans import STOP_S
+
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 
@@ -68,6 +70,10 @@ class RoleProcess:
             return None
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 
@@ -99,16 +105,24 @@ def _environment() -> dict[str, str]:
 
 
 class Family:
-    """All children of a run; leaving the block ends every one of them."""
+    """All children of a run; leaving the block ends every one of them, and so does kill -9."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self.children: list[RoleProcess] = []
+        self._survivor = subprocess.Popen(
+            [sys.executable, "-I", "-S", orphans.__file__],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def start(self, name: str, *module: str) -> RoleProcess:
         """Start `python -m module...`."""
         child = RoleProcess(name, module, self._logs)
         self.children.append(child)
+        if (told := self._survivor.stdin) is not None:
+            told.write(b"%d\n" % child.pid)
+            told.flush()
         return child
 
     def check(self) -> None:
@@ -129,3 +143,4 @@ class Family:
         deadline = time.monotonic() + STOP_S
         for child in self.children:
             child.join(max(deadline - time.monotonic(), 0.1))
+        self._survivor.communicate()  # the pipe ends, and nobody is left to be ended

@@ -1,0 +1,38 @@
+"""Children of a demo or a trial end with it, however it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+LONGEST_S = 60
+PARENT = """
+import sys, time
+from pathlib import Path
+from pointillist.demo.role_processes import Family
+
+with Family(Path(sys.argv[1])) as family:
+    child = family.start("child", "timeit", "import time; time.sleep(600)")
+    print(child.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        assert select.select([child], [], [], LONGEST_S)[0], "the child lives on"
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+        os.close(child)
