@@ -33,7 +33,7 @@ help:
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
 	@echo "make experiments   the simulator's report in docs/experiments, anew; resumable"
 	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
-	@echo "make test          the tests, in some six minutes on two cores"
+	@echo "make test          the tests, for some minutes; README.md says how many"
 	@echo "make test-quick    those that need no broker and no program in the kernel"
 	@echo "make test-faults   every fault: killed roles, full disks, clocks, messages, brokers"
 	@echo "make test-long     those that take longer: three brokers, OpenTelemetry's collector"

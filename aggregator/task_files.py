@@ -167,6 +167,8 @@ def _task_summary(task: Task, identity: bytes) -> dict[str, Any]:
         "version": task.version,
         "domain": task.domain,
         "scheme": task.scheme.value,
+        "leader": task.leader_pk.hex(),
+        "helper": task.helper_pk.hex() or None,
         "window_s": task.window_s,
         "first_window": task.first_window,
         "last_window": task.last_window,

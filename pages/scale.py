@@ -76,10 +76,13 @@ def _time_said(at: float, step: int) -> str:
     return f"{when:%H:%M}" if step >= 60 else f"{when:%H:%M:%S}"
 
 
-def moment_said(at_s: float) -> str:
-    """Name a moment to the minute, or to the second where it has one, UTC."""
+def moment_said(at_s: float, *, seconds: bool = False) -> str:
+    """Name a moment to the minute, or to the second where it has one, UTC.
+
+    seconds   also name those of a whole minute, as in a column where another moment has some
+    """
     when = datetime.fromtimestamp(at_s, UTC)
-    return f"{when:%Y-%m-%d %H:%M}" + (f":{when:%S}" if when.second else "")
+    return f"{when:%Y-%m-%d %H:%M}" + (f":{when:%S}" if seconds or when.second else "")
 
 
 def length_said(seconds: float) -> str:

@@ -14,6 +14,7 @@ from .plan_report import PlanReport, TaskFigures, VisibleRows
 from .table import Column, cells_of, table_lines
 
 _PERIODS: Final = ("minute", "hour", "day", "week")
+_A: Final = {name: f"an {name}" if name == "hour" else f"a {name}" for name in _PERIODS}
 _GROUPS: Final = {
     "hosts_2": "2 hosts of one person",
     "hosts_8": "8 hosts of one person",
@@ -37,11 +38,14 @@ def _lines(report: PlanReport, width: int) -> Iterator[str]:
         f"Plan {report.plan}, scheme {report.scheme}: epsilon {report.epsilon:g}, delta "
         f"{report.delta:g} per host and any 168 hours (mu {report.mu:.9f})"
     )
+    yield from _in_short(report)
     yield from _cohort(report)
     yield (
-        "Noise is in units of Delta, the most that one host can change a section (L2): sigma_total "
-        "is what privacy needs, sigma_local what each host adds, released what a release carries. "
-        "Errors are percent of full scale over a minute, an hour, a day and a week."
+        "Below, weight is a section's part of the budget, T the windows that any week touches, and "
+        "m how many causes or applications a host tells of at most. Noise is in units of Delta, "
+        "the most that one host can change a section (L2): sigma_total is what privacy needs, "
+        "sigma_local what each host adds, released what a release carries. Errors are standard "
+        "errors in percent of full scale, over a minute, an hour, a day and a week."
     )
     for task in report.tasks:
         yield ""
@@ -59,13 +63,45 @@ def _lines(report: PlanReport, width: int) -> Iterator[str]:
     yield from _protection(report)
 
 
+_USELESS_PERCENT: Final = 100 / 3
+"""From here on three times the error is more than all there can be."""
+
+
+def _in_short(report: PlanReport) -> Iterator[str]:
+    """Say what the first section that has an error over time comes to."""
+    sections = (section for task in report.tasks for section in task.sections)
+    first = next((s for s in sections if s.sigma_hosts is None and any(_errors(s).values())), None)
+    if first is None:
+        return
+    errors = _errors(first)
+    told = ", ".join(f"{_short(error)} % over {_A[name]}" for name, error in errors.items())
+    yield (
+        f"In short: the standard error of {first.name} is {told}, of all there is. A number is "
+        "worth reading from three times its error on."
+    )
+    useless = [name for name, error in errors.items() if error > _USELESS_PERCENT]
+    if useless:
+        yield f"WARNING: what is released over {_A[useless[-1]]} is mere noise."
+
+
+def _short(percent: float) -> str:
+    return f"{percent:,.0f}" if percent >= 10 else f"{percent:.2g}"
+
+
+def _errors(section: SectionFigures) -> dict[str, float]:
+    """Give period -> percent, of periods that are no shorter than a window."""
+    found = {name: section.error_percent[name] for name in _PERIODS}
+    return {name: error for name, error in found.items() if error is not None}
+
+
 def _cohort(report: PlanReport) -> Iterator[str]:
     if report.scheme == "local":
         yield f"Cohort: {report.hosts:,} hosts; each adds the whole noise, no Helper is needed."
         return
     yield (
-        f"Cohort: {report.hosts:,} hosts, n_min {report.n_min:,}, t {report.t:,}, "
-        f"h = n_min - t = {report.h:,}. Fewer accepted hosts than n_min release nothing."
+        f"Cohort: {report.hosts:,} hosts, n_min {report.n_min:,}, t {report.t:,}. With fewer "
+        "accepted hosts than n_min nothing is released. Of t hosts one party may know all, so the "
+        f"noise of the other h = n_min - t = {report.h:,} protects alone."
     )
     yield (
         f"Operator cap: {report.operator_cap_hosts:,} hosts ({report.operator_cap_percent:.0f} % "

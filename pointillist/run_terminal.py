@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from rich.console import Console
 from rich.live import Live
@@ -53,6 +54,9 @@ PLUS_MINUS: Final = "± is half of the 95 % interval: 1.96 standard errors"
 LESS: Final = "< : not told from zero; what follows is the end of its 95 % interval"
 RATE: Final = f"{100 * FALSE_DISCOVERY_RATE:g} %"
 """Of rows told from zero, how many are expected to be empty at most."""
+
+NextCommand: TypeAlias = tuple[str, str]
+"""What a command is for, in a few words, and the command."""
 
 ROWS = 14
 SHOWN = 12
@@ -130,8 +134,12 @@ def families(mean: list[CellView]) -> list[CellView]:
 
 
 def readable(cell: str) -> str:
-    """A cell's name as a person says it: gpu_time/gemm -> gemm."""
-    return cell.removeprefix("gpu_time/").replace("_", " ")
+    """A cell's name as a person says it: gpu_time/gemm -> gemm.
+
+    launch_share/gemm -> gemm by launches: it stands in one table with GPU time.
+    """
+    family = cell.removeprefix("gpu_time/").removeprefix("launch_share/").replace("_", " ")
+    return f"{family} by launches" if cell.startswith("launch_share/") else family
 
 
 def in_hosts(hosts: int) -> Writer:
@@ -189,12 +197,20 @@ def _told(shown: list[CellView], views: list[CellView]) -> str:
 
 
 def tell_files(
-    console: Console, files: Mapping[str, object], commands: Iterable[str], width: int
+    console: Console, files: Mapping[str, object], commands: Iterable[NextCommand], width: int
 ) -> None:
     """Print what is where, names so many columns wide, and what to try next."""
     console.print("\n[bold]Files[/bold]")
     for name, path in files.items():
-        console.print(f"{name:{width}} {path}", highlight=False, soft_wrap=True)
+        console.print(f"{name:{width}} {near(path)}", highlight=False, soft_wrap=True)
     console.print("\n[bold]Try next[/bold]")
-    for command in commands:
-        console.print(command, highlight=False, soft_wrap=True, markup=False)
+    for told, command in commands:
+        console.print(told, highlight=False, markup=False)
+        console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
+
+
+def near(path: object) -> str:
+    """Write a path below the working folder without that folder: it is shorter to read and type."""
+    here = Path.cwd()
+    found = Path(str(path))
+    return str(found.relative_to(here) if found.is_relative_to(here) else found)

@@ -170,8 +170,10 @@ def check_catalogue_sigma(sigma_1024: int) -> None:
     """Raise ParameterError when a section's noise is below two steps per coordinate."""
     if sigma_1024 < MIN_SIGMA_1024:
         raise ParameterError(
-            "sigma_local", "at least 2 steps per coordinate", sigma_1024 / SIGMA_UNIT
-        )
+            "sigma_local", "at least 2 steps per coordinate", sigma_1024 / SIGMA_UNIT,
+            "each host's own part of the noise is too small to be drawn safely: take a smaller "
+            "epsilon, less weight for the section, or fewer hosts",
+        )  # fmt: skip
 
 
 def check_sigma_range(sigma_1024: int) -> None:

@@ -50,9 +50,17 @@ def examine(
     for group, name, check in checks:
         try:
             yield check()
+        except PermissionError as error:
+            line = f"{printable(str(error.filename))} cannot be read by this user"
+            yield Finding(group, name, CheckVerdict.BROKEN, line, "ask as root")
         except known as error:
             line = printable(str(error))[:_LONGEST] or type(error).__name__
             yield Finding(group, name, CheckVerdict.BROKEN, line, f"look at {name} and try again")
+
+
+def broken(findings: Iterable[Finding]) -> str:
+    """Name what is broken, for the last line of an answer that may be longer than a screen."""
+    return ", ".join(f.name for f in findings if f.verdict is CheckVerdict.BROKEN)
 
 
 def worst(findings: Iterable[Finding]) -> CheckVerdict:

@@ -346,7 +346,9 @@ def _check_status(path: Path, status: os.stat_result, owner: int) -> None:
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & ~0o600:
-        raise KeyFileRefused(f"{path}: mode is {mode:04o}, expected 0600; chmod 600 {path}")
+        raise KeyFileRefused(
+            f"{path}: mode is {mode:04o}, expected 0600; chmod 600 {path}, if it is a key file"
+        )
     if status.st_size > MAX_FILE_BYTES:
         raise KeyFileRefused(f"{path}: expected at most {MAX_FILE_BYTES} B, got {status.st_size}")
 

@@ -147,7 +147,7 @@ def drop_to(user: str, keep_caps: Collection[str] = ()) -> Dropped:
     if os.geteuid() != 0:
         own = pwd.getpwuid(os.geteuid()).pw_name if _uid_known() else str(os.geteuid())
         harden()
-        return Dropped(own, False, (), f"not root: runs as {own}, without a user of its own")
+        return Dropped(own, False, (), f"not root: runs as {own}, with that user's rights")
     try:
         entry = pwd.getpwnam(user)
     except KeyError as error:

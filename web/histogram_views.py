@@ -21,7 +21,8 @@ from .page_state import PageState
 from .store_reading import StoreReading
 
 LEGEND: Final = (
-    "The stronger, the larger the share; hatched is mostly noise, an empty column was suppressed."
+    "The stronger, the larger the share; hatched is mostly noise. An empty column has no shares: "
+    "its window was suppressed, or the sum they are shares of is mostly noise."
 )
 
 

@@ -175,12 +175,14 @@ def trend_lines(frame: pd.DataFrame) -> Sequence[TrendLine]:
 
 
 def how(frame: pd.DataFrame) -> str:
-    """Say how the newest numbers of a frame were made."""
+    """Say how the newest numbers of a frame were made, and of how many periods they are newest."""
     newest = frame.sort_values("period_start").iloc[-1]
+    periods = frame["period_start"].nunique()
+    which = f", the newest of {periods} periods" if periods > 1 else ""
     at = moment_said(pd.Timestamp(newest["period_start"]).timestamp())
     promised = f" Epsilon {newest['epsilon']:g} for a host's week." if newest["epsilon"] > 0 else ""
     return (
-        f"{series_said(newest)}, {length_said(float(newest['period_s']))} from {at} UTC: "
+        f"{series_said(newest)}{which}, {length_said(float(newest['period_s']))} from {at} UTC: "
         f"{counted(int(newest['windows']), 'window')}, {100 * newest['coverage']:.0f} % of the "
         f"time, {newest['hosts']:,.0f} hosts in each.{promised}"
     )

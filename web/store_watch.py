@@ -232,8 +232,9 @@ class StoreWatch:
 
 
 _LOADING: Final = StoreStanding(
-    "loading", StoreState.LOADING, "The store is being read for the first time."
-)
+    "loading", StoreState.LOADING,
+    "The store is being read for the first time; the page comes by itself.",
+)  # fmt: skip
 
 
 def _read(source: FolderSource, generation: str) -> StoreStanding:

@@ -83,7 +83,10 @@ def _cells(frame: pd.DataFrame, column: FrameColumn) -> list[list[TableCell]]:
     """Give the cells of one or two columns of a table."""
     if column.unit is None:
         values = frame[column.name]
-        return [[TableCell(_written(value, column), number=column.number) for value in values]]
+        seconds = any(isinstance(value, datetime) and value.second for value in values)
+        return [
+            [TableCell(_written(value, column, seconds), number=column.number) for value in values]
+        ]
     numbers, unit, signed = numbers_of(frame, column.prefix), column.unit, column.signed
     return [
         [
@@ -97,10 +100,10 @@ def _cells(frame: pd.DataFrame, column: FrameColumn) -> list[list[TableCell]]:
     ]  # fmt: skip
 
 
-def _written(value: object, column: FrameColumn) -> str:
+def _written(value: object, column: FrameColumn, seconds: bool) -> str:
     cell = json_cell(value)
     if cell is not None and isinstance(value, datetime):
-        return moment_said(pd.Timestamp(value).timestamp())
+        return moment_said(pd.Timestamp(value).timestamp(), seconds=seconds)
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, int | float):

@@ -103,7 +103,7 @@ def events_panel(events: Sequence[Mapping[str, Any]]) -> Panel:
         heads=[("When, UTC", False), ("What", False), ("Of", False), ("Detail", False)],
         rows=[
             [
-                TableCell(moment_said(row["unix_ns"] // _NS)),
+                TableCell(moment_said(row["unix_ns"] // _NS, seconds=True)),
                 TableCell(plain(row["name"])),
                 TableCell(" ".join(part for part in (row["source"], row["key"]) if part)),
                 TableCell(row["detail"]),

@@ -37,6 +37,7 @@ def reports_panel(found: Sequence[SentReport], span: str) -> Panel:
     if not found:
         return Panel("reports", title, "No report has left this host in this time.")
     size = sum(report.left.size_bytes for report in found if report.left is not None)
+    seconds = any(report.window_start % 60 for report in found[:SHOWN])
     return Panel(
         "reports", title,
         f"{counted(len(found), 'report')}, {quantity(size, 'bytes')} in all. Beside these an epoch "
@@ -45,7 +46,7 @@ def reports_panel(found: Sequence[SentReport], span: str) -> Panel:
             ("Window, UTC", False), ("Series", False), ("Report", False), ("Left", False),
             ("Bytes", True), ("Week's budget", True),
         ],
-        rows=[_report_row(report, span) for report in found[:SHOWN]],
+        rows=[_report_row(report, span, seconds) for report in found[:SHOWN]],
         unfolded=True,
         more="pointillist agent sent --since 35d shows all." if len(found) > SHOWN else "",
     )  # fmt: skip
@@ -134,7 +135,7 @@ def _written(unit: str) -> str:
     return " %" if unit == "percent" else f" {unit}"
 
 
-def _report_row(report: SentReport, span: str) -> list[TableCell]:
+def _report_row(report: SentReport, span: str, seconds: bool) -> list[TableCell]:
     left = report.left
     name = ABSENT
     if left is not None:
@@ -143,7 +144,7 @@ def _report_row(report: SentReport, span: str) -> list[TableCell]:
     fate = "not_kept" if left is None else left.fate.value
     budget = report.budget
     return [
-        TableCell(moment_said(report.window_start)),
+        TableCell(moment_said(report.window_start, seconds=seconds)),
         TableCell(report.series),
         TableCell(name),
         TableCell(FATES[fate]),

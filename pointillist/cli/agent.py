@@ -160,8 +160,8 @@ def show(
     body = {
         "hosts": [host.host_id.hex() for host in view.hosts],
         "epochs_counted_to": max((host.epoch_ctr for host in view.hosts), default=0),
-        "spent_in_the_last_week": _millionths(spent_at(entries, now_s - 604_800)),
-        "peak_of_a_week": _millionths(peak(entries)),
+        "spent_in_the_last_week": _part(_millionths(spent_at(entries, now_s - 604_800)), json),
+        "peak_of_a_week": _part(_millionths(peak(entries)), json),
         "series": [
             {
                 "series": version.series,
@@ -183,6 +183,11 @@ def show(
 def _millionths(cost: Fraction) -> float:
     """Round a cost up, so that what is shown is never below what was spent."""
     return float(-(-cost * 1_000_000 // 1)) / 1_000_000
+
+
+def _part(spent: float, json: bool) -> float | str:
+    """A part of the week's budget: as a number for scripts, in words for people."""
+    return spent if json else f"{100 * spent:.4g} % of a week's budget"
 
 
 @ledger_app.command(epilog="Example: pointillist agent ledger recover --config agent.toml --yes")

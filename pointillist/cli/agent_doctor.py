@@ -43,7 +43,7 @@ def doctor(
     from edge_agent.service.doctor_collectors import fault_checks, probe_checks
     from edge_agent.service.doctor_gpu_time import gpu_time_checks
     from edge_agent.service.doctor_host import host_checks
-    from transport.doctor_findings import CheckVerdict, worst
+    from transport.doctor_findings import CheckVerdict, broken, worst
     from wire.catalogue import Catalogue
 
     from . import agent
@@ -72,7 +72,9 @@ def doctor(
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: show_findings(findings))
     if verdict is CheckVerdict.BROKEN:
-        raise CommandError(ExitCode.FAILED, "the agent cannot run until this is put right")
+        raise CommandError(
+            ExitCode.FAILED, f"the agent cannot run until this is put right: {broken(findings)}"
+        )
 
 
 def _look_as(config: AgentConfig) -> None:

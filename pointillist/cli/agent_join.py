@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from .agent_run import LOG_HINT
+from .agent_run import log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def join(
     request = join_request(host, hardware, token, gpu_counts(Catalogue.load(), loaded.host.gpus))
     with (
         reported(ExitCode.UNAVAILABLE, NoSealingKey, hint="start the Leader first"),
-        reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT),
+        reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(loaded)),
         ExitStack() as stack,
     ):
         log = stack.enter_context(open_transport(loaded.transport.settings, Side.AGENT))

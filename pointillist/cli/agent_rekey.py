@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from .agent_run import LOG_HINT
+from .agent_run import log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
     from wire.ids import HostId
 
     with (
-        reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT),
+        reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(config)),
         open_transport(config.transport.settings, Side.AGENT) as log,
     ):
         roster = newest_roster(log, HostId(host), config.trust.pins)

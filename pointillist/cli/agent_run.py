@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
     from edge_agent.export.host_export import HostExport
 
-LOG_HINT: Final = (
+_FOLDER_HINT: Final = (
     "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
     "first, and this agent as a member of that group (root becomes one)"
 )
+_KAFKA_HINT: Final = "`pointillist agent doctor` tries each broker of [transport.kafka]"
 _COLLECTED_FROM: Final = 5_000
 DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 _HINT: Final = (
@@ -102,6 +103,11 @@ def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
         return load_config(path, overrides), lambda: load_config(path, overrides)
 
 
+def log_hint(config: AgentConfig) -> str:
+    """What to do where the log that a configuration names is away."""
+    return _FOLDER_HINT if config.transport.kafka is None else _KAFKA_HINT
+
+
 def settle() -> None:
     """Give back what loading left over, and have the collector leave alone what stays."""
     gc.collect()
@@ -160,7 +166,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     spawner = Spawner()  # before a key is opened, and for every source of a later reload
     users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
-        with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
+        with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(config)):
             shell, absent = open_agent(
                 config, domain=domain, gate=choose_gate(), spawner=spawner, users=users
             )

@@ -143,7 +143,7 @@ def drawn(table: CauseTable, width: int) -> list[str]:
         f"from {begin:%Y-%m-%d %H:%M} UTC for {_length(table.window_s)}"
     )
     columns = _COLUMNS if has_trends(table) else _COLUMNS[:-1]
-    lines = table_lines(columns, cells_of(columns, table.shown), width)
+    lines = table_lines(columns, cells_of(columns, table.shown), width) if table.shown else []
     return [*textwrap.wrap(title, width, subsequent_indent="  "), *lines]
 
 

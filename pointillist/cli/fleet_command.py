@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
+from .output import (
+    NO_TERMINAL,
+    ExitCode,
+    JsonFlag,
+    emit,
+    need_file,
+    reported,
+    say,
+    say_prose,
+    usage_error,
+)
 from .run_folder import interrupt_on_signals
 
 if TYPE_CHECKING:
@@ -130,7 +141,7 @@ def _trial(folder: Path, wanted: tuple[int, int, int], json: bool) -> None:
         "next": shell_line(following),
     }
     emit(body, json)
-    say(f"\n{settings.said}")
+    say_prose(f"\n{settings.said}")
 
 
 def _party(
@@ -225,12 +236,27 @@ def _show_next(folder: PartyFolder, json: bool) -> None:
 
 
 def _told(body: dict[str, Any], steps: list[NextStep]) -> str:
-    """Write each step, and what a person checks, below it."""
-    lines = [f"{body['party']} {body['name']}: {body['card']}, {body['fingerprint']}", "", "Next:"]
+    """Write each step, and what a person checks, below it; commands stay whole, to be copied."""
+    from pointillist.table import terminal_columns
+
+    width = terminal_columns(NO_TERMINAL)
+    lines = [f"{body['party']} {body['name']}"]
+    lines += [f"  {name:<11}  {body[name]}" for name in ("card", "fingerprint")]
+    lines += ["", "Next:"]
     for number, step in enumerate(steps, 1):
-        lines.append(f"{number:3}. {step.do}")
-        lines += [f"     check: {step.check}"] if step.check else []
+        head = f"{number:3}."
+        whole = "pointillist " in step.do
+        lines += [f"{head} {step.do}"] if whole else _hanging(head, step.do, width)
+        lines += _hanging("     check:", step.check, width) if step.check else []
     return "\n".join(lines)
+
+
+def _hanging(head: str, text: str, width: int) -> list[str]:
+    """Wrap a text beside its head; no path or name is broken."""
+    return textwrap.wrap(
+        f"{head} {text}", width, subsequent_indent=" " * (len(head) + 1),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 @app.command(epilog="Example: pointillist fleet up /srv/trial --until-release")
@@ -280,7 +306,7 @@ def _tell(trial: TrialRun, release: FirstRelease, json: bool) -> None:
         "store": str(trial.folders.releases),
     }
     emit(body, json, None if json else _numbers(trial, body))
-    say(f"\n{trial.settings.said}")
+    say_prose(f"\n{trial.settings.said}")
 
 
 def _numbers(trial: TrialRun, body: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json as json_module
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -148,7 +149,7 @@ def _lines(obj: Any) -> str:
     return str(plain)
 
 
-_NO_TERMINAL: Final = 1 << 20
+NO_TERMINAL: Final = 1 << 20
 """Columns of a file: there each value stays on its line, for whoever searches it."""
 
 
@@ -170,7 +171,7 @@ def _named_lines(plain: Mapping[str, Any], indented: int = 0) -> list[str]:
             lines += [name, *(f"  {line}" for line in _columns(value, deeper))]
         else:
             pair = (name.ljust(width), as_text(name, value))
-            lines += value_lines([pair], terminal_columns(_NO_TERMINAL) - indented)
+            lines += value_lines([pair], terminal_columns(NO_TERMINAL) - indented)
     return lines
 
 
@@ -189,15 +190,41 @@ def say(message: str) -> None:
     typer.echo(printable_lines(message), err=True)
 
 
+def say_prose(message: str, indent: str = "") -> None:
+    """Say sentences, on a terminal wrapped at words; a file gets each line whole.
+
+    indent   before lines that go on, and before the first
+    """
+    if not sys.stderr.isatty():
+        say(indent + message)
+        return
+    from pointillist.table import terminal_columns
+
+    say(wrapped(message, terminal_columns(), indent))
+
+
+def wrapped(message: str, width: int, indent: str = "") -> str:
+    """Wrap each line of a message at its spaces; no path, name or option is broken."""
+    lines = (
+        textwrap.wrap(
+            line, width, initial_indent=indent, subsequent_indent=indent or "  ",
+            break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
+            drop_whitespace=True,
+        ) or [""]
+        for line in message.split("\n")
+    )  # fmt: skip
+    return "\n".join(part for found in lines for part in found)
+
+
 def die(error: CommandError, json: bool = False) -> NoReturn:
     """Print an error with its hint on stderr (a JSON document with --json) and exit."""
     if json:
         body = {"error": str(error), "hint": error.hint, "exit_code": int(error.code)}
         typer.echo(_json_for_terminals(json_module.dumps(body, ensure_ascii=False)), err=True)
     else:
-        say(f"pointillist: {error}")
+        say_prose(f"pointillist: {error}")
         if error.hint:
-            say(f"  {error.hint}")
+            say_prose(error.hint, "  ")
     sys.exit(int(error.code))
 
 

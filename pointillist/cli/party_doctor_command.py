@@ -68,7 +68,7 @@ def _look_as(user: str) -> None:
 
 
 def _tell(party: str, checks: Iterable[tuple[str, str, Check]], json: bool) -> None:
-    from transport.doctor_findings import CheckVerdict, examine, worst
+    from transport.doctor_findings import CheckVerdict, broken, examine, worst
 
     findings = list(examine(checks))
     verdict = worst(findings)
@@ -76,5 +76,6 @@ def _tell(party: str, checks: Iterable[tuple[str, str, Check]], json: bool) -> N
     emit(body, json, lambda _body: show_findings(findings))
     if verdict is CheckVerdict.BROKEN:
         raise CommandError(
-            ExitCode.FAILED, f"the {party} does not do its work until this is put right"
+            ExitCode.FAILED,
+            f"the {party} does not do its work until this is put right: {broken(findings)}",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -44,7 +45,7 @@ pointillist query "SELECT series, count(DISTINCT window_start) FROM releases GRO
 
 pointillist query "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
 
-pointillist query "SELECT name, share, low, high FROM weeks WHERE section = 'kernel_mix' AND told"
+pointillist query "SELECT name, share, share_low, share_high FROM weeks WHERE told"
 
 pointillist query "SELECT section, name, before, after, q_value FROM changes WHERE told"
 
@@ -56,6 +57,11 @@ q_value is the smallest false-discovery rate at which a row is told from zero, a
 its section in its release. Above 0.01 it is no number to quote: its interval says how much it can \
 be. An average over windows is a test of its own (docs/statistics.md)."""
 
+_OWN_TABLE: Final = re.compile(r'\nDid you mean "(?:pg|sqlite|duckdb)_\w*"\?')
+_VIEWS: Final = (
+    "views: releases, released, latest, windows, causes, hours, days, weeks, eight_weeks, "
+    "outcomes, changes, costs"
+)
 _NO_FOLDER = "run `pointillist demo` first, or name it with --store"
 
 app = typer.Typer(
@@ -168,7 +174,11 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
     except QueryForbidden as error:
         raise refused(str(error)) from error
     except QueryRefused as error:
-        raise usage_error(str(error), "`pointillist query --schema` lists the columns") from error
+        # DuckDB proposes tables of its own, which no query may read.
+        said = _OWN_TABLE.sub("", str(error))
+        raise usage_error(
+            said, f"{_VIEWS}; `pointillist query --schema` lists their columns"
+        ) from error
 
 
 def _print_schema(json: bool) -> None:

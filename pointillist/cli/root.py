@@ -125,10 +125,10 @@ _EPILOG = """Three first steps:
 
 [bold]pointillist plan --hosts 12500[/bold]   what the default plan releases, with its errors
 
-[bold]pointillist query "SELECT cell, share, share_low, share_high FROM latest"[/bold]   read \
-what was released
+[bold]pointillist query "SELECT section, cell, share FROM latest WHERE share IS NOT NULL"[/bold]   \
+read what was released
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 refused by a privacy rule, 4 the disk,
+Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 refused by a privacy rule, 4 the disk, \
 socket or log is unavailable, 130 interrupted."""
 
 
@@ -257,7 +257,7 @@ def _missing_package(error: Exception) -> CommandError | None:
     package, extra = found
     return CommandError(
         ExitCode.USAGE, f"this needs the package {package}, which is not installed",
-        f"pip install 'pointillist[{extra}]'",
+        f"pip install 'pointillist[{extra}]', from where this came: docs/packages.md",
     )  # fmt: skip
 
 
@@ -265,12 +265,14 @@ def _worded(code: ExitCode, error: Exception) -> CommandError:
     """What happened, without Python's error numbers; the way out of a key file's error apart."""
     from transport.keyfiles import KeyFileRefused
 
+    closed = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
+    rights = "give the command as root, or as the user that it belongs to" if closed else None
     if isinstance(error, OSError) and error.filename is not None:
-        return CommandError(code, f"{error.filename}: {error.strerror}")
+        return CommandError(code, f"{error.filename}: {error.strerror}", rights)
     found, _, way_out = str(error).rpartition("; ")
     if isinstance(error, KeyFileRefused) and found:
         return CommandError(code, found, way_out)
-    return CommandError(code, str(error))
+    return CommandError(code, str(error), rights)
 
 
 def _known(error: Exception) -> CommandError | None:

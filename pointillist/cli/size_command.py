@@ -86,12 +86,16 @@ def size(
     emit(_Sized(gpus, hosts, plan.name, tasks, sized, costs), json, text=_text)
 
 
+def _two_places(number: float) -> str:
+    return "under 0.01" if 0 < number < 0.005 else f"{number:.2f}"
+
+
 def _text(asked: _Sized) -> str:
     from pointillist.sizing import REPLICAS, RETENTION_DAYS
     from pointillist.table import value_lines
 
     found, source = asked.size, asked.costs.source
-    cores = [(_WORDS[name], f"{getattr(found, name):.2f} cores") for name in _WORDS]
+    cores = [(_WORDS[name], f"{_two_places(getattr(found, name))} cores") for name in _WORDS]
     workers = "one process each" if found.workers == 1 else f"--workers {found.workers} each"
     rows = [
         ("reports", f"{rate(found.reports_a_second)} a second of {rate(asked.hosts)} hosts"),

@@ -196,8 +196,10 @@ def _summary(file: Path) -> dict[str, Any]:
     from wire.rejection import ReportRejected
 
     need_file(file, "a task", _BUILT)
-    with reported(ExitCode.USAGE, ReportRejected):
+    try:
         found = summary(file.read_bytes())
+    except ReportRejected as error:
+        raise usage_error(f"{file}: expected a task: {error}", _BUILT) from error
     if found["kind"] != "task":
         raise usage_error(f"{file}: expected a task, got a {found['kind']}")
     return found

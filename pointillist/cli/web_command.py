@@ -175,6 +175,8 @@ def _started(address: str, store: Path, open_: bool, json: bool) -> None:
         started({"address": address, "store": str(store)})
     else:
         say(f"{address}   shows {store}; Ctrl-C ends it")
+        if not store.is_dir():
+            say("there is no such folder yet: the pages fill once it has releases")
     if open_:
         open_page(address)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Final
 
 from rich.console import Console
@@ -16,9 +15,11 @@ from pointillist.run_terminal import (
     REST,
     SHOWN,
     Z95,
+    NextCommand,
     Struck,
     families,
     in_hosts,
+    near,
     prose,
     share,
     tell_cells,
@@ -27,7 +28,6 @@ from pointillist.run_terminal import (
 from simulator.cell_view import CellView, listed, ranked
 from simulator.outcome import percents
 
-from .demo_pages import transcript_options
 from .summary import Summary
 
 WEEKLY_HOSTS: Final = 12_500
@@ -127,25 +127,30 @@ def _tell_checks(console: Console, summary: Summary) -> None:
         prose(console, f"- {line}")
 
 
-def next_commands(summary: Summary) -> list[str]:
+def next_commands(summary: Summary) -> list[NextCommand]:
     """Commands that work on what the run has left."""
-    files = summary.files
+    files = {name: shlex.quote(near(path)) for name, path in summary.files.items()}
     sql = (
-        "SELECT cell, round(avg(value), 1) AS gpu_seconds, "
-        "round(1.96 * sqrt(sum(standard_error ** 2)) / count(*), 1) AS plus_minus FROM releases "
-        "WHERE section = 'kernel_mix' GROUP BY cell ORDER BY 2 DESC LIMIT 8"
+        "SELECT name, share, share_low, share_high FROM hours "
+        "WHERE section = 'kernel_mix' AND told ORDER BY share DESC"
     )
-    transcripts = transcript_options(
-        Path(files["releases"]).parent, summary.leader_pk, summary.helper_pk
-    )
+    command = ".venv/bin/pointillist"
+    both = f"{files['leader_transcript']} {files['helper_transcript']}"
+    signed = f"--leader {summary.leader_pk} --helper {summary.helper_pk}"
     return [
-        f".venv/bin/pointillist web --open --store {files['releases']} {shlex.join(transcripts)}",
-        f'.venv/bin/pointillist query "{sql}" --folder {files["releases"]}',
-        f".venv/bin/pointillist causes --folder {files['releases']}",
         (
-            f".venv/bin/pointillist leader transcript verify {files['leader_transcript']} "
-            f"{files['helper_transcript']} --leader {summary.leader_pk} "
-            f"--helper {summary.helper_pk}"
+            "the fleet's pages again; those of the demo ended with it",
+            f"{command} web --store {files['releases']}",
         ),
-        ".venv/bin/pointillist plan --hosts 12500",
+        ("GPU time by SQL", f'{command} query "{sql}" --store {files["releases"]}'),
+        ("how many hosts had which trouble", f"{command} causes --store {files['releases']}"),
+        (
+            "whether both parties signed the same releases",
+            f"{command} leader transcript verify {both} {signed}",
+        ),
+        ("what a real fleet would see", f"{command} plan --hosts {WEEKLY_HOSTS}"),
+        (
+            "a Leader, a Helper and this host, each with its own keys: docs/first-fleet.md",
+            f"{command} fleet init /srv/trial",
+        ),
     ]

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
@@ -64,13 +65,14 @@ class NotedTransport(ForwardingTransport):
 def main() -> None:
     """Run until a signal comes."""
     config, notes = load_config(Path(sys.argv[1])), Path(sys.argv[2])
+    version = metadata.version("pointillist")
     os.umask(0o027)
     prepare_transport(config.transport.settings, Side.AGENT)
     drop_to(AGENT_USER, keep_caps=config.sources.capabilities)
     with notes.open("a", encoding="utf-8", buffering=1) as file:
         log = open_transport(config.transport.settings, Side.AGENT)
         shell, absent = open_agent(config, domain=DEMO_DOMAIN, transport=NotedTransport(log, file))
-        shell.observe(AgentService(shell, config, absent))
+        shell.observe(AgentService(shell, config, absent, version=version))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: shell.stop())
         for absence in absent:

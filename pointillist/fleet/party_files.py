@@ -82,7 +82,10 @@ def _begin(base: Path) -> Path:
         ) from None
     if any(path != mark for path in base.iterdir()):
         mark.unlink()
-        raise FolderUnusable(f"{base}: expected a new or empty folder, found files in it")
+        raise FolderUnusable(
+            f"{base}: expected a new or empty folder, found files in it; where they are of an "
+            "earlier `fleet init`, `fleet up` runs that trial, and `fleet next` goes on as a party"
+        )
     return mark
 
 

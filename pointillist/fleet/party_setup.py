@@ -89,7 +89,10 @@ class PartyFolder:
     def card(self) -> PartyCard:
         """Give the own card. Raises CardRefused."""
         if not self.own_card.is_file():
-            raise CardRefused(f"{self.base}: expected a folder that `fleet init --party` made")
+            raise CardRefused(
+                f"{self.base}: expected a folder that `fleet init --party` made; "
+                "a trial is run by `fleet up`"
+            )
         return read_card(self.own_card)
 
 

@@ -62,15 +62,17 @@ class TrialRun:
         self._began_s = time.monotonic()
 
     def bring_up(self) -> None:
-        """Run every step that is not done yet.
+        """Run every step that is not done yet; of a series that is over, none.
 
         Raises      TrialFailed, TrialOver, KeyFileRefused
         """
+        if self.folders.task.exists() and time.time() > self._over_s():
+            raise TrialOver(self.folders.base)
         steps = trial_steps(self.folders, self.settings, self._parties(), int(time.time()))
         for step in steps:
             if step.made is not None and step.made.exists():
                 continue
-            self._say(f"{step.party} {step.what}\n  $ {shell_line(step.words)}")
+            self._say(f"{step.party}: {step.what}\n  $ {shell_line(step.words)}")
             if step.service is not None:
                 self._begin(step)
             else:
@@ -141,7 +143,7 @@ class TrialRun:
         for window in self._windows():
             return f"window suppressed ({window['outcome']}): {window['hosts']} hosts; the next"
         wait_s = self.settings.window_s + LATENESS_S
-        return f"waiting for a first window: {wait_s} s, and a minute where hosts are missing"
+        return f"waiting for the first window: {wait_s} s, a minute more where hosts are missing"
 
     def _over_s(self) -> float:
         """Return the Unix time of the series' end, as the signed task says it."""

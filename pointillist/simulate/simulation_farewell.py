@@ -12,7 +12,9 @@ from edge_agent.local.quantity import counted
 from pointillist.run_terminal import (
     LESS,
     PLUS_MINUS,
+    NextCommand,
     name_column,
+    near,
     print_table,
     prose,
     readable,
@@ -128,19 +130,19 @@ def checks(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
+def next_commands(summary: dict[str, Any], folder: Path) -> list[NextCommand]:
     """Give commands that work on what the run has left, and one that goes further."""
     other = next(name for name in names() if name != summary["scenario"])
     sql = (
-        f"import pandas; t = pandas.read_parquet('{folder / 'cells.parquet'}'); "
+        f"import pandas; t = pandas.read_parquet('{near(folder / 'cells.parquet')}'); "
         "print(t[t.section == 'kernel_mix'].groupby('cell')[['truth', 'released']].sum())"
     )
-    causes = [f"pointillist causes --folder {folder / RELEASES}"] if summary["causes"] else []
+    causes = f"pointillist causes --store {near(folder / RELEASES)}"
     return [
-        f'.venv/bin/python -c "{sql}"',
-        *causes,
-        f"pointillist simulate {other} --hours 0.2",
-        "pointillist experiment docs/experiments/report.toml",
+        ("truth and release side by side", f'.venv/bin/python -c "{sql}"'),
+        *([("how many hosts had which trouble", causes)] if summary["causes"] else []),
+        ("another scenario", f"pointillist simulate {other} --hours 0.2"),
+        ("many of them, with a report", "pointillist experiment docs/experiments/report.toml"),
     ]
 
 

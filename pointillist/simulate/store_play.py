@@ -123,7 +123,7 @@ def tell_store(console: Console, summary: dict[str, Any]) -> None:
     folder = summary["store"]
     sql = "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
     commands = (
-        f'pointillist query --store {folder} "{sql}"',
-        f"pointillist causes --store {folder}",
+        ("how its windows ended", f'pointillist query --store {folder} "{sql}"'),
+        ("how many hosts had which trouble", f"pointillist causes --store {folder}"),
     )
     tell_files(console, {"releases": folder}, commands, width=12)

@@ -26,6 +26,7 @@ from pointillist.cli.output import (
     reported,
     unavailable,
     usage_error,
+    wrapped,
 )
 from privacy.errors import ParameterError
 from transport.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
@@ -417,3 +418,31 @@ def test_exit_codes_are_documented() -> None:
         assert f"| {int(code)} | {code.name} |" in text
     for group in cli.GROUPS:
         assert f"| `{group.name}` |" in text
+
+
+def test_long_message_is_wrapped_at_words_and_no_path_or_option_is_broken() -> None:
+    path = "/srv/" + "x-" * 30
+    said = wrapped(f"{path}: expected a folder, got a file; or --key-file\n  SELEC x\n  ^", 40)
+    assert said.splitlines() == [
+        f"{path}:", "  expected a folder, got a file; or", "  --key-file", "  SELEC x", "  ^",
+    ]  # fmt: skip
+
+
+def test_what_another_user_may_read_says_how_to_ask(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def closed(_self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", "/closed/a.task")
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    assert run_main(monkeypatch, "task", "show", "a.task") == ExitCode.UNAVAILABLE
+    said = capsys.readouterr().err
+    assert "/closed/a.task: Permission denied\n  give the command as root" in said
+
+
+def test_file_of_another_kind_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.task").write_text("pointillist-key of another kind")
+    assert run_main(monkeypatch, "task", "show", str(tmp_path / "a.task")) == ExitCode.USAGE
+    assert f"{tmp_path / 'a.task'}: expected a task" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from pointillist import run_chart
 from pointillist import run_terminal as farewell
 from pointillist.demo.demo_plan import DemoPlan
 from pointillist.demo.demo_tally import DemoTally
-from pointillist.run_terminal import PLUS_MINUS, SHOWN, Z95, Struck, families
+from pointillist.run_terminal import PLUS_MINUS, SHOWN, Z95, Struck, families, near, readable
 from pointillist.simulate import simulation_farewell as simulated
 from simulator.cell_view import CellView, judged, ranked
 from tests.window_kit import CATALOGUE
@@ -193,3 +193,16 @@ def test_chart_gives_no_place_to_what_has_nothing_to_show(
     run_chart.draw(tmp_path / "a.png", "t", MIX, many_windows(windows), events)
     assert drawn == shown
     assert axes == [len(shown)]
+
+
+def test_launches_in_a_table_of_gpu_time_are_named() -> None:
+    named = [readable(cell) for cell in ("gpu_time/sort_scan", "launch_share/gemm", "user")]
+    assert named == ["sort scan", "gemm by launches", "user"]
+
+
+def test_paths_below_the_working_folder_are_written_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert near(tmp_path / "runs" / "a") == "runs/a"
+    assert near("/elsewhere/a") == "/elsewhere/a"

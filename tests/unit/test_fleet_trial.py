@@ -13,11 +13,12 @@ from aggregator.party_config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
 from edge_agent.live import LIVE_DOMAIN
 from pointillist.cli import main
-from pointillist.cli.agent_run import _domain_of
+from pointillist.cli.agent_run import _domain_of, log_hint
+from pointillist.demo.role_processes import Family
 from pointillist.fleet.party_files import FolderUnusable, lock_folder
 from pointillist.fleet.trial import TrialSettings, make_trial, read_trial
 from pointillist.fleet.trial_folders import TrialFolders
-from pointillist.fleet.trial_run import TrialFailed, _call
+from pointillist.fleet.trial_run import TrialFailed, TrialOver, TrialRun, _call
 from pointillist.fleet.trial_steps import TrialStep, trial_steps
 from pointillist.plan_file import load_plan
 from pointillist.simulate.export import load_export_config
@@ -169,3 +170,27 @@ def test_trial_that_runs_already_is_left_alone(
     assert "another `fleet up` does" in capsys.readouterr().err
     assert log.read_text() == "of the first"
     assert not trial.task.exists()
+
+
+def test_trial_whose_windows_are_over_starts_nothing(
+    trial: TrialFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(TrialRun, "_over_s", lambda _self: 0.0)
+    trial.task.touch()
+    try:
+        with Family(tmp_path) as family, pytest.raises(TrialOver):
+            TrialRun(trial.base, family, said.append).bring_up()
+    finally:
+        trial.task.unlink()
+    assert said == []
+
+
+def test_log_that_is_away_has_a_hint_of_its_kind(trial: TrialFolders, tmp_path: Path) -> None:
+    assert "the Leader makes the log's folder" in log_hint(load_config(trial.agent_toml("host-1")))
+    broker = tmp_path / "agent.toml"
+    words = trial.agent_toml("host-1").read_text(encoding="utf-8")
+    head, _, rest = words.partition("[transport]")
+    rest = rest[rest.index("\n[") :]
+    broker.write_text(f'{head}[transport.kafka]\nbootstrap = ["kafka:9093"]\n{rest}')
+    assert "each broker" in log_hint(load_config(broker))

@@ -275,3 +275,13 @@ def test_command_says_what_a_new_party_lacks_and_its_exit_code_says_so() -> None
         assert answer["verdict"] == "broken"
         assert (verdicts["keys"], verdicts["operators"]) == ("ok", "ok")
         assert (verdicts["tasks"], verdicts["roster"]) == ("broken", "broken")
+        assert "put right: tasks, roster" in json.loads(done.stderr.splitlines()[-1])["error"]
+
+
+def test_what_another_user_may_read_is_asked_for_as_root() -> None:
+    def check() -> Finding:
+        raise PermissionError(13, "Permission denied", "/closed/key")
+
+    (finding,) = examine([("agent", "key", check)])
+    assert (finding.verdict, finding.do) == (BROKEN, "ask as root")
+    assert finding.found == "/closed/key cannot be read by this user"

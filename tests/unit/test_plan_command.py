@@ -137,3 +137,10 @@ def test_text_speaks_of_causes_only_where_the_plan_counts_hosts() -> None:
     without = run(*WORKED)
     assert "Llama 3" not in without
     assert "indicators" not in without
+
+
+def test_plan_says_in_short_what_its_size_shows_and_warns_where_that_is_nothing() -> None:
+    enough, few = (" ".join(run("--hosts", hosts).split()) for hosts in ("12500", "40"))
+    assert "In short: the standard error of kernel_mix is 8 % over a minute, 1 % ov" in enough
+    assert "WARNING" not in enough
+    assert "WARNING: what is released over a day is mere noise." in few

@@ -88,6 +88,9 @@ def test_helper_refuses_to_countersign_too_little_noise_or_a_foreign_leader() ->
         check_and_countersign(leader_sign(good, HELPER), LEADER.public_bytes, HELPER)
     signed, said = check_and_countersign(leader_sign(good, LEADER), LEADER.public_bytes, HELPER)
     assert said["signed_by_helper"]
+    assert (said["leader"], said["helper"]) == (
+        LEADER.public_bytes.hex(), HELPER.public_bytes.hex(),
+    )  # fmt: skip
     assert Directory(PARTIES).add_task(signed, T0).task == task
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pages.scale import moment_said
 from web.histogram_views import HistogramView, time_map
 
 VIEW = HistogramView("durations", "How long kernels run", "duration", "duration", "of GPU time")
@@ -40,3 +41,9 @@ def test_histogram_columns_of_hours_name_the_day_at_midnight() -> None:
     assert ">21:00<" in drawn
     assert ">23 Nov<" in drawn
     assert ">00:00<" not in drawn
+
+
+def test_moments_of_a_column_have_seconds_where_one_has_some() -> None:
+    assert moment_said(120) == "1970-01-01 00:02"
+    assert moment_said(125) == "1970-01-01 00:02:05"
+    assert moment_said(120, seconds=True) == "1970-01-01 00:02:00"

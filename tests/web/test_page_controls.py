@@ -106,6 +106,9 @@ def test_note_says_of_which_series_it_is(asked: TestClient) -> None:
     assert note(asked, "fleet/mix", series=SMALLER).startswith(f"Series {SMALLER}, ")
     assert note(asked, "fleet/mix").startswith("Series mix, ")
     assert f"{HOSTS:,} hosts in each" in note(asked, "fleet/mix", series=SMALLER)
+    # One that tells of the newest point of a line says so; the table of one period has no other.
+    assert ", the newest of " in note(asked, "fleet/trend")
+    assert ", the newest of " not in note(asked, "fleet/mix")
 
 
 def test_windows_and_causes_without_a_cohort_are_those_of_the_first(asked: TestClient) -> None:
