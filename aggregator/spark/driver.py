@@ -43,6 +43,8 @@ def run_driver(
     Raises      StreamEnded, StateUnusable, StorageUnavailable, KeyFileRefused, OSError
     """
     store = SumStore(job.folder / "sums.sqlite")
+    # Java is begun by a fork that runs Python, and gRPC ends such a child where it has threads.
+    session = open_session(job.settings, job.jars)
     log = KafkaOffsets(job.log, GROUP, REPORTS, PARTITIONS)
     channel = CoordinatorChannel(job.coordinator, job.others)
     shell = SparkShell(
@@ -51,7 +53,6 @@ def run_driver(
     begun(shell)
     folder = job.folder / "checkpoint"
     drop_strange_checkpoint(folder, store)
-    session = open_session(job.settings, job.jars)
     starts = shell.begin()
     name = os.urandom(CLAIM_BYTES)
     query = start_query(
