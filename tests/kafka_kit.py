@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
@@ -21,6 +22,7 @@ from confluent_kafka.admin import (
 
 from pointillist.broker.local import RunningBroker
 from tests.agent_live import Surroundings, announce, surroundings
+from tests.process_kit import wait_for
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport
 from transport.port import Record, Transport, TransportUnavailable
@@ -37,6 +39,18 @@ def plain_settings(
     return KafkaSettings(
         (broker.bootstrap,), prefix=prefix, idle_read_s=0.1, timeout_s=timeout_s, lease_s=6.0
     )
+
+
+def wait_until_led(broker: RunningBroker) -> None:
+    """Wait for the controller: a broker that stood still may be without one for a while."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def led() -> bool:
+        with suppress(KafkaException):
+            return bool(admin.list_topics(timeout=5).controller_id >= 0)
+        return False
+
+    wait_for(led)
 
 
 def fresh_prefix() -> str:

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from pointillist.broker.local import LocalBroker, RunningBroker
-from tests.kafka_kit import fresh_prefix, plain_settings
+from tests.kafka_kit import fresh_prefix, plain_settings, wait_until_led
 from tests.probes_kit import compile_stub
 from tests.transport.conformance import PARTITIONS, TOPIC, append, read_until
 from transport.kafka_agent_consumer import AgentConsumer
@@ -136,4 +136,5 @@ def test_frozen_broker_holds_nobody(
         finally:
             local_broker.thaw()
             child.kill()
+    wait_until_led(broker)
     assert told == "left\n"
