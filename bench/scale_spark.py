@@ -7,7 +7,6 @@ first batch are told apart. Broker, Helper, coordinator, driver and executors sh
 
 from __future__ import annotations
 
-import argparse
 import os
 import pickle
 import signal
@@ -63,24 +62,11 @@ def run_coordinator(asked: Round) -> None:
     nursery.close()
 
 
-def drive(told: Path) -> None:
-    """What the driver's process does, in Spark's environment."""
-    from aggregator.spark.driver import run_driver
-    from aggregator.spark.spark_shell import SparkShell
-
-    job, ahead_s = pickle.loads(told.read_bytes())  # noqa: S301 (our own)
-
-    def begun(shell: SparkShell) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: shell.stop())
-
-    run_driver(job, begun=begun, clock=lambda: time.time() + ahead_s)
-
-
 def begin_driver(asked: Round, job: SparkJob) -> subprocess.Popen[bytes]:
     """Begin the driver, by the fleet's clock."""
     told = asked.folder / "job"
     told.write_bytes(pickle.dumps((job, asked.clock() - time.time())))
-    command = [str(python_of(SETTINGS)), "-m", "bench.scale_spark", "--drive", str(told)]
+    command = [str(python_of(SETTINGS)), "-m", "bench.spark_driver", str(told)]
     return subprocess.Popen(command, cwd=asked.folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
@@ -134,9 +120,3 @@ def measure(kept: Parts) -> Measured:
             Figure("spark_ratio_to_plain_reader", found["rate"] / found["bare"], "ratio"),
         ]
     )
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="bench.scale_spark", description=__doc__)
-    parser.add_argument("--drive", type=Path, required=True, help="a job, in Spark's environment")
-    drive(parser.parse_args().drive)
