@@ -88,6 +88,8 @@ class TrialRun:
         return leader, helper
 
     def _begin(self, step: TrialStep) -> None:
+        if step.service == "leader":  # what an earlier run said is not this one's first release
+            self._status_file.unlink(missing_ok=True)
         self._family.start(step.service or "", *step.words)
         if step.service == "helper":
             self._wait(self.folders.socket.exists, "the Helper listens")
@@ -108,10 +110,14 @@ class TrialRun:
         except ChildFailed as failed:
             raise TrialFailed(str(failed)) from failed
 
+    @property
+    def _status_file(self) -> Path:
+        return self.folders.leader / "state" / "status.json"
+
     def status(self) -> Mapping[str, Any]:
         """Read what the Leader last said of itself; empty before it did."""
         try:
-            said = json.loads((self.folders.leader / "state" / "status.json").read_bytes())
+            said = json.loads(self._status_file.read_bytes())
         except (OSError, ValueError):
             return {}
         return said if isinstance(said, dict) else {}
