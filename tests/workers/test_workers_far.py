@@ -83,7 +83,7 @@ def test_workers_of_another_machine_read_are_followed_and_come_back(link: Link, 
         def reads(sessions: int) -> bool:
             assert all(process.poll() is None for process in machines)
             found = status(place / "here")
-            return found.get("workers", 0) >= sessions and found["log_lag"] == 0
+            return bool(found.get("workers", 0) >= sessions and found["log_lag"] == 0)
 
         try:
             wait_for(lambda: reads(2))
