@@ -6,10 +6,10 @@ import io
 import re
 import shlex
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,11 @@ PAGES = {
     path.name: path
     for path in (*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "SECURITY.md")
 }
-RUN_BY = {
-    "first-fleet.md": "integration/test_first_fleet_page.py",
-    "life-cycle.md": "integration/test_life_cycle_page.py",
-    "two-companies.md": "integration/test_two_companies.py",
-    "choosing-epsilon.md": "unit/test_epsilon_page.py",
-    "comparison.md": "unit/test_epsilon_page.py",
-    "runbook.md": "unit/test_runbook.py",
-}
-"""Pages, the commands of whose blocks a test runs."""
-
 _INLINE = re.compile(r"`([^`\n]+)`")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _COMMAND = re.compile(r"(?:^|-- |\$ |sudo |/)pointillist ([a-z].*)")
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TARGET = re.compile(r"^(?:sudo )?make ([a-z-]+)", re.MULTILINE)
 _ELSEWHERE = re.compile(r"(/etc/pointillist|/var/lib/pointillist|/srv)\b")
 _WRONG = re.compile(r"No such (option|command)|Missing (option|argument)|unexpected extra|Invalid")
 
@@ -71,33 +62,95 @@ def every_command_of(page: str, *, fenced_alone: bool = False) -> list[list[str]
         for language, block in _BLOCK.findall(text)
         if not (fenced_alone and language == "text")
     ]
-    lines = [line for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks for line in _typed_lines(block)]
     if not fenced_alone:
         lines += _INLINE.findall(_BLOCK.sub("", text))
-    found = (_COMMAND.search(line.partition(" #")[0]) for line in lines)
+    found = (_COMMAND.search(line) for line in lines)
     return [_words(match[1]) for match in found if match]
 
 
-def _words(line: str) -> list[str]:
+def targets_of(page: str) -> set[str]:
+    """Give the targets of the Makefile that a page has in its blocks and as code in its text."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    blocks = "".join(block for _, block in _BLOCK.findall(text))
+    return set(_TARGET.findall(blocks)) | set(re.findall(r"`make ([a-z-]+)", text))
+
+
+@cache
+def _known() -> dict[str, list[str]]:
+    return {" ".join(words): words for page in PAGES for words in every_command_of(page)}
+
+
+def words_of(command: str) -> list[str]:
+    """Give the words of a command as a page has it. Raises KeyError where none has."""
+    return _known()[command]
+
+
+def _typed_lines(block: str) -> Iterator[str]:
+    """Give a block's lines; one with an open quotation mark goes on in the next."""
+    begun = ""
+    for line in block.splitlines():
+        begun = f"{begun} {line.strip()}" if begun else line.partition(" #")[0]
+        if not (_COMMAND.search(begun) and _goes_on(begun)):
+            yield begun
+            begun = ""
+
+
+def _goes_on(line: str) -> bool:
     try:
-        words = shlex.split(line)
-    except ValueError:  # a quoted text goes on in the next line
-        words = line.split()
+        shlex.split(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _words(line: str) -> list[str]:
+    words = shlex.split(line)
     return list(takewhile(lambda word: word not in {"|", ">", ">>", "&&", "&"}, words))
 
 
 def unknown_in(words: Sequence[str]) -> list[str]:
     """Give what of a command the product does not know: a part of its name, or options."""
-    node: Any = cli.command()
-    left = deque(words)
-    while hasattr(node, "get_command") and left and not left[0].startswith("-"):
-        below = node.get_command(click.Context(node), left[0])
-        if below is None:
-            return [] if node.invoke_without_command else [left[0]]
-        node = below.load() if isinstance(below, cli.LazyGroup) else below
-        left.popleft()
+    node, path = _found(words)
+    left = words[len(path) :]
+    if left and not left[0].startswith("-") and hasattr(node, "get_command"):
+        return [] if node.invoke_without_command else [left[0]]
     known = {"--help", *(name for one in node.params for name in (*one.opts, *one.secondary_opts))}
     return [name for name in _OPTION.findall(" ".join(left)) if name not in known]
+
+
+def path_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Give the name of a command: `leader roster build`, without what follows."""
+    return _found(words)[1]
+
+
+def options_of(words: Sequence[str]) -> frozenset[str]:
+    """Give the names of a command's options."""
+    return frozenset(_OPTION.findall(" ".join(words)))
+
+
+def _found(words: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    node: Any = _product()
+    path: list[str] = []
+    for word in words:
+        below = (
+            node.get_command(click.Context(node), word) if hasattr(node, "get_command") else None
+        )
+        if below is None:
+            break
+        node = _loaded(below) if isinstance(below, cli.LazyGroup) else below
+        path.append(word)
+    return node, tuple(path)
+
+
+@cache
+def _product() -> Any:
+    return cli.command()
+
+
+@cache
+def _loaded(group: cli.LazyGroup) -> Any:
+    return group.load()
 
 
 def _lines(block: str) -> Iterator[str]:

@@ -89,10 +89,10 @@ down_minutes = 60
 """
 
 
-def fill_simulated(folder: Path) -> Path:
-    """Play the fleet; give the readers' folder."""
+def fill_simulated(folder: Path, quarters: int = 5) -> Path:
+    """Play the fleet for so many whole quarters of a day; give the readers' folder."""
     end_s = int(time.time()) // HOUR_S * HOUR_S
-    start_s = end_s // LONG_S * LONG_S - 5 * LONG_S
+    start_s = end_s // LONG_S * LONG_S - quarters * LONG_S
     plan, scenario = folder / "plan.toml", folder / "scenario.toml"
     plan.write_text(_PLAN)
     start = datetime.fromtimestamp(start_s, UTC)

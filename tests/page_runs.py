@@ -1,0 +1,146 @@
+"""Which commands of the pages are run, by which test, and why the others are not."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from tests.page_commands import PAGES, TESTS, every_command_of, options_of, path_of
+from transport.config_tree import read_tree
+
+LONG: Final = TESTS / "pages" / "test_long_pages.py"
+TABLE: Final = TESTS / "pages" / "commands.toml"
+_TYPES: Final = {"type", "begin"}
+"""Methods of `tests.page_machine.PageMachine` that run a command of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunElsewhere:
+    """Commands that another test runs than those of `tests/pages`.
+
+    target      of the Makefile, which runs the test
+    test        path below tests/
+    pages       pages, of whose blocks it runs every command
+    """
+
+    target: str
+    test: str
+    commands: tuple[str, ...] = ()
+    pages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """Commands that no test runs, and why."""
+
+    why: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTable:
+    """What stands in the table."""
+
+    run: tuple[RunElsewhere, ...]
+    not_run: tuple[NotRun, ...] = ()
+
+
+@cache
+def table() -> CommandTable:
+    return read_tree(CommandTable, TABLE)
+
+
+def typed_in(tree: ast.AST) -> set[str]:
+    """Give the commands that a test types: what stands first in a call, as a plain text."""
+    return {
+        call.args[0].value
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in _TYPES
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[0].value, str)
+    }
+
+
+def typed_here(*, long: bool = False) -> set[str]:
+    """Give all that tests/pages types in `make test`, or in `make test-long`."""
+    files = [*(TESTS / "pages").glob("test_*.py"), TESTS / "pages" / "conftest.py"]
+    files = [file for file in files if (file == LONG) == long]
+    return set().union(*(typed_in(ast.parse(file.read_text(encoding="utf-8"))) for file in files))
+
+
+def commands_of_pages() -> Iterator[tuple[str, str]]:
+    """Give page and command, as often as it stands there."""
+    for page in PAGES:
+        for words in every_command_of(page):
+            yield page, " ".join(words)
+
+
+def run_by(target: str) -> set[str]:
+    """Give the commands that tests of a target run, as the pages have them."""
+    rows = [row for row in table().run if row.target == target]
+    blocks = [
+        " ".join(words)
+        for row in rows
+        for page in row.pages
+        for words in every_command_of(page, fenced_alone=True)
+    ]
+    return {*blocks, *(command for row in rows for command in row.commands)} | (
+        typed_here(long=target == "test-long") if target in {"test", "test-long"} else set()
+    )
+
+
+class Runs:
+    """What is run of what the pages have, where a command may stand for its like.
+
+    A command is run where one with its name and its options is, with whatever values, and with or
+    without a value behind its name as it has one. A name that stands alone, with nothing behind it,
+    is run where any command of that name is.
+    """
+
+    def __init__(self, commands: Iterable[str]) -> None:
+        self._commands = set(commands)
+        self._alike = set(map(_alike, self._commands))
+        paths = [path_of(command.split()) for command in self._commands]
+        self._names = {path[:n] for path in paths for n in range(1, len(path) + 1)}
+
+    def has(self, command: str) -> bool:
+        words = command.removesuffix(" ...").split()
+        alone = tuple(words) == path_of(words) and tuple(words) in self._names
+        return command in self._commands or _alike(command) in self._alike or alone
+
+
+def _alike(command: str) -> tuple[tuple[str, ...], frozenset[str], bool]:
+    """Give name and options of a command, and whether a value comes first behind its name."""
+    words = command.split()
+    path = path_of(words)
+    behind = words[len(path) : len(path) + 1]
+    return path, options_of(words), any(not word.startswith(("-", "[")) for word in behind)
+
+
+def counts() -> Counter[str]:
+    """Count the pages' commands: run by `make test`, by another target, by none."""
+    here = Runs(run_by("test"))
+    targets = {row.target for row in table().run} - {"test"}
+    there = Runs(set().union(*map(run_by, targets)))
+    return Counter(
+        "test" if here.has(command) else "elsewhere" if there.has(command) else "not_run"
+        for _, command in commands_of_pages()
+    )
+
+
+def without_a_reason() -> Sequence[tuple[str, str]]:
+    """Give page and command of those that are neither run nor named with a reason."""
+    runs = Runs(set().union(*map(run_by, {"test", *(row.target for row in table().run)})))
+    told = {command for row in table().not_run for command in row.commands}
+    return [
+        (page, command)
+        for page, command in commands_of_pages()
+        if not runs.has(command) and command not in told
+    ]
