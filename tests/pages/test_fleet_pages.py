@@ -157,7 +157,7 @@ def test_parties_say_how_they_are(machine: PageMachine, fleet: PageFleet) -> Non
     machine.type("leader roster show /srv/trial/leader/1.roster")
     machine.type("keys show --folder /srv/trial/helper/keys")
     machine.type(
-        "query SELECT window_start, outcome, reason, n_hosts FROM windows --store "
+        "query SELECT window_start, outcome, reason, n_hosts FROM windows ORDER BY ALL --store "
         "/srv/trial/leader/releases/parquet"
     )
 
