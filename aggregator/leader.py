@@ -283,18 +283,22 @@ class Leader:
         """Close the windows of a chain up to the first that still waits for reports.
 
         One that no task names, and that lacks hosts, holds none up: whoever may write can begin it.
-        It ends with the next that closes.
+        It ends with the next that closes, but with none that was refused for want of room: that one
+        says nothing of whether the log has more of those before it.
         """
         effects: list[LeaderEffect] = []
         passed: list[BatchKey] = []
         for key in islice(keys, _CLOSED_AT_ONCE):
             known, window = self._directory.tasks[key.task_id], self._open.get(key)
             before = self.chains.chain((known.task.series, key.cohort)).last_hosts
-            if self._rule.closes(known, key, window, before, now_s):
+            closes = self._rule.closes(known, key, window, before, now_s)
+            if closes and not (passed and window is not None and window.refused_whole):
                 for closed in (*passed, key):
                     effects += self._close(closed, self._open.get(closed), now_s)
                     self.schedule.ended(closed)
                 passed.clear()
+            elif closes:
+                passed.append(key)
             elif key.window in self.schedule.named(known) or self._has_enough(window, known):
                 break
             else:

@@ -135,7 +135,7 @@ class CloseRule:
         end_s = known.window_end(key.window)
         if now_s < end_s:
             return False
-        if window is not None and not window.n and window.lost_to_overload:
+        if window is not None and window.refused_whole:
             return now_s >= end_s + known.task.lateness_s  # nothing more of it is taken
         hosts = 0 if window is None else window.n
         enough = hosts >= known.task.n_min

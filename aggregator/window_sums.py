@@ -114,6 +114,11 @@ class OpenWindow:
         return self.refused or Reason.OVERLOAD in self.rejections
 
     @property
+    def refused_whole(self) -> bool:
+        """Whether it has no hosts, and will have none, for want of room."""
+        return not self.n and self.lost_to_overload
+
+    @property
     def closed(self) -> bool:
         """Frozen in this process: it takes nothing more, and nothing may wait for it."""
         return self.expected is not None and not self.resumed

@@ -89,6 +89,21 @@ def test_window_without_room_is_refused_whole_and_the_next_with_room_is_taken(
     assert fleet.leader.rejected["overload"] == 2 * (HOSTS - 1)
 
 
+def test_refused_window_ends_no_earlier_one_that_is_still_read(tmp_path: Path) -> None:
+    """Of two that no task names, from before its acceptance: the log has more of the first."""
+    world = build_world(HOSTS, first_window=window(-2))
+    fleet = fleet_with(world, tmp_path, Quotas(window_bytes=HOSTS * row_bytes(world) + 1))
+    begun, rest = some_reports(world, -2)[:3], some_reports(world, -2)[3:]
+    fleet.send([*begun, *some_reports(world, -1, 3)], window(1) + 1)
+    fleet.tick(window(1) + 2, lag=len(rest))
+    assert suppressed(fleet) == {}
+    fleet.send(rest, window(1) + 3)
+    fleet.tick(window(3))
+    (release,) = fleet.store.written
+    assert (release.window_start_s, release.n) == (window(-2), HOSTS - 1)
+    assert suppressed(fleet) == {-1: "overload"}
+
+
 def test_one_window_is_always_taken(tmp_path: Path) -> None:
     world = build_world(HOSTS)
     fleet = fleet_with(world, tmp_path, Quotas(window_bytes=1))
