@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from math import hypot
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 import matplotlib
@@ -16,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from simulator.cell_view import CellView, ranked
+from simulator.cell_view import CellView, judged, ranked
 
 from .run_terminal import PLUS_MINUS, SHOWN, Struck, families, readable
 
@@ -114,23 +116,52 @@ def _leaders(mean: list[CellView]) -> list[CellView]:
 
 _LINES = 4
 _MOST_BARS = 40
-"""Windows up to which each has a bar and a mark of its own; more of them are drawn as a band."""
+"""Windows up to which each has a bar of its own; of more, several have one, of their mean."""
+_POINTS = 20
+
+
+def grouped(by_window: list[list[CellView]]) -> list[list[CellView]]:
+    """Give windows, or where they are many the means of several consecutive ones.
+
+    Their noise is independent, so that the error of a mean falls with the root of their number.
+    """
+    if len(by_window) <= _MOST_BARS:
+        return by_window
+    each = -(-len(by_window) // _POINTS)
+    return [_mean(by_window[at : at + each]) for at in range(0, len(by_window), each)]
+
+
+def _mean(windows: list[list[CellView]]) -> list[CellView]:
+    found: dict[str, list[CellView]] = {}
+    for view in (view for views in windows for view in views):
+        found.setdefault(view.cell, []).append(view)
+    return judged(
+        [
+            CellView(
+                cell,
+                fmean(view.share for view in views),
+                hypot(*(view.standard_error for view in views)) / len(views),
+                fmean(view.truth for view in views),
+            )
+            for cell, views in found.items()
+        ]
+    )
 
 
 def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]) -> None:
-    windows = np.arange(1, len(by_window) + 1)
-    many = len(windows) > _MOST_BARS
+    points = grouped(by_window)
+    each = -(-len(by_window) // len(points))
+    places = np.minimum(np.arange(len(points)) * each + (each + 1) / 2, len(by_window))
     for number, leader in enumerate(_leaders(mean)):
-        series = [next(v for v in views if v.cell == leader.cell) for views in by_window]
+        series = [next(v for v in views if v.cell == leader.cell) for views in points]
         colour = f"C{number}"
-        _course(axis, windows, series, (readable(leader.cell), colour), many=many)
-        truth = [100 * view.truth for view in series]
-        axis.plot(windows, truth, "--", color=colour, alpha=0.7, zorder=3)
+        _course(axis, places, series, (readable(leader.cell), colour))
+        axis.plot(places, [100 * v.truth for v in series], "--", color=colour, alpha=0.7, zorder=3)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    below = "band: 95 % interval" if many else "triangle: not told from zero, less than this"
-    axis.set_xlabel(f"window (dashed: truth;\n{below})")
+    axis.set_xlabel("window (dashed: truth;\ntriangle: not told from zero, less than this)")
     axis.set_ylabel("share, %")
-    axis.set_title("Largest families, window by window, 95 % intervals", fontsize=11)
+    about = "window by window" if each == 1 else f"means of {each} windows"
+    axis.set_title(f"Largest families, {about}, 95 % intervals", fontsize=11)
     low, high = axis.get_ylim()
     axis.set_ylim(max(low, 0.0), high + 0.12 * (high - low))  # room for the legend above the lines
     if axis.get_legend_handles_labels()[0]:
@@ -138,31 +169,20 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
 
 
 def _course(
-    axis: Axes,
-    windows: NDArray[np.int_],
-    series: list[CellView],
-    look: tuple[str, str],
-    *,
-    many: bool,
+    axis: Axes, places: NDArray[np.float64], series: list[CellView], look: tuple[str, str]
 ) -> None:
-    """Draw one family: a bar a window, or where they would run into each other a band.
+    """Draw one family: a bar a point.
 
     look    its name and its colour
     """
     name, colour = look
     shares = np.array([100 * view.share if view.told else np.nan for view in series])
-    halves = np.array([100 * view.half for view in series])
-    if many:
-        all_shares = np.array([100 * view.share for view in series])
-        low, high = np.maximum(all_shares - halves, 0.0), np.maximum(all_shares + halves, 0.0)
-        axis.fill_between(windows, low, high, color=colour, alpha=0.25, linewidth=0, label=name)
-        return
     axis.errorbar(
-        windows, shares, yerr=halves, fmt="o-", markersize=3, linewidth=1, elinewidth=0.6,
-        color=colour, label=name,
+        places, shares, yerr=[100 * view.half for view in series], fmt="o-", markersize=3,
+        linewidth=1, elinewidth=0.6, color=colour, label=name,
     )  # fmt: skip
     most = [np.nan if view.told else 100 * view.most for view in series]
-    axis.plot(windows, most, "v", color=colour, markersize=4, alpha=0.6)
+    axis.plot(places, most, "v", color=colour, markersize=4, alpha=0.6)
 
 
 def _events(axis: Axes, name: str, struck: Struck) -> None:

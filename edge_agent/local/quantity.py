@@ -16,6 +16,17 @@ _LADDERS: Final[dict[str, tuple[tuple[float, str], ...]]] = {
 }
 """Units by the value from which each is used, the largest first. Decimal: 1 MB is 10^6 bytes."""
 _WHOLE_FROM: Final = 100.0
+_READ_AS: Final[dict[str, tuple[float, str]]] = {
+    "ns/s": (1e6, "ms/s"), "us/s": (1e3, "ms/s"), "ns": (1e6, "ms"), "us": (1.0, "µs"),
+    "/s": (1.0, "1/s"), "millionths": (1e4, "%"), "millionths of full scale": (1e4, "%"),
+    "GPU-ms": (1e3, "GPU-s"),
+}  # fmt: skip
+"""Units that records have and people do not: what a value is divided by, and the unit of that."""
+
+
+def read_as(unit: str) -> tuple[float, str]:
+    """Give what a value is divided by to be read, and the unit that it then has."""
+    return _READ_AS.get(unit, (1.0, unit))
 
 
 def quantity(value: float, unit: str) -> str:

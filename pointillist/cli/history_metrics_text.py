@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from edge_agent.local.quantity import number, read_as
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 MOST_LINES: Final = 40
@@ -75,12 +76,23 @@ def _metric_name(row: _Sums) -> str:
     return f"{source}/{name}{f'[{key}]' if key else ''}"
 
 
+def _shown(row: _Sums) -> tuple[float, str]:
+    """Give divisor and unit: shares in percent, what a name says the unit of as it says it."""
+    unit = row[0][3]
+    return read_as(unit) if unit.startswith("millionths") else (1.0, unit)
+
+
+def _number(row: _Sums, value: float) -> str:
+    by, _ = _shown(row)
+    return f"{value:.6g}" if by == 1 else number(value / by)
+
+
 _METRICS: Final = (
     Column("metric", _metric_name, folds=True),
     Column("rows", lambda row: str(int(row[1][0])), right=True, leaves=0),
-    Column("least", lambda row: f"{row[1][1]:.6g}", right=True, leaves=1),
-    Column("mean", lambda row: f"{row[1][2] / row[1][0]:.6g}", right=True),
-    Column("most", lambda row: f"{row[1][3]:.6g}", right=True),
-    Column("last", lambda row: f"{row[1][4]:.6g}", right=True),
-    Column("unit", lambda row: row[0][3], folds=True),
+    Column("least", lambda row: _number(row, row[1][1]), right=True, leaves=1),
+    Column("mean", lambda row: _number(row, row[1][2] / row[1][0]), right=True),
+    Column("most", lambda row: _number(row, row[1][3]), right=True),
+    Column("last", lambda row: _number(row, row[1][4]), right=True),
+    Column("unit", lambda row: _shown(row)[1], folds=True),
 )

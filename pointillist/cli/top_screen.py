@@ -11,6 +11,7 @@ from rich.layout import Layout
 from rich.text import Text
 
 from edge_agent.local.proc_view import ProcView
+from edge_agent.local.quantity import quantity, read_as
 
 from .calls_screen import calls_panels, calls_rows
 from .gpu_panel import gpu_panel
@@ -161,9 +162,13 @@ def _reports(view: View | None) -> RenderableType | None:
         lines.append(f"  {report['window_s']} s, closes in {report['ends_in_s']:.0f} s, then ")
         lines.append(f"{report['bytes']:,} bytes, {report['scheme']}\n")
         for section in report["sections"]:
-            cells = [f"{cell['cell']} {cell['value']:,}" for cell in section["cells"][:3]]
+            by, unit = read_as(section["unit"])
+            cells = [
+                f"{cell['cell']} {quantity(cell['value'] / by, unit)}"
+                for cell in section["cells"][:3]
+            ]
             lines.append(f"  {section['name']}: {', '.join(cells) or '0'}")
-            lines.append(f"  ± {section['noise']:,.0f} {section['unit']} each\n", style="dim")
+            lines.append(f"  ± {quantity(section['noise'] / by, unit)} each\n", style="dim")
     if not reports:
         lines.append(_NO_REPORT)
     lines.rstrip()

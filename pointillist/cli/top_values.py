@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from edge_agent.local.quantity import quantity
+from edge_agent.local.quantity import quantity, read_as
 
 _WORDS: Final = {
     "run_delay_ns": "threads wait for a CPU",
@@ -21,11 +21,6 @@ _WORDS: Final = {
 }
 """Names of the kernel's sources, in the order in which they are shown."""
 _LOST: Final = "_drops"
-_UNITS: Final = {
-    "ns/s": (1e6, "ms/s"), "us/s": (1e3, "ms/s"), "ns": (1e6, "ms"), "us": (1.0, "µs"),
-    "/s": (1.0, "1/s"), "millionths": (1e4, "%"), "millionths of full scale": (1e4, "%"),
-}  # fmt: skip
-"""What a value is divided by, and the unit that it then has."""
 _MOST_OTHERS: Final = 3
 _OWN_PANELS: Final = (
     "host_", "gpu.", "gpu_", "watched", "probes.", "pressure.", "collectives", "copies",
@@ -80,5 +75,5 @@ def _line(value: Value) -> str:
     if words is None and name.endswith(_LOST):
         words = f"records lost, {name.removesuffix(_LOST).replace('_', ' ')}"
     words = words or f"{value['source']}: {name.replace('_', ' ').replace('.', ' ')}"
-    by, unit = _UNITS.get(value["unit"], (1.0, value["unit"]))
+    by, unit = read_as(value["unit"])
     return f"{' '.join(filter(None, (words, value['key'])))} {quantity(value['value'] / by, unit)}"

@@ -22,6 +22,7 @@ from .trial_steps import TrialStep, look_step, trial_steps
 
 _POLL_S: Final = 0.5
 _BEGIN_S: Final = 60.0
+_NOTHING_TOLD: Final = "no share is told from the noise, which is large in so small a fleet"
 _GRACE_S: Final = 120.0
 """Beyond the last window's end and lateness: the Leader waits a minute where hosts are missing."""
 
@@ -163,7 +164,7 @@ class TrialRun:
     def look(self) -> str:
         """Read the newest released numbers, and give the command that did with what it said."""
         step = look_step(self.folders)
-        return f"$ {shell_line(step.words)}\n{_call(step)}"
+        return f"$ {shell_line(step.words)}\n{_call(step).rstrip() or _NOTHING_TOLD}"
 
     def stay(self) -> None:
         """Keep everything running until the series is over.

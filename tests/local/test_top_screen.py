@@ -54,6 +54,18 @@ def test_top_screen_cuts_no_numbers(width: int, height: int) -> None:
         assert part in text, part
 
 
+def test_top_screen_shows_the_next_report_in_units_that_people_read() -> None:
+    sections = [
+        {"name": "host_cpu", "noise": 28_848_984.0, "unit": "millionths of full scale",
+         "cells": [{"cell": "user", "value": 903_226}]},
+        {"name": "kernel_mix", "noise": 1_153_959.0, "unit": "GPU-ms", "cells": []},
+    ]  # fmt: skip
+    view = {**_VIEW, "reports": [{**_VIEW["reports"][0], "sections": sections}]}
+    text = "\n".join(shown(200, 50, view))
+    assert "host_cpu: user 90.3 %  ± 2,885 % each" in text
+    assert "kernel_mix: 0  ± 1,154 GPU-s each" in text
+
+
 @pytest.mark.parametrize(("width", "height"), _SIZES)
 def test_top_screen_shows_whole_names_and_words(width: int, height: int) -> None:
     """A comm has at most 15 characters; no title or word of our own is cut either."""

@@ -163,14 +163,19 @@ def many_windows(number: int) -> list[list[CellView]]:
     return [MIX for _ in range(number)]
 
 
-def test_chart_of_many_windows_draws_bands_in_place_of_bars() -> None:
+def test_chart_of_many_windows_draws_their_means_with_smaller_errors() -> None:
     figure, axis = plt.subplots()
     run_chart._over_time(axis, MIX, many_windows(180))
-    bands, bars = len(axis.collections), len(axis.containers)
-    run_chart._over_time(axis, MIX, many_windows(12))
+    points = np.asarray(axis.lines[0].get_xdata(), np.float64)
+    title = axis.get_title()
     plt.close(figure)
-    assert (bands, bars) == (1, 0)
-    assert len(axis.containers) == 1
+    assert points.tolist() == [9 * at + 5 for at in range(20)]
+    assert "means of 9 windows" in title
+    (mean, *_), (window, *_) = run_chart.grouped(many_windows(180))[0], MIX
+    assert mean.share == pytest.approx(window.share)
+    assert mean.truth == pytest.approx(window.truth)
+    assert mean.standard_error == pytest.approx(window.standard_error / 3)
+    assert run_chart.grouped(many_windows(40)) == many_windows(40)
 
 
 @pytest.mark.parametrize(

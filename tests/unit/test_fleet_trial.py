@@ -194,3 +194,14 @@ def test_log_that_is_away_has_a_hint_of_its_kind(trial: TrialFolders, tmp_path: 
     rest = rest[rest.index("\n[") :]
     broker.write_text(f'{head}[transport.kafka]\nbootstrap = ["kafka:9093"]\n{rest}')
     assert "each broker" in log_hint(load_config(broker))
+
+
+def test_trial_says_so_where_nothing_is_told_from_the_noise(
+    trial: TrialFolders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with Family(tmp_path) as family:
+        run = TrialRun(trial.base, family, lambda _: None)
+        monkeypatch.setattr("pointillist.fleet.trial_run._call", lambda _: "\n")
+        assert run.look().splitlines()[1].startswith("no share is told from the noise")
+        monkeypatch.setattr("pointillist.fleet.trial_run._call", lambda _: "cell\nidle\n")
+        assert run.look().splitlines()[1:] == ["cell", "idle"]

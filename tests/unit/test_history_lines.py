@@ -27,6 +27,12 @@ def test_history_puts_the_parts_of_a_metric_on_one_line_where_there_are_many() -
     assert len(metric_lines(rows)) == 1 + 201
 
 
+def test_history_shows_shares_in_percent() -> None:
+    share = {**metric("host_cpu", "user", 903_226.0), "unit": "millionths of full scale"}
+    _, line = metric_lines([share])
+    assert line.split() == ["ebpf/host_cpu[user]", "1", *["90.3"] * 4, "%"]
+
+
 def test_history_says_how_many_metrics_it_left_out() -> None:
     rows = [metric(f"m{number:03}", "", 1.0) for number in range(MOST_LINES + 12)]
     *lines, note = metric_lines(rows, MOST_LINES)
