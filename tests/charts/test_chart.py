@@ -153,6 +153,22 @@ def test_no_policy_lets_everybody_in_but_to_the_pages(place: str) -> None:
         assert len(open_rules) == (1 if role == "web" else 0), role
 
 
+def test_leader_calls_named_networks_alone_where_they_are_named() -> None:
+    kafka, helper = "198.51.100.0/24", "203.0.113.7/32"
+    named = f"kafka.networks[0]={kafka},leader.helperNetworks[0]={helper}"
+    for options, places in (((), set()), (("--set", named), {kafka, helper})):
+        policies = of_kind(rendered("leader", *options), "NetworkPolicy")
+        (rules,) = (
+            policy["spec"]["egress"]
+            for policy in policies
+            if policy["metadata"]["name"].endswith("leader")
+        )
+        found = {to["ipBlock"]["cidr"] for rule in rules for to in rule.get("to", ())}
+        assert found == places
+        without = [rule for rule in rules if "to" not in rule]
+        assert len(without) == (1 if places else 3)  # DNS, wherever it is
+
+
 def test_helpers_service_shows_who_calls_and_takes_calls_of_the_leader_alone() -> None:
     (service,) = of_kind(rendered("helper"), "Service")
     assert service["spec"]["externalTrafficPolicy"] == "Local"
