@@ -33,7 +33,7 @@ class PageMachine:
         self._shell, self._files, self._numbers = shell, files, count()
         self.typed: set[str] = set()
         self.running: list[Running] = []
-        self.folder = "/srv/home"
+        self.folder = "/srv/user"
 
     def path(self, inside: str) -> Path:
         """Give the path, for the test, of a file of the machine."""
@@ -162,7 +162,7 @@ def page_machine(base: Path) -> Iterator[PageMachine]:
         f"cp -a /etc {own}/etc; rm -rf {own}/etc/pointillist",
         f"mount --bind {own}/etc /etc",
         *(f"mount -t tmpfs -o mode=0755 tmpfs {each}" for each in ("/srv", "/run", "/var/lib")),
-        "mkdir /srv/home; ip link set lo up",
+        "mkdir /srv/user; ip link set lo up",
         f"cd {REPOSITORY}",
     ]
     env = {
@@ -170,7 +170,7 @@ def page_machine(base: Path) -> Iterator[PageMachine]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "COLUMNS": "100",
-        "HOME": "/srv/home",
+        "HOME": "/srv/user",
     }
     shell = subprocess.Popen(
         ["unshare", "--net", *mounted(mounts, [sys.executable, "-m", SERVES])],

@@ -16,7 +16,7 @@ from tests.pages.conftest import HERE
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-USERS = "/srv/home/.local/share/pointillist"
+USERS = "/srv/user/.local/share/pointillist"
 """Where commands look that name no folder."""
 
 RECEIVER = """

@@ -49,7 +49,7 @@ def test_hosts_live_through_journals(machine: PageMachine) -> None:
 @pytest.mark.kafka
 def test_a_broker_is_started_set_up_and_stopped(machine: PageMachine) -> None:
     jars(print)
-    shutil.copytree(jar_folder(), machine.path(f"/srv/home/.cache/pointillist/{jar_folder().name}"))
+    shutil.copytree(jar_folder(), machine.path(f"/srv/user/.cache/pointillist/{jar_folder().name}"))
     machine.run(["pointillist", "kafka", "start", "--secure"])
     bootstrap = machine.answer("kafka", "status")["bootstrap"]
     for name in ("admin.toml", "kafka.toml"):
