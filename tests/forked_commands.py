@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import pkgutil
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -35,6 +36,12 @@ def serve() -> None:
     gc.freeze()  # or each process copies what the collector looks at
     for line in sys.stdin:
         print(json.dumps(_do(**json.loads(line))), flush=True)
+    for pid in _begun:  # whoever asked is gone
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)  # DuckDB would list what the collector was kept from
+
+
+_begun: set[int] = set()
 
 
 def _do(
@@ -46,11 +53,14 @@ def _do(
 ) -> int:
     """Begin a command and give its process; or wait for one, or end it, and give its exit code."""
     if words:
-        return os.fork() or _become(words, folder, files)
+        begun = os.fork() or _become(words, folder, files)
+        _begun.add(begun)
+        return begun
     if end[0]:
-        with suppress(ProcessLookupError):
-            os.kill(*end)
-    return os.waitstatus_to_exitcode(os.waitpid(wait or end[0], 0)[1])
+        os.kill(*end)
+    ended, status = os.waitpid(wait or end[0], 0)
+    _begun.remove(ended)
+    return os.waitstatus_to_exitcode(status)
 
 
 def _become(words: list[str], folder: str, files: tuple[str, str]) -> NoReturn:
