@@ -24,22 +24,32 @@ _GROUPS: Final = {
 }
 
 
-def plan_text(report: PlanReport, width: int) -> str:
-    """Lay the report out in so many columns."""
+def plan_text(report: PlanReport, width: int, *, short: bool = False) -> str:
+    """Lay the report out in so many columns; short is without tables and indicators."""
     return "\n".join(
         part.rstrip()
-        for line in _lines(report, width)
+        for line in (_short_lines(report) if short else _lines(report, width))
         for part in textwrap.wrap(line, width, subsequent_indent="  ") or [""]
     )
 
 
-def _lines(report: PlanReport, width: int) -> Iterator[str]:
+def _short_lines(report: PlanReport) -> Iterator[str]:
+    yield from _head(report)
+    yield from _costs(report)
+    yield from _protection(report)
+
+
+def _head(report: PlanReport) -> Iterator[str]:
     yield (
         f"Plan {report.plan}, scheme {report.scheme}: epsilon {report.epsilon:g}, delta "
         f"{report.delta:g} per host and any 168 hours (mu {report.mu:.9f})"
     )
     yield from _in_short(report)
     yield from _cohort(report)
+
+
+def _lines(report: PlanReport, width: int) -> Iterator[str]:
+    yield from _head(report)
     yield (
         "Below, weight is a section's part of the budget, T the windows that any week touches, and "
         "m how many causes or applications a host tells of at most. Noise is in units of Delta, "

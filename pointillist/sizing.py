@@ -1,4 +1,4 @@
-"""What a fleet needs of machines, from what a report costs: cores, workers, partitions, bytes."""
+"""What a fleet needs of machines, from what a report costs: cores, workers, bytes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transport.port import RETENTION_S
 from wire.bounds import Scheme
 from wire.envelope import OVERHEAD_BYTES
 from wire.report import report_length
+from wire.topics import REPORTS, TOPICS
 
 COSTS_FILE: Final = Path(__file__).with_name("plans") / "sizing_costs.json"
 EPOCH_S: Final = 3600
@@ -22,7 +23,8 @@ DAY_S: Final = 86_400
 RETENTION_DAYS: Final = RETENTION_S // DAY_S
 BUSY: Final = 0.5
 """Of a core that is planned for: reports of a window come together, and an outage is made up."""
-LEAST_PARTITIONS: Final = 4
+REPORT_PARTITIONS: Final = next(topic.partitions for topic in TOPICS if topic.name == REPORTS)
+"""Each is read by one worker, so a Leader has no work for more."""
 REPLICAS: Final = 3
 """Of each record. One was measured: each is taken to cost a broker as much, which is a bound."""
 BROKER_BYTES_S: Final = 50e6
@@ -32,8 +34,8 @@ SIZE_UNITS: Final = {
     "leader_cores": "cores",
     "helper_cores": "cores",
     "broker_cores": "cores, all brokers",
-    "workers": "of each role",
-    "partitions": "of the report topic",
+    "workers": "of each role of a fleet",
+    "fleets": "each a Leader, a Helper and topics of its own",
     "brokers": "brokers",
     "log_bytes_a_second": "B/s, one replica",
     "log_bytes_a_day": "B, one replica",
@@ -89,14 +91,14 @@ class MeasuredCosts:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a fleet needs; units in SIZE_UNITS."""
+    """What the hosts need, all fleets that they are divided into together; units in SIZE_UNITS."""
 
     reports_a_second: float
     leader_cores: float
     helper_cores: float
     broker_cores: float
     workers: int
-    partitions: int
+    fleets: int
     brokers: int
     log_bytes_a_second: float
     log_bytes_a_day: float
@@ -136,7 +138,8 @@ def size_of(hosts: int, tasks: Sequence[TaskLoad], one: Costs, several: Costs) -
     """
     alone = _cores(hosts, tasks, one)
     cores = alone if max(alone[:2]) <= 1 else _cores(hosts, tasks, several)
-    workers = ceil(max(cores[:2]))
+    processes = ceil(max(cores[:2]))
+    fleets = ceil(processes / REPORT_PARTITIONS)
     bytes_s = fsum(
         (report_length(task.d, Scheme.MASKED) + OVERHEAD_BYTES) * hosts / task.window_s
         for task in tasks
@@ -144,8 +147,8 @@ def size_of(hosts: int, tasks: Sequence[TaskLoad], one: Costs, several: Costs) -
     return Size(
         fsum(hosts / task.window_s for task in tasks),
         *cores,
-        workers,
-        max(LEAST_PARTITIONS, workers),
+        ceil(processes / fleets),
+        fleets,
         max(REPLICAS, ceil(bytes_s * REPLICAS / BROKER_BYTES_S)),
         bytes_s,
         bytes_s * DAY_S,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,7 +25,7 @@ takes another. A plan that breaks a bound of the protocol is refused, naming the
 
 _EPILOG = """Examples:
 
-pointillist plan --hosts 12500   the default plan at 12,500 hosts
+pointillist plan --hosts 12500 --short   the default plan at 12,500 hosts, on one screen
 
 pointillist plan --hosts 12500 --window 60 --epsilon 2 --n-min 10000 --sections 10   ten equal mixes
 
@@ -72,6 +73,9 @@ def plan(
     accountant: Annotated[
         bool, typer.Option("--accountant", help="Check the week by dp-accounting too; slower.")
     ] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Errors, cohort, cost and protection; no tables.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     from pointillist.plan_file import PlanFileError
@@ -81,16 +85,17 @@ def plan(
         raise usage_error("--plan has its own tasks: leave --sections and --window out")
     if file is not None:
         need_file(file, "a plan file", "docs/plan-file.md shows one")
+    text = partial(_text, short=short)
     wanted = _Wanted(hosts, epsilon, delta, n_min, t, scheme)
     with (
         reported(ExitCode.USAGE, PlanFileError, KeyError),
         reported(ExitCode.REFUSED, ParameterError),
     ):
         if sections is None and window is None:
-            emit(_report_of_file(file, wanted, accountant), json, text=_text)
+            emit(_report_of_file(file, wanted, accountant), json, text=text)
             return
         report = _report_of_sections(window or 60, sections or 10, coordinates, wanted, accountant)
-        emit(_flat(report) if json else report, json, text=_text)
+        emit(_flat(report) if json else report, json, text=text)
 
 
 class _Wanted:
@@ -171,7 +176,7 @@ def _flat(report: PlanReport) -> dict[str, Any]:
     }
 
 
-def _text(report: Any) -> str:
+def _text(report: Any, *, short: bool) -> str:
     from pointillist.plan_text import plan_text
 
-    return plan_text(report, min(terminal_columns(), _WIDEST))
+    return plan_text(report, min(terminal_columns(), _WIDEST), short=short)

@@ -1,4 +1,4 @@
-"""`pointillist size`: cores, workers, partitions, brokers and bytes that a fleet needs."""
+"""`pointillist size`: cores, workers, brokers and bytes that a fleet needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pointillist.sizing import MeasuredCosts, Size, TaskLoad
     from privacy.plan import Plan
 
-_HELP = """Say what machines a fleet needs: cores, workers, partitions, brokers, bytes of the log.
+_HELP = """Say what machines a fleet needs: cores, workers, brokers, bytes of the log.
 
 It takes what a report costs each party and the broker, as a benchmark measured it, and what the
 plan has every host report. Cores are planned half busy: reports of a window come together, and an
@@ -31,7 +31,7 @@ pointillist size --gpus 1000000 --gpus-per-host 4 --plan my-plan.toml
 pointillist size --gpus 100000 --json | jq .size.leader_cores"""
 
 app = typer.Typer(
-    help="What machines a fleet needs: cores, partitions, brokers, bytes.",
+    help="What machines a fleet needs: cores, workers, brokers, bytes.",
     rich_markup_mode="rich",
     subcommand_metavar="",
 )
@@ -91,7 +91,7 @@ def _two_places(number: float) -> str:
 
 
 def _text(asked: _Sized) -> str:
-    from pointillist.sizing import REPLICAS, RETENTION_DAYS
+    from pointillist.sizing import REPLICAS, REPORT_PARTITIONS, RETENTION_DAYS
     from pointillist.table import value_lines
 
     found, source = asked.size, asked.costs.source
@@ -101,7 +101,6 @@ def _text(asked: _Sized) -> str:
         ("reports", f"{rate(found.reports_a_second)} a second of {rate(asked.hosts)} hosts"),
         *cores,
         ("Leader and Helper run", workers),
-        ("partitions of reports", f"{found.partitions}"),
         ("brokers", f"{found.brokers}, {REPLICAS} copies of each record"),
         ("log", f"{found.log_bytes_a_day / _GB:,.1f} GB a day and copy"),
         (
@@ -110,6 +109,12 @@ def _text(asked: _Sized) -> str:
         ),
         ("Leader's memory", f"{found.leader_bytes / _GB:,.2f} GB for a window of each task"),
     ]
+    if found.fleets > 1:
+        divided = (
+            f"{found.fleets}, hosts divided among them: a Leader's reports lie in "
+            f"{REPORT_PARTITIONS} partitions, so it has work for no more workers"
+        )
+        rows.insert(0, ("fleets", divided))
     off = ", ".join(f"{role} {error:+.0f} %" for role, error in asked.costs.error_percent.items())
     return "\n".join(
         [

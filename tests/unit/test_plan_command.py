@@ -144,3 +144,11 @@ def test_plan_says_in_short_what_its_size_shows_and_warns_where_that_is_nothing(
     assert "In short: the standard error of kernel_mix is 8 % over a minute, 1 % ov" in enough
     assert "WARNING" not in enough
     assert "WARNING: what is released over a day is mere noise." in few
+
+
+def test_short_plan_keeps_what_it_shows_and_what_it_does_not_protect_against() -> None:
+    whole, short = run("--hosts", "12500"), run("--hosts", "12500", "--short")
+    assert set(short.splitlines()) < set(whole.splitlines())
+    for part in ("In short:", "Cohort:", "If Leader and Helper collude"):
+        assert part in short
+    assert "sigma_total" not in short

@@ -39,7 +39,7 @@ def test_size_counts_reports_and_epochs_at_half_a_core_each() -> None:
     assert isclose(size.broker_cores, 3 * 2 * 0.004)
     assert isclose(size.log_bytes_a_second, 1000 * (4144 + 8))
     assert isclose(size.log_bytes_kept, 1000 * (4144 + 8) * 86_400 * 14 * 3)
-    assert (size.workers, size.partitions, size.brokers) == (1, 4, 3)
+    assert (size.workers, size.fleets, size.brokers) == (1, 1, 3)
 
 
 def test_size_adds_the_tasks_of_a_plan() -> None:
@@ -58,7 +58,7 @@ def test_size_of_a_role_beyond_a_core_takes_the_costs_of_workers() -> None:
     large = size_of(6_000_000, [MINUTE], COSTS, dearer)
     assert isclose(small.leader_cores, 0.05)
     assert isclose(large.leader_cores, 7.0)
-    assert (large.workers, large.partitions) == (7, 7)
+    assert (large.workers, large.fleets) == (4, 2)  # of 7 processes: a Leader has work for 4
     assert large.brokers == 25
 
 
@@ -94,6 +94,14 @@ def test_command_says_in_words_what_is_needed_and_where_it_comes_from() -> None:
         "the model is off by: leader",
     ):
         assert part in said
+
+
+def test_command_divides_hosts_that_are_too_many_for_one_leader() -> None:
+    size = size_of(5_000_000, [TaskLoad(2134, 60)], shipped_costs().one, shipped_costs().several)
+    said = " ".join(run("--gpus", "40000000").output.split())
+    assert size.fleets > 1
+    assert f"fleets {size.fleets}, hosts divided among them" in said
+    assert "fleets" not in run("--gpus", "100000").output
 
 
 def test_command_refuses_a_plan_without_a_helper(tmp_path: Path) -> None:
