@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import MutableMapping
 from typing import Any, Final
 
 import structlog
+
+from transport import log_lines
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -27,15 +28,7 @@ class LevelGate:
 
 
 def log_to_stderr(level: str = "info") -> LevelGate:
-    """Write one JSON object per line to stderr; give the gate that holds the level."""
+    """Write lines to stderr; give the gate that holds the level."""
     gate = LevelGate(level)
-    structlog.configure(
-        processors=[
-            gate,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-    )
+    log_lines.log_to_stderr(gate)
     return gate

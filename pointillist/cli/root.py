@@ -123,7 +123,7 @@ _EPILOG = """Three first steps:
 
 [bold]pointillist demo[/bold]   the whole path on this machine, under three minutes
 
-[bold]pointillist plan --hosts 12500 --short[/bold]   what the default plan releases, with its errors
+[bold]pointillist plan --hosts 12500 --short[/bold]   what the default plan shows, and its errors
 
 [bold]pointillist query "SELECT section, cell, share FROM latest WHERE share IS NOT NULL"[/bold]   \
 read what was released
