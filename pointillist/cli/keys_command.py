@@ -147,8 +147,13 @@ def show(
     folder: FolderOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show public keys and fingerprints, never a secret."""
-    emit([_without_empty(show_file(path)) for path in _chosen(files, folder)], json, _table)
+    """Show public keys and fingerprints, never a secret.
+
+    Of a file that must not be used it says why; where you named it the exit code is 3.
+    """
+    shown = _shown(files, folder, json)
+    if files:
+        _refuse_bad(shown)
 
 
 @app.command(epilog="Example: pointillist keys check --folder /etc/pointillist/keys || echo broken")
@@ -160,8 +165,17 @@ def check(
     json: JsonFlag = False,
 ) -> None:
     """Check owner, mode and contents of key files; exit code 3 when one must not be used."""
+    _refuse_bad(_shown(files, folder, json))
+
+
+def _shown(files: list[Path] | None, folder: Path | None, json: bool) -> list[ShownKey]:
+    """Print what may be said about each key file."""
     shown = [show_file(path) for path in _chosen(files, folder)]
     emit([_without_empty(key_row) for key_row in shown], json, _table)
+    return shown
+
+
+def _refuse_bad(shown: list[ShownKey]) -> None:
     bad = [key_row.file for key_row in shown if key_row.error]
     if bad:
         raise refused(f"{len(bad)} of {len(shown)} key files must not be used: {', '.join(bad)}")

@@ -135,6 +135,15 @@ def test_check_names_the_file_that_others_can_read(folder: Path) -> None:
     assert ["error" in row for row in rows] == [True, False]
 
 
+def test_show_of_a_named_file_fails_where_it_must_not_be_used(folder: Path) -> None:
+    loose, good = (folder / role / "identity.key" for role in ("host", "leader"))
+    loose.chmod(0o640)
+    error = refusal("show", str(good), str(loose))
+    assert isinstance(error, CommandError)
+    assert error.code == ExitCode.REFUSED
+    assert keys("show", "--folder", str(folder)).exit_code == 0
+
+
 @pytest.mark.root
 def test_check_refuses_a_key_that_belongs_to_another_role(folder: Path) -> None:
     path = folder / "leader" / "identity.key"
