@@ -25,9 +25,9 @@ from wire.report import (
     report_length,
 )
 
+from .answers import BatchKey
 from .directory import Directory, KnownTask, VerifiedRoster
 from .events import Stopwatch, no_stopwatch
-from .helper_state import BatchKey
 from .known_epochs import KnownEpoch
 from .window_sums import OpenWindow
 

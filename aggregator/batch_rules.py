@@ -19,9 +19,9 @@ from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, Task
 
 from .admitted_epochs import AdmittedEpochs
+from .answers import BODY_RETENTION_S
 from .directory import Directory, KnownTask, VerifiedRoster
 from .events import Stopwatch, no_stopwatch
-from .helper_state import BODY_RETENTION_S
 from .known_epochs import KnownEpoch
 
 BLOCK_BYTES: Final = 1 << 20

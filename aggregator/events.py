@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from transport.port import Record, TopicPartition
 from wire.task import Task
 
-from .helper_state import BatchKey
+from .answers import BatchKey
 from .released import ReleasedWindow, SuppressedWindow
 
 Stopwatch = Callable[[str], None]

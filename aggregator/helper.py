@@ -22,6 +22,7 @@ from wire.bounds import Scheme
 from wire.rejection import Reason, ReportRejected
 
 from .admitted_epochs import AdmittedEpochs, Seal
+from .answers import HOST_ID_BYTES, Answer, BatchKey, SeenEpoch
 from .batch_rules import (
     BatchVerdict,
     MaskInto,
@@ -50,7 +51,6 @@ from .helper_events import (
     StoreChainEntry,
     StoreReply,
 )
-from .helper_state import HOST_ID_BYTES, Answer, BatchKey, SeenEpoch
 from .host_masks import HostMasks, MaskMaker, remember
 from .known_epochs import Mark
 from .possible_sums import SumRules

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .answers import Answer, BatchKey, SeenEpoch
 from .events import RosterSeen, TaskSeen
-from .helper_state import Answer, BatchKey, SeenEpoch
 
 
 @dataclass(frozen=True, slots=True)

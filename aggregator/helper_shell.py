@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -42,13 +38,13 @@ from .party_health import (
 )
 from .possible_sums import SumRules
 from .runners import Checkpoint, HelperRunner, no_checkpoint
-from .state_file import StorageUnavailable, write_durably
+from .state_file import StorageUnavailable
+from .status_file import STATUS_EVERY_S, process_document, write_status
 from .task_files import TASK_SUFFIX, SignedFolder
 from .witness.chain import Unwitnessed, WitnessedChain
 from .witness.port import RollbackSeen, Witness, WitnessUnavailable
 from .witness.witness_opening import kind_of_witness, open_witness
 
-STATUS_EVERY_S: Final = 2.0
 FORGET_EVERY_S: Final = 60.0
 PRUNE_EVERY_S: Final = 3600.0
 _GRACE_S: Final = 5.0
@@ -323,29 +319,3 @@ def _waited_out(error: BaseException) -> Trouble | None:
             return Trouble.WITNESS_AWAY
         case _:
             return None
-
-
-def process_document(started_s: float, now_s: float) -> dict[str, object]:
-    """What every document says of the process that wrote it."""
-    return {
-        "pid": os.getpid(),
-        "version": version("pointillist"),
-        "started": int(started_s),
-        "time": int(now_s),
-    }
-
-
-def write_status(path: Path, status: Mapping[str, object]) -> None:
-    """Replace the status file; readable by the party's own user alone."""
-    write_durably(path, json.dumps(status, sort_keys=True).encode() + b"\n")
-
-
-def read_status(path: Path) -> dict[str, Any]:
-    """Read what a running or stopped party last said about itself.
-
-    Raises      OSError, ValueError
-    """
-    status = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(status, dict):
-        raise ValueError(f"{path}: expected a status document, got {type(status).__name__}")
-    return status

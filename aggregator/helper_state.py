@@ -13,21 +13,16 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from wire.batch import SignedRelease
 from wire.witness import ChainHead, ChainLink, LinkKind, answer_item
 
+from .answers import BODY_RETENTION_S, HOST_ID_BYTES, Answer, BatchKey, SeenEpoch
 from .state_file import StateUnusable, open_state, transaction, write_durably
 from .witness import helper_links
 from .witness.helper_links import LINK_TABLES
-
-BODY_RETENTION_S: Final = 7 * 86_400
-"""Batch bodies are evidence for a week; 12,500 hosts write 1.30 GB a day. Hashes stay for ever."""
-
-HOST_ID_BYTES: Final = 16
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS fence (one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -58,50 +53,6 @@ COUNTERS: Final = "SELECT host_id, ledger_ctr, not_before FROM counters"
 
 class FencedOut(Exception):
     """A newer Helper holds this state; this one must stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchKey:
-    """What one answer is for: task_id 32 B, cohort, window start in seconds."""
-
-    task_id: bytes
-    cohort: int
-    window: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One committed verdict; `reply` is absent only between the commit and the sum.
-
-    bitmap       accepted hosts, bit i is byte i/8, least significant first
-    rejections   reason -> hosts whose bit was cleared
-    used         16 B host ids with bit 1, one after the other
-    """
-
-    key: BatchKey
-    series: str
-    batch_hash: bytes
-    bitmap: bytes
-    n_batch: int
-    rejections: dict[str, int]
-    committed_s: int
-    body: bytes | None
-    used: bytes | None
-    reply: bytes | None = None
-    share_hash: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SeenEpoch:
-    """An epoch whose signature verified once; `dead` after a twin."""
-
-    host_id: bytes
-    epoch_id: bytes
-    epoch_hash: bytes
-    not_before: int
-    not_after: int
-    ledger_ctr: int
-    dead: bool
 
 
 class HelperState:

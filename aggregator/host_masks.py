@@ -18,10 +18,10 @@ from wire.batch import SignedBatch
 from wire.rejection import Reason, ReportRejected
 
 from .admitted_epochs import AdmittedEpochs
+from .answers import SeenEpoch
 from .batch_rules import BatchVerdict, HostRules, MaskInto, mask_sum_again, missing_epochs
 from .directory import Directory, KnownTask, VerifiedRoster
 from .events import RosterSeen, Stopwatch, TaskSeen
-from .helper_state import SeenEpoch
 from .known_epochs import KnownEpoch
 
 

@@ -24,10 +24,10 @@ from .admission import (
     Parked,
     check_host,
 )
+from .answers import BatchKey
 from .dead_letters import DeadLetters
 from .directory import Directory, KnownTask
 from .events import Stopwatch, no_stopwatch
-from .helper_state import BatchKey
 from .quotas import Quotas
 from .window_sums import OpenWindow
 

@@ -25,6 +25,7 @@ from wire.rejection import Reason, ReportRejected
 
 from .admission import Heading
 from .admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
+from .answers import BatchKey
 from .directory import Directory, KnownTask
 from .events import (
     BatchRefused,
@@ -48,7 +49,6 @@ from .events import (
     Tick,
     no_stopwatch,
 )
-from .helper_state import BatchKey
 from .intake import Intake
 from .known_epochs import Mark
 from .leader_chains import Chains

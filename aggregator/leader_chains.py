@@ -14,6 +14,7 @@ from privacy.signing import SigningKey, verify
 from wire.batch import FIRST_PREV, Release, SignedBatch, SignedRelease, vector_hash
 from wire.rejection import Reason, ReportRejected
 
+from .answers import BatchKey
 from .directory import Directory
 from .events import (
     BatchRefused,
@@ -31,7 +32,6 @@ from .events import (
     StoreSuppressed,
     StoreUnsigned,
 )
-from .helper_state import BatchKey
 from .leader_windows import Chain, ChainState, FrozenWindow, StoredFrozen, Unsigned, resume_window
 from .period_sums import PeriodSums
 from .possible_sums import SumRules

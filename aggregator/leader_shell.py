@@ -35,7 +35,7 @@ from .events import (
     Tick,
 )
 from .helper_port import HelperPort, HelperUnavailable, call_countersign, call_helper
-from .helper_shell import PRUNE_EVERY_S, STATUS_EVERY_S, process_document, write_status
+from .helper_shell import PRUNE_EVERY_S
 from .key_ring import KeyRing
 from .leader import Leader
 from .leader_state import LeaderState
@@ -48,6 +48,7 @@ from .possible_sums import SumRules
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, Settled, no_checkpoint, restore_leader
 from .state_file import StorageUnavailable
+from .status_file import STATUS_EVERY_S, process_document, write_status
 from .task_files import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
 
 GROUP: Final = "leader"

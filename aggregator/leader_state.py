@@ -14,6 +14,7 @@ from typing import Final
 
 from wire.batch import SignedRelease
 
+from .answers import BODY_RETENTION_S, BatchKey
 from .events import (
     KeepEpochs,
     StoreCountersigned,
@@ -23,7 +24,7 @@ from .events import (
     StoreTask,
     StoreUnsigned,
 )
-from .helper_state import BODY_RETENTION_S, COUNTERS, KEEP_COUNTER, BatchKey
+from .helper_state import COUNTERS, KEEP_COUNTER
 from .leader_tables import LeaderFile, StateTables
 from .leader_windows import Chain, StoredFrozen
 from .state_file import StateUnusable, StorageUnavailable

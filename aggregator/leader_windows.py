@@ -8,8 +8,8 @@ from typing import Final
 
 from wire.batch import Batch, SignedBatch
 
+from .answers import BatchKey
 from .directory import KnownTask, VerifiedRoster
-from .helper_state import BatchKey
 from .window_sums import OpenWindow
 
 EARLY_CLOSE_PERCENT: Final = 99

@@ -16,8 +16,8 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from .answers import BatchKey
 from .directory import Directory, KnownTask
-from .helper_state import BatchKey
 from .leader_windows import EARLY_CLOSE_PERCENT, Chain, freeze_early
 from .log_watch import RESEND_S, LogWatch
 from .window_sums import OpenWindow

@@ -114,7 +114,7 @@ def _asked(config: Path, *arguments: str) -> dict[str, Any]:
     sys.argv = ["pointillist", "agent", "sent", "--config", str(config), *arguments, "--json"]
     out = io.StringIO()
     with (
-        mock.patch("pointillist.cli.agent._become_agent"),  # whoever makes the page keeps its files
+        mock.patch("pointillist.cli.agent_file.become_agent"),  # whoever makes it keeps its files
         contextlib.redirect_stdout(out),
         contextlib.suppress(SystemExit),
     ):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aggregator.admission import Heading
+from aggregator.answers import BatchKey
 from aggregator.directory import Directory, KnownTask, PinnedParties
-from aggregator.helper_state import BatchKey
 from aggregator.intake import Intake
 from aggregator.known_epochs import KnownEpochs
 from aggregator.quotas import Quotas

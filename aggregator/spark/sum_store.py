@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aggregator.admission import PARKED_BYTES, PARKED_PER_HOST
-from aggregator.helper_state import BatchKey
+from aggregator.answers import BatchKey
 from aggregator.state_file import StateUnusable, open_state, transaction
 from transport.port import Record
 from wire.rejection import Reason

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from aggregator.helper_state import BatchKey
+from aggregator.answers import BatchKey
 from aggregator.window_sums import LOCAL_WORD, MASKED_WORD
 from aggregator.workers.given_epochs import GivenEpochs
 from aggregator.workers.words import HOST_BYTES, NAME_BYTES, WORD_BYTES, PartitionSum, SumWanted

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import version
 from typing import Final
 
 import structlog
 
-from aggregator.helper_shell import STATUS_EVERY_S, write_status
 from aggregator.party_health import (
     Health,
     HealthMetric,
@@ -23,6 +20,7 @@ from aggregator.party_health import (
     trouble_measure,
 )
 from aggregator.state_file import StorageUnavailable
+from aggregator.status_file import STATUS_EVERY_S, process_document, write_status
 from transport.keyfiles import load_signing_key
 from transport.supervision import Notifier
 
@@ -121,10 +119,7 @@ class WitnessShell:
         lengths = self._store.lengths()
         served = {key.hex(): lengths.get(key.hex(), 0) for key in self._config.helper_pks}
         return {
-            "pid": os.getpid(),
-            "version": version("pointillist"),
-            "started": int(self._started_s),
-            "time": int(self._clock()),
+            **process_document(self._started_s, self._clock()),
             "ready": int(not troubles),
             "troubles": troubles,
             "asked": self._book.asked,

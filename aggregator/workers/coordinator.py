@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from aggregator.answers import BatchKey
 from aggregator.events import (
     EpochsArrived,
     KeepEpochs,
@@ -23,7 +24,6 @@ from aggregator.events import (
     TaskSeen,
     Tick,
 )
-from aggregator.helper_state import BatchKey
 from aggregator.leader import Leader
 from aggregator.leader_windows import FrozenWindow
 from aggregator.release_signing import is_local, verified_share

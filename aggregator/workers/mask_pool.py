@@ -17,10 +17,10 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from aggregator.answers import SeenEpoch
 from aggregator.batch_rules import BatchVerdict
 from aggregator.directory import KnownTask, VerifiedRoster
 from aggregator.events import RosterSeen, TaskSeen
-from aggregator.helper_state import SeenEpoch
 from aggregator.host_masks import EpochsAdmitted, MasksUnavailable
 from wire.batch import SignedBatch
 from wire.rejection import ReportRejected

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.admitted_epochs import AdmittedEpochs, Seal
+from aggregator.answers import SeenEpoch
 from aggregator.batch_rules import BatchVerdict
 from aggregator.directory import Directory, PinnedParties
 from aggregator.events import TaskSeen, no_stopwatch
-from aggregator.helper_state import SeenEpoch
 from aggregator.host_masks import EpochsAdmitted, HostMasks, remember
 from aggregator.key_ring import KeyRing
 from aggregator.known_epochs import Mark

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aggregator.helper_state import BatchKey
+from aggregator.answers import BatchKey
 from aggregator.known_epochs import KnownEpoch
 from wire.batch import ENTRY
 

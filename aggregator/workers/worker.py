@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, assert_never
 
 from aggregator.admission import Heading
+from aggregator.answers import BatchKey
 from aggregator.dead_letters import DeadLetters
 from aggregator.directory import Directory, KnownTask, PinnedParties
-from aggregator.helper_state import BatchKey
 from aggregator.intake import Intake
 from aggregator.quotas import Quotas
 from aggregator.window_room import WindowRoom

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from . import agent_file
 from .output import ExitCode, reported, say, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.config import AgentConfig
     from pointillist.diagnose.finding_printer import Teller
 
     from .diagnose_asked import Asked, Told
@@ -147,7 +147,7 @@ def _live(config: Path | None, asked: Asked, tell: Told) -> None:
     from .diagnose_live import agent_answers, follow, run_sources
 
     path = config or (_DEFAULT if _DEFAULT.exists() else None)
-    loaded = None if path is None else _load(path)
+    loaded = None if path is None else agent_file.load_file(path)
     if loaded is not None and not asked.own and agent_answers(loaded.live_socket):
         with suppress(KeyboardInterrupt):
             follow(loaded.journal_file, asked, tell)
@@ -163,7 +163,7 @@ def _journal(config: Path | None, asked: Asked, tell: Told) -> None:
             f"{_DEFAULT}: no agent is set up here, so that there is no journal to read",
             "--config names another file; --live and --replay need none",
         )
-    loaded = _load(config or _DEFAULT)
+    loaded = agent_file.load_file(config or _DEFAULT)
     with reported(ExitCode.UNAVAILABLE, OSError):
         there = loaded.journal_file.exists()
     if not there:
@@ -174,9 +174,3 @@ def _journal(config: Path | None, asked: Asked, tell: Told) -> None:
         )
     if not read_journal(loaded.journal_file, asked, tell):
         say("the journal holds no finding: the agent found nothing yet")
-
-
-def _load(path: Path) -> AgentConfig:
-    from . import agent
-
-    return agent.load_file(path)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from . import agent_file
 from .findings_table import show_findings
 from .output import CommandError, ExitCode, JsonFlag, emit, say
 
@@ -46,7 +47,6 @@ def doctor(
     from transport.doctor_findings import CheckVerdict, broken, worst
     from wire.catalogue import Catalogue
 
-    from . import agent
     from .top_screen import warm_up
 
     warm_up()  # while this process can still reach all of its libraries
@@ -57,7 +57,7 @@ def doctor(
         findings += examine([*fault_checks(), *probe_checks(), *gpu_time_checks()])
         say(f"no configuration at {_DEFAULT}: looked at the machine alone; --config names one")
     else:
-        loaded = agent.load_file(config or _DEFAULT)
+        loaded = agent_file.load_file(config or _DEFAULT)
         _look_as(loaded)
         wanted = loaded.sources.capabilities
         findings += examine(host_checks(wanted=wanted, started_by_root=root))

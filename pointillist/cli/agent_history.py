@@ -16,6 +16,7 @@ import typer
 
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
+from . import agent_file
 from .history_calls_text import kernel_lines, process_lines
 from .history_gpu_time_text import gpu_time_lines
 from .history_metrics_text import MOST_LINES, left_out, metric_lines, newest
@@ -80,8 +81,6 @@ def history(
     from edge_agent.local.history_read import HistoryReader
     from edge_agent.local.history_tables import KINDS
 
-    from . import agent
-
     if kind is not None and kind not in KINDS:
         raise usage_error(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     now_ns = time.time_ns()
@@ -90,10 +89,10 @@ def history(
     if json and parquet is not None:
         raise usage_error("--json prints and --parquet writes a file: name one of them")
     kinds = [kind] if kind else list(KINDS)
-    loaded = agent.load_file(config)
+    loaded = agent_file.load_file(config)
     # Opened while the folder is still ours; the libraries are loaded while they can be reached.
     target = _ParquetFile(parquet, kind or "metric") if parquet is not None else None
-    agent.become_agent(loaded)  # SQLite may make files beside the history: they are the agent's
+    agent_file.become_agent(loaded)  # SQLite makes files beside the history: the agent's own
     with (
         reported(ExitCode.UNAVAILABLE, HistoryUnavailable),
         HistoryReader(loaded.history_file) as reader,

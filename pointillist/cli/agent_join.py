@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from . import agent_file
 from .agent_run import log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say
 
@@ -63,9 +64,7 @@ def join(
     from transport.port import TransportUnavailable
     from wire.catalogue import Catalogue
 
-    from .agent import become_agent, load_file
-
-    loaded = load_file(config)
+    loaded = agent_file.load_file(config)
     if key_file is not None:
         loaded = with_key(loaded, key_file)
     need_file(
@@ -76,7 +75,7 @@ def join(
     pins = loaded.trust.pins
     if token.voucher.leader_pk not in pins.leaders:
         raise refused(f"{token_file}: expected a token for a Leader of trust.leaders, got another")
-    become_agent(loaded)
+    agent_file.become_agent(loaded)
     host = load_host(loaded, this_machine(loaded))
     with reported(ExitCode.USAGE, ValueError):
         hardware = hardware_names(machine_id(), loaded.host.gpu_uuids)

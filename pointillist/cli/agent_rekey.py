@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from . import agent_file
 from .agent_run import log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
 
@@ -51,9 +52,7 @@ def rekey(
     from edge_agent.rekey import end_of_earlier, with_key
     from edge_agent.rekey import rekey as carry_on
 
-    from .agent import become_agent, load_file
-
-    loaded = load_file(config)
+    loaded = agent_file.load_file(config)
     place = loaded.host.key_file
     need_file(
         key_file,
@@ -61,7 +60,7 @@ def rekey(
         f"`pointillist keys generate host --folder NEXT`; `keys show {place}` says whether an "
         "earlier call came to its end",
     )
-    become_agent(loaded)
+    agent_file.become_agent(loaded)
     binding, now_s = this_machine(loaded), int(time.time())
     done = end_of_earlier(loaded, key_file, binding)
     if done is None:
@@ -112,10 +111,8 @@ def retire(config: ConfigOption = _CONFIG, yes: YesOption = False, json: JsonFla
     from edge_agent.ledger.ledger_errors import LedgerRefused
     from edge_agent.retirement import retire as end
 
-    from .agent import become_agent, load_file
-
-    loaded = load_file(config)
-    become_agent(loaded)
+    loaded = agent_file.load_file(config)
+    agent_file.become_agent(loaded)
     _confirm(yes, f"Destroy the key {loaded.host.key_file} and this host's raw data for good?")
     with reported(ExitCode.REFUSED, LedgerRefused):
         done = end(loaded)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from . import agent_file
 from .moment import moment
 from .output import CommandError, ExitCode, JsonFlag, emit, jsonable, reported, usage_error
 from .sent_release import Files, release_body, verdicts_of
@@ -63,9 +64,7 @@ def sent(
     release a report entered, and --check proves it: exit code 0 only where everything holds, and
     the report stands in batch and sum of a release under both signatures.
     """
-    from . import agent
-
-    loaded = agent.load_file(config)
+    loaded = agent_file.load_file(config)
     now_ns = time.time_ns()
     since_s = moment(since, now_ns, "--since") // _NS_PER_S
     window_s = None if window is None else moment(window, now_ns, "--window") // _NS_PER_S
@@ -77,7 +76,7 @@ def sent(
         )
     if None in files and any(files):
         raise usage_error("a release needs both transcripts: name the other one too")
-    agent.become_agent(loaded)  # SQLite may make files beside the ledger: they are the agent's
+    agent_file.become_agent(loaded)  # SQLite may make files beside the ledger: they are the agent's
     found = [r for r in _reports(loaded) if series is None or r.series == series]
     if check is not None:
         _check(loaded, _one(found, check, "--check"), files, json)

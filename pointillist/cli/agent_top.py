@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from . import agent_file
 from .output import JsonFlag, emit
 
 if TYPE_CHECKING:
@@ -106,12 +107,10 @@ def top(
 
 def _configured(path: Path | None) -> AgentConfig | None:
     """Read the configuration and become the agent's user; without a file look at /proc alone."""
-    from . import agent
-
     if path is None and not _DEFAULT.exists():
         return None
-    loaded = agent.load_file(path or _DEFAULT)
-    agent.become_agent(loaded)
+    loaded = agent_file.load_file(path or _DEFAULT)
+    agent_file.become_agent(loaded)
     return loaded
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from . import agent_file
 from .browser import open_page, started
 from .output import ExitCode, JsonFlag, reported, say
 
@@ -41,9 +42,7 @@ def web(
     from edge_agent.host_page.page_server import serve_pages, users_of_page, warm_up
     from transport.privileges import drop_to
 
-    from . import agent
-
-    loaded = agent.load_file(config)
+    loaded = agent_file.load_file(config)
     users = users_of_page()
     warm_up()  # while this process can still reach all of its files
     os.umask(0o077)

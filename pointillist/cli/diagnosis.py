@@ -228,7 +228,7 @@ def _input_errors() -> tuple[type[ValueError], ...]:
     from diagnosis.frames.recording import RecordingError
     from pointillist.teaching.evaluation import TaughtByHeldOut
     from pointillist.teaching.groups import GroupsRefused
-    from pointillist.teaching.learning import TooFewExamples
+    from pointillist.teaching.lessons import TooFewExamples
     from pointillist.teaching.recorded_runs import RunRefused
 
     return (

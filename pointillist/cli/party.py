@@ -68,8 +68,8 @@ def show_status(path: Path, party: str, json: bool) -> None:
     path        its status file
     party       `leader`, `helper` or `witness`
     """
-    from aggregator.helper_shell import read_status
     from aggregator.party_health import is_present
+    from aggregator.status_file import read_status
 
     if not path.exists():
         raise usage_error(

@@ -14,10 +14,11 @@ from diagnosis.detect.features import FEATURE_GROUPS, FEATURE_NAMES
 from diagnosis.detect.findings import Cause
 
 from .figures import accuracy, all_pairs, auroc, host_part, macro_f1, single
-from .learning import CLOSED, KINDS, TooFewExamples
+from .learning import CLOSED, KINDS
+from .lessons import TooFewExamples
+from .method_port import Method, Prepared
 from .methods.deviations import Deviations, LaggedCorrelation
 from .methods.learned import HandRules, Learned
-from .methods.method_port import Method, Prepared
 from .methods.normality import Components, FittedMixture, Unlikeness
 from .outcomes import Judged, judge
 from .splits import Split, Why

@@ -19,8 +19,8 @@ from .comparison import (
     judged_by,
 )
 from .learning import KINDS
+from .method_port import Method, Prepared
 from .methods.learned import Blinded, HandRules, Learned, Shipped
-from .methods.method_port import Method, Prepared
 from .outcomes import Judged
 from .prepare import prepare
 from .recorded_runs import Facts, RecordedRun, RunKind

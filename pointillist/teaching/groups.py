@@ -21,7 +21,7 @@ from sklearn.mixture import GaussianMixture
 
 from diagnosis.detect.features import FEATURE_NAMES, FEATURES_VERSION
 
-from .learning import filled
+from .lessons import filled
 from .splits import SEED
 
 Table = NDArray[np.float64]

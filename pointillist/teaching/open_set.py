@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,8 @@ from scipy.special import logsumexp
 from sklearn.covariance import LedoitWolf
 from sklearn.mixture import GaussianMixture
 
+from .lessons import Lesson
 from .splits import SEED
-
-if TYPE_CHECKING:
-    from .learning import Lesson
 
 Table = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from diagnosis.frames.frame import Frame
 
 from .account import Account, account_of
 from .fault_episodes import Episode, episodes
-from .methods.method_port import Example, Prepared, Seen, tracks_of
+from .method_port import Example, Prepared, Seen, tracks_of
 from .recorded_runs import RecordedRun, RunKind
 
 _NS: Final = 1_000_000_000

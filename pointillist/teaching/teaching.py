@@ -16,8 +16,8 @@ from .comparison import LeftOut, left_out
 from .evaluation import both_ways
 from .groups import SpikeGroup
 from .learning import learn
+from .method_port import Example, Prepared
 from .methods.learned import training_examples
-from .methods.method_port import Example, Prepared
 from .recorded_runs import labelled_paths, read_run, run_paths
 from .splits import SEED, split
 from .unknown_spikes import examples_of, kept_as_groups, spikes_of

@@ -19,7 +19,7 @@ from diagnosis.frames.frame import Frame
 from edge_agent.local.diagnosis_words import sentence
 
 from .groups import SpikeGroup, SpikeMember
-from .methods.method_port import Example
+from .method_port import Example
 
 Vector = NDArray[np.float64]
 CAUSES = {str(cause): cause for cause in Cause if cause is not Cause.UNKNOWN}

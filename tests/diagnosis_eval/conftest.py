@@ -11,7 +11,7 @@ from diagnosis.detect.findings import Cause
 from diagnosis.frames.recording import write_recording
 from pointillist.teaching import figures
 from pointillist.teaching.evaluation import MethodEvaluation, evaluate
-from pointillist.teaching.methods.method_port import Prepared
+from pointillist.teaching.method_port import Prepared
 from pointillist.teaching.prepare import prepare
 from pointillist.teaching.recorded_runs import RecordedRun
 from pointillist.teaching.results import Results, results_of

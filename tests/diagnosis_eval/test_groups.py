@@ -20,7 +20,7 @@ from pointillist.teaching.groups import (
     rename,
     save_groups,
 )
-from pointillist.teaching.learning import filled
+from pointillist.teaching.lessons import filled
 from pointillist.teaching.unknown_spikes import (
     UnknownSpike,
     examples_of,

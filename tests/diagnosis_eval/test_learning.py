@@ -15,9 +15,10 @@ from diagnosis.detect.model_fields import ModelError
 from diagnosis.detect.model_file import dump_model, parse_model
 from diagnosis.detect.rules import judge
 from pointillist.teaching import learning
-from pointillist.teaching.learning import TooFewExamples, learn, lesson
+from pointillist.teaching.learning import learn
+from pointillist.teaching.lessons import TooFewExamples, lesson
+from pointillist.teaching.method_port import Example, Prepared
 from pointillist.teaching.methods.learned import training_examples
-from pointillist.teaching.methods.method_port import Example, Prepared
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import pytest
 
 from pointillist.teaching import comparison as module
 from pointillist.teaching.comparison import left_out, single_causes
+from pointillist.teaching.method_port import Prepared
 from pointillist.teaching.methods.learned import Learned
-from pointillist.teaching.methods.method_port import Prepared
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ from pointillist.teaching.account import Account
 from pointillist.teaching.comparison import ablation, all_methods, choose_open_set, judged_by
 from pointillist.teaching.evaluation import MethodEvaluation
 from pointillist.teaching.figures import accuracy, pairs_of, single
+from pointillist.teaching.method_port import Prepared
 from pointillist.teaching.methods.deviations import BINS, Deviations, strongest
 from pointillist.teaching.methods.learned import Blinded, HandRules
-from pointillist.teaching.methods.method_port import Prepared
 from pointillist.teaching.methods.spike_attribution import cause_of, ranked
 from pointillist.teaching.outcomes import Judged
 from pointillist.teaching.prepare import prepare

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.methods.method_port import Prepared
+from pointillist.teaching.method_port import Prepared
 from pointillist.teaching.outcomes import judge
 from pointillist.teaching.prepare import prepare
 from pointillist.teaching.recorded_runs import RunKind, labelled_paths, read_run

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.helper_state import BODY_RETENTION_S, BatchKey, FencedOut, HelperState
+from aggregator.answers import BODY_RETENTION_S, BatchKey
+from aggregator.helper_state import FencedOut, HelperState
 from aggregator.state_file import StateUnusable
 from tests.privacy.test_helper_batch_rules import Bench
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, open_epochs

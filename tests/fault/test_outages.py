@@ -104,16 +104,19 @@ def test_outage_of_a_day_loses_what_expired_on_the_hosts_and_counts_it(tmp_path:
 
 
 @pytest.mark.fault_case("reader-lingers")
-def test_partitions_that_a_dead_reader_still_holds_are_waited_for(tmp_path: Path) -> None:
-    """It reads nothing; until its lease ends half of all hosts are heard."""
+def test_partitions_that_dead_readers_still_hold_are_waited_for(tmp_path: Path) -> None:
+    """They read nothing; until their leases end a quarter of all hosts is heard."""
     fleet = FaultFleet(tmp_path)
     fleet.run_to(fleet.first, step_s=STEP_S)
     with EmbeddedLog(tmp_path / "log", lease_s=3600) as log:
-        reader = log.consumer(GROUP, [topic.name for topic in TOPICS])
+        readers = [log.consumer(GROUP, [topic.name for topic in TOPICS]) for _ in range(2)]
         fleet.run_to(fleet.end_s + 100, step_s=STEP_S)
-        assert fleet.leader._leader.admitted in range(1, 3 * HOSTS)
+        # That all hosts write to the one partition of four that it holds happens once in a million.
+        assert fleet.leader._leader.admitted < 3 * HOSTS
+        assert "log_away" in str(fleet.leader._status()["troubles"])
         assert not fleet.written
-        reader.close()
+        for reader in readers:
+            reader.close()
     verdict = fleet.finish(after_s=200)
     fleet.close()
     assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 _CODE = (
-    "import pointillist.cli.agent as a; a._become_agent = lambda config: None;"
+    "import pointillist.cli.agent_file as a; a.become_agent = lambda config: None;"
     "from pointillist.cli import main; main()"
 )
 _USES = "nvmlDeviceGetComputeRunningProcesses_v3"

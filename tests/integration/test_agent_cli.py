@@ -70,7 +70,7 @@ def _me() -> str:
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Surroundings:
     # The test's own user keeps its files: dropping privileges has tests of its own.
-    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda _config: None)
+    monkeypatch.setattr("pointillist.cli.agent_file.become_agent", lambda _config: None)
     return surroundings(tmp_path)
 
 
@@ -294,7 +294,7 @@ def test_agent_cli_run_stops_in_order_on_a_signal(tmp_path: Path, number: signal
     made = surroundings(tmp_path)
     config = write_config(made)
     code = (
-        "import pointillist.cli.agent as a; a._become_agent = lambda config: None;"
+        "import pointillist.cli.agent_file as a; a.become_agent = lambda config: None;"
         "from pointillist.cli import main; main()"
     )
     child = subprocess.Popen(

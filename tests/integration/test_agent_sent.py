@@ -103,7 +103,7 @@ def sent(
     played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Sent:
     # The test's own user keeps its files: dropping privileges has tests of its own.
-    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda _config: None)
+    monkeypatch.setattr("pointillist.cli.agent_file.become_agent", lambda _config: None)
     monkeypatch.setenv("COLUMNS", "80")
 
     def call(*arguments: str | Path) -> tuple[int, str]:

@@ -229,7 +229,7 @@ def test_helper_on_a_full_disk_answers_nothing_and_goes_on_afterwards(
 ROLE = """
 import sys, time
 from pathlib import Path
-from aggregator.helper_shell import write_status
+from aggregator.status_file import write_status
 from aggregator.party_health import Presence
 path = Path(sys.argv[1])
 presence = Presence(path)

@@ -95,7 +95,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
-    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda config: None)
+    monkeypatch.setattr("pointillist.cli.agent_file.become_agent", lambda config: None)
     return Fleet(tmp_path)
 
 
@@ -234,7 +234,7 @@ def test_host_is_enrolled_over_a_cluster_by_the_same_commands(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda config: None)
+    monkeypatch.setattr("pointillist.cli.agent_file.become_agent", lambda config: None)
     fleet = Fleet(tmp_path, plain_settings(broker, fresh_prefix()))
     enrol_by_log(fleet, capsys, monkeypatch, each_step=False)
 

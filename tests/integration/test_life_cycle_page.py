@@ -247,7 +247,7 @@ def ids(roster: Roster) -> set[str]:
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedFleet:
-    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda config: None)
+    monkeypatch.setattr("pointillist.cli.agent_file.become_agent", lambda config: None)
     monkeypatch.setattr("pointillist.cli.keys_command._owner", lambda role: None)
     begin = int(time.time()) // WEEK_S * WEEK_S + 3600
     made: list[PlayedFleet] = []

@@ -40,7 +40,7 @@ _PANELS = (
     "the report about to leave", "beside the running agent",
 )  # fmt: skip
 _CODE = (
-    "import pointillist.cli.agent as a; a._become_agent = lambda config: None;"
+    "import pointillist.cli.agent_file as a; a.become_agent = lambda config: None;"
     "from pointillist.cli import main; main()"
 )
 

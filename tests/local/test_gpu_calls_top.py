@@ -20,7 +20,7 @@ from edge_agent.local.board import Board
 from edge_agent.local.history import History
 from edge_agent.local.live_socket import LiveSocket
 from pointillist import cli
-from pointillist.cli import agent
+from pointillist.cli import agent_file
 from pointillist.cli.calls_screen import calls_page, calls_panels
 from pointillist.cli.history_calls_text import process_lines
 from tests.agent_live import Surroundings, surroundings
@@ -31,7 +31,7 @@ from tests.local_kit import BOOT, S, flattener
 from tests.terminal_kit import Terminal
 
 _CODE = (
-    "import pointillist.cli.agent as a; a._become_agent = lambda config: None;"
+    "import pointillist.cli.agent_file as a; a.become_agent = lambda config: None;"
     "from pointillist.cli import main; main()"
 )
 
@@ -180,7 +180,7 @@ def test_history_command_shows_gpu_calls_and_writes_parquet(
         history.add(flattener().rows("probes", [recent]))
     history.close()
 
-    monkeypatch.setattr(agent, "_become_agent", lambda _config: None)
+    monkeypatch.setattr(agent_file, "become_agent", lambda _config: None)
 
     def shown(*arguments: str) -> str:
         words = ["pointillist", "agent", "history", "-c", str(config), *arguments]

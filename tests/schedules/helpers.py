@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from aggregator.answers import Answer
 from aggregator.directory import Directory
 from aggregator.events import TaskSeen
 from aggregator.helper import Helper
 from aggregator.helper_port import BatchReply, HelperStatus, HelperUnavailable, ReleaseReply
-from aggregator.helper_state import Answer, FencedOut, HelperState
+from aggregator.helper_state import FencedOut, HelperState
 from aggregator.runners import HelperRunner
 from aggregator.state_file import StateUnusable, StorageUnavailable
 from aggregator.witness import helper_links

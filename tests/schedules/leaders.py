@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from aggregator.answers import BatchKey
 from aggregator.directory import Directory
 from aggregator.events import (
     CallCountersign,
@@ -22,7 +23,6 @@ from aggregator.events import (
     Tick,
 )
 from aggregator.helper_port import call_countersign, call_helper
-from aggregator.helper_state import BatchKey
 from aggregator.leader import Leader
 from aggregator.leader_state import LeaderState
 from aggregator.released import MemoryStore, ReleasedWindow, SuppressedWindow

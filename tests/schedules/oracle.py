@@ -16,8 +16,8 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.answers import Answer, BatchKey
 from aggregator.helper_port import BatchReply
-from aggregator.helper_state import Answer, BatchKey
 from aggregator.intake import Intake
 from aggregator.released import ReleasedWindow
 from aggregator.window_sums import OpenWindow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aggregator.admission import PARKED_PER_HOST
-from aggregator.helper_state import BatchKey
+from aggregator.answers import BatchKey
 from aggregator.spark.partial_sums import PartialSum
 from aggregator.spark.sum_store import SumStore
 from tests.protocol_kit import (

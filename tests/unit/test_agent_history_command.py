@@ -19,7 +19,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host whose history has a few rows, of 2027."""
     from edge_agent.local.history import History
 
-    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda _config: None)
+    monkeypatch.setattr("pointillist.cli.agent_file.become_agent", lambda _config: None)
     monkeypatch.setattr("time.time_ns", lambda: UNIX + 3_600 * S)
     made = surroundings(tmp_path)
     made.config.host.state_dir.mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.helper_state import BatchKey
+from aggregator.answers import BatchKey
 from aggregator.log_watch import LogWatch
 from aggregator.schedule import CloseRule
 from pointillist.demo.demo_plan import RETENTION_S, WINDOW_S

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from aggregator.answers import BatchKey
 from aggregator.events import TaskSeen
-from aggregator.helper_state import BatchKey
 from aggregator.log_watch import RESEND_S
 from aggregator.released import SuppressedWindow
 from aggregator.releases import query, read_windows, windows_without_an_end

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aggregator.answers import BatchKey
 from aggregator.events import (
     EpochsArrived,
     KeepEpochs,
@@ -19,7 +20,6 @@ from aggregator.events import (
     StoreTask,
     StoreUnsigned,
 )
-from aggregator.helper_state import BatchKey
 from aggregator.leader_state import LeaderState
 from aggregator.leader_tables import LeadershipLost, OtherLeader
 from aggregator.standby.leadership import Leadership

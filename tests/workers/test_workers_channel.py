@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.helper_state import BatchKey
+from aggregator.answers import BatchKey
 from aggregator.party_config import HelperAddress, load_leader_config
 from aggregator.workers import workers_pb2 as pb
 from aggregator.workers.codec import (

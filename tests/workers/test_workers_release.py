@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aggregator.admission import PARKED_PER_HOST
+from aggregator.answers import BatchKey
 from aggregator.events import EpochsArrived
 from aggregator.helper_port import BatchReply, HelperStatus, HelperUnavailable, ReleaseReply
-from aggregator.helper_state import BatchKey
 from aggregator.quotas import Quotas
 from aggregator.workers.words import Granted
 from aggregator.workers.worker import Worker

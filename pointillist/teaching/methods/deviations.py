@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from diagnosis.detect.channels import CHANNELS
 from diagnosis.frames.signals import FINE
 from pointillist.teaching.account import Account, Spell
-from pointillist.teaching.methods.method_port import Track
+from pointillist.teaching.method_port import Prepared, Track, said_from
 
-from .method_port import Prepared, said_from
 from .spike_attribution import cause_of, ranked, spells_of
 
 FLOORS: Final = np.array([channel.floor for channel in CHANNELS], np.float64)

@@ -15,9 +15,8 @@ from diagnosis.detect.model_file import dump_model, parse_model
 from diagnosis.detect.rules import judge
 from pointillist.teaching.account import Account, Said, Spell
 from pointillist.teaching.learning import learn
+from pointillist.teaching.method_port import Example, Prepared, Seen, Vector
 from pointillist.teaching.prepare import account_with
-
-from .method_port import Example, Prepared, Seen, Vector
 
 
 class Learned:

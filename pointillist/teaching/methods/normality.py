@@ -15,11 +15,10 @@ from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
 
 from pointillist.teaching.account import Account, Spell
-from pointillist.teaching.methods.method_port import Track
+from pointillist.teaching.method_port import Prepared, Track, said_from
 from pointillist.teaching.splits import SEED
 
 from .deviations import deviations
-from .method_port import Prepared, said_from
 from .spike_attribution import ranked, spells_of
 
 Table = NDArray[np.float64]

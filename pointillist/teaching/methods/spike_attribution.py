@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from diagnosis.detect.channels import CHANNEL_NAMES
 from diagnosis.detect.findings import Cause
 from pointillist.teaching.account import Said, Spell
-from pointillist.teaching.methods.method_port import NS, Track
+from pointillist.teaching.method_port import NS, Track
 
 _SPEAKS: Final[tuple[tuple[str, Cause], ...]] = (
     ("throttled_delay", Cause.CGROUP_THROTTLING),

@@ -1,0 +1,54 @@
+"""What commands of the agent share: its configuration file, and giving root up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from pointillist.samples import sample_hint
+
+from .output import CommandError, ExitCode, need_file, reported, say
+
+if TYPE_CHECKING:
+    from edge_agent.config import AgentConfig
+
+_HINT: Final = f"name it with --config; {sample_hint('agent.toml')}"
+
+ConfigOption = Annotated[
+    Path,
+    typer.Option("--config", "-c", help="TOML file; `pointillist sample show` prints one."),
+]
+
+
+def load_file(path: Path) -> AgentConfig:
+    """Read a configuration file."""
+    from edge_agent.config import load_config
+    from transport.config_tree import ConfigError
+
+    need_file(path, "the agent's configuration", _HINT)
+    with reported(ExitCode.USAGE, ConfigError, hint=sample_hint("agent.toml")):
+        return load_config(path)
+
+
+def become_agent(config: AgentConfig) -> None:
+    """Give root up before a key is opened; the folders are the agent's own."""
+    from transport.opening import Side, prepare_transport
+    from transport.ownership import give
+    from transport.privileges import drop_to, ensure_users
+
+    try:
+        prepare_transport(config.transport.settings, Side.AGENT)
+        if os.geteuid() == 0:
+            ensure_users()
+            # The folders above are root's, and the agent must get through them.
+            os.umask(0o022)
+            config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            give(config.host.state_dir, config.host.user)
+        os.umask(0o077)
+        say(drop_to(config.host.user, keep_caps=config.sources.capabilities).line)
+    except LookupError as error:
+        message = f"host.user: expected a user of this machine, got {config.host.user!r}"
+        raise CommandError(ExitCode.USAGE, message) from error
