@@ -153,16 +153,18 @@ def test_agent_that_starts_after_retention_sends_nothing_of_before(tmp_path: Pat
 
 def test_agent_full_spool_publishes_nothing_and_counts(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
-    spool = dataclasses.replace(made.config.spool, max_records=3)
+    spool = dataclasses.replace(made.config.spool, max_records=10)
     made.config = dataclasses.replace(made.config, spool=spool)
     clock = SteppedClock(T0)
     shell = made.agent(clock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "send_due", lambda _self, _now_ms: ())
-        run_until(shell, clock, T0 + 40)
-    assert shell._ledger.spool_records == 3
-    assert shell.tally.refused["spool_full"] >= 5
-    run_until(shell, clock, T0 + 62)
+        run_until(shell, clock, T0 + 64)
+    assert shell._ledger.spool_records == 9  # the tenth is for epochs and long windows
+    withheld = shell.tally.refused["spool_full"]
+    assert withheld >= 5
+    assert dict(shell.status().spool_dropped) == {"short_window": withheld}
+    run_until(shell, clock, T0 + 86)
     shell.close()
     spent = [e.start for e in read_view(made.config.ledger_file).hosts[0].entries]
     assert sorted(r.header.window for r in reports_of(made.records())) == spent
