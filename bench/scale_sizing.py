@@ -1,7 +1,8 @@
 """What a report costs each role and the broker, by its width: the slopes of `pointillist size`.
 
-Core time is counted, which a machine that does other work beside changes little. The shipped plan's
-width lies between the two that the line goes through, and says how far it is off.
+Core time is counted. What else the machine does only adds to it, by caches and threads of one core,
+so of several runs the least counts. The shipped plan's width lies between the two that the line
+goes through, and says how far it is off.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ WIDTHS: Final = (500, 4000)
 """Far apart: a thousand words cost less than what two runs of one width differ by."""
 WORKERS: Final = 4
 """That the slopes of workers are measured with."""
+TURNS: Final = 3
+"""Of all runs, one after the other, so that a busy minute does not meet one of them alone."""
 FLEETS: Final = {"100k_gpus": 100_000 // GPUS, "1m_gpus": 1_000_000 // GPUS}
 ROLES: Final = ("leader", "helper", "broker")
+_COSTS: Final = tuple(f"{role}_us" for role in ROLES)
 COMMAND: Final = "make bench-scale ARGS='--part sizing'"
 
 
@@ -43,6 +47,18 @@ def shipped_d() -> int:
     return build_task(
         Catalogue.load(), task_plan(plan, minute, windows_from(minute, T0, 1), keys)
     ).d
+
+
+def least(turns: Sequence[Part]) -> Part:
+    """The least core time of each role in several runs of one kind."""
+    costs = {key: min(turn[key] for turn in turns) for key in (*_COSTS, "epoch_us")}
+    return {"d": turns[0]["d"], **costs}
+
+
+def spread_percent(turns: Sequence[Part]) -> float:
+    """How far the Leader's dearest run is above its least, percent."""
+    costs: list[float] = [turn["leader_us"] for turn in turns]
+    return (max(costs) / min(costs) - 1) * 100
 
 
 def fitted(parts: Sequence[Part]) -> Costs:
@@ -58,9 +74,14 @@ def errors(one: Costs, check: Part) -> dict[str, float]:
     }
 
 
-def figures(one: Costs, several: Costs, off: Mapping[str, float], shipped: int) -> list[Figure]:
-    """Name slopes, errors and what fleets need by them."""
-    found = []
+def figures(
+    one: Costs, several: Costs, off: Mapping[str, float], shipped: int, spreads: Sequence[float]
+) -> list[Figure]:
+    """Name slopes, errors, how far runs of one kind differed, and what fleets need by them."""
+    found = [
+        Figure("sizing_spread_percent", statistics.median(spreads), "%, dearest over least run"),
+        Figure("sizing_spread_percent_worst", max(spreads), "%, dearest over least run"),
+    ]
     for ways, costs in (("one_process", one), ("workers", several)):
         for role in ROLES:
             cost = getattr(costs, role)
@@ -94,18 +115,22 @@ def costs_document(one: Costs, several: Costs, off: Mapping[str, float]) -> dict
 def measure(kept: Parts) -> Measured:
     """Run one process and workers at two widths, and one process at the shipped plan's."""
     shipped = shipped_d()
-    runs = [("warm", WIDTHS[0], 0), ("shipped", shipped, 0)]
-    runs += [(f"d{d}", d, workers) for d in WIDTHS for workers in (0, WORKERS)]
-    found: dict[str, Part] = {}
+    runs = {"shipped": (shipped, 0)}
+    runs |= {f"d{d}_workers_{n}": (d, n) for d in WIDTHS for n in (0, WORKERS)}
+    turns: dict[str, list[Part]] = {name: [] for name in runs}
     options = BrokerOptions(heap_mib=1024, quick=False)
     with TemporaryDirectory() as folder, LocalBroker(Path(folder) / "kafka", options) as broker:
         running = broker.start(print)
-        for width, d, workers in runs:
-            name = f"sizing_{width}_workers_{workers}"
-            found[name] = kept.get(name, partial(run_roles, running, d, workers))
-            hour_of_reports.cache_clear()
-    one = fitted([found[f"sizing_d{d}_workers_0"] for d in WIDTHS])
-    several = fitted([found[f"sizing_d{d}_workers_{WORKERS}"] for d in WIDTHS])
-    off = errors(one, found["sizing_shipped_workers_0"])
+        kept.get("sizing_warm", partial(run_roles, running, WIDTHS[0], 0))
+        for turn in range(TURNS):
+            for name, (d, workers) in runs.items():
+                part = partial(run_roles, running, d, workers)
+                turns[name].append(kept.get(f"sizing_{name}_turn_{turn}", part))
+                hour_of_reports.cache_clear()
+    found = {name: least(parts) for name, parts in turns.items()}
+    one = fitted([found[f"d{d}_workers_0"] for d in WIDTHS])
+    several = fitted([found[f"d{d}_workers_{WORKERS}"] for d in WIDTHS])
+    off = errors(one, found["shipped"])
     documents = {"sizing_costs": costs_document(one, several, off)}
-    return Measured(figures(one, several, off, shipped), documents)
+    spreads = [spread_percent(parts) for parts in turns.values()]
+    return Measured(figures(one, several, off, shipped, spreads), documents)
