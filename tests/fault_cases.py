@@ -135,6 +135,12 @@ CASES: Final = (
         ("edge_agent.sending.outbox:Outbox.send_due raises TransportUnavailable",),
     ),
     FaultCase(
+        "broker-disk-full",
+        "broker",
+        "ENOSPC under its data, which ends it",
+        ("edge_agent.sending.outbox:Outbox.send_due raises TransportUnavailable",),
+    ),
+    FaultCase(
         "broker-of-three-killed",
         "broker",
         "the leader of a partition gone for good",

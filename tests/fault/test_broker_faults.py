@@ -10,11 +10,13 @@ import pytest
 
 from pointillist.broker.local import BrokerOptions, LocalBroker, RunningBroker, free_ports
 from pointillist.broker.properties import HOST, Ports
+from tests.disk_kit import fill, small_disk
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.kafka_cluster import LocalCluster
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.netns_kit import FAR, Link, linked
 from tests.outage_kit import HOSTS
+from tests.process_kit import wait_for
 from transport.kafka_settings import KafkaSettings
 from transport.opening import TransportTable
 
@@ -73,6 +75,37 @@ def test_one_of_three_brokers_gone_for_good_costs_no_report(
     cluster.brokers[0].kill()
     replicated.recover()
     verdict = replicated.finish(after_s=300)
+    assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
+
+
+@pytest.fixture
+def cramped(tmp_path: Path) -> Iterator[tuple[FaultFleet, LocalBroker, Path]]:
+    """A fleet whose broker has a small disk."""
+    options = BrokerOptions(heap_mib=256)
+    with (
+        small_disk(tmp_path / "disk", "64m") as disk,
+        LocalBroker(disk / "kafka", options) as broker,
+    ):
+        settings = plain_settings(broker.start(print), timeout_s=2.0)
+        (tmp_path / "fleet").mkdir()
+        made = started(tmp_path / "fleet", settings)
+        yield made, broker, disk
+        made.close()
+
+
+@pytest.mark.root
+@pytest.mark.fault_case("broker-disk-full")
+def test_broker_that_its_full_disk_ends_costs_no_report(
+    cramped: tuple[FaultFleet, LocalBroker, Path],
+) -> None:
+    fleet, broker, disk = cramped
+    ballast = fill(disk)
+    fleet.run_to(fleet.first + 75, step_s=STEP_S)
+    wait_for(lambda: broker.status() is None)  # without a disk to write to it ends by itself
+    ballast.unlink()
+    broker.start()
+    fleet.recover()
+    verdict = fleet.finish(after_s=300)
     assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
 
 
