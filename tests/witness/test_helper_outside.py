@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from aggregator.witness.port import RollbackSeen, WitnessUnavailable
 from aggregator.witness.process_witness import ProcessWitness
 from aggregator.witness.witness_config import WitnessConfig
 from aggregator.witness.witness_shell import WitnessShell
+from tests.disk_kit import fill, small_disk
 from tests.process_kit import ProcessFleet, helper_config, wait_for
 from tests.protocol_kit import (
     T0,
@@ -311,32 +313,60 @@ def test_rolled_back_process_ends_and_says_how_to_go_on(
     stand.end()
 
 
-def test_witness_process_keeps_its_chains_and_says_how_many_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def witness_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WitnessConfig:
     monkeypatch.setattr("aggregator.witness.witness_shell.STATUS_EVERY_S", 0.05)
     (tmp_path / "keys").mkdir()
     write_signing_key(tmp_path / "keys" / "identity.key", WITNESS_KEY)
-    address = HelperAddress(socket=tmp_path / "w.sock", call_timeout_s=TIMEOUT_S)
-    config = WitnessConfig(
+    return WitnessConfig(
         key_dir=tmp_path / "keys",
-        state_dir=tmp_path / "state",
+        state_dir=tmp_path / "disk" / "state",
         helper_pks=(HELPER_KEYS[0].public_bytes,),
         user="pointillist-witness",
-        address=address,
+        address=HelperAddress(socket=tmp_path / "w.sock", call_timeout_s=TIMEOUT_S),
         peer_group=None,
         status_file=tmp_path / "status.json",
     )
-    links = 0
-    for _ in range(2):
-        shell = WitnessShell(config)
-        thread = threading.Thread(target=shell.run)
-        thread.start()
-        links = appended(address, links)
-        wait_for(reads(config.status_file, {HELPER_KEYS[0].public_bytes.hex(): links}))
+
+
+@contextmanager
+def witness_running(config: WitnessConfig) -> Iterator[None]:
+    shell = WitnessShell(config)
+    thread = threading.Thread(target=shell.run)
+    thread.start()
+    try:
+        yield
+    finally:
         shell.stop()
         thread.join(30)
+
+
+def test_witness_process_keeps_its_chains_and_says_how_many_links(
+    witness_config: WitnessConfig,
+) -> None:
+    links = 0
+    for _ in range(2):
+        with witness_running(witness_config):
+            links = appended(witness_config.address, links)
+            wait_for(says(witness_config, links={HELPER_KEYS[0].public_bytes.hex(): links}))
     assert links == 4
+
+
+@pytest.mark.root
+def test_witness_on_a_full_disk_takes_no_link_and_goes_on_when_there_is_room(
+    witness_config: WitnessConfig, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk, witness_running(witness_config):
+        links = appended(witness_config.address, 0)
+        ballast = fill(disk)
+        witness = ProcessWitness(witness_config.address, WITNESS_KEY.public_bytes, HELPER_KEYS[0])
+        with pytest.raises(WitnessUnavailable):
+            extend(witness, 1)
+        wait_for(says(witness_config, ready=0))
+        ballast.unlink()
+        wait_for(says(witness_config, ready=1))
+        assert appended(witness_config.address, links) == links + 2
+        witness.close()
 
 
 def appended(address: HelperAddress, before: int) -> int:
@@ -347,5 +377,11 @@ def appended(address: HelperAddress, before: int) -> int:
     return after
 
 
-def reads(path: Path, links: dict[str, int]) -> Callable[[], bool]:
-    return lambda: path.exists() and json.loads(path.read_text(encoding="utf-8"))["links"] == links
+def says(config: WitnessConfig, **wanted: object) -> Callable[[], bool]:
+    def look() -> bool:
+        if not config.status_file.exists():
+            return False
+        said = json.loads(config.status_file.read_text(encoding="utf-8"))
+        return all(said[name] == value for name, value in wanted.items())
+
+    return look
