@@ -62,7 +62,6 @@ class Reason(StrEnum):
     BATCH_SIZE = "batch_size"
     ANSWERED_OTHERWISE = "answered_otherwise"
     CLOSED_BEFORE_RESTORE = "closed_before_restore"
-    FENCED = "fenced"
     N_MIN = "n_min"
     OPERATORS = "operators"
     OUTSIDE_LARGEST_OPERATOR = "outside_largest_operator"

@@ -10,6 +10,7 @@ import pytest
 from wire import bounds, labels, topics
 from wire.batch import share_length
 from wire.envelope import OVERHEAD_BYTES
+from wire.proto import pointillist_pb2
 from wire.rejection import Reason
 from wire.report import HEAD_BYTES
 
@@ -42,7 +43,8 @@ def test_every_topic_has_a_row_with_its_limit(topic: topics.Topic) -> None:
     row = next(row for row in ROWS if row[0] == f"`{topic.name}`")
     assert row[1].split()[0] == str(topic.kind.value)
     assert row[3] == f"{topic.max_bytes - OVERHEAD_BYTES:,}"
-    assert row[4] == ("last of a key" if topic.compacted else "by time")
+    kept = "by time" if topic.name in topics.EXPIRING else "always"
+    assert row[4] == ("last of a key" if topic.compacted else kept)
 
 
 def test_limits_are_the_written_ones() -> None:
@@ -64,3 +66,11 @@ def test_labels_refuse_what_does_not_fit() -> None:
     for text in ("", "plst1/seventeen-xx"):
         with pytest.raises(ValueError, match="1 to 16"):
             labels.label(text)
+
+
+def test_every_call_of_the_direct_channel_is_written() -> None:
+    services = pointillist_pb2.DESCRIPTOR.services_by_name
+    section = SPEC[SPEC.index("## 7.") : SPEC.index("## 8.")]
+    for service in services.values():
+        assert service.full_name in section
+        assert all(f"`{call.name}`" in section for call in service.methods)
