@@ -20,7 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 SECRETS = Path("/run/secrets/pointillist")
@@ -86,12 +86,6 @@ def place_identity(secrets: Path, keys: Path) -> None:
     partial.replace(placed)
 
 
-def gpu_class(name: str, classes: Iterable[str]) -> str:
-    """Give the catalogue's class of a GPU by the name that NVML has for it."""
-    words = set(re.split(r"[ -]", name))
-    return next((known for known in classes if known in words), "other")
-
-
 def gpus_of_host() -> list[tuple[str, str]]:
     """Give class and UUID of each NVIDIA GPU.
 
@@ -100,6 +94,7 @@ def gpus_of_host() -> list[tuple[str, str]]:
     """
     import pynvml
 
+    from collectors.devices.gpu_models import gpu_class
     from wire.catalogue import Catalogue
 
     classes = Catalogue.load().classes("gpu_model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,6 +16,7 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
     from transport.doctor_findings import Finding
+    from wire.catalogue import Catalogue
 
 EPILOG: Final = """Examples:
 
@@ -38,11 +40,10 @@ def doctor(
     capabilities that `agent run` keeps. Exit code 1
     when something keeps the agent from running; what is merely absent is no failure.
     """
-    from edge_agent.live import sources_of
-    from edge_agent.service.doctor import examine, source_findings
-    from edge_agent.service.doctor_agent import agent_checks
+    from edge_agent.service.doctor import examine
     from edge_agent.service.doctor_collectors import fault_checks, probe_checks
     from edge_agent.service.doctor_gpu_time import gpu_time_checks
+    from edge_agent.service.doctor_gpus import gpu_lines, gpus_finding, listed_gpus
     from edge_agent.service.doctor_host import host_checks
     from transport.doctor_findings import CheckVerdict, broken, worst
     from wire.catalogue import Catalogue
@@ -51,30 +52,46 @@ def doctor(
 
     warm_up()  # while this process can still reach all of its libraries
     root = os.geteuid() == 0
-    findings: list[Finding] = []
-    if config is None and not _DEFAULT.exists():
-        findings += examine(host_checks(started_by_root=root))
+    there = config is not None or _DEFAULT.exists()
+    loaded = agent_file.load_file(config or _DEFAULT) if there else None
+    if loaded is not None:
+        _look_as(loaded)
+    catalogue = Catalogue.load()
+    listed = listed_gpus(catalogue.classes("gpu_model"))
+    gpus = gpus_finding(listed, None if loaded is None else loaded.host)
+    wanted = None if loaded is None else loaded.sources.capabilities
+    findings = [*examine(host_checks(wanted=wanted, started_by_root=root)), gpus]
+    if loaded is None:
         findings += examine([*fault_checks(), *probe_checks(), *gpu_time_checks()])
         say(f"no configuration at {_DEFAULT}: looked at the machine alone; --config names one")
     else:
-        loaded = agent_file.load_file(config or _DEFAULT)
-        _look_as(loaded)
-        wanted = loaded.sources.capabilities
-        findings += examine(host_checks(wanted=wanted, started_by_root=root))
-        findings += source_findings(sources_of(loaded, Catalogue.load()), loaded)
-        if loaded.sources.faults:
-            findings += examine(fault_checks())
-        if loaded.sources.probes.enabled:
-            findings += examine(probe_checks())
-        if loaded.sources.gpu_time.enabled:
-            findings += examine(gpu_time_checks(loaded.sources.gpu_time.socket))
-        findings += examine(agent_checks(loaded, started_by_root=root))
+        findings += _of_agent(loaded, catalogue, root)
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: show_findings(findings))
+    if not json and not isinstance(listed, str) and (loaded is None or gpus.do):
+        say(gpu_lines(listed))
     if verdict is CheckVerdict.BROKEN:
         raise CommandError(
             ExitCode.FAILED, f"the agent cannot run until this is put right: {broken(findings)}"
         )
+
+
+def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator[Finding]:
+    """Look at what one configuration asks for."""
+    from edge_agent.live import sources_of
+    from edge_agent.service.doctor import examine, source_findings
+    from edge_agent.service.doctor_agent import agent_checks
+    from edge_agent.service.doctor_collectors import fault_checks, probe_checks
+    from edge_agent.service.doctor_gpu_time import gpu_time_checks
+
+    yield from source_findings(sources_of(config, catalogue), config)
+    if config.sources.faults:
+        yield from examine(fault_checks())
+    if config.sources.probes.enabled:
+        yield from examine(probe_checks())
+    if config.sources.gpu_time.enabled:
+        yield from examine(gpu_time_checks(config.sources.gpu_time.socket))
+    yield from examine(agent_checks(config, started_by_root=root))
 
 
 def _look_as(config: AgentConfig) -> None:

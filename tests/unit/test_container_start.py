@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from aggregator.party_config import load_helper_config, load_leader_config
+from collectors.devices.gpu_models import gpu_class
 from edge_agent.config import load_config
 from transport.privileges import AGENT_USER, ensure_users
 from wire.catalogue import Catalogue
@@ -88,7 +89,7 @@ def test_identity_is_placed_and_never_replaced_by_another(tmp_path: Path) -> Non
     ],
 )
 def test_gpus_are_named_as_the_catalogue_does(name: str, known: str) -> None:
-    assert start.gpu_class(name, Catalogue.load().classes("gpu_model")) == known
+    assert gpu_class(name, Catalogue.load().classes("gpu_model")) == known
 
 
 def test_gpus_of_the_host_are_put_into_the_configuration(tmp_path: Path) -> None:
