@@ -14,6 +14,7 @@ from typing import Final
 import platformdirs
 
 HOST_KEYS: Final = Path("/etc/pointillist/keys")
+AGENT_HOME: Final = Path("/var/lib/pointillist/agent")
 _PARTIES: Final = Path("/var/lib/pointillist")
 ROLES: Final = ("host", "leader", "helper", "witness")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """Examples:
 
 pointillist fleet init /srv/trial   a trial on this machine: all parties, 500 hosts
+
+pointillist fleet init /srv/trial --host-by-hand   the same, this host's part left to you
 
 pointillist fleet up /srv/trial   run it to a released number, and on until Ctrl-C"""
 
@@ -96,6 +99,13 @@ def init(
     window_s: Annotated[
         int, typer.Option(min=5, max=3600, help="Length of a trial's window.")
     ] = 30,
+    host_by_hand: Annotated[
+        bool,
+        typer.Option(
+            "--host-by-hand",
+            help="Of a trial: this machine's key and enrolment are yours to do; `fleet up` waits.",
+        ),
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Write a party's folder: its keys, its configuration, and what it does next.
@@ -111,12 +121,14 @@ def init(
         stray = {"--name": name, "--address": address, "--broker": broker}
         if given := [option for option, value in stray.items() if value]:
             raise usage_error(f"{', '.join(given)}: expected --party beside it, or none of them")
-        _trial(folder, (hosts, windows, window_s), json)
+        _trial(folder, (hosts, windows, window_s), host_by_hand, json)
+    elif host_by_hand:
+        raise usage_error("--host-by-hand: expected no --party beside it, as it is of a trial")
     else:
         _party(folder, party, name, (address, broker or [], broker_tls, hosts), json)
 
 
-def _trial(folder: Path, wanted: tuple[int, int, int], json: bool) -> None:
+def _trial(folder: Path, wanted: tuple[int, int, int], by_hand: bool, json: bool) -> None:
     from pointillist.fleet.party_config_text import shell_line
     from pointillist.fleet.party_files import FolderUnusable
     from pointillist.fleet.trial import MOST_HOSTS, TrialSettings, make_trial
@@ -124,7 +136,11 @@ def _trial(folder: Path, wanted: tuple[int, int, int], json: bool) -> None:
     hosts, windows, window_s = wanted
     if hosts > MOST_HOSTS:
         raise usage_error(f"--hosts: expected at most {MOST_HOSTS:,} of a trial, got {hosts:,}")
-    settings = TrialSettings(hosts=hosts, windows=windows, window_s=window_s)
+    if by_hand and os.geteuid() != 0:
+        raise usage_error(
+            "--host-by-hand: expected root, as the host's files lie in /etc and /var/lib"
+        )
+    settings = TrialSettings(hosts=hosts, windows=windows, window_s=window_s, by_hand=by_hand)
     with reported(ExitCode.USAGE, FolderUnusable):
         made = make_trial(folder, settings)
     following = ["pointillist", "fleet", "up", str(made.base)]

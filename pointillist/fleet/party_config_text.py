@@ -63,7 +63,7 @@ class ChannelEnd:
 
 def leader_text(home: Path, helper_pk: bytes, log: LogPlace, helper: ChannelEnd) -> str:
     """Write leader.toml of a Leader that lives in `home`."""
-    return f"""# The Leader. Every key: deploy/config/leader.toml.
+    return f"""# The Leader. Every key: `pointillist sample show leader.toml`.
 [leader]
 key_dir = {quoted(home / "keys" / "leader")}
 state_dir = {quoted(home / "state")}
@@ -92,7 +92,7 @@ def helper_text(
     """
     group = f"peer_group = {quoted(peer_group)}\n" if peer_group else ""
     seen = "" if log is None else f"\n{log.text}"
-    return f"""# The Helper. Every key: deploy/config/helper.toml.
+    return f"""# The Helper. Every key: `pointillist sample show helper.toml`.
 [helper]
 key_dir = {quoted(home / "keys" / "helper")}
 state_dir = {quoted(home / "state")}
@@ -135,11 +135,11 @@ def agent_text(home: Path, terms: AgentTerms, log: LogPlace, *, keys: Path | Non
 
     keys    where `keys generate host --folder` wrote; `home`'s own without it
     """
-    return f"""# The agent of one host. Every key: deploy/config/agent.toml.
+    return f"""# The agent of one host. Every key: `pointillist sample show agent.toml`.
 [host]
 key_file = {quoted((keys or home / "keys") / "host" / "identity.key")}
 state_dir = {quoted(home / "state")}
-# With GPUs: gpus = ["H100"] and gpu_uuids = ["GPU-..."], as `keys generate host --gpu` was told.
+# With GPUs: the lines gpus and gpu_uuids that `pointillist agent doctor` prints.
 
 {log.text}
 {trust_text(terms)}
@@ -149,7 +149,11 @@ gpus = true
 faults = false
 ebpf = false
 
+# GPU calls of all processes, and how long kernels ran: docs/first-host.md says what each needs.
 [sources.probes]
+enabled = false
+
+[sources.gpu_time]
 enabled = false
 
 [diagnosis]

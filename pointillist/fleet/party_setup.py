@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.operators import OperatorKey, operator_keys
-from pointillist.key_folders import HOST_KEYS
+from pointillist.key_folders import AGENT_HOME, HOST_KEYS
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
 from transport.addresses import channel_address, host_name, host_port
@@ -58,7 +58,6 @@ _MAY_TAKE: Final = {
     FleetParty.HELPER: {FleetParty.LEADER, FleetParty.OPERATOR},
     FleetParty.OPERATOR: {FleetParty.LEADER, FleetParty.HELPER},
 }
-AGENT_HOME: Final = Path("/var/lib/pointillist/agent")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pointillist.key_folders import AGENT_HOME, HOST_KEYS
 from privacy.signing import SigningKey
 from simulator.exported_fleet import make_identities
 from simulator.fleet import make_inventory
@@ -77,6 +78,7 @@ class TrialSettings:
     windows     the series has; fewer of them have less noise
     operator    who vouches for the real host, as the roster names it
     host        what the real host is called here
+    by_hand     its owner makes its key and has it enrolled; `fleet up` waits for that
     """
 
     hosts: int = limited(500, low=LEAST_HOSTS, high=MOST_HOSTS)
@@ -84,6 +86,7 @@ class TrialSettings:
     window_s: int = limited(30, low=5, high=3600)
     operator: str = limited("mine", form=NAME_FORM)
     host: str = limited("host-1", form=NAME_FORM)
+    by_hand: bool = False
 
     @property
     def n_min(self) -> int:
@@ -194,6 +197,9 @@ def _write_host(
     home = folders.host(settings.host)
     make_folder(home.parent, PUBLIC)
     make_folder(home, PUBLIC)
+    if settings.by_hand:
+        write_new(home / "agent.toml", agent_text(AGENT_HOME, terms, log, keys=HOST_KEYS))
+        return
     make_folder(home / "keys", 0o711)
     make_folder(home / "keys" / "host", PRIVATE, AGENT_USER)
     key = home / "keys" / "host" / "identity.key"
@@ -238,4 +244,5 @@ windows = {settings.windows}
 window_s = {settings.window_s}
 operator = "{settings.operator}"
 host = "{settings.host}"
+by_hand = {str(settings.by_hand).lower()}
 """

@@ -21,6 +21,7 @@ from .trial_folders import TrialFolders
 from .trial_steps import TrialStep, look_step, trial_steps
 
 _POLL_S: Final = 0.5
+_FETCH_S: Final = 2.0
 _BEGIN_S: Final = 60.0
 _NOTHING_TOLD: Final = "no share is told from the noise, which is large in so small a fleet"
 _GRACE_S: Final = 120.0
@@ -76,6 +77,8 @@ class TrialRun:
             self._say(f"{step.party}: {step.what}\n  $ {shell_line(step.words)}")
             if step.service is not None:
                 self._begin(step)
+            elif step.requests:
+                self._await_requests(step)
             else:
                 _call(step)
         if time.time() > self._over_s():
@@ -96,6 +99,14 @@ class TrialRun:
             self._wait(self.folders.socket.exists, "the Helper listens")
         elif step.service == "leader":
             self._wait(lambda: "pid" in self.status(), "the Leader answers")
+
+    def _await_requests(self, step: TrialStep) -> None:
+        """Fetch what hosts ask until all have; people are on the other side, so there is no end."""
+        _call(step)
+        while len(list(self.folders.joins.glob("*.join"))) < step.requests:
+            time.sleep(_FETCH_S)
+            self._check()
+            _call(step)
 
     def _wait(self, ready: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _BEGIN_S

@@ -24,6 +24,7 @@ class TrialStep:
     made      a file that is there once the step is done: it is not done twice; None: every time
     service   its name where it runs until it is stopped
     expects   what its answer must hold
+    requests  of hosts, that it waits for: it is run again until the Leader has so many
     """
 
     party: str
@@ -32,6 +33,7 @@ class TrialStep:
     made: Path | None = None
     service: str | None = None
     expects: str = ""
+    requests: int = 0
 
 
 def trial_steps(
@@ -46,8 +48,9 @@ def trial_steps(
     yield _service("helper", "holds the masks", "helper", folders.helper_toml)
     yield _service("leader", "makes the log, receives and releases", "leader", folders.leader_toml)
     yield from _enrolment_steps(folders, settings)
-    agent = folders.agent_toml(settings.host)
-    yield _service("host", "reports this machine", "agent", agent)
+    if not settings.by_hand:
+        agent = folders.agent_toml(settings.host)
+        yield _service("host", "reports this machine", "agent", agent)
     yield _simulated_step(folders, settings)
 
 
@@ -101,14 +104,27 @@ def _enrolment_steps(folders: TrialFolders, settings: TrialSettings) -> Iterator
         "pointillist", "agent", "join", "--config", str(folders.agent_toml(settings.host)),
         "--token-file", str(folders.token(settings.host)), "--wait-s",
     )  # fmt: skip
-    yield TrialStep("host", "asks to join, by its operator's token", (*join, "0"), enrolled)
+    requests = (
+        "--plans", str(folders.plans), "--requests", str(folders.joins),
+        "--log", str(folders.leader_toml), "--key", str(folders.leader_key),
+    )  # fmt: skip
+    if settings.by_hand:
+        yield TrialStep(
+            "leader",
+            f"waits for the host, whose owner has {folders.host(settings.host)} to begin with: "
+            "docs/first-host.md",
+            ("pointillist", "leader", "roster", "fetch", *requests),
+            folders.roster,
+            requests=settings.hosts,
+        )
+    else:
+        yield TrialStep("host", "asks to join, by its operator's token", (*join, "0"), enrolled)
     yield TrialStep(
         "leader",
         "enrols whom an operator vouches for",
         (
-            "pointillist", "leader", "roster", "build", "--plans", str(folders.plans),
-            "--requests", str(folders.joins), "--log", str(folders.leader_toml),
-            "--key", str(folders.leader_key), "--now", "--out", str(folders.roster),
+            "pointillist", "leader", "roster", "build", *requests, "--now",
+            "--out", str(folders.roster),
         ),
         folders.roster,
     )  # fmt: skip
@@ -124,8 +140,9 @@ def _enrolment_steps(folders: TrialFolders, settings: TrialSettings) -> Iterator
     answers = ("cp", f"{folders.joins}/*.entry", str(folders.leader / "signed"))
     yield TrialStep("leader", "publishes them", answers, enrolled)
     yield from _published(folders, folders.roster)
-    enrolled_now = (*join, "30", "--json")
-    yield TrialStep("host", "sees that it is enrolled", enrolled_now, expects='"enrolled": true')
+    if not settings.by_hand:
+        words = (*join, "30", "--json")
+        yield TrialStep("host", "sees that it is enrolled", words, expects='"enrolled": true')
 
 
 def _simulated_step(folders: TrialFolders, settings: TrialSettings) -> TrialStep:

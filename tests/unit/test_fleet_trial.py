@@ -125,6 +125,64 @@ def test_settings_of_a_trial_are_read_back(trial: TrialFolders) -> None:
     assert read_trial(trial.base) == TrialSettings(hosts=HOSTS)
 
 
+BY_HAND = TrialSettings(hosts=HOSTS, by_hand=True)
+
+
+@pytest.fixture(scope="module")
+def by_hand() -> Iterator[TrialFolders]:
+    with fleet_folder() as folder:
+        yield make_trial(folder / "t", BY_HAND)
+
+
+def test_host_that_is_left_to_its_owner_has_a_token_and_no_key(by_hand: TrialFolders) -> None:
+    assert read_trial(by_hand.base) == BY_HAND
+    there = {path.name for path in by_hand.host("host-1").iterdir()}
+    assert there == {"agent.toml", "token"}
+    agent = load_config(by_hand.agent_toml("host-1"), {})
+    assert agent.host.key_file == Path("/etc/pointillist/keys/host/identity.key")
+    assert agent.host.state_dir == Path("/var/lib/pointillist/agent/state")
+    steps = list(trial_steps(by_hand, BY_HAND, ("aa" * 32, "bb" * 32), 0))
+    assert not any(step.words[1] == "agent" for step in steps)
+    (waits,) = (step for step in steps if step.requests)
+    assert steps[steps.index(waits) + 1].words[1:4] == ("leader", "roster", "build")
+    assert waits.words[1:4] == ("leader", "roster", "fetch")
+    assert (waits.requests, waits.made) == (HOSTS, by_hand.roster)
+
+
+def test_leader_waits_until_the_host_has_asked(
+    by_hand: TrialFolders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def fetch(_step: TrialStep) -> str:
+        asked.append(len(list(by_hand.joins.glob("*.join"))))
+        if len(asked) == 3:
+            (by_hand.joins / "host-1.join").touch()
+        return ""
+
+    monkeypatch.setattr("pointillist.fleet.trial_run._call", fetch)
+    monkeypatch.setattr("pointillist.fleet.trial_run._FETCH_S", 0.0)
+    with Family(tmp_path) as family:
+        TrialRun(by_hand.base, family, lambda _: None)._await_requests(
+            TrialStep("leader", "waits", ("fetch",), requests=HOSTS)
+        )
+    assert asked == [HOSTS - 1] * 3
+
+
+def test_host_by_hand_is_of_a_trial_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    for more, said in (([], "expected root"), (["--party", "helper"], "expected no --party")):
+        words = ["pointillist", "fleet", "init", str(tmp_path / "t"), "--host-by-hand", *more]
+        monkeypatch.setattr("sys.argv", words)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()
+
+
 def test_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(FolderUnusable, match="new or empty folder, found files"):
