@@ -82,4 +82,4 @@ def _destroy_key(path: Path) -> HostId | None:
 
 def _with_journal(file: Path) -> tuple[Path, ...]:
     """A file and what SQLite keeps beside it."""
-    return tuple(Path(f"{file}{suffix}") for suffix in ("", "-wal", "-shm"))
+    return tuple(Path(f"{file}{suffix}") for suffix in ("", "-wal", "-shm", "-journal"))

@@ -14,6 +14,7 @@ from .agent_run import log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say
 
 if TYPE_CHECKING:
+    from edge_agent.joining import JoinStanding
     from edge_agent.protocol.roster_book import RosterView
     from wire.roster import EntryAnswer
 
@@ -67,6 +68,8 @@ def join(
     loaded = agent_file.load_file(config)
     if key_file is not None:
         loaded = with_key(loaded, key_file)
+    key = loaded.host.key_file
+    need_file(key, "this host's key", "`pointillist keys generate host`, with --gpu for each GPU")
     need_file(
         token_file, "a one-use token from this host's operator", "`pointillist operator vouch`"
     )
@@ -74,7 +77,10 @@ def join(
         token = read_token(token_file)
     pins = loaded.trust.pins
     if token.voucher.leader_pk not in pins.leaders:
-        raise refused(f"{token_file}: expected a token for a Leader of trust.leaders, got another")
+        raise refused(
+            f"{token_file}: expected a token for a Leader of trust.leaders, got another",
+            "token and agent.toml are of two fleets: ask whoever gave them which is right",
+        )
     agent_file.become_agent(loaded)
     host = load_host(loaded, this_machine(loaded))
     with reported(ExitCode.USAGE, ValueError):
@@ -88,11 +94,11 @@ def join(
         log = stack.enter_context(open_transport(loaded.transport.settings, Side.AGENT))
         send_join(log, request, pins, int(time.time()))
         standing = find_standing(log, request, pins, wait_s)
-    answer, roster = standing.answer, standing.roster
+    roster = standing.roster
     body: dict[str, Any] = {
         "host": host.host_id.hex(),
         "request": request.hash().hex(),
-        "answered": answer is not None,
+        "answered": standing.answer is not None,
         "enrolled": bool(standing.series),
     }
     if roster is not None:
@@ -100,10 +106,20 @@ def join(
         if standing.series:
             body |= {"effective_from": roster.effective_from, "series": standing.series}
     emit(body, json)
-    if answer is None and not json:
-        say(_NOT_ANSWERED)
-    elif answer is not None and not standing.series and not json:
-        say(_not_on_a_roster(answer, roster))
+    if not json:
+        say(_in_words(standing))
+
+
+def _in_words(standing: JoinStanding) -> str:
+    if standing.answer is None:
+        return _NOT_ANSWERED
+    if standing.roster is None or not standing.series:
+        return _not_on_a_roster(standing.answer, standing.roster)
+    start = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(standing.roster.effective_from))
+    return (
+        f"Enrolled. A running agent reports the windows from {start} on.\n"
+        "The token has done its work; remove it."
+    )
 
 
 def _not_on_a_roster(answer: EntryAnswer, roster: RosterView | None) -> str:

@@ -28,7 +28,10 @@ _BESIDE: Final = (
 
 
 _KEPT: Final = "What was put in, before it was clipped and rounded."
-_GONE: Final = "What was put in is no longer kept here: the local history is shorter, or off."
+_GONE: Final = (
+    "What was put in is no longer kept here, or not yet: the local history is shorter, off, or "
+    "written within 10 s."
+)
 _NOISE: Final = (
     "The noise as one standard deviation: this host's own, and that of the sum of all hosts "
     "in a release of the fewest that are allowed, "

@@ -157,6 +157,9 @@ def _reports(view: View | None) -> RenderableType | None:
         lines.append(f"published {agent['published']}, waiting {agent['queued']}")
         lines.append(f", the next leaves in {due:.1f} s" if due is not None else "")
         lines.append("\n" if agent["transport_up"] else ", the transport is away\n")
+        if refused := agent.get("refused"):
+            counts = ", ".join(f"{reason} {times:,}" for reason, times in refused.items())
+            lines.append(f"not sent so far, by reason: {counts}\n")
     for report in reports:
         lines.append(f"{report['series']}", style="bold")
         lines.append(f"  {report['window_s']} s, closes in {report['ends_in_s']:.0f} s, then ")

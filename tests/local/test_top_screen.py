@@ -27,7 +27,10 @@ _HOST = ProcView(
 
 _NOTE = "no configuration: this host's /proc alone (--config names one)"
 _VIEW: dict[str, Any] = {
-    "agent": {"next_send_s": 3.0, "published": 1, "queued": 0, "transport_up": True},
+    "agent": {
+        "next_send_s": 3.0, "published": 1, "queued": 0, "transport_up": True,
+        "refused": {"no_roster": 2_100},
+    },
     "reports": [
         {"series": "minute", "window_s": 60, "ends_in_s": 9.0, "bytes": 900, "scheme": "shares",
          "sections": [{"name": "kernel_mix", "noise": 12.0, "unit": "ms", "cells": []}]},
@@ -98,4 +101,5 @@ def test_top_screen_shows_gpus_and_the_next_report_beside_an_agent(width: int, h
     assert " 97 " in text
     assert "the report about to leave, ± 1 sigma" in text
     assert "published 1, waiting 0" in text
+    assert "not sent so far, by reason: no_roster 2,100" in text
     assert "no device source" not in text

@@ -262,6 +262,7 @@ def test_retired_host_keeps_its_ledger_and_nothing_raw(machine: Machine) -> None
     machine.spend(NOW)
     raw = [machine.config.windows_file, machine.config.history_file, machine.config.journal_file]
     raw += [machine.config.journal_file.with_name("diagnoses.jsonl.1")]
+    raw.append(Path(f"{machine.config.windows_file}-journal"))
     for path in raw:
         path.write_bytes(b"raw")
     ended = retire(machine.config)
