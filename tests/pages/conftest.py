@@ -24,21 +24,26 @@ from tests.page_machine import PageMachine, Running, page_machine
 from tests.page_runs import typed_in
 
 TRIAL = "/srv/trial"
-LEAST = TrialSettings(hosts=20, windows=720, window_s=5)
+LEAST = TrialSettings(hosts=20, windows=720, window_s=5, by_hand=True)
 """A trial that is smaller than the pages', and lasts as long as any test."""
 HERE = "/srv/here"
 """Where commands are typed; what they name is there."""
 AGENT_TOML = "/etc/pointillist/agent.toml"
+JOIN = "agent join --token-file /etc/pointillist/token"
 
 
 @dataclass(frozen=True)
 class PageFleet:
-    """The trial of docs/first-fleet.md, its services running; files are the machine's."""
+    """A trial whose host was enrolled by docs/first-host.md; files are the machine's.
+
+    host_said   what commands of that page said, in its order
+    """
 
     folders: TrialFolders
     leader: str
     helper: str
     services: dict[str, Running]
+    host_said: list[tuple[str, str]]
 
     def released_of_all(self, machine: PageMachine) -> bool:
         """Whether the newest window was released of every host, the real one among them."""
@@ -82,13 +87,13 @@ def all_is_typed(request: pytest.FixtureRequest, machine: PageMachine) -> Iterat
 @pytest.fixture(scope="module")
 def fleet(machine: PageMachine) -> Iterator[PageFleet]:
     least = f"--hosts {LEAST.hosts} --windows {LEAST.windows} --window-s {LEAST.window_s}"
-    machine.type("fleet init /srv/trial", more=least)
+    machine.type("fleet init /srv/trial --host-by-hand --windows 240", more=least)
     folders = TrialFolders(Path(TRIAL))
     leader, helper = (
         machine.answer("keys", "show", str(key))[0]["public_key"]
         for key in (folders.leader_key, folders.helper_key)
     )
-    made = PageFleet(folders, leader, helper, {})
+    made = PageFleet(folders, leader, helper, {}, [])
     for step in trial_steps(folders, LEAST, (leader, helper), int(time.time())):
         _take(machine, made, step)
     for folder in (HERE, "/etc/pointillist"):
@@ -119,15 +124,11 @@ def _take(machine: PageMachine, fleet: PageFleet, step: TrialStep) -> None:
             "leader run --config /etc/pointillist/leader.toml", form
         )
         until(machine.path(str(fleet.folders.leader / "state/status.json")).exists)
+    elif step.requests:
+        _ask_to_join(machine, fleet)
     elif step.service is not None:
+        _see_enrolment(machine, fleet)
         fleet.services[step.service] = machine.start(step.words)
-    elif "join" in step.words:
-        joined = machine.type(
-            "agent join --config /etc/pointillist/agent.toml --token-file "
-            "/srv/acme/operator/tokens/gpu-1.token --wait-s 0",
-            form,
-        )
-        assert step.expects in joined.said
     elif "build" in step.words and "roster" in step.words:
         machine.type(
             "leader roster build --plans /srv/vendor/leader/plans.toml --requests "
@@ -143,6 +144,32 @@ def _take(machine: PageMachine, fleet: PageFleet, step: TrialStep) -> None:
         )
     else:
         machine.run(step.words)
+
+
+def _ask_to_join(machine: PageMachine, fleet: PageFleet) -> None:
+    """Type what the page of a first host has up to the host's request."""
+    given, said = fleet.folders.host(LEAST.host), fleet.host_said
+    machine.run(["install", "-D", "-m", "644", f"{given}/agent.toml", AGENT_TOML])
+    machine.run(["install", "-m", "600", f"{given}/token", "/etc/pointillist/token"])
+    said.append(("agent doctor", machine.type("agent doctor", code=1).said))
+    said.append(("keys generate host", machine.type("keys generate host").said))
+    said.append(("agent doctor", machine.type("agent doctor").said))
+    running = machine.begin("agent run --config /etc/pointillist/agent.toml")
+    fleet.services["host"] = running
+    said.append((f"agent run --config {AGENT_TOML}", running.until('"no_roster"')))
+    said.append(("agent top --once", machine.type("agent top --once").said))
+    said.append(("agent sent", machine.type("agent sent").said))
+    joined = machine.type(
+        "agent join --config /etc/pointillist/agent.toml --token-file "
+        "/srv/acme/operator/tokens/gpu-1.token --wait-s 0",
+        f"agent join --config {AGENT_TOML} --token-file /etc/pointillist/token --wait-s 0",
+    )
+    said.append((JOIN, joined.said))
+
+
+def _see_enrolment(machine: PageMachine, fleet: PageFleet) -> None:
+    joined = machine.type("agent join --token-file /etc/pointillist/token")
+    fleet.host_said.append((JOIN, joined.said))
 
 
 def until(there: Callable[[], bool], patience_s: float = 300) -> None:

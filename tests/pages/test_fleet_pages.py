@@ -11,7 +11,8 @@ import pytest
 
 from tests.closed_kit import REPOSITORY
 from tests.page_machine import PageMachine
-from tests.pages.conftest import AGENT_TOML, HERE, PageFleet
+from tests.page_output import missing, shown
+from tests.pages.conftest import AGENT_TOML, HERE, PageFleet, until
 from transport.privileges import AGENT_USER
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -26,6 +27,22 @@ helper_pks = ["{helper}"]
 socket = "/run/witness/witness.sock"
 peer_group = "pointillist-helper"
 """
+
+
+def test_a_first_host_is_told_what_its_page_shows(machine: PageMachine, fleet: PageFleet) -> None:
+    said = list(fleet.host_said)
+    said.append(("agent sent", machine.type("agent sent").said))
+    first = {"cb7dd476": machine.answer("agent", "sent")["reports"][0]["report_id"][:8]}
+    show = ["pointillist", "agent", "sent", "--report", first["cb7dd476"]]
+    until(lambda: "own noise" in machine.run(show).said)
+    one = machine.type("agent sent --report cb7dd476", having=first)
+    said.append(("agent sent --report cb7dd476", one.said))
+    said.append(("agent ledger show", machine.type("agent ledger show").said))
+    left = {command: shown("first-host.md", command) for command, _ in said}
+    for command, words in said:
+        lines = [line for line in left[command].pop(0) if "host_cpu: user" not in line]
+        assert missing(lines, words) == [], f"{command}\n{words}"  # whichever cells are the largest
+    assert not any(left.values())
 
 
 def test_agent_s_views_are_shown(machine: PageMachine, fleet: PageFleet) -> None:
@@ -135,7 +152,7 @@ def test_an_agent_runs_and_is_recovered(machine: PageMachine, fleet: PageFleet) 
 
 
 def test_a_host_s_journal_is_told(machine: PageMachine, fleet: PageFleet) -> None:
-    journal = machine.path("/srv/trial/hosts/host-1/state/diagnoses.jsonl")
+    journal = machine.path("/var/lib/pointillist/agent/state/diagnoses.jsonl")
     shutil.copy(next((REPOSITORY / "bench/journals").glob("cpu_*.jsonl")), journal)
     journal.chmod(0o600)
     shutil.chown(journal, AGENT_USER)
@@ -215,6 +232,7 @@ def test_a_helper_has_workers(machine: PageMachine, fleet: PageFleet) -> None:
 
 
 def test_keys_and_tokens_are_made(machine: PageMachine, fleet: PageFleet) -> None:
+    machine.type("fleet init /srv/trial", more="--hosts 20", having={"/srv/trial": "/srv/all"})
     machine.type("keys generate leader --folder /var/lib/pointillist/leader/keys")
     machine.type("operator keygen acme.key --name acme")
     machine.path(f"{HERE}/names.txt").write_text("node-1\nnode-2\n")

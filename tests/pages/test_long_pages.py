@@ -37,6 +37,28 @@ def test_a_trial_is_brought_up_and_stopped(machine: PageMachine) -> None:
     assert running.end().code in {0, 130, -15}
 
 
+def test_a_host_is_enrolled_by_hand_beside_a_trial(machine: PageMachine) -> None:
+    least, there = "--hosts 20 --window-s 5 --windows 100", {"/srv/trial": "/srv/hand"}
+    machine.type("fleet init /srv/trial --host-by-hand --windows 240", more=least, having=there)
+    up = machine.begin("fleet up /srv/trial", having=there)
+    up.until("waits for the host")
+    given = "/srv/hand/hosts/host-1"
+    for mode, name in (("644", "agent.toml"), ("600", "token")):
+        machine.run(["install", "-D", "-m", mode, f"{given}/{name}", f"/etc/pointillist/{name}"])
+    machine.type("keys generate host")
+    agent = machine.begin("agent run --config /etc/pointillist/agent.toml")
+    agent.until('"no_roster"')
+    machine.type("agent join --token-file /etc/pointillist/token")
+    up.until("Released after")
+    assert "Enrolled." in machine.type("agent join --token-file /etc/pointillist/token").said
+    assert machine.answer("agent", "sent")["reports"]
+    assert agent.end().code == 0
+    assert up.end().code in {0, 130, -15}
+    retired = machine.type("agent retire --config /etc/pointillist/agent.toml --yes")
+    assert "identity.key.fence" in retired.said
+    machine.run(["rm", "-r", "/srv/hand", "/etc/pointillist", "/var/lib/pointillist/agent"])
+
+
 def test_hosts_live_through_journals(machine: PageMachine) -> None:
     journals = {"bench/journals": str(REPOSITORY / "bench/journals")}
     machine.type(
