@@ -103,6 +103,7 @@ def _begin() -> subprocess.Popen[str]:
     child = subprocess.Popen(
         [python.program, "-P", "-S", "-c", _CODE], cwd="/", env=os.environ | python.environment,
         pass_fds=python.descriptors, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        process_group=0,  # a terminal's Ctrl-C is for the agent; this ends with its questions
     )  # fmt: skip
     # Collects the child when it ends by itself.
     Thread(target=child.wait, daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ def process() -> Iterator[GateProcess]:
 def test_gate_process_answers_as_the_gate_does_also_after_its_end(process: GateProcess) -> None:
     assert process([QUIET], 2_000_000, 1_000) == gate([QUIET], 2_000_000, 1_000)
     assert process._child is not None
+    assert os.getpgid(process._child.pid) != os.getpgrp(), "Ctrl-C would end it with a traceback"
     process._child.kill()  # as it ends by itself when nobody asks
     process._child.wait()
     with pytest.raises(ParameterError) as there:
