@@ -167,34 +167,38 @@ def checked_windows(
     """
     chain: tuple[str, int] | None = None
     ends: dict[str, bytes] = {}
-    for ours, theirs in _side_by_side(leader, helper):
+    for ours, theirs, at_end in _side_by_side(leader, helper):
         window = CheckedWindow(ours, theirs, ())
         if chain != window.link.place[:2]:
             chain, ends = window.link.place[:2], {LEADER: FIRST_PREV, HELPER: FIRST_PREV}
         problems = [
             *(() if ours is None else _of_link(LEADER, ours, ends, parties)),
             *(() if theirs is None else _of_link(HELPER, theirs, ends, parties)),
-            *_between(ours, theirs),
+            *_between(ours, theirs, at_end),
         ]
         yield CheckedWindow(ours, theirs, tuple(problems)) if problems else window
 
 
 def _side_by_side(
     leader: Iterable[Link], helper: Iterable[Link]
-) -> Iterator[tuple[Link | None, Link | None]]:
-    """Put the links of one place side by side."""
+) -> Iterator[tuple[Link | None, Link | None, bool]]:
+    """Put the links of one place side by side; the last says that one chain is over by then."""
     left, right = _in_order(LEADER, leader), _in_order(HELPER, helper)
     ours, theirs = next(left, None), next(right, None)
     while ours is not None or theirs is not None:
         if theirs is None or (ours is not None and ours.place < theirs.place):
-            yield ours, None
+            yield ours, None, _chain(theirs) != _chain(ours)
             ours = next(left, None)
         elif ours is None or theirs.place < ours.place:
-            yield None, theirs
+            yield None, theirs, _chain(ours) != _chain(theirs)
             theirs = next(right, None)
         else:
-            yield ours, theirs
+            yield ours, theirs, False
             ours, theirs = next(left, None), next(right, None)
+
+
+def _chain(link: Link | None) -> tuple[str, int] | None:
+    return link.place[:2] if link else None
 
 
 def _in_order(party: str, links: Iterable[Link]) -> Iterator[Link]:
@@ -232,13 +236,18 @@ def _holds(public_key: bytes, message: bytes, signature: bytes) -> bool:
     return verify(public_key, message, signature)
 
 
-def _between(ours: Link | None, theirs: Link | None) -> Iterator[str]:
+_OLDER: Final = ", nor a later one; if its transcript is the older one, export it again"
+
+
+def _between(ours: Link | None, theirs: Link | None, at_end: bool) -> Iterator[str]:
     """Say where two parties' links of one window differ."""
+    # Of a fleet that runs, one transcript is always exported before the other.
+    older = _OLDER if at_end else ""
     if ours is None:
-        yield ": the Leader has no such release"
+        yield f": the Leader has no such release{older}"
     elif theirs is None:
         if ours.release.sig_helper != NO_SIGNATURE:
-            yield ": the Helper has no such release"
+            yield f": the Helper has no such release{older}"
     elif theirs.release.release != ours.release.release:
         yield ": the two parties signed different releases"
     elif None not in (theirs.report_ids, ours.report_ids) and theirs.report_ids != ours.report_ids:

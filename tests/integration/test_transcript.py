@@ -37,7 +37,7 @@ def test_kept_transcripts_agree(exported: tuple[Path, Path]) -> None:
     ("change", "told"),
     [
         (lambda links: links.pop(1), "chain is broken"),
-        (lambda links: links.pop(), "no such release"),
+        (lambda links: links.pop(), "no such release, nor a later one"),
         (lambda links: links[1].update(release=flip(links[1]["release"], 300)), "signature"),
         (lambda links: links[1].update(batch_hash="00" * 32), "another batch"),
         (lambda links: links[0]["report_ids"].pop(), "different reports"),
@@ -48,6 +48,13 @@ def test_altered_transcript_is_named(
 ) -> None:
     alter(exported[side], change)
     assert any(told in problem for problem in problems(*exported))
+
+
+def test_release_that_is_gone_from_the_middle_is_not_laid_to_an_older_export(
+    exported: tuple[Path, Path],
+) -> None:
+    alter(exported[1], lambda links: links.pop(1))
+    assert not any("nor a later one" in problem for problem in problems(*exported))
 
 
 def test_other_files_are_no_transcripts(tmp_path: Path) -> None:
