@@ -74,16 +74,14 @@ def test_a_broker_is_started_set_up_and_stopped(machine: PageMachine) -> None:
     shutil.copytree(jar_folder(), machine.path(f"/srv/user/.cache/pointillist/{jar_folder().name}"))
     machine.run(["pointillist", "kafka", "start", "--secure"])
     bootstrap = machine.answer("kafka", "status")["bootstrap"]
-    for name in ("admin.toml", "kafka.toml"):
-        told = f'[transport.kafka]\nbootstrap = ["{bootstrap}"]\n'
-        machine.path(f"{HERE}/{name}").write_text(told)
+    told = f'[transport.kafka]\nbootstrap = ["{bootstrap}"]\n'
+    machine.path(f"{HERE}/admin.toml").write_text(told)
     machine.type("kafka status")
     machine.type(
         "kafka topics --config admin.toml --agent agent --leader leader --helper helper --reader "
         "reader"
     )
-    there = {"/etc/pointillist/leader.toml": "kafka.toml"}
-    machine.type("kafka topics --config /etc/pointillist/leader.toml --check", having=there)
+    machine.type("kafka topics --config admin.toml --check")
     assert "stopped" in machine.type("kafka stop").said
 
 
