@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Start a role in a container: bring what was mounted into the shape that it insists on.
 
-pointillist-start party [--keys DIR] [--secrets DIR] -- COMMAND...
+pointillist-start party [--keys DIR] [--signed DIR] [--secrets DIR] -- COMMAND...
 pointillist-start agent --node NAME [--gpus expected|none] [--secrets DIR] -- COMMAND...
 
 A mounted secret belongs to root and is a link, and the roles refuse key files that are not their
@@ -191,6 +191,7 @@ def main() -> None:
     parser.add_argument("role", choices=("party", "agent"))
     parser.add_argument("--secrets", type=Path, default=SECRETS, help="the mounted secrets")
     parser.add_argument("--keys", type=Path, help="a party's key_dir, which gets identity.key")
+    parser.add_argument("--signed", type=Path, help="its signed_dir, made where it is not there")
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node's name")
     parser.add_argument("--gpus", choices=("expected", "none"), default="none")
     parser.add_argument("command", nargs="+", help="what to run then, behind --")
@@ -207,6 +208,8 @@ def main() -> None:
             prepare_agent(given.node, given.gpus == "expected")
         elif given.keys is not None:
             place_identity(OWN_SECRETS, given.keys)
+        if given.signed is not None:
+            given.signed.mkdir(parents=True, exist_ok=True)
     except (StartRefused, OSError) as error:
         sys.exit(f"pointillist-start: {error}")
     found = shutil.which(command[0])

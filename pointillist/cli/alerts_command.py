@@ -25,7 +25,7 @@ pointillist alerts check --store releases --config alerts.toml         every min
 
 pointillist alerts check --store releases --config alerts.toml --once  for a timer of systemd
 
-pointillist alerts check --journal /var/lib/pointillist/agent/diagnoses.jsonl --config alerts.toml
+pointillist alerts check --journal state/diagnoses.jsonl --config alerts.toml   of an agent
 
 `pointillist sample show alerts.toml` prints every key.
 """

@@ -17,7 +17,7 @@ _EXAMPLES: Final = """Examples:
 
 pointillist report --week --out week.html   of the newest demo run here
 
-pointillist report --week --store /srv/pointillist/releases --until 2026-11-23 --out week.html
+pointillist report --week --store releases/parquet --until 2026-11-23 --out week.html
 
 pointillist report --day --out day.html --open"""
 

@@ -11,7 +11,7 @@ import typer
 
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
-from .output import ExitCode, JsonFlag, emit, reported, usage_error
+from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
 from .query import say_simulated
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Examples:
 
-pointillist store show /var/lib/pointillist/releases
+pointillist store show /var/lib/pointillist/releases/parquet
 
-pointillist store compact /var/lib/pointillist/releases
+pointillist store compact /var/lib/pointillist/releases/parquet
 
 pointillist store compact old/ --keep-days minute=400    and remove minutes of before that"""
 
@@ -66,7 +66,10 @@ def show(folder: Folder, json: JsonFlag = False) -> None:
     """Show what a folder holds: windows in packs and in files of their own, bytes, by series."""
     _need_folder(folder)
     say_simulated(folder)
-    emit(_held(folder), json, _drawn)
+    held = _held(folder)
+    if not held:
+        say(f"{folder}: no window yet; expected releases_dir of leader.toml")
+    emit(held, json, _drawn)
 
 
 def _days(options: list[str]) -> dict[str, int]:

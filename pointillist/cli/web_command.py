@@ -36,7 +36,7 @@ _EXAMPLES = """Examples:
 
 pointillist web --open                          the newest demo run here, in a browser
 
-pointillist web --store /srv/pointillist/releases
+pointillist web --store /var/lib/pointillist/releases/parquet
 
 pointillist web token --name ada --role analyst --expires 30d
 

@@ -169,6 +169,34 @@ def test_leader_calls_named_networks_alone_where_they_are_named() -> None:
         assert len(without) == (1 if places else 3)  # DNS, wherever it is
 
 
+def test_helper_calls_its_witness_alone_where_that_is_named() -> None:
+    witness = {"cidr": "192.0.2.9/32"}
+    named = f"helper.witnessNetworks[0]={witness['cidr']},helper.witnessPort=5432"
+    for options, rules in (
+        ((), []),
+        (
+            ("--set", named),
+            [{"ports": [{"protocol": "TCP", "port": 5432}], "to": [{"ipBlock": witness}]}],
+        ),
+    ):
+        (policy,) = of_kind(rendered("helper", *options), "NetworkPolicy")
+        assert policy["spec"]["egress"][1:] == rules  # the first is DNS
+
+
+@pytest.mark.parametrize("place", ["leader", "helper"])
+def test_signed_folder_is_made_before_files_are_copied_into_it(place: str) -> None:
+    documents = rendered(place)
+    (config,) = (one["data"] for one in of_kind(documents, "ConfigMap"))
+    (party,) = (
+        container["command"]
+        for one in of_kind(documents, "StatefulSet")
+        for container in one["spec"]["template"]["spec"]["containers"]
+        if container["name"] == place
+    )
+    made = party[party.index("--signed") + 1]
+    assert f'signed_dir = "{made}"' in config[f"{place}.toml"]
+
+
 def test_helpers_service_shows_who_calls_and_takes_calls_of_the_leader_alone() -> None:
     (service,) = of_kind(rendered("helper"), "Service")
     assert service["spec"]["externalTrafficPolicy"] == "Local"

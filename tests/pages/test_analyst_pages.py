@@ -102,11 +102,12 @@ def test_alerts_are_told_of_a_fleet_and_of_a_host(machine: PageMachine, store: s
     receiver = machine.start(["python3", "-c", RECEIVER])
     receiver.until("listens")
     machine.type("alerts check --store releases --config alerts.toml", more="--once")
-    journal = machine.path("/var/lib/pointillist/agent/diagnoses.jsonl")
+    journal = machine.path("/var/lib/pointillist/agent/state/diagnoses.jsonl")
     journal.parent.mkdir(parents=True)
     shutil.copy(next((REPOSITORY / "bench/journals").glob("*.jsonl")), journal)
     machine.type(
-        "alerts check --journal /var/lib/pointillist/agent/diagnoses.jsonl --config alerts.toml",
+        "alerts check --journal /var/lib/pointillist/agent/state/diagnoses.jsonl "
+        "--config alerts.toml",
         more="--once",
     )
     receiver.end()
@@ -134,7 +135,8 @@ def test_pages_are_served(machine: PageMachine, store: str, tmp_path: Path) -> N
         running.until("http")
         assert running.end(signal.SIGINT).code in {0, 130}
     running = machine.begin(
-        "web --store /srv/pointillist/releases", having={"/srv/pointillist/releases": store}
+        "web --store /var/lib/pointillist/releases/parquet",
+        having={"/var/lib/pointillist/releases/parquet": store},
     )
     running.until("http")
     assert running.end(signal.SIGINT).code in {0, 130}

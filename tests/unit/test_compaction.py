@@ -261,3 +261,13 @@ def test_store_command_packs_and_removes_what_its_roll_ups_have(folder: Path) ->
     for wrong in ("minute", "minute=0", "=3", "minute=x"):
         refused = runner.invoke(store_command.app, [*shown, "--keep-days", wrong])
         assert "expected SERIES=DAYS" in str(refused.exception)
+
+
+def test_store_command_says_that_a_folder_has_no_window(folder: Path) -> None:
+    shown = CliRunner().invoke(store_command.app, ["show", str(folder.parent), "--json"])
+    assert (shown.exit_code, shown.stdout) == (0, "[]\n")
+    assert "expected releases_dir of leader.toml" in shown.stderr
+    assert (
+        "expected releases_dir"
+        not in CliRunner().invoke(store_command.app, ["show", str(folder)]).stderr
+    )

@@ -78,6 +78,21 @@ def test_identity_is_placed_and_never_replaced_by_another(tmp_path: Path) -> Non
     assert (keys / "identity.key").read_text() == "one"
 
 
+def test_party_finds_the_folder_that_people_copy_signed_files_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[list[str]] = []
+    signed = tmp_path / "volume" / "signed"
+    monkeypatch.setattr(start, "OWN_SECRETS", tmp_path / "own")
+    monkeypatch.setattr(os, "execv", lambda _program, words: begun.append(words))
+    words = ["party", "--secrets", str(tmp_path / "none"), "--signed", str(signed), "--", "true"]
+    monkeypatch.setattr(sys, "argv", ["pointillist-start", *words])
+    for _start in range(2):
+        start.main()
+        assert signed.is_dir()
+    assert begun == [["true"]] * 2
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [
