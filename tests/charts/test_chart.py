@@ -109,6 +109,8 @@ def test_agents_are_one_manifest_with_one_secret_of_tokens() -> None:
     pod = agents["spec"]["template"]["spec"]
     secrets = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
     assert secrets == ["pointillist-tokens", "pointillist-kafka"]
+    tokens = next(volume for volume in pod["volumes"] if volume["name"] == "tokens")
+    assert tokens["secret"]["optional"]  # nodes that have joined start without it
     (container,) = pod["containers"]
     context = container["securityContext"]
     assert context["readOnlyRootFilesystem"]
