@@ -63,7 +63,7 @@ def attach(
     """Print what a GPU program needs in its environment to have its kernels timed.
 
     The CUDA driver then loads a library of Pointillist's into the program when it first uses a GPU.
-    The library does nothing until this host's agent asks it to, and costs nothing then. It listens
+    The library looks for this host's agent and does nothing else until that asks it to. It listens
     to an agent that is root, the program's own user, or the agent's user of this machine.
     """
     from collectors.gpu_time.settings import DEFAULT_SOCKET
