@@ -61,7 +61,7 @@ def test_packages_are_installed_run_upgraded_removed_and_purged(
     assert command == "/usr/lib/pointillist/aggregator/bin/pointillist"
     debian.must("apt-get remove --yes pointillist-aggregator")
     assert debian.must("pointillist --version").startswith("pointillist ")
-    said = debian.run("pointillist leader status --config /etc/pointillist/leader.toml").stderr
+    said = debian.run("pointillist leader run --config /etc/pointillist/leader.toml").stderr
     assert "pip install 'pointillist[aggregator]'" in said
     debian.must("apt-get remove --yes pointillist-agent")
     assert not debian.path("/usr/lib/pointillist").exists()
