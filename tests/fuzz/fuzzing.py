@@ -64,7 +64,7 @@ class Fuzzing:
         inputs, crashes = self._made(name), self._folder / "crashes" / name
         crashes.mkdir(parents=True, exist_ok=True)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        known = len(self._crashes(name))
+        known = self._crashes(name)
         said = self._child(
             name, f"-max_total_time={seconds}", f"-artifact_prefix={crashes}/", str(inputs)
         )
@@ -73,12 +73,20 @@ class Fuzzing:
         spent.cpu_s += after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         runs = _RUNS.search(said)
         spent.executions += int(runs[1]) if runs else 0
-        found = len(self._crashes(name)) - known
+        new = [file for file in self._crashes(name) if file not in known]
+        found = sum(self._stands(name, file) for file in new)
         spent.crashes += found
-        spent.open = known + found
+        spent.open = len(self._crashes(name))
         if found or runs is None:
             (crashes / "said.txt").write_text(said, encoding="utf-8")
         self._write()
+
+    def _stands(self, name: str, file: Path) -> bool:
+        """Whether a find is one: a timeout also meets a process that was stopped for long."""
+        if not file.name.startswith("timeout-") or "ERROR" in self._child(name, str(file)):
+            return True
+        file.replace(self._folder / name / file.name)
+        return False
 
     def forget_mended(self) -> None:
         """Take inputs that break nothing any more for ordinary ones."""
