@@ -36,11 +36,11 @@ EPOCHS_PER_DAY: Final = 24
 OTHERWISE_M: Final = 2
 """Indicators a host, where a plan has none and is asked what they would see."""
 
-# One core of a machine as in bench/results/round.json: of a report of 1,000 words in 12 sections
-# noise takes 0.36 ms, encoding, mask and box 43 us, the participant 0.55 ms. An epoch is two seals
-# (74-86 us each) and a signature (22 us): 24 a day hardly count.
+# One core, between two machines that bench-round was run on: of a report of 1,000 words in 12
+# sections noise takes 0.11 to 0.36 ms, encoding, mask and box 43 to 80 us, the participant 0.25 to
+# 0.55 ms. An epoch is two seals (74-86 us each) and a signature (22 us): 24 a day hardly count.
 DRAW_CPU_S: Final = 0.36e-6
-REPORT_CPU_S: Final = 0.55e-3
+REPORT_CPU_S: Final = 0.4e-3
 WORD_CPU_S: Final = 0.043e-6
 EPOCH_CPU_S: Final = 200e-6
 

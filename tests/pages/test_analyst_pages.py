@@ -52,10 +52,7 @@ def test_released_numbers_are_asked_for(machine: PageMachine, store: str) -> Non
         machine.type(
             "query SELECT series, outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
         ),
-        machine.type(
-            "query SELECT cell, share, share_low, share_high FROM latest WHERE section = "
-            "'kernel_mix' --json"
-        ),
+        machine.type("query SELECT cell, share FROM latest WHERE section = 'kernel_mix' --json"),
         machine.type(
             "query SELECT section, cell, share, share_low, share_high FROM latest WHERE share IS "
             "NOT NULL ORDER BY share DESC"
@@ -102,13 +99,13 @@ def test_alerts_are_told_of_a_fleet_and_of_a_host(machine: PageMachine, store: s
     receiver = machine.start(["python3", "-c", RECEIVER])
     receiver.until("listens")
     machine.type("alerts check --store releases --config alerts.toml", more="--once")
-    journal = machine.path("/var/lib/pointillist/agent/state/diagnoses.jsonl")
-    journal.parent.mkdir(parents=True)
-    shutil.copy(next((REPOSITORY / "bench/journals").glob("*.jsonl")), journal)
+    journal = f"{HERE}/diagnoses.jsonl"
+    shutil.copy(next((REPOSITORY / "bench/journals").glob("*.jsonl")), machine.path(journal))
     machine.type(
         "alerts check --journal /var/lib/pointillist/agent/state/diagnoses.jsonl "
         "--config alerts.toml",
         more="--once",
+        having={"/var/lib/pointillist/agent/state/diagnoses.jsonl": journal},
     )
     receiver.end()
 
