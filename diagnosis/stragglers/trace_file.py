@@ -145,7 +145,7 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
     Read event by event: a builder of values takes time by the square of how deep they are nested.
     """
     row: dict[str, Any] | None = None
-    key, listed = "", False
+    key, in_list = "", False
     with path.open("rb") as file:
         for event, value in ijson.basic_parse(file, use_float=True, multiple_values=True):
             if event == "map_key" and row is not None:
@@ -155,16 +155,16 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
             elif event == "end_map" and row is not None:
                 yield row
                 row = None
-            elif event == "start_array" and row is None and not listed:
-                listed = True
+            elif event == "start_array" and row is None and not in_list:
+                in_list = True
             elif event == "end_array" and row is None:
-                listed = False
+                in_list = False
             elif event in _SCALARS and row is not None:
                 row[key] = _plain(value)
                 if len(row) > _MOST_COLUMNS:
                     raise TraceRefused(f"expected at most {_MOST_COLUMNS:,} columns, found more")
             else:
-                where = f"in {key}" if row is not None else "in place of a row"
+                where = f"in {listed([key])}" if row is not None else "in place of a row"
                 raise TraceRefused(
                     f"expected a list of rows of numbers and names, got {event} {where}"
                 )
