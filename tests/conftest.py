@@ -7,6 +7,7 @@ import json
 import locale
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from pointillist.broker.local import BrokerOptions, LocalBroker, RunningBroker
 from scripts.gpu_present import nvidia_gpus
 from tests.monitoring_kit import missing_monitors
 from tests.postgresql_kit import server_programs
+
+# A run that a shell put into the background ignores Ctrl-C, and so would all that tests begin.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.register_profile("deep", deadline=None, max_examples=2000, stateful_step_count=60)
