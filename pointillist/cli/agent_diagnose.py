@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from . import agent_file
+from .agent_file import DEFAULT_CONFIG
 from .output import ExitCode, reported, say, usage_error
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ pointillist agent diagnose --live --watch '/train/*' --step ./libtrain.so:train_
 pointillist agent diagnose --replay spike.parquet --plots pictures
 
 pointillist agent diagnose --replay recordings --json   every recording and journal of a folder"""
-
-_DEFAULT: Final = Path("/etc/pointillist/agent.toml")
 
 
 def diagnose(
@@ -146,7 +145,7 @@ def _farewell(teller: Teller, plots: Path | None) -> None:
 def _live(config: Path | None, asked: Asked, tell: Told) -> None:
     from .diagnose_live import agent_answers, follow, run_sources
 
-    path = config or (_DEFAULT if _DEFAULT.exists() else None)
+    path = config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
     loaded = None if path is None else agent_file.load_file(path)
     if loaded is not None and not asked.own and agent_answers(loaded.live_socket):
         with suppress(KeyboardInterrupt):
@@ -158,12 +157,12 @@ def _live(config: Path | None, asked: Asked, tell: Told) -> None:
 def _journal(config: Path | None, asked: Asked, tell: Told) -> None:
     from .diagnose_replay import read_journal
 
-    if config is None and not _DEFAULT.exists():
+    if config is None and not DEFAULT_CONFIG.exists():
         raise usage_error(
-            f"{_DEFAULT}: no agent is set up here, so that there is no journal to read",
+            f"{DEFAULT_CONFIG}: no agent is set up here, so that there is no journal to read",
             "--config names another file; --live and --replay need none",
         )
-    loaded = agent_file.load_file(config or _DEFAULT)
+    loaded = agent_file.load_file(config or DEFAULT_CONFIG)
     with reported(ExitCode.UNAVAILABLE, OSError):
         there = loaded.journal_file.exists()
     if not there:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from . import agent_file
+from .agent_file import DEFAULT_CONFIG
 from .findings_table import show_findings
 from .output import CommandError, ExitCode, JsonFlag, emit, say
 
@@ -23,8 +24,6 @@ EPILOG: Final = """Examples:
 pointillist agent doctor
 
 pointillist agent doctor --json | jq '.findings[] | select(.verdict != "ok")'"""
-
-_DEFAULT: Final = Path("/etc/pointillist/agent.toml")
 
 
 def doctor(
@@ -52,8 +51,8 @@ def doctor(
 
     warm_up()  # while this process can still reach all of its libraries
     root = os.geteuid() == 0
-    there = config is not None or _DEFAULT.exists()
-    loaded = agent_file.load_file(config or _DEFAULT) if there else None
+    there = config is not None or DEFAULT_CONFIG.exists()
+    loaded = agent_file.load_file(config or DEFAULT_CONFIG) if there else None
     if loaded is not None:
         _look_as(loaded)
     catalogue = Catalogue.load()
@@ -63,7 +62,9 @@ def doctor(
     findings = [*examine(host_checks(wanted=wanted, started_by_root=root)), gpus]
     if loaded is None:
         findings += examine([*fault_checks(), *probe_checks(), *gpu_time_checks()])
-        say(f"no configuration at {_DEFAULT}: looked at the machine alone; --config names one")
+        say(
+            f"no configuration at {DEFAULT_CONFIG}: looked at the machine alone; --config names one"
+        )
     else:
         findings += _of_agent(loaded, catalogue, root)
     verdict = worst(findings)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _HINT: Final = f"name it with --config; {sample_hint('agent.toml')}"
 
+DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
+
 ConfigOption = Annotated[
     Path,
     typer.Option("--config", "-c", help="TOML file; `pointillist sample show` prints one."),

@@ -17,6 +17,7 @@ import typer
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from . import agent_file
+from .agent_file import DEFAULT_CONFIG
 from .history_calls_text import kernel_lines, process_lines
 from .history_gpu_time_text import gpu_time_lines
 from .history_metrics_text import MOST_LINES, left_out, metric_lines, newest
@@ -48,9 +49,9 @@ _Rows = Callable[[str], Iterator[dict[str, Any]]]
 
 
 def history(
-    config: Annotated[Path, typer.Option("--config", "-c", help="TOML file of the agent.")] = Path(
-        "/etc/pointillist/agent.toml"
-    ),
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="TOML file of the agent.")
+    ] = DEFAULT_CONFIG,
     since: Annotated[str, typer.Option(help="10m, 2h, ISO 8601 or Unix seconds.")] = "1h",
     until: Annotated[str | None, typer.Option(help="The same; now without it.")] = None,
     kind: Annotated[

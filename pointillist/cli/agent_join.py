@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from . import agent_file
+from .agent_file import DEFAULT_CONFIG
 from .agent_run import log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from edge_agent.protocol.roster_book import RosterView
     from wire.roster import EntryAnswer
 
-_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 
 EPILOG: Final = "Example: pointillist agent join --config agent.toml --token-file token"
 
@@ -33,9 +33,7 @@ a key that is destroyed then."""
 
 def join(
     token_file: Annotated[Path, typer.Option(help="The one-use token from the operator.")],
-    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
-        "/etc/pointillist/agent.toml"
-    ),
+    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = DEFAULT_CONFIG,
     key_file: Annotated[
         Path | None,
         typer.Option(help="A host key that is to follow host.key_file: see `agent rekey`."),

@@ -6,13 +6,12 @@ import sys
 import time
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from . import agent_file
-from .agent_file import ConfigOption
+from .agent_file import DEFAULT_CONFIG, ConfigOption
 from .output import ExitCode, JsonFlag, emit, refused, reported, usage_error
 
 ledger_app = typer.Typer(
@@ -21,9 +20,7 @@ ledger_app = typer.Typer(
 
 
 @ledger_app.command(epilog="Example: pointillist agent ledger show --json | jq .peak_of_a_week")
-def show(
-    config: ConfigOption = Path("/etc/pointillist/agent.toml"), json: JsonFlag = False
-) -> None:
+def show(config: ConfigOption = DEFAULT_CONFIG, json: JsonFlag = False) -> None:
     """Show what this host has spent, also while the agent runs."""
     from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused
     from edge_agent.live import read_ledger
@@ -71,7 +68,7 @@ def _part(spent: float, json: bool) -> float | str:
 
 @ledger_app.command(epilog="Example: pointillist agent ledger recover --config agent.toml --yes")
 def recover(
-    config: ConfigOption = Path("/etc/pointillist/agent.toml"),
+    config: ConfigOption = DEFAULT_CONFIG,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: JsonFlag = False,
 ) -> None:

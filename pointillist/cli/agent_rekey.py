@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from . import agent_file
+from .agent_file import DEFAULT_CONFIG
 from .agent_run import log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
 
@@ -20,7 +21,6 @@ REKEY_EPILOG: Final = (
     "Example: pointillist agent rekey --config agent.toml --key-file next/host/identity.key --yes"
 )
 RETIRE_EPILOG: Final = "Example: pointillist agent retire --config agent.toml --yes"
-_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -30,7 +30,7 @@ def rekey(
     key_file: Annotated[
         Path, typer.Option(help="The new key, from `keys generate host --folder`; it is moved.")
     ],
-    config: ConfigOption = _CONFIG,
+    config: ConfigOption = DEFAULT_CONFIG,
     early: Annotated[
         bool,
         typer.Option("--early", help="Although no roster in force has the new key yet."),
@@ -101,7 +101,9 @@ def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
         )
 
 
-def retire(config: ConfigOption = _CONFIG, yes: YesOption = False, json: JsonFlag = False) -> None:
+def retire(
+    config: ConfigOption = DEFAULT_CONFIG, yes: YesOption = False, json: JsonFlag = False
+) -> None:
     """End this host: destroy its key, the reports that wait and the raw data that it kept.
 
     For a host that leaves the fleet. Stop the agent first, and have the Leader's operator take the

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pointillist.samples import sample_hint
 from transport.foreign import libc
 
+from .agent_file import DEFAULT_CONFIG
 from .output import ExitCode, need_file, reported, say
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ _FOLDER_HINT: Final = (
 )
 _KAFKA_HINT: Final = "`pointillist agent doctor` tries each broker of [transport.kafka]"
 _COLLECTED_FROM: Final = 5_000
-DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 _HINT: Final = (
     f"{sample_hint('agent.toml')}; or --key-file, --state-dir, --log-folder, --leader and --helper "
     "do without a file"

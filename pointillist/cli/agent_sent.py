@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from . import agent_file
+from .agent_file import DEFAULT_CONFIG
 from .moment import moment
 from .output import CommandError, ExitCode, JsonFlag, emit, jsonable, reported, usage_error
 from .sent_release import Files, release_body, verdicts_of
@@ -36,9 +37,9 @@ _LIMIT: Final = 20
 
 
 def sent(
-    config: Annotated[Path, typer.Option("--config", "-c", help="TOML file of the agent.")] = Path(
-        "/etc/pointillist/agent.toml"
-    ),
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="TOML file of the agent.")
+    ] = DEFAULT_CONFIG,
     since: Annotated[str, typer.Option(help="10m, 2h, 7d, ISO 8601 or Unix seconds.")] = "1d",
     series: Annotated[str | None, typer.Option(help="Of one task series alone.")] = None,
     window: Annotated[

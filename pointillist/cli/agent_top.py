@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from . import agent_file
+from .agent_file import DEFAULT_CONFIG
 from .output import JsonFlag, emit
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ pointillist agent top --once   one picture, also without a terminal
 
 pointillist agent top --json | jq .agent.gpu_time"""
 
-_DEFAULT: Final = Path("/etc/pointillist/agent.toml")
 _FIRST_S: Final = 0.5
 _MOST_PROCESSES: Final = 60
 """On a screen, which shows as many as it has rows for."""
@@ -107,9 +107,9 @@ def top(
 
 def _configured(path: Path | None) -> AgentConfig | None:
     """Read the configuration and become the agent's user; without a file look at /proc alone."""
-    if path is None and not _DEFAULT.exists():
+    if path is None and not DEFAULT_CONFIG.exists():
         return None
-    loaded = agent_file.load_file(path or _DEFAULT)
+    loaded = agent_file.load_file(path or DEFAULT_CONFIG)
     agent_file.become_agent(loaded)
     return loaded
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from . import agent_file
+from .agent_file import DEFAULT_CONFIG
 from .browser import open_page, started
 from .output import ExitCode, JsonFlag, reported, say
 
@@ -24,9 +25,9 @@ _PORT: Final = 8766
 
 
 def web(
-    config: Annotated[Path, typer.Option("--config", "-c", help="TOML file of the agent.")] = Path(
-        "/etc/pointillist/agent.toml"
-    ),
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="TOML file of the agent.")
+    ] = DEFAULT_CONFIG,
     port: Annotated[
         int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)
     ] = _PORT,
