@@ -38,7 +38,7 @@ from .party_health import (
 )
 from .possible_sums import SumRules
 from .runners import Checkpoint, HelperRunner, no_checkpoint
-from .state_file import StorageUnavailable
+from .state_file import PRUNE_EVERY_S, StorageUnavailable
 from .status_file import STATUS_EVERY_S, process_document, write_status
 from .task_files import TASK_SUFFIX, SignedFolder
 from .witness.chain import Unwitnessed, WitnessedChain
@@ -46,7 +46,6 @@ from .witness.port import RollbackSeen, Witness, WitnessUnavailable
 from .witness.witness_opening import kind_of_witness, open_witness
 
 FORGET_EVERY_S: Final = 60.0
-PRUNE_EVERY_S: Final = 3600.0
 _GRACE_S: Final = 5.0
 
 MEASURES: Final = (

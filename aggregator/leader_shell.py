@@ -35,7 +35,6 @@ from .events import (
     Tick,
 )
 from .helper_port import HelperPort, HelperUnavailable, call_countersign, call_helper
-from .helper_shell import PRUNE_EVERY_S
 from .key_ring import KeyRing
 from .leader import Leader
 from .leader_state import LeaderState
@@ -47,7 +46,7 @@ from .party_health import Health, HealthMetric, Presence, Trouble, Troubles, dis
 from .possible_sums import SumRules
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, Settled, no_checkpoint, restore_leader
-from .state_file import StorageUnavailable
+from .state_file import PRUNE_EVERY_S, StorageUnavailable
 from .status_file import STATUS_EVERY_S, process_document, write_status
 from .task_files import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
 

@@ -16,6 +16,8 @@ BUSY_TIMEOUT_S = 10.0
 CACHE_KIB: Final = 16 << 10
 """Epochs come in no order of their names: with less their pages are written more than once."""
 
+PRUNE_EVERY_S: Final = 3600.0
+"""A party looks through its state for what has outlived its retention."""
 SCHEMA_VERSION: Final = 1
 """Of a Helper's or witness's state, and a Leader's first; unmarked files have these tables too."""
 

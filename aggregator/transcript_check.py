@@ -237,11 +237,11 @@ def _holds(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 _OLDER: Final = ", nor a later one; if its transcript is the older one, export it again"
+"""Of a fleet that runs, one transcript is always exported before the other."""
 
 
 def _between(ours: Link | None, theirs: Link | None, at_end: bool) -> Iterator[str]:
     """Say where two parties' links of one window differ."""
-    # Of a fleet that runs, one transcript is always exported before the other.
     older = _OLDER if at_end else ""
     if ours is None:
         yield f": the Leader has no such release{older}"
