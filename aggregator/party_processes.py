@@ -8,6 +8,25 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aggregator.helper.helper_shell import HelperShell
+from aggregator.helper.helper_state import HelperState
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.party.channel import prepare_socket_folder
+from aggregator.party.party_config import HelperConfig, HttpAddress, LeaderConfig
+from aggregator.party.party_health import Health
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.protocol.directory import PinnedParties
+from aggregator.releases.compaction import NO_ROLL_UPS, RollUps
+from aggregator.releases.store import Store
+from aggregator.spark.spark_processes import drive_alone, driving, spark_job
+from aggregator.statistics.incident_detector import Detector
+from aggregator.witness.witness_config import WitnessConfig
+from aggregator.witness.witness_shell import WitnessShell
+from aggregator.workers.children import Nursery
+from aggregator.workers.coordinator_shell import CoordinatorShell
+from aggregator.workers.leader_processes import on_signals, run_workers_alone, working
+from aggregator.workers.mask_pool import MaskPool
+from aggregator.workers.mask_worker import MaskJob
 from transport.opening import Side, open_transport, prepare_transport
 from transport.ownership import set_folder
 from transport.port import RETENTION_S
@@ -16,28 +35,8 @@ from transport.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.topics import KEPT
 
-from .channel import prepare_socket_folder
-from .compaction import NO_ROLL_UPS, RollUps
-from .directory import PinnedParties
-from .helper_shell import HelperShell
-from .helper_state import HelperState
-from .incident_detector import Detector
-from .leader_shell import LeaderShell
-from .party_config import HelperConfig, HttpAddress, LeaderConfig
-from .party_health import Health
-from .runners import Checkpoint, no_checkpoint
-from .spark.spark_processes import drive_alone, driving, spark_job
-from .store import Store
-from .witness.witness_config import WitnessConfig
-from .witness.witness_shell import WitnessShell
-from .workers.children import Nursery
-from .workers.coordinator_shell import CoordinatorShell
-from .workers.leader_processes import on_signals, run_workers_alone, working
-from .workers.mask_pool import MaskPool
-from .workers.mask_worker import MaskJob
-
 if TYPE_CHECKING:
-    from .standby.standing_by import Turn
+    from aggregator.standby.standing_by import Turn
 
 
 def _silent(line: str) -> None:
@@ -82,7 +81,7 @@ def _turn_of(config: LeaderConfig, notifier: Notifier) -> Iterator[Turn | None]:
     if config.standby is None:
         yield None
         return
-    from .standby.standing_by import Turn
+    from aggregator.standby.standing_by import Turn
 
     turn = Turn(config, notifier)
     on_signals(turn.stop)

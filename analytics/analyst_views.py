@@ -15,9 +15,9 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from aggregator import releases
-from aggregator.release_sources import Meanings, literal
-from aggregator.releases import MoreViews, QueryRefused
+from aggregator.releases import releases
+from aggregator.releases.release_sources import Meanings, literal
+from aggregator.releases.releases import MoreViews, QueryRefused
 
 from .cells_sql import NOT_JUDGED, cells_sql
 from .outcomes_sql import OUTCOME_MEANINGS

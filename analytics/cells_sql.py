@@ -6,12 +6,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from aggregator.discoveries import FALSE_DISCOVERY_RATE
-from aggregator.judged_sql import judged_sql
-from aggregator.ratios import normal_quantile
-from aggregator.ratios_sql import shares_sql
-from aggregator.release_sources import Meanings
-from aggregator.statistics import BIAS_CONFIDENCE
+from aggregator.releases.release_sources import Meanings
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.statistics.judged_sql import judged_sql
+from aggregator.statistics.ratios import normal_quantile
+from aggregator.statistics.ratios_sql import shares_sql
+from aggregator.statistics.statistics import BIAS_CONFIDENCE
 from wire.section import LEFT_OUT
 
 from .sums_sql import model_sql

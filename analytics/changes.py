@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from aggregator.discoveries import FALSE_DISCOVERY_RATE, q_values
-from aggregator.ratios import normal_quantile
-from aggregator.release_sources import Meanings
+from aggregator.releases.release_sources import Meanings
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, q_values
+from aggregator.statistics.ratios import normal_quantile
 
 from .cells_sql import CELL_MEANINGS
 

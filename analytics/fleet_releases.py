@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import pandas as pd
 
-from aggregator.releases import Moment, moment
+from aggregator.releases.releases import Moment, moment
 from wire.catalogue import Catalogue
 
 from .changes import CHANGE_COLUMNS, changes, models_compared

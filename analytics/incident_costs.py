@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from aggregator.cause_files import CAUSE_MEANINGS
-from aggregator.discoveries import FALSE_DISCOVERY_RATE
-from aggregator.ratios import normal_quantile
-from aggregator.release_files import Q_VALUE
-from aggregator.release_sources import Meanings
+from aggregator.releases.cause_files import CAUSE_MEANINGS
+from aggregator.releases.release_files import Q_VALUE
+from aggregator.releases.release_sources import Meanings
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.statistics.ratios import normal_quantile
 
 from .price_list import PriceList
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import duckdb
 import pandas as pd
 
-from aggregator.releases import (
+from aggregator.releases.releases import (
     Moment,
     MoreViews,
     moment,
@@ -22,7 +22,7 @@ from aggregator.releases import (
     read_causes,
     read_windows,
 )
-from aggregator.simulated_mark import SimulatedMark, read_mark
+from aggregator.releases.simulated_mark import SimulatedMark, read_mark
 from wire.section import LEFT_OUT
 
 from .analyst_views import Frames, query

@@ -27,9 +27,9 @@ import platformdirs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aggregator.packs import windows_by_hour
-from aggregator.release_files import SUPPRESSED_FOLDER
-from aggregator.release_sources import escaped, literal
+from aggregator.releases.packs import windows_by_hour
+from aggregator.releases.release_files import SUPPRESSED_FOLDER
+from aggregator.releases.release_sources import escaped, literal
 
 from .rollup_periods import RollupPeriod
 

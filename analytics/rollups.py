@@ -18,8 +18,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aggregator.compaction import RollUps
-from aggregator.releases import MoreViews, open_views
+from aggregator.releases.compaction import RollUps
+from aggregator.releases.releases import MoreViews, open_views
 
 from .outcomes_sql import OUTCOME_SCHEMA, merged_outcomes_sql, outcomes_sql
 from .rollup_files import (

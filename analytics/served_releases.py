@@ -7,10 +7,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from aggregator.cause_files import CAUSE_MEANINGS
-from aggregator.release_files import Q_VALUE
-from aggregator.release_sources import Meanings
-from aggregator.releases import WINDOW_MEANINGS
+from aggregator.releases.cause_files import CAUSE_MEANINGS
+from aggregator.releases.release_files import Q_VALUE
+from aggregator.releases.release_sources import Meanings
+from aggregator.releases.releases import WINDOW_MEANINGS
 
 from .cells_sql import CELL_MEANINGS
 from .outcomes_sql import OUTCOME_MEANINGS

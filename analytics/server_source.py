@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aggregator import releases
-from aggregator.releases import Moment, MoreViews, QueryRefused, moment
-from aggregator.simulated_mark import SimulatedMark
+from aggregator.releases import releases
+from aggregator.releases.releases import Moment, MoreViews, QueryRefused, moment
+from aggregator.releases.simulated_mark import SimulatedMark
 
 from .analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS, Frames, views_named
 from .release_server import NotAFleetServer, ReleaseServer

@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from aggregator.ratios import normal_quantile
-from aggregator.section_cells import MODEL_AXIS, UNMEASURED
+from aggregator.statistics.ratios import normal_quantile
+from aggregator.statistics.section_cells import MODEL_AXIS, UNMEASURED
 from wire.catalogue import Catalogue
 from wire.section import LEFT_OUT
 

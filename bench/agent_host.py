@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from aggregator.tasks import build_task, sign_roster, sign_task, task_plan, windows_from
+from aggregator.enrolment.tasks import build_task, sign_roster, sign_task, task_plan, windows_from
 from bench.record import ROOT
 from pointillist.plan_file import default_plan
 from privacy.sealing import HpkeKeyPair

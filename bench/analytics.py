@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from aggregator.ratios import coverage
-from aggregator.section_cells import UNMEASURED
+from aggregator.statistics.ratios import coverage
+from aggregator.statistics.section_cells import UNMEASURED
 from analytics import RollupPeriod
 from analytics.changes import changes
 from analytics.release_source import FolderSource

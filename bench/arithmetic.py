@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aggregator.correction import Corrected, Rates, Reported, change, correct
-from aggregator.incident_detector import Detector
+from aggregator.statistics.correction import Corrected, Rates, Reported, change, correct
+from aggregator.statistics.incident_detector import Detector
 from bench import lies
 from bench.parts import Measured, Part
 from bench.record import ROOT, Figure, write_result

@@ -1,8 +1,8 @@
 """All methods on what is recorded: `make bench-diagnosis`, without recording anything.
 
 Reads bench/recordings, writes bench/results/diagnosis.json, the page docs/diagnosis-figures.md with
-its pictures, and aggregator/incident_rates.json. What another command measured of diagnosis stays:
-the agent's own cost in the result file, GPU faults in one of their own.
+its pictures, and aggregator/statistics/incident_rates.json. What another command measured of
+diagnosis stays: the agent's own cost in the result file, GPU faults in one of their own.
 """
 
 from __future__ import annotations

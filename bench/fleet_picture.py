@@ -15,7 +15,7 @@ from typing import Any, Final
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from aggregator.simulated_mark import NAME
+from aggregator.releases.simulated_mark import NAME
 from bench.record import ROOT
 from tests.browser.page_kit import opened
 from tests.browser.server_kit import served, wait_until_read

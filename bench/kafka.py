@@ -21,7 +21,7 @@ import numpy as np
 from confluent_kafka import Consumer as BareConsumer
 from kafka import KafkaProducer
 
-from aggregator.events import ReportsArrived
+from aggregator.leader.leader_events import ReportsArrived
 from bench.record import CACHE, Figure, write_result
 from bench.round_fleet import T0, WINDOW_S, load_fleet, sealed_chunks
 from bench.round_work import Pair

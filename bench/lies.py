@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from math import sqrt
 from typing import Final
 
-from aggregator.possible_sums import PossibleSums, SumRules
-from aggregator.released import Capacity
-from aggregator.tasks import build_task, task_plan, windows_from
+from aggregator.enrolment.tasks import build_task, task_plan, windows_from
+from aggregator.protocol.released import Capacity
+from aggregator.statistics.possible_sums import PossibleSums, SumRules
 from bench.parts import Part
 from bench.record import Figure
 from privacy.plan import Plan

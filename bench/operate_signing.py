@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from aggregator.tasks import build_task, task_plan, windows_from
+from aggregator.enrolment.tasks import build_task, task_plan, windows_from
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from edge_agent.joining import join_request

@@ -23,7 +23,7 @@ from typing import Final
 import pandas as pd
 import structlog
 
-from aggregator.releases import windows_without_an_end
+from aggregator.releases.releases import windows_without_an_end
 from bench.record import CACHE, Figure, commit, merge_result
 from edge_agent.clock import SystemClock
 from pointillist.broker.local import LocalBroker

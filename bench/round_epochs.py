@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from aggregator.admitted_epochs import AdmittedEpochs, Seal
-from aggregator.directory import Directory
-from aggregator.key_ring import DAY_S, KeyRing
-from aggregator.known_epochs import KnownEpoch
+from aggregator.party.key_ring import DAY_S, KeyRing
+from aggregator.protocol.admitted_epochs import AdmittedEpochs, Seal
+from aggregator.protocol.directory import Directory
+from aggregator.protocol.known_epochs import KnownEpoch
 from bench.parts import Part
 from bench.record import ROOT, Figure, merge_result
 from bench.round_fleet import LEADER, PARTIES, T0

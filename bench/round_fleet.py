@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.directory import Directory, PinnedParties
-from aggregator.tasks import TaskPlan, build_task, sign_roster, sign_task
+from aggregator.enrolment.tasks import TaskPlan, build_task, sign_roster, sign_task
+from aggregator.protocol.directory import Directory, PinnedParties
 from bench.record import CACHE
 from edge_agent.protocol.epochs import Host, HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports

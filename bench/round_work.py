@@ -16,14 +16,21 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from aggregator.events import CallCountersign, CallHelper, EpochsArrived, ReportsArrived, Tick
-from aggregator.helper import Helper
-from aggregator.helper_port import call_helper
-from aggregator.helper_state import HelperState
-from aggregator.leader import Leader
-from aggregator.leader_state import LeaderState
-from aggregator.released import MemoryStore
-from aggregator.runners import HelperRunner, LeaderRunner
+from aggregator.helper.helper import Helper
+from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_state import HelperState
+from aggregator.leader.helper_calls import call_helper
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_events import (
+    CallCountersign,
+    CallHelper,
+    EpochsArrived,
+    ReportsArrived,
+    Tick,
+)
+from aggregator.leader.leader_runner import LeaderRunner
+from aggregator.leader.leader_state import LeaderState
+from aggregator.protocol.released import MemoryStore
 from bench.round_fleet import (
     HELPER,
     HELPER_BOX,

@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from aggregator.leader_shell import LeaderShell
-from aggregator.quotas import DeadLetterQuota, Quotas
-from aggregator.released import SuppressedWindow
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.party.quotas import DeadLetterQuota, Quotas
+from aggregator.protocol.released import SuppressedWindow
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, Figure
 from bench.round_fleet import T0, WINDOW_S, Fleet, load_fleet, make_roster, make_task

@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from aggregator.channel import prepare_socket_folder
-from aggregator.helper_shell import HelperShell
-from aggregator.key_ring import DAY_S
-from aggregator.leader_shell import LeaderShell
-from aggregator.party_config import HelperAddress, HelperConfig, LeaderConfig
+from aggregator.helper.helper_shell import HelperShell
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.party.channel import prepare_socket_folder
+from aggregator.party.key_ring import DAY_S
+from aggregator.party.party_config import HelperAddress, HelperConfig, LeaderConfig
 from aggregator.party_processes import mask_pool_of
-from aggregator.released import MemoryStore, ReleasedWindow
+from aggregator.protocol.released import MemoryStore, ReleasedWindow
 from aggregator.workers.children import Children, Nursery, kept
 from aggregator.workers.coordinator_shell import CoordinatorShell
 from aggregator.workers.leader_processes import WorkerJob, job_of

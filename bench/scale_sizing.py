@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from aggregator.tasks import build_task, task_plan, windows_from
+from aggregator.enrolment.tasks import build_task, task_plan, windows_from
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure, commit, device
 from bench.round_fleet import GPUS, HELPER, LEADER, T0, WINDOW_S

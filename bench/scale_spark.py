@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from aggregator.party.spark_settings import SparkSettings
 from aggregator.spark.spark_processes import SparkJob, python_of, spark_job
-from aggregator.spark_settings import SparkSettings
 from aggregator.workers.children import Nursery
 from aggregator.workers.coordinator_shell import CoordinatorShell
 from aggregator.workers.leader_processes import working

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.ratios import coverage
-from aggregator.statistics import estimate
+from aggregator.statistics.ratios import coverage
+from aggregator.statistics.statistics import estimate
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from bench.simulator_causes import cause_figures, causes_of_eight_weeks

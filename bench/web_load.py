@@ -32,8 +32,8 @@ import httpx
 import numpy as np
 import psutil
 
-from aggregator import packs
-from aggregator.store import Store
+from aggregator.releases import packs
+from aggregator.releases.store import Store
 from analytics import connect
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, Figure

@@ -25,12 +25,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aggregator import packs
-from aggregator.compaction import Compaction, PackRows
-from aggregator.period_pack import series_period, write_period
-from aggregator.release_files import release_path
-from aggregator.released import Capacity, ReleasedWindow
-from aggregator.releases import query
+from aggregator.protocol.released import Capacity, ReleasedWindow
+from aggregator.releases import packs
+from aggregator.releases.compaction import Compaction, PackRows
+from aggregator.releases.period_pack import series_period, write_period
+from aggregator.releases.release_files import release_path
+from aggregator.releases.releases import query
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, Figure
 from pointillist.plan_file import default_plan

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from aggregator.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from simulator.cell_view import CellView, ranked
 
 from .table import Column, table_text

@@ -1,7 +1,7 @@
 """What hosts leave out of indicator sections: the m that keeps it small beside the noise.
 
 How many indicators hosts have set is known of simulated fleets alone; a release says of its own
-hosts how many it lacks at most (`aggregator.statistics`).
+hosts how many it lacks at most (`aggregator.statistics.statistics`).
 """
 
 from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggregator.discoveries import q_values, told_from_zero
-from aggregator.ratios import normal_quantile
+from aggregator.statistics.discoveries import q_values, told_from_zero
+from aggregator.statistics.ratios import normal_quantile
 
 if TYPE_CHECKING:  # the demo's screen needs no Parquet before its fleet has started
     from simulator.outcome import TruthCell

@@ -12,13 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from aggregator.cause_files import FOLDER as CAUSES_FOLDER
-from aggregator.packs import FOLDER as PACKED
-from aggregator.packs import active_pack
-from aggregator.period_pack import series_period, write_causes, write_period, write_suppressed
-from aggregator.release_files import SUPPRESSED_FOLDER
-from aggregator.released import SuppressedWindow
-from aggregator.simulated_mark import NAME, SimulatedMark, read_mark, write_mark
+from aggregator.protocol.released import SuppressedWindow
+from aggregator.releases.cause_files import FOLDER as CAUSES_FOLDER
+from aggregator.releases.packs import FOLDER as PACKED
+from aggregator.releases.packs import active_pack
+from aggregator.releases.period_pack import (
+    series_period,
+    write_causes,
+    write_period,
+    write_suppressed,
+)
+from aggregator.releases.release_files import SUPPRESSED_FOLDER
+from aggregator.releases.simulated_mark import NAME, SimulatedMark, read_mark, write_mark
 from simulator.engine.engine_port import WindowOutcome
 from simulator.engine.outcome_store import release_of
 from simulator.engine.simulation import Due, Simulation

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
 from collectors.gpu_calls.probe_settings import ProbesSection
 from edge_agent.config import (
     AgentConfig,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.operators import OperatorKeys
+from aggregator.enrolment.operators import OperatorKeys
 from edge_agent.joining import join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey

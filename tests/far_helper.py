@@ -10,8 +10,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.helper_shell import HelperShell
-from aggregator.party_config import HelperAddress, TlsFiles
+from aggregator.helper.helper_shell import HelperShell
+from aggregator.party.party_config import HelperAddress, TlsFiles
 from tests.process_kit import FileClock, helper_config
 
 

@@ -91,8 +91,8 @@ STANDBY_STEPS: Final = (
     "before StoreCountersigned",
 )
 WORKER_OF_HELPER: Final = "a worker of the Helper"
-_REFUSED: Final = "aggregator.intake:Intake._count of "
-_REPLY: Final = "aggregator.helper_events:ReplyRefused.__init__ of "
+_REFUSED: Final = "aggregator.leader.intake:Intake._count of "
+_REPLY: Final = "aggregator.helper.helper_events:ReplyRefused.__init__ of "
 
 
 def _killed(role: str, steps: tuple[str, ...]) -> tuple[str, ...]:
@@ -156,19 +156,19 @@ CASES: Final = (
         "leader-disk-full",
         "Leader",
         "ENOSPC under its state",
-        ("aggregator.runners:LeaderRunner.carry_out raises StorageUnavailable",),
+        ("aggregator.leader.leader_runner:LeaderRunner.carry_out raises StorageUnavailable",),
     ),
     FaultCase(
         "helper-disk-full",
         "Helper",
         "ENOSPC under its state",
-        ("aggregator.runners:HelperRunner.submit_batch raises StorageUnavailable",),
+        ("aggregator.helper.helper_runner:HelperRunner.submit_batch raises StorageUnavailable",),
     ),
     FaultCase(
         "store-disk-full",
         "Leader",
         "ENOSPC under its store",
-        ("aggregator.store:Store.write raises StorageUnavailable",),
+        ("aggregator.releases.store:Store.write raises StorageUnavailable",),
     ),
     FaultCase(
         "log-disk-full",
@@ -180,14 +180,14 @@ CASES: Final = (
         "consumer-slow",
         "Leader",
         "reads a record a turn, windows behind",
-        ("aggregator.log_watch:LogWatch.came_late",),
+        ("aggregator.leader.log_watch:LogWatch.came_late",),
         quick=True,
     ),
     FaultCase(
         "reader-lingers",
         "log",
         "a dead reader of the Leader's group still holds partitions",
-        ("aggregator.log_watch:LogWatch.unread raises TransportUnavailable",),
+        ("aggregator.leader.log_watch:LogWatch.unread raises TransportUnavailable",),
         quick=True,
     ),
     FaultCase(
@@ -201,7 +201,7 @@ CASES: Final = (
         "messages-reordered",
         "log",
         "reports before their epochs, hosts and windows mixed",
-        ("aggregator.intake:Intake._park",),
+        ("aggregator.leader.intake:Intake._park",),
         quick=True,
     ),
     FaultCase(
@@ -235,7 +235,7 @@ CASES: Final = (
         "leader-clock-stepped",
         "Leader",
         "two minutes ahead and back",
-        ("aggregator.log_watch:LogWatch.silent returns True",),
+        ("aggregator.leader.log_watch:LogWatch.silent returns True",),
     ),
     FaultCase(
         "helper-clock-stepped",
@@ -247,7 +247,7 @@ CASES: Final = (
         "clocks-skewed",
         "all",
         "each role seconds apart, both ways",
-        ("aggregator.admission:Admission.check_window",),
+        ("aggregator.leader.admission:Admission.check_window",),
         quick=True,
     ),
     FaultCase(
@@ -260,13 +260,13 @@ CASES: Final = (
         "parties-cut-off",
         "network",
         "the link between the parties down",
-        ("aggregator.channel:ChannelHelper._call raises HelperUnavailable",),
+        ("aggregator.party.channel:ChannelHelper._call raises HelperUnavailable",),
     ),
     FaultCase(
         "reply-lost",
         "network",
         "the Helper's answers are lost on their way",
-        ("aggregator.events:HelperAway.__init__",),
+        ("aggregator.leader.leader_events:HelperAway.__init__",),
         quick=True,
     ),
     FaultCase(
@@ -301,7 +301,7 @@ CASES: Final = (
         "two-helpers",
         "Helper",
         "a second one by mistake, on the same state",
-        ("aggregator.runners:HelperRunner.submit_batch raises FencedOut",),
+        ("aggregator.helper.helper_runner:HelperRunner.submit_batch raises FencedOut",),
         quick=True,
     ),
     FaultCase(

@@ -17,13 +17,13 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.directory import PinnedParties
-from aggregator.helper_port import HelperPort, HelperUnavailable
-from aggregator.helper_state import FencedOut
-from aggregator.party_config import LeaderConfig
-from aggregator.released import ReleasedWindow
-from aggregator.state_file import StorageUnavailable
-from aggregator.store import Store
+from aggregator.helper.helper_state import FencedOut
+from aggregator.party.party_config import LeaderConfig
+from aggregator.protocol.directory import PinnedParties
+from aggregator.protocol.helper_port import HelperPort, HelperUnavailable
+from aggregator.protocol.released import ReleasedWindow
+from aggregator.releases.store import Store
+from aggregator.state.state_file import StorageUnavailable
 from collectors.records.activity import KernelActivity
 from edge_agent.clock import Clock
 from edge_agent.ledger.ledger_rows import read_view

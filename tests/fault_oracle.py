@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.directory import PinnedParties
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import Transcript, verify_transcripts
+from aggregator.protocol.directory import PinnedParties
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import Transcript, verify_transcripts
 from tests.fault_notes import note_verdict
 
 REPEATS = ("duplicate", "window_released")

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
 from edge_agent.ledger.ledger_records import SealedRecord
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.protocol import participant

@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pandas as pd
 
-from aggregator.directory import Directory, PinnedParties
-from aggregator.events import RosterSeen, TaskSeen
-from aggregator.helper import Helper
-from aggregator.helper_port import HelperPort
-from aggregator.helper_state import HelperState
-from aggregator.key_ring import KeyRing
-from aggregator.leader_shell import LeaderShell
-from aggregator.party_config import LeaderConfig
-from aggregator.releases import read_windows
-from aggregator.runners import HelperRunner
-from aggregator.store import Store
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
+from aggregator.helper.helper import Helper
+from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_state import HelperState
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.party.key_ring import KeyRing
+from aggregator.party.party_config import LeaderConfig
+from aggregator.protocol.directory import Directory, PinnedParties
+from aggregator.protocol.helper_port import HelperPort
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.releases.releases import read_windows
+from aggregator.releases.store import Store
 from collectors.gpu_calls.probe_settings import ProbesSection
 from edge_agent.clock import Clock
 from edge_agent.config import (

@@ -13,13 +13,13 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from aggregator.channel import ChannelHelper, prepare_socket_folder
-from aggregator.helper_port import BatchReply, HelperStatus, ReleaseReply
-from aggregator.helper_shell import HelperShell
-from aggregator.leader_shell import LeaderShell
-from aggregator.party_config import HelperAddress, HelperConfig, LeaderConfig
+from aggregator.helper.helper_shell import HelperShell
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.party.channel import ChannelHelper, prepare_socket_folder
+from aggregator.party.party_config import HelperAddress, HelperConfig, LeaderConfig
 from aggregator.party_processes import mask_pool_of
-from aggregator.released import MemoryStore, ReleasedWindow
+from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
+from aggregator.protocol.released import MemoryStore, ReleasedWindow
 from aggregator.workers.children import Nursery
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World

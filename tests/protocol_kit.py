@@ -13,9 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.batch_rules import MaskInto
-from aggregator.directory import Directory, PinnedParties
-from aggregator.events import (
+from aggregator.enrolment.tasks import sign_roster, sign_task
+from aggregator.helper.batch_rules import MaskInto
+from aggregator.helper.helper import Helper
+from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_state import HelperState
+from aggregator.helper.host_masks import MaskMaker
+from aggregator.leader.helper_calls import call_countersign, call_helper
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_events import (
     CallCountersign,
     CallHelper,
     EpochsArrived,
@@ -25,15 +31,12 @@ from aggregator.events import (
     StoreSuppressed,
     Tick,
 )
-from aggregator.helper import Helper
-from aggregator.helper_port import HelperPort, call_countersign, call_helper
-from aggregator.helper_state import HelperState
-from aggregator.host_masks import MaskMaker
-from aggregator.leader import Leader
-from aggregator.leader_state import LeaderState
-from aggregator.released import MemoryStore, ReleasedWindow
-from aggregator.runners import Checkpoint, HelperRunner, LeaderRunner, no_checkpoint, restore_leader
-from aggregator.tasks import sign_roster, sign_task
+from aggregator.leader.leader_runner import LeaderRunner, restore_leader
+from aggregator.leader.leader_state import LeaderState
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.protocol.directory import Directory, PinnedParties
+from aggregator.protocol.helper_port import HelperPort
+from aggregator.protocol.released import MemoryStore, ReleasedWindow
 from aggregator.witness.chain import Unwitnessed, WitnessedChain
 from aggregator.witness.port import Witness
 from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_nonce

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.records.activity import Observation
 from edge_agent.config import (

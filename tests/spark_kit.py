@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from aggregator.directory import PinnedParties
+from aggregator.protocol.directory import PinnedParties
 from aggregator.spark.batch_rows import COLUMNS, from_rows
 from aggregator.spark.executing import Pass, TaskMemory, gather_rows
 from aggregator.spark.partial_sums import Gathered

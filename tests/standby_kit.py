@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aggregator.postgresql_settings import PostgresqlSettings, schema_sql
+from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
 from aggregator.standby.leadership import Leadership, leader_database
 from aggregator.standby.postgresql_tables import PostgresqlTables
 from tests.postgresql_kit import PostgresqlServer

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from starlette.testclient import TestClient
 
-from aggregator.released import ReleasedWindow, SuppressedWindow
-from aggregator.store import Store
+from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
+from aggregator.releases.store import Store
 from tests.unit.release_kit import CATALOGUE, GPUS, make_task, noise, true_steps, window
 from web.access_tokens import new_token, read_tokens, write_tokens
 from web.page_shape import Role

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.directory import PinnedParties
-from aggregator.party_config import HelperAddress
-from aggregator.postgresql_settings import PostgresqlSettings
+from aggregator.party.party_config import HelperAddress
+from aggregator.party.postgresql_settings import PostgresqlSettings
+from aggregator.party.standby_settings import StandbySettings
+from aggregator.protocol.directory import PinnedParties
 from aggregator.standby.standing_by import Turn
-from aggregator.standby_settings import StandbySettings
 from aggregator.workers.coordinator_shell import CoordinatorShell
 from aggregator.workers.worker_channel import CoordinatorChannel, serve_workers
 from aggregator.workers.worker_shell import WorkerShell

@@ -9,9 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from aggregator.events import ReportsArrived, RosterSeen, StoreRelease, StoreSuppressed, TaskSeen
-from aggregator.leader import Leader
-from aggregator.quotas import Quotas
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_events import ReportsArrived, StoreRelease, StoreSuppressed
+from aggregator.party.quotas import Quotas
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from aggregator.workers.coordinator import Coordinator
 from aggregator.workers.desk import Desk, Heard, Reply
 from aggregator.workers.words import Word

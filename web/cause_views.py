@@ -9,8 +9,8 @@ from typing import Final
 import pandas as pd
 from markupsafe import Markup
 
-from aggregator.causes import Trend
-from aggregator.ratios import normal_quantile
+from aggregator.statistics.causes import Trend
+from aggregator.statistics.ratios import normal_quantile
 from analytics.incident_costs import ALL
 from pages.interval_chart import IntervalRow, interval_chart
 from pages.number import GPU_HOURS, HOSTS, Unit

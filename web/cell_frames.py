@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from aggregator.discoveries import FALSE_DISCOVERY_RATE
-from aggregator.ratios import normal_quantile
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.statistics.ratios import normal_quantile
 from wire.section import LEFT_OUT
 
 

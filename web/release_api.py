@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from aggregator.releases import moment
+from aggregator.releases.releases import moment
 from analytics import RollupPeriod
 from analytics.served_releases import ADDRESS, FORMAT, NEWEST, ServedRows
 

@@ -19,8 +19,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from aggregator.ratios import normal_quantile
-from aggregator.releases import read_releases
+from aggregator.releases.releases import read_releases
+from aggregator.statistics.ratios import normal_quantile
 from analytics import FleetReleases
 from analytics.rollup_periods import utc
 from analytics.spent_budget import SeriesTask

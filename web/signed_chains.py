@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-from aggregator.directory import PinnedParties
-from aggregator.transcript_check import (
+from aggregator.protocol.directory import PinnedParties
+from aggregator.transcripts.transcript_check import (
     HELPER,
     LEADER,
     CheckedWindow,
@@ -24,8 +24,13 @@ from aggregator.transcript_check import (
     TranscriptRefused,
     checked_windows,
 )
-from aggregator.transcript_export import LINKS, MOST_EXPORT_BYTES, UNRELEASED, export_parts
-from aggregator.unreleased_shares import UnreleasedShare, compare_unreleased
+from aggregator.transcripts.transcript_export import (
+    LINKS,
+    MOST_EXPORT_BYTES,
+    UNRELEASED,
+    export_parts,
+)
+from aggregator.transcripts.unreleased_shares import UnreleasedShare, compare_unreleased
 
 MOST_TEXT_BYTES: Final = 16 << 20
 """Of one text: the batch of 110,000 hosts, in hex."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from aggregator.releases import read_releases
+from aggregator.releases.releases import read_releases
 from analytics import FleetReleases, NothingReleased, RollupPeriod
 from analytics.changes import changes
 from analytics.fleet_releases import BY, MODELLED

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from aggregator.answers import BatchKey
+from aggregator.protocol.answers import BatchKey
 from transport.port import Record
 from wire.topics import REPORTS
 

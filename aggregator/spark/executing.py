@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from aggregator.directory import PinnedParties
+from aggregator.protocol.directory import PinnedParties
 from aggregator.workers import workers_pb2 as pb
 from aggregator.workers.codec import decode_orders
 

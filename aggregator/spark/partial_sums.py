@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from aggregator.admission import Heading
-from aggregator.answers import BatchKey
-from aggregator.directory import Directory, KnownTask, PinnedParties
-from aggregator.intake import Intake
-from aggregator.known_epochs import KnownEpochs
-from aggregator.quotas import Quotas
-from aggregator.window_sums import OpenWindow
+from aggregator.leader.admission import Heading
+from aggregator.leader.intake import Intake
+from aggregator.leader.window_sums import OpenWindow
+from aggregator.party.quotas import Quotas
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
+from aggregator.protocol.known_epochs import KnownEpochs
 from aggregator.workers.words import (
     HOST_BYTES,
     NAME_BYTES,

@@ -14,9 +14,9 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from aggregator.directory import PinnedParties
-from aggregator.party_config import HelperAddress, LeaderConfig
-from aggregator.spark_settings import SparkSettings
+from aggregator.party.party_config import HelperAddress, LeaderConfig
+from aggregator.party.spark_settings import SparkSettings
+from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.children import Children, Nursery, kept
 from aggregator.workers.leader_processes import job_of, on_signals
 from transport.kafka_settings import KafkaSettings

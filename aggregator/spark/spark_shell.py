@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from aggregator.directory import PinnedParties
+from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.coordinator_session import CoordinatorSession
 from aggregator.workers.desk import Reply, WordVerdict
 from aggregator.workers.words import CLAIM_BYTES

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
-from aggregator.directory import PinnedParties
-from aggregator.spark_settings import SparkSettings
+from aggregator.party.spark_settings import SparkSettings
+from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.codec import encode_order
 from transport.kafka_settings import KafkaSettings
 from wire.topics import REPORTS

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from aggregator.answers import BatchKey
-from aggregator.directory import PinnedParties
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.claims import Claims
 from aggregator.workers.given_epochs import GivenEpochs
 from aggregator.workers.words import (

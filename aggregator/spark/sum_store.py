@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from aggregator.admission import PARKED_BYTES, PARKED_PER_HOST
-from aggregator.answers import BatchKey
-from aggregator.state_file import StateUnusable, open_state, transaction
+from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST
+from aggregator.protocol.answers import BatchKey
+from aggregator.state.state_file import StateUnusable, open_state, transaction
 from transport.port import Record
 from wire.rejection import Reason
 from wire.topics import REPORTS

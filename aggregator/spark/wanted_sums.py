@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from aggregator.answers import BatchKey
-from aggregator.window_sums import LOCAL_WORD, MASKED_WORD
+from aggregator.leader.window_sums import LOCAL_WORD, MASKED_WORD
+from aggregator.protocol.answers import BatchKey
 from aggregator.workers.given_epochs import GivenEpochs
 from aggregator.workers.words import HOST_BYTES, NAME_BYTES, WORD_BYTES, PartitionSum, SumWanted
 from transport.port import Record

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import psycopg
 
-from aggregator.leader_tables import LeadershipLost, StatementRows, Statements
-from aggregator.postgresql_database import Database, DatabaseUnavailable
-from aggregator.standby_settings import StandbySettings
-from aggregator.state_file import StorageUnavailable
+from aggregator.leader.leader_tables import LeadershipLost
+from aggregator.party.postgresql_database import Database, DatabaseUnavailable
+from aggregator.party.standby_settings import StandbySettings
+from aggregator.state.state_file import StorageUnavailable
+from aggregator.state.state_tables import StatementRows, Statements
 
 from .leadership import Term, leader_database
 

@@ -10,13 +10,13 @@ from typing import Final
 
 import structlog
 
-from aggregator.leader_state import LeaderState
-from aggregator.leader_tables import LeadershipLost
-from aggregator.party_config import LeaderConfig
-from aggregator.party_health import Health, HealthMetric, Presence
-from aggregator.postgresql_database import DatabaseUnavailable
-from aggregator.state_file import StateUnusable
-from aggregator.status_file import process_document, write_status
+from aggregator.leader.leader_state import LeaderState
+from aggregator.leader.leader_tables import LeadershipLost
+from aggregator.party.party_config import LeaderConfig
+from aggregator.party.party_health import Health, HealthMetric, Presence
+from aggregator.party.postgresql_database import DatabaseUnavailable
+from aggregator.party.status_file import process_document, write_status
+from aggregator.state.state_file import StateUnusable
 from transport.keyfiles import load_signing_key
 from transport.supervision import Notifier
 

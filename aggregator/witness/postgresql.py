@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import psycopg
 
-from aggregator.postgresql_database import Database, DatabaseUnavailable
-from aggregator.postgresql_settings import PostgresqlSettings
+from aggregator.party.postgresql_database import Database, DatabaseUnavailable
+from aggregator.party.postgresql_settings import PostgresqlSettings
 from wire.bounds import MAX_COUNTER, MAX_TIME
 from wire.witness import NO_LINKS, ChainHead, ChainLink
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.party_config import (
+from aggregator.party.party_config import (
     WITNESS_MESSAGE_BYTES,
     WITNESS_TIMEOUT_S,
     ChannelTable,

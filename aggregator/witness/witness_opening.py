@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aggregator.party_config import WitnessSettings
-from aggregator.postgresql_settings import PostgresqlSettings
+from aggregator.party.party_config import WitnessSettings
+from aggregator.party.postgresql_settings import PostgresqlSettings
 from privacy.signing import SigningKey
 
 from .port import Witness, WitnessUnavailable

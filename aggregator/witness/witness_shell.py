@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from aggregator.party_health import (
+from aggregator.party.party_health import (
     Health,
     HealthMetric,
     Presence,
@@ -19,8 +19,8 @@ from aggregator.party_health import (
     told,
     trouble_measure,
 )
-from aggregator.state_file import StorageUnavailable
-from aggregator.status_file import STATUS_EVERY_S, process_document, write_status
+from aggregator.party.status_file import STATUS_EVERY_S, process_document, write_status
+from aggregator.state.state_file import StorageUnavailable
 from transport.keyfiles import load_signing_key
 from transport.supervision import Notifier
 

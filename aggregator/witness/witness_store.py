@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from aggregator.state_file import SCHEMA_VERSION, open_state, transaction
+from aggregator.state.state_file import SCHEMA_VERSION, open_state, transaction
 from wire.witness import NO_LINKS, ChainHead, ChainLink
 
 _SCHEMA: Final = """

@@ -7,7 +7,7 @@ from typing import Final, assert_never
 
 from google.protobuf.message import DecodeError
 
-from aggregator.answers import BatchKey
+from aggregator.protocol.answers import BatchKey
 from wire.batch import ENTRY
 from wire.bounds import MAX_COUNTER, MAX_TIME
 

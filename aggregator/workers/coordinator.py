@@ -13,21 +13,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aggregator.answers import BatchKey
-from aggregator.events import (
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_events import (
     EpochsArrived,
     KeepEpochs,
     LeaderEffect,
     LeaderEvent,
-    RosterSeen,
     ShareCame,
-    TaskSeen,
     Tick,
 )
-from aggregator.leader import Leader
-from aggregator.leader_windows import FrozenWindow
-from aggregator.release_signing import is_local, verified_share
-from aggregator.window_sums import OpenWindow
+from aggregator.leader.leader_windows import FrozenWindow
+from aggregator.leader.release_signing import is_local, verified_share
+from aggregator.leader.window_sums import OpenWindow
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from transport.port import Record
 from wire.batch import ENTRY
 from wire.rejection import Reason, ReportRejected

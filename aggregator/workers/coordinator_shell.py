@@ -6,9 +6,9 @@ import time
 from collections import deque
 from typing import Any, Final
 
-from aggregator.leader_shell import LeaderShell
-from aggregator.leader_status import MEASURES, WORKER_MEASURES
-from aggregator.runners import Settled
+from aggregator.leader.leader_events import Settled
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.leader_status import MEASURES, WORKER_MEASURES
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
 from .coordinator import Coordinator

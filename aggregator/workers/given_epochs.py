@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aggregator.known_epochs import KnownEpoch, KnownEpochs
+from aggregator.protocol.known_epochs import KnownEpoch, KnownEpochs
 
 from .words import OpenedEpoch
 

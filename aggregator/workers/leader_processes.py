@@ -11,10 +11,10 @@ from threading import Event, Thread
 from types import FrameType
 from typing import Final
 
-from aggregator.channel import prepare_socket_folder
-from aggregator.directory import PinnedParties
-from aggregator.party_config import WORKERS_TIMEOUT_S, HelperAddress, LeaderConfig
-from aggregator.quotas import Quotas
+from aggregator.party.channel import prepare_socket_folder
+from aggregator.party.party_config import WORKERS_TIMEOUT_S, HelperAddress, LeaderConfig
+from aggregator.party.quotas import Quotas
+from aggregator.protocol.directory import PinnedParties
 from transport.opening import Side, TransportSettings, open_transport
 
 from .children import Children, Nursery, kept

@@ -17,11 +17,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from aggregator.answers import SeenEpoch
-from aggregator.batch_rules import BatchVerdict
-from aggregator.directory import KnownTask, VerifiedRoster
-from aggregator.events import RosterSeen, TaskSeen
-from aggregator.host_masks import EpochsAdmitted, MasksUnavailable
+from aggregator.helper.batch_rules import BatchVerdict
+from aggregator.helper.host_masks import EpochsAdmitted, MasksUnavailable
+from aggregator.protocol.answers import SeenEpoch
+from aggregator.protocol.directory import KnownTask, VerifiedRoster
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from wire.batch import SignedBatch
 from wire.rejection import ReportRejected
 

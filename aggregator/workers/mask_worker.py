@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.admitted_epochs import AdmittedEpochs, Seal
-from aggregator.answers import SeenEpoch
-from aggregator.batch_rules import BatchVerdict
-from aggregator.directory import Directory, PinnedParties
-from aggregator.events import TaskSeen, no_stopwatch
-from aggregator.host_masks import EpochsAdmitted, HostMasks, remember
-from aggregator.key_ring import KeyRing
-from aggregator.known_epochs import Mark
+from aggregator.helper.batch_rules import BatchVerdict
+from aggregator.helper.host_masks import EpochsAdmitted, HostMasks, remember
+from aggregator.party.key_ring import KeyRing
+from aggregator.protocol.admitted_epochs import AdmittedEpochs, Seal
+from aggregator.protocol.answers import SeenEpoch
+from aggregator.protocol.directory import Directory, PinnedParties
+from aggregator.protocol.known_epochs import Mark
+from aggregator.protocol.party_events import TaskSeen, no_stopwatch
 from privacy import masks
 from privacy.sealing import HpkeKeyPair
 from wire.batch import ENTRY, Batch, SignedBatch

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aggregator.answers import BatchKey
-from aggregator.known_epochs import KnownEpoch
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.known_epochs import KnownEpoch
 from wire.batch import ENTRY
 
 CLAIM_BYTES: Final = 16

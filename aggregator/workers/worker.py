@@ -10,14 +10,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, assert_never
 
-from aggregator.admission import Heading
-from aggregator.answers import BatchKey
-from aggregator.dead_letters import DeadLetters
-from aggregator.directory import Directory, KnownTask, PinnedParties
-from aggregator.intake import Intake
-from aggregator.quotas import Quotas
-from aggregator.window_room import WindowRoom
-from aggregator.window_sums import OpenWindow
+from aggregator.leader.admission import Heading
+from aggregator.leader.dead_letters import DeadLetters
+from aggregator.leader.intake import Intake
+from aggregator.leader.window_room import WindowRoom
+from aggregator.leader.window_sums import OpenWindow
+from aggregator.party.quotas import Quotas
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from transport.port import Record, TopicPartition
 from wire.bounds import Scheme
 from wire.rejection import Reason, ReportRejected

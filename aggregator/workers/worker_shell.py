@@ -16,8 +16,8 @@ from typing import Final
 
 import structlog
 
-from aggregator.directory import PinnedParties
-from aggregator.quotas import Quotas
+from aggregator.party.quotas import Quotas
+from aggregator.protocol.directory import PinnedParties
 from transport.port import Consumer, Producer, Record, Transport, TransportUnavailable
 from wire.topics import DEAD_LETTERS, REPORTS
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from aggregator.state_file import write_durably
+from aggregator.state.state_file import write_durably
 
 from .alert import Alert
 

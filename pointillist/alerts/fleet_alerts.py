@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from aggregator.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from analytics import FleetReleases, NothingReleased, RollupPeriod
 from analytics.changes import OF_SHARE
 from analytics.rollup_periods import period_of

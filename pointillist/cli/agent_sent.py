@@ -209,7 +209,7 @@ def _table(
 
 
 def _check(loaded: AgentConfig, report: SentReport, files: Files, json: bool) -> None:
-    from aggregator.report_check import Verdict
+    from aggregator.transcripts.report_check import Verdict
 
     (verdict,) = verdicts_of([report], loaded, files, ask_log=True)
     if verdict is None:

@@ -65,7 +65,7 @@ def check(
     send it to that operator's own receiver. What a receiver does not take is kept and sent again;
     with --once the exit code is then 4. Looking costs no privacy budget.
     """
-    from aggregator.state_file import StorageUnavailable
+    from aggregator.state.state_file import StorageUnavailable
     from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable, taken
     from pointillist.alerts.alerts_config import load_alerts_config
     from transport.config_tree import ConfigError
@@ -106,7 +106,7 @@ def _found(
     """Give the facts; a source that cannot be read now is told, and what waits is sent anyway."""
     import duckdb
 
-    from aggregator.releases import QueryRefused
+    from aggregator.releases.releases import QueryRefused
 
     try:
         if journal is not None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from aggregator.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
 from .query import ReleasesFolder, default_folder, say_simulated
 
 if TYPE_CHECKING:
-    from aggregator.causes import CauseRow, CauseTable
+    from aggregator.statistics.causes import CauseRow, CauseTable
 
 SECTIONS: Final = ("incidents", "hardware_faults")
 
@@ -94,9 +94,9 @@ def causes(
 
 def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[CauseTable]:
     """Give every table, newest first: as the Leader stored them, or made anew by other rates."""
-    from aggregator.cause_files import tables_of, tables_read
-    from aggregator.incident_detector import Detector, DetectorFileError
-    from aggregator.releases import read_causes, read_releases
+    from aggregator.releases.cause_files import tables_of, tables_read
+    from aggregator.releases.releases import read_causes, read_releases
+    from aggregator.statistics.incident_detector import Detector, DetectorFileError
 
     say_simulated(folder)
     try:

@@ -15,9 +15,9 @@ from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_er
 from .party import load_helper, load_identity, public_key
 
 if TYPE_CHECKING:
-    from aggregator.directory import PinnedParties
-    from aggregator.party_config import HelperConfig
-    from aggregator.roster_review import RosterEvidence
+    from aggregator.enrolment.roster_review import RosterEvidence
+    from aggregator.party.party_config import HelperConfig
+    from aggregator.protocol.directory import PinnedParties
     from privacy.signing import SigningKey
     from wire.rejection import ReportRejected
 
@@ -49,8 +49,8 @@ class _Signer:
 
         Raises      ReportRejected, ParameterError
         """
-        from aggregator.roster_review import NO_EVIDENCE
-        from aggregator.task_files import check_and_countersign
+        from aggregator.enrolment.roster_review import NO_EVIDENCE
+        from aggregator.enrolment.task_files import check_and_countersign
 
         return check_and_countersign(
             content,
@@ -122,7 +122,7 @@ def countersign(
 
     Of several files each that passes is signed; the others are named, and the exit code is 3.
     """
-    from aggregator.directory import PinnedParties
+    from aggregator.protocol.directory import PinnedParties
     from privacy.errors import ParameterError
     from wire.rejection import ReportRejected
 
@@ -168,7 +168,7 @@ class _Asked:
 
 def _asked(files: Sequence[Path]) -> _Asked:
     """Files as named, and what lacks the Helper's signature of each folder."""
-    from aggregator.task_files import MAX_FILE_BYTES
+    from aggregator.enrolment.task_files import MAX_FILE_BYTES
     from transport.bounded_file import read_bounded
     from wire.rejection import ReportRejected
 
@@ -212,7 +212,7 @@ def _of_folder(path: Path) -> bytes:
 
 
 def _lacks(content: bytes) -> bool:
-    from aggregator.task_files import label_of
+    from aggregator.enrolment.task_files import label_of
     from wire.envelope import Signed
     from wire.ids import NO_SIGNATURE
     from wire.rejection import ReportRejected
@@ -261,7 +261,7 @@ def _say_task(path: Path, task: Mapping[str, Any]) -> None:
 
 
 def _write(signed: Mapping[Path, bytes]) -> None:
-    from aggregator.state_file import StorageUnavailable, write_all_durably
+    from aggregator.state.state_file import StorageUnavailable, write_all_durably
 
     with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
         write_all_durably(signed)
@@ -276,7 +276,7 @@ def _known(
     tasks: Sequence[Path],
 ) -> RosterEvidence:
     """Add rosters before this one, and tasks: of signed_dir, and as named."""
-    from aggregator.roster_review import signed_before, signed_tasks
+    from aggregator.enrolment.roster_review import signed_before, signed_tasks
 
     folder = settings.signed_dir
     before = signed_before(folder, content, parties, told.former_helper_pk)
@@ -314,8 +314,8 @@ def _evidence(
     file: Path, settings: HelperConfig, vouchers: Path | None, accept_change: str | None
 ) -> RosterEvidence:
     """Read who vouches for a roster's hosts, and what its reader was told of it."""
-    from aggregator.roster_change import accepted_hosts
-    from aggregator.roster_review import RosterEvidence
+    from aggregator.enrolment.roster_change import accepted_hosts
+    from aggregator.enrolment.roster_review import RosterEvidence
     from transport.bounded_file import read_bounded
 
     if accept_change is not None:

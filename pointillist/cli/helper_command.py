@@ -62,9 +62,9 @@ def run(
     Of the shared log it reads the releases, once, where the configuration names the log. A state
     that its witness, or such a release, shows to be rolled back answers nothing: exit code 3.
     """
-    from aggregator.helper_state import FencedOut
+    from aggregator.helper.helper_state import FencedOut
     from aggregator.party_processes import run_helper
-    from aggregator.state_file import StateUnusable
+    from aggregator.state.state_file import StateUnusable
     from aggregator.witness.chain import NO_WITNESS
     from aggregator.witness.port import RollbackSeen, WitnessUnavailable
     from transport.port import TransportUnavailable

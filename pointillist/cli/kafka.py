@@ -143,7 +143,7 @@ def topics(
 
 
 def _settings(path: Path) -> KafkaSettings:
-    from aggregator.log_config import load_kafka_table
+    from aggregator.party.log_config import load_kafka_table
     from transport.config_tree import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError):

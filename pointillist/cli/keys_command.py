@@ -202,7 +202,7 @@ def announce(
     again signs the same key again. Keys whose longest retention is over are for `leader run` and
     `helper run` to destroy.
     """
-    from aggregator.state_file import StorageUnavailable, write_all_durably
+    from aggregator.state.state_file import StorageUnavailable, write_all_durably
     from transport.keyfiles import load_signing_key
     from wire.epoch import KeyAnnouncement
 

@@ -26,9 +26,9 @@ from .party_doctor_command import LEADER_EPILOG, leader_doctor
 from .roster_command import app as roster_app
 
 if TYPE_CHECKING:
-    from aggregator.party_config import LeaderConfig
-    from aggregator.transcript import Windows
-    from aggregator.transcript_check import Transcript
+    from aggregator.party.party_config import LeaderConfig
+    from aggregator.transcripts.transcript import Windows
+    from aggregator.transcripts.transcript_check import Transcript
 
 _EXAMPLES = """Examples:
 
@@ -92,11 +92,11 @@ def run(
     With a table `standby` the same command runs on several machines: one leads, the others wait,
     and one of them goes on when it falls.
     """
-    from aggregator.incident_detector import DetectorFileError
-    from aggregator.leader_tables import LeadershipLost, OtherLeader
+    from aggregator.leader.leader_tables import LeadershipLost, OtherLeader
     from aggregator.party_processes import run_leader, run_workers
     from aggregator.spark.spark_processes import SparkMissing, SparkRefused
-    from aggregator.state_file import StateUnusable
+    from aggregator.state.state_file import StateUnusable
+    from aggregator.statistics.incident_detector import DetectorFileError
     from analytics.rollups import kept_roll_ups
     from transport.port import TransportUnavailable
     from transport.privileges import PrivilegeError
@@ -134,7 +134,7 @@ def schema() -> None:
 
     A Leader whose configuration has a table `standby` keeps its state there; see docs/workers.md.
     """
-    from aggregator.postgresql_settings import schema_sql
+    from aggregator.party.postgresql_settings import schema_sql
 
     typer.echo(schema_sql("standby"), nl=False)
 
@@ -150,7 +150,7 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 
 
 def _load(config: Path) -> LeaderConfig:
-    from aggregator.party_config import load_leader_config
+    from aggregator.party.party_config import load_leader_config
 
     return read_config(config, "leader", load_leader_config)
 
@@ -174,10 +174,10 @@ def verify(
 
     Exit code 1 when something does not hold, or a report is missing from either party.
     """
-    from aggregator.directory import PinnedParties
-    from aggregator.state_file import StateUnusable
-    from aggregator.transcript import read_transcript
-    from aggregator.transcript_check import find_report, verify_transcripts
+    from aggregator.protocol.directory import PinnedParties
+    from aggregator.state.state_file import StateUnusable
+    from aggregator.transcripts.transcript import read_transcript
+    from aggregator.transcripts.transcript_check import find_report, verify_transcripts
     from wire.rejection import ReportRejected
 
     parties = PinnedParties(public_key(leader), public_key(helper))
@@ -226,9 +226,9 @@ def export(
     With --window (ISO 8601 or Unix seconds) also the batch and the share of these windows: a host
     proves with them that it is in a release. They name every host that took part in the window.
     """
-    from aggregator.state_file import StateUnusable, StorageUnavailable
-    from aggregator.transcript import read_transcript
-    from aggregator.transcript_export import export_transcript
+    from aggregator.state.state_file import StateUnusable, StorageUnavailable
+    from aggregator.transcripts.transcript import read_transcript
+    from aggregator.transcripts.transcript_export import export_transcript
     from wire.rejection import ReportRejected
 
     need_file(
@@ -258,7 +258,7 @@ def _read_database(config: Path, *, evidence_of: Windows) -> Transcript:
             f"{settings.state_dir / 'leader.sqlite'} has the state",
         )
     from aggregator.standby.postgresql_tables import tables_to_read
-    from aggregator.transcript import read_leader_tables
+    from aggregator.transcripts.transcript import read_leader_tables
 
     tables = tables_to_read(settings.standby)
     try:

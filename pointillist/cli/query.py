@@ -132,7 +132,7 @@ def default_folder() -> Path:
 
 def say_simulated(folder: Path) -> None:
     """Say so on stderr where a simulation made the numbers of a folder."""
-    from aggregator.simulated_mark import MarkUnreadable, read_mark
+    from aggregator.releases.simulated_mark import MarkUnreadable, read_mark
 
     with reported(ExitCode.USAGE, MarkUnreadable):
         mark = read_mark(folder)
@@ -145,7 +145,7 @@ def _check(folder: Path, csv: bool, json: bool) -> None:
 
     Raises      CommandError when there is one
     """
-    from aggregator.releases import windows_without_an_end
+    from aggregator.releases.releases import windows_without_an_end
 
     say_simulated(folder)
     with reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER):
@@ -159,7 +159,7 @@ def _check(folder: Path, csv: bool, json: bool) -> None:
 
 
 def _run(sql: str, folder: Path) -> pd.DataFrame:
-    from aggregator.releases import QueryForbidden, QueryRefused
+    from aggregator.releases.releases import QueryForbidden, QueryRefused
     from analytics import connect
     from analytics.rollup_files import RollupsUnavailable
 
@@ -182,9 +182,9 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
 
 
 def _print_schema(json: bool) -> None:
-    from aggregator.cause_files import CAUSE_MEANINGS
-    from aggregator.release_files import DATE, MEANINGS, Q_VALUE
-    from aggregator.releases import WINDOW_MEANINGS
+    from aggregator.releases.cause_files import CAUSE_MEANINGS
+    from aggregator.releases.release_files import DATE, MEANINGS, Q_VALUE
+    from aggregator.releases.releases import WINDOW_MEANINGS
     from analytics import VIEW_MEANINGS
 
     views = {

@@ -16,7 +16,7 @@ from .party import key_owner, load_identity
 from .roster_members import HOSTS_EPILOG, REMOVE_EPILOG, host_id, list_hosts, remove_hosts
 
 if TYPE_CHECKING:
-    from aggregator.roster_draft import RefusedRequest
+    from aggregator.enrolment.roster_draft import RefusedRequest
     from transport.opening import TransportSettings
 
 app = typer.Typer(help="Who takes part, from which week on.", no_args_is_help=True)
@@ -48,7 +48,7 @@ def fetch(
     Requests are sealed to a day's key and open until that is destroyed, a little over a day after
     its day: run this daily. A host whose request was missed asks again with the same token.
     """
-    from aggregator.roster_draft import EnrolmentError
+    from aggregator.enrolment.roster_draft import EnrolmentError
 
     need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
     with reported(ExitCode.USAGE, EnrolmentError):
@@ -98,9 +98,9 @@ def build(
     which any part is enrolled under another key is refused; one that was installed anew comes back
     with --remove OLD_HOST_ID. Exit code 3 when every request was refused: no roster is written.
     """
-    from aggregator.enrolment import NothingEnrolled, enrol_folder, write_spent
-    from aggregator.roster_draft import EnrolmentError
-    from aggregator.state_file import StorageUnavailable, write_all_durably
+    from aggregator.enrolment.enrolment import NothingEnrolled, enrol_folder, write_spent
+    from aggregator.enrolment.roster_draft import EnrolmentError
+    from aggregator.state.state_file import StorageUnavailable, write_all_durably
     from wire.rejection import ReportRejected
 
     need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
@@ -136,7 +136,7 @@ def _say_refused(found: Sequence[RefusedRequest]) -> None:
 
 
 def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
-    from aggregator.join_requests import fetch_requests, sealing_pairs
+    from aggregator.enrolment.join_requests import fetch_requests, sealing_pairs
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
 
@@ -152,7 +152,7 @@ def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
 
 def _log_settings(log: Path) -> TransportSettings:
     """Which log is meant; one that is not there is never made."""
-    from aggregator.log_config import load_transport
+    from aggregator.party.log_config import load_transport
     from transport.config_tree import ConfigError
     from transport.opening import EmbeddedSettings
 
@@ -172,7 +172,7 @@ def show(
     file: Annotated[Path, typer.Argument(help="A .roster file.")], json: JsonFlag = False
 ) -> None:
     """Show version, hosts and operators of a roster."""
-    from aggregator.task_files import summary
+    from aggregator.enrolment.task_files import summary
     from wire.rejection import ReportRejected
 
     need_file(file, "a roster", "`pointillist leader roster build` makes one")

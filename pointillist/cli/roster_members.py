@@ -77,9 +77,9 @@ def remove_hosts(
     A host that comes back needs a new token. With --all the roster is empty, and agents send
     nothing once it is in force.
     """
-    from aggregator.roster_departure import Leaving, without
-    from aggregator.roster_draft import EnrolmentError
-    from aggregator.state_file import StorageUnavailable, write_all_durably
+    from aggregator.enrolment.roster_departure import Leaving, without
+    from aggregator.enrolment.roster_draft import EnrolmentError
+    from aggregator.state.state_file import StorageUnavailable, write_all_durably
     from wire.rejection import ReportRejected
 
     named = [host_id(text) for text in [*(hosts or []), *_listed(hosts_file)]]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from .output import ExitCode, refused, reported
 
 if TYPE_CHECKING:
-    from aggregator.directory import PinnedParties
-    from aggregator.report_check import Chains, OwnReport, ReportVerdict
-    from aggregator.transcript import Windows
-    from aggregator.transcript_check import Transcript
+    from aggregator.protocol.directory import PinnedParties
+    from aggregator.transcripts.report_check import Chains, OwnReport, ReportVerdict
+    from aggregator.transcripts.transcript import Windows
+    from aggregator.transcripts.transcript_check import Transcript
     from edge_agent.config import AgentConfig
     from edge_agent.local.sent_view import SentReport
     from wire.task import Task
@@ -29,7 +29,7 @@ def verdicts_of(
 
     ask_log   whether the log's own copy of the chain is compared, too
     """
-    from aggregator.report_check import check_report
+    from aggregator.transcripts.report_check import check_report
 
     own = [own_report(report) for report in chosen]
     if None in files:
@@ -51,7 +51,7 @@ def verdicts_of(
 
 
 def _pinned(task: Task, loaded: AgentConfig) -> PinnedParties:
-    from aggregator.directory import PinnedParties
+    from aggregator.protocol.directory import PinnedParties
 
     pins = loaded.trust.pins
     if task.leader_pk not in pins.leaders or task.helper_pk not in pins.helpers:
@@ -69,7 +69,7 @@ def _ask_log(
     loaded: AgentConfig,
     verdict: ReportVerdict,
 ) -> None:
-    from aggregator.public_chain import check_public, read_chain
+    from aggregator.transcripts.public_chain import check_public, read_chain
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable, UnknownTopic
 
@@ -85,7 +85,7 @@ def _ask_log(
 
 def own_report(report: SentReport) -> OwnReport | None:
     """Give what a check needs of a report; None where there is no Helper, or no more is kept."""
-    from aggregator.report_check import OwnReport
+    from aggregator.transcripts.report_check import OwnReport
 
     left, task = report.left, report.task
     if left is None or task is None or not task.helper_pk:
@@ -97,8 +97,8 @@ def own_report(report: SentReport) -> OwnReport | None:
 
 
 def _transcripts(files: Files, wanted: Windows) -> tuple[Transcript, Transcript]:
-    from aggregator.state_file import StateUnusable
-    from aggregator.transcript import read_transcript, transcript_file
+    from aggregator.state.state_file import StateUnusable
+    from aggregator.transcripts.transcript import read_transcript, transcript_file
     from wire.rejection import ReportRejected
 
     hint = "the agent's user reads it: expected a file that others may read"

@@ -256,8 +256,8 @@ def _fill(
 ) -> None:
     from rich.console import Console
 
-    from aggregator.compaction import CompactionUnderWay
-    from aggregator.simulated_mark import MarkUnreadable
+    from aggregator.releases.compaction import CompactionUnderWay
+    from aggregator.releases.simulated_mark import MarkUnreadable
     from pointillist.plan_file import PlanFileError
     from pointillist.simulate.setup import Changes, Setup
     from pointillist.simulate.store_play import SCENARIO, StorePlayer, tell_store

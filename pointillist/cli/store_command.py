@@ -15,7 +15,7 @@ from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
 from .query import say_simulated
 
 if TYPE_CHECKING:
-    from aggregator.packs import Listing
+    from aggregator.releases.packs import Listing
 
 _EXAMPLES = """Examples:
 
@@ -50,7 +50,7 @@ def compact(
 
     A Leader does it by itself. Readers go on meanwhile, and a run that is cut off goes on.
     """
-    from aggregator.compaction import Compaction
+    from aggregator.releases.compaction import Compaction
     from analytics.rollups import kept_roll_ups
 
     kept = _days(keep_days or [])
@@ -88,9 +88,9 @@ def _need_folder(folder: Path) -> None:
 
 
 def _held(folder: Path) -> list[dict[str, Any]]:
-    from aggregator.cause_files import FOLDER as CAUSES
-    from aggregator.packs import list_folder
-    from aggregator.release_files import SUPPRESSED_FOLDER
+    from aggregator.releases.cause_files import FOLDER as CAUSES
+    from aggregator.releases.packs import list_folder
+    from aggregator.releases.release_files import SUPPRESSED_FOLDER
 
     kinds = {
         "released": folder,

@@ -152,7 +152,7 @@ def _transcripts(
     leader_file: Path | None, helper_file: Path | None, leader: str | None, helper: str | None
 ) -> TranscriptFiles | None:
     """Read where both transcripts are, and whose signatures they bear. Raises CommandError."""
-    from aggregator.directory import PinnedParties
+    from aggregator.protocol.directory import PinnedParties
     from web.signed_chains import TranscriptFiles
 
     if leader_file is None and helper_file is None and leader is None and helper is None:

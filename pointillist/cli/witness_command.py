@@ -41,7 +41,7 @@ def run(config: ConfigOption) -> None:
     Helper's. It learns how many answers a Helper gave and when, and hashes; no host and no number.
     """
     from aggregator.party_processes import run_witness
-    from aggregator.state_file import StateUnusable
+    from aggregator.state.state_file import StateUnusable
     from transport.privileges import PrivilegeError
 
     settings = _load(config)
@@ -63,7 +63,7 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 @app.command(epilog="Example: pointillist witness schema | psql --dbname pointillist")
 def schema() -> None:
     """Print the tables and rights of a witness in PostgreSQL, for the database's owner to run."""
-    from aggregator.postgresql_settings import schema_sql
+    from aggregator.party.postgresql_settings import schema_sql
 
     typer.echo(schema_sql("witness"), nl=False)
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from aggregator.enrolment import Enrolment, check_request
-from aggregator.roster_draft import draft_roster
-from aggregator.roster_review import RosterEvidence
-from aggregator.task_files import check_and_countersign, leader_sign
-from aggregator.tasks import sign_task
+from aggregator.enrolment.enrolment import Enrolment, check_request
+from aggregator.enrolment.roster_draft import draft_roster
+from aggregator.enrolment.roster_review import RosterEvidence
+from aggregator.enrolment.task_files import check_and_countersign, leader_sign
+from aggregator.enrolment.tasks import sign_task
 from privacy.signing import SigningKey
 from simulator.simulated_hosts import memberships
 from transport.join_token import JoinToken

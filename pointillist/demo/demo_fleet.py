@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.tasks import sign_task
+from aggregator.enrolment.tasks import sign_task
 from edge_agent.joining import hardware_names, join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
 from wire.catalogue import Catalogue
 from wire.task import DEMO_DOMAIN, Task
 

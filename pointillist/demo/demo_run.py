@@ -52,7 +52,7 @@ def complete(fleet: DemoFleet, tally: DemoTally) -> bool:
 
 def refresh(fleet: DemoFleet, tally: DemoTally) -> None:
     """Read what has been released and what the simulated hosts wrote."""
-    from aggregator.releases import read_releases
+    from aggregator.releases.releases import read_releases
 
     from .demo_tally import read_truths
 
@@ -134,7 +134,7 @@ def live_reports(fleet: DemoFleet) -> dict[str, int]:
 
 def latencies_s(fleet: DemoFleet) -> list[float]:
     """Seconds from the end of each window of the mix to its release."""
-    from aggregator.releases import read_releases
+    from aggregator.releases.releases import read_releases
 
     frame = read_releases(fleet.folders.releases, series=MIX_SERIES)
     rows = frame[["window_start", "released_at"]].drop_duplicates()

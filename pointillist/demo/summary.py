@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from aggregator.directory import PinnedParties
-from aggregator.ratios import BELOW_NOISE_ERRORS
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import Transcript, verify_transcripts
-from aggregator.transcript_export import export_transcript
+from aggregator.protocol.directory import PinnedParties
+from aggregator.statistics.ratios import BELOW_NOISE_ERRORS
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import Transcript, verify_transcripts
+from aggregator.transcripts.transcript_export import export_transcript
 from pointillist.run_terminal import Struck
 from simulator.cell_view import CellView, ranked
 from simulator.outcome import TOTAL, SectionCoverage, coverage_rows
@@ -36,7 +36,7 @@ class Summary:
     event_hosts   by section, the hosts accepted in its window: what its shares are of
     rows_told_from_zero     of the mean mix and the event sections; of these rows_told_truly_empty
                             are of things that no simulated host did
-    event_bias_bounds   by section, hosts that its cells may lack, see `aggregator.statistics.Cell`
+    event_bias_bounds   by section, hosts that its cells may lack, see `Cell`
     files         what it is -> path; empty until they are written
     """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aggregator.operators import OperatorKey, operator_keys
+from aggregator.enrolment.operators import OperatorKey, operator_keys
 from pointillist.key_folders import AGENT_HOME, HOST_KEYS
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey

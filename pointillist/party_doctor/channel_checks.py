@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from aggregator.channel import ChannelHelper, read_private
-from aggregator.helper_port import HelperStatus, HelperUnavailable
-from aggregator.party_config import HelperAddress, TlsFiles
+from aggregator.party.channel import ChannelHelper, read_private
+from aggregator.party.party_config import HelperAddress, TlsFiles
+from aggregator.protocol.helper_port import HelperStatus, HelperUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole
 from pointillist.broker.topic_settings import differing, visible_topics
 from transport.doctor_findings import Check, Finding

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from aggregator.directory import PinnedParties
-from aggregator.party_config import HelperConfig, LeaderConfig
+from aggregator.party.party_config import HelperConfig, LeaderConfig
+from aggregator.protocol.directory import PinnedParties
 from pointillist.broker.rights import KafkaRole
 from transport.doctor_findings import Check, Finding
 from transport.keyfiles import KeyFileRefused, load_signing_key

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from aggregator.party_health import is_present
+from aggregator.party.party_health import is_present
 from transport.doctor_findings import Finding
 from transport.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from aggregator.directory import Directory, KnownTask, PinnedParties, VerifiedRoster
-from aggregator.operators import OperatorKeys
+from aggregator.enrolment.operators import OperatorKeys
+from aggregator.protocol.directory import Directory, KnownTask, PinnedParties, VerifiedRoster
 from transport.doctor_findings import Check, Finding
 from wire.rejection import ReportRejected
 

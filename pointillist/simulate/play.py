@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aggregator.store import Store
+from aggregator.releases.store import Store
 from pointillist.run_chart import draw
 from simulator.adversaries import CohortPlan, play_scenario
 from simulator.cell_view import CellView

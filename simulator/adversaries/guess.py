@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.ratios import Coverage, coverage
+from aggregator.statistics.ratios import Coverage, coverage
 from privacy.calibrate import SIGMA_UNIT
 from privacy.masks import mask_into, tag_and_nonce
 from privacy.noise_table import TableSampler

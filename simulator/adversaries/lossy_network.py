@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.helper_port import BatchReply, HelperPort, HelperStatus, HelperUnavailable
-from aggregator.helper_port import ReleaseReply as Reply
+from aggregator.protocol.helper_port import BatchReply, HelperPort, HelperStatus, HelperUnavailable
+from aggregator.protocol.helper_port import ReleaseReply as Reply
 from simulator.engine.exact_parties import ExactParties
 
 from .cohort import SMALL, START_S, WAITING, WINDOW_S, Cohort, CohortPlan, Settled, honest_rows

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.released import Capacity
+from aggregator.protocol.released import Capacity
 from simulator.fleet.hosts import FleetState
 from transport.kafka_settings import KafkaSettings
 from wire.task import Task

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.events import StoreSuppressed
-from aggregator.helper_port import HelperPort
-from aggregator.released import ReleasedWindow
+from aggregator.leader.leader_events import StoreSuppressed
+from aggregator.protocol.helper_port import HelperPort
+from aggregator.protocol.released import ReleasedWindow
 from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.simulated_hosts import fleet_members, memberships, roster_of
 from transport.embedded import EmbeddedLog

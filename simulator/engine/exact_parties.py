@@ -10,25 +10,28 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.directory import Directory, PinnedParties
-from aggregator.events import (
+from aggregator.enrolment.tasks import sign_roster, sign_task
+from aggregator.helper.helper import Helper
+from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_state import HelperState
+from aggregator.leader.helper_calls import call_countersign, call_helper
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_events import (
     CallCountersign,
     CallHelper,
     EpochsArrived,
     LeaderEvent,
     ReportsArrived,
+    Settled,
     StoreSuppressed,
     Tick,
 )
-from aggregator.helper import Helper
-from aggregator.helper_port import HelperPort, call_countersign, call_helper
-from aggregator.helper_state import HelperState
-from aggregator.leader import Leader
-from aggregator.leader_state import LeaderState
-from aggregator.possible_sums import SumRules
-from aggregator.released import MemoryStore, ReleasedWindow
-from aggregator.runners import HelperRunner, LeaderRunner, Settled
-from aggregator.tasks import sign_roster, sign_task
+from aggregator.leader.leader_runner import LeaderRunner
+from aggregator.leader.leader_state import LeaderState
+from aggregator.protocol.directory import Directory, PinnedParties
+from aggregator.protocol.helper_port import HelperPort
+from aggregator.protocol.released import MemoryStore, ReleasedWindow
+from aggregator.statistics.possible_sums import SumRules
 from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aggregator.released import Capacity, ReleasedWindow
+from aggregator.protocol.released import Capacity, ReleasedWindow
 from transport.sqlite_file import SqliteFile
 from wire.task import Task
 
@@ -116,7 +116,7 @@ def _capacity_of(text: str) -> Capacity:
 
 
 def release_of(outcome: WindowOutcome) -> ReleasedWindow:
-    """Give what `aggregator.store.Store` takes. Raises ValueError where nothing was released."""
+    """Give what a `Store` takes. Raises ValueError where nothing was released."""
     if outcome.released is None:
         raise ValueError(f"expected a released window, got one kept back: {outcome.reason}")
     end_s = float(outcome.start + outcome.task.window_s + outcome.task.lateness_s)

@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.batch_rules import check_release, check_sum
-from aggregator.possible_sums import SumRules
-from aggregator.released import Capacity
-from aggregator.tasks import build_task, task_plan
+from aggregator.enrolment.tasks import build_task, task_plan
+from aggregator.helper.batch_rules import check_release
+from aggregator.protocol.check_words import check_sum
+from aggregator.protocol.released import Capacity
+from aggregator.statistics.possible_sums import SumRules
 from privacy.calibrate import WEEK_S
 from privacy.plan import Plan, PlannedTask
 from simulator.fleet.hosts import FleetState, HostInventory

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from aggregator.ratios import normal_quantile
+from aggregator.statistics.ratios import normal_quantile
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aggregator.discoveries import told_from_zero
+from aggregator.statistics.discoveries import told_from_zero
 
 from .figure_frame import (
     COLOURS,

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.ratios import BELOW_NOISE_ERRORS
+from aggregator.statistics.ratios import BELOW_NOISE_ERRORS
 from kernels.application_classifier import ApplicationClassifier
 from kernels.families import UNKNOWN_APPLICATION
 from kernels.kernel_mix import mix_rows

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from aggregator.ratios import Coverage, coverage
+from aggregator.statistics.ratios import Coverage, coverage
 
 from .truth import TruthCell
 

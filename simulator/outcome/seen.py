@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.ratios import CONFIDENCE, normal_quantile
+from aggregator.statistics.ratios import CONFIDENCE, normal_quantile
 from privacy.calibrate import SIGMA_UNIT
 from privacy.quantise import left_out_chance
 from simulator.streams import philox

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from aggregator.section_cells import MODEL_AXIS, RESERVED, UNMEASURED
-from aggregator.statistics import estimate, released_units
+from aggregator.statistics.section_cells import MODEL_AXIS, RESERVED, UNMEASURED
+from aggregator.statistics.statistics import estimate, released_units
 from simulator.engine.engine_port import WindowOutcome
 from transport.closing import Closing
 from wire.catalogue import Catalogue
@@ -36,7 +36,7 @@ class TruthCell:
     truth               sum over the hosts that reported in time, in `unit`, before any clipping; a
                         mean is that of min(x, full scale), by definition
     true_share          of the same whole as `share`; None where that whole is zero
-    released ...        as aggregator.statistics.Cell has them; None without a release
+    released ...        as aggregator.statistics.statistics.Cell has them; None without a release
     reason              why nothing was released, "" for a release
     """
 

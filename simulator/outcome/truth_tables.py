@@ -1,7 +1,7 @@
 """Root causes and hardware faults as released, beside what was injected.
 
-The table is the aggregator's own (`aggregator.causes`); what is added is what only a simulation
-knows: whom each cause truly struck.
+The table is the aggregator's own (`aggregator.statistics.causes`); what is added is what only a
+simulation knows: whom each cause truly struck.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.causes import CAUSE_SECTIONS, CauseRow, CauseWindow
-from aggregator.causes import cause_table as released_table
-from aggregator.correction import Reported
-from aggregator.incident_detector import Detector
+from aggregator.statistics.causes import CAUSE_SECTIONS, CauseRow, CauseWindow
+from aggregator.statistics.causes import cause_table as released_table
+from aggregator.statistics.correction import Reported
+from aggregator.statistics.incident_detector import Detector
 from privacy.calibrate import WEEK_S
 
 from .truth import TruthCell
@@ -48,7 +48,7 @@ class TrueTable:
 
     missed      causes that struck somebody and are not told from zero
     false       causes that are shown and struck nobody
-    bias_bound  hosts that what was released may lack, see `aggregator.causes.CauseTable`
+    bias_bound  hosts that what was released may lack, see `aggregator.statistics.causes.CauseTable`
     """
 
     section: str
@@ -77,7 +77,7 @@ def cause_table(
     """Make the table of one section of one window.
 
     cells       of one window (`truth_cells`)
-    detector, agents_model  what it is corrected by, see `aggregator.causes.cause_table`
+    detector, agents_model  what it is corrected by, see `aggregator.statistics.causes.cause_table`
     Raises      ValueError when the window has no such section
     """
     own = [cell for cell in cells if cell.section == section]

@@ -11,15 +11,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aggregator.cause_files import cause_columns, cause_path, tables_of
-from aggregator.release_files import (
+from aggregator.protocol.released import ReleasedWindow
+from aggregator.releases.cause_files import cause_columns, cause_path, tables_of
+from aggregator.releases.release_files import (
     MEANINGS,
     SUPPRESSED_SCHEMA,
     release_path,
     suppressed_path,
 )
-from aggregator.released import ReleasedWindow
-from aggregator.statistics import Cell, estimate
+from aggregator.statistics.statistics import Cell, estimate
 from tests.unit.release_kit import CATALOGUE
 
 _SCHEMA = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])

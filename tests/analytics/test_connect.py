@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 import pointillist
-from aggregator.releases import QueryForbidden
-from aggregator.simulated_mark import SimulatedMark, write_mark
+from aggregator.releases.releases import QueryForbidden
+from aggregator.releases.simulated_mark import SimulatedMark, write_mark
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
 from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main
@@ -112,7 +112,7 @@ def test_budget_without_tasks_says_what_ended(fleet: FleetReleases) -> None:
 
 
 def test_tasks_are_read_from_a_folder_of_signed_ones(tmp_path: Path) -> None:
-    from aggregator.tasks import sign_task
+    from aggregator.enrolment.tasks import sign_task
     from privacy.signing import SigningKey
 
     leader, helper = SigningKey.generate(), SigningKey.generate()

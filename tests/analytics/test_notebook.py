@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from aggregator.ratios import coverage
+from aggregator.statistics.ratios import coverage
 from analytics import RollupPeriod, connect
 from analytics.rollup_periods import utc
 from pointillist.simulate.setup import Changes, Setup

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from aggregator.releases import QueryRefused
+from aggregator.releases.releases import QueryRefused
 from analytics import connect
 from analytics.release_source import FolderSource
 from analytics.rollup_files import OUTCOMES, SUMS

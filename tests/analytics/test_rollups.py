@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import analytics.rollups as rollups_module
-from aggregator.released import ReleasedWindow
-from aggregator.statistics import RunningSum
+from aggregator.protocol.released import ReleasedWindow
+from aggregator.statistics.statistics import RunningSum
 from analytics import connect
 from analytics.release_source import FolderSource
 from analytics.rollup_files import OUTCOMES, SUMS, RollupsUnavailable, file_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from aggregator.ratios import coverage
+from aggregator.statistics.ratios import coverage
 from analytics import RollupPeriod
 from bench.analytics import FLEETS, figures_of, play
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from aggregator.released import SuppressedWindow
-from aggregator.store import Store
+from aggregator.protocol.released import SuppressedWindow
+from aggregator.releases.store import Store
 from pointillist.plan_file import load_plan
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.outcome_store import release_of

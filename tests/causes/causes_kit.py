@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from aggregator.causes import CauseWindow
-from aggregator.correction import Reported
-from aggregator.incident_detector import Detector
-from aggregator.ratios import Floats
+from aggregator.statistics.causes import CauseWindow
+from aggregator.statistics.correction import Reported
+from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.ratios import Floats
 from diagnosis.detect.findings import Cause
 
 CLASSES = tuple(Cause)

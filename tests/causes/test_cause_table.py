@@ -11,13 +11,13 @@ import pytest
 from scipy import stats
 
 from aggregator import read_causes, read_releases
-from aggregator.cause_files import cause_columns, tables_of, tables_read
-from aggregator.causes import CauseRow, CauseTable, Trend, cause_table
-from aggregator.correction import Reported
-from aggregator.incident_detector import Detector, _poisson_bounds
-from aggregator.ratios import CONFIDENCE
-from aggregator.releases import query
-from aggregator.store import Store
+from aggregator.releases.cause_files import cause_columns, tables_of, tables_read
+from aggregator.releases.releases import query
+from aggregator.releases.store import Store
+from aggregator.statistics.causes import CauseRow, CauseTable, Trend, cause_table
+from aggregator.statistics.correction import Reported
+from aggregator.statistics.incident_detector import Detector, _poisson_bounds
+from aggregator.statistics.ratios import CONFIDENCE
 from pointillist.cli.causes_command import remarks
 from tests.causes.causes_kit import (
     HOSTS,

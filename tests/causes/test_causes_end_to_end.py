@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.causes import CauseRow, Trend
-from aggregator.incident_detector import Detector
-from aggregator.store import Store
+from aggregator.releases.store import Store
+from aggregator.statistics.causes import CauseRow, Trend
+from aggregator.statistics.incident_detector import Detector
 from diagnosis.detect.findings import Cause, Finding
 from diagnosis.detect.journal_lines import encode
 from pointillist.cli import main

@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.correction import CorrectionRefused, Rates, Reported, change, correct, correctable
-from aggregator.incident_detector import Detector, DetectorFileError
+from aggregator.statistics.correction import (
+    CorrectionRefused,
+    Rates,
+    Reported,
+    change,
+    correct,
+    correctable,
+)
+from aggregator.statistics.incident_detector import Detector, DetectorFileError
 from tests.causes.causes_kit import (
     HOSTS,
     NOISE,

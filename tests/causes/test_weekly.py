@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aggregator.causes import COMPONENTS
+from aggregator.statistics.causes import COMPONENTS
 from collectors.records.activity import Observation
 from diagnosis.detect.findings import Cause, Finding
 from diagnosis.detect.weekly import WeeklyIncidents, incident_observation

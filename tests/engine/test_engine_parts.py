@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from aggregator.batch_rules import check_accepted, check_release
-from aggregator.directory import KnownTask, VerifiedRoster
+from aggregator.helper.batch_rules import check_accepted, check_release
+from aggregator.protocol.directory import KnownTask, VerifiedRoster
 from edge_agent.ledger.ledger import Ledger
 from privacy.calibrate import ParameterError
 from simulator.engine import randomness

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.enrolment import enrol_folder, load_enrolment
-from aggregator.released import ReleasedWindow
-from aggregator.roster_review import RosterEvidence
-from aggregator.task_files import check_and_countersign
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.enrolment import enrol_folder, load_enrolment
+from aggregator.enrolment.roster_review import RosterEvidence
+from aggregator.enrolment.task_files import check_and_countersign
+from aggregator.enrolment.tasks import TaskPlan, build_task
+from aggregator.protocol.released import ReleasedWindow
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, Pins
 from pointillist.broker.local import RunningBroker

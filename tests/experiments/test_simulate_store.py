@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from aggregator import packs
-from aggregator.releases import query, read_releases, read_windows
-from aggregator.simulated_mark import NAME, MarkUnreadable, read_mark
-from aggregator.statistics import estimate
+from aggregator.releases import packs
+from aggregator.releases.releases import query, read_releases, read_windows
+from aggregator.releases.simulated_mark import NAME, MarkUnreadable, read_mark
+from aggregator.statistics.statistics import estimate
 from pointillist.cli import causes_command, simulate, store_command
 from pointillist.cli import query as query_command
 from privacy.plan import Plan, PlannedSection, PlannedTask

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.answers import BODY_RETENTION_S, BatchKey
-from aggregator.helper_state import FencedOut, HelperState
-from aggregator.state_file import StateUnusable
+from aggregator.helper.helper_state import FencedOut, HelperState
+from aggregator.protocol.answers import BODY_RETENTION_S, BatchKey
+from aggregator.state.state_file import StateUnusable
 from tests.privacy.test_helper_batch_rules import Bench
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, open_epochs
 from wire.witness import NO_LINKS

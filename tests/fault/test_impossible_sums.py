@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
-from aggregator.possible_sums import SumRules
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import verify_transcripts
-from aggregator.transcript_export import export_transcript
+from aggregator.protocol.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
+from aggregator.statistics.possible_sums import SumRules
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
+from aggregator.transcripts.transcript_export import export_transcript
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import verify_transcripts
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
 from tests.fault_cases import HELPER_STEPS, LEADER_STEPS
 from tests.ledger_hosts import LedgerHosts
 from tests.process_kit import ProcessFleet, wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.events import EpochsArrived, ReportsArrived, Tick
+from aggregator.leader.leader_events import EpochsArrived, ReportsArrived, Tick
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

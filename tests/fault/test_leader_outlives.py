@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.admitted_epochs import AdmittedEpochs
-from aggregator.directory import Directory
-from aggregator.events import EpochsArrived, ReportsArrived, RosterSeen, StoreSuppressed, TaskSeen
-from aggregator.helper_port import (
+from aggregator.enrolment.task_files import SignedFolder
+from aggregator.enrolment.tasks import sign_roster
+from aggregator.leader.leader_events import EpochsArrived, ReportsArrived, StoreSuppressed
+from aggregator.leader.leader_runner import restore_leader
+from aggregator.leader.leader_state import LeaderState
+from aggregator.leader.log_watch import RESEND_S
+from aggregator.protocol.admitted_epochs import AdmittedEpochs
+from aggregator.protocol.directory import Directory
+from aggregator.protocol.helper_port import (
     BatchReply,
     HelperPort,
     HelperStatus,
     HelperUnavailable,
     ReleaseReply,
 )
-from aggregator.leader_state import LeaderState
-from aggregator.log_watch import RESEND_S
-from aggregator.runners import restore_leader
-from aggregator.task_files import SignedFolder
-from aggregator.tasks import sign_roster
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.leader_shell import GROUP
-from aggregator.releases import windows_without_an_end
+from aggregator.leader.leader_shell import GROUP
+from aggregator.releases.releases import windows_without_an_end
 from tests.agent_world import T0
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.outage_kit import HOSTS, OutageFleet

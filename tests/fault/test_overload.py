@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.events import ReportsArrived
-from aggregator.leader import Leader
-from aggregator.log_publisher import LogPublisher
-from aggregator.quotas import DeadLetterQuota, Quotas
-from aggregator.window_room import begin_until_s
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_events import ReportsArrived
+from aggregator.leader.log_publisher import LogPublisher
+from aggregator.leader.window_room import begin_until_s
+from aggregator.party.quotas import DeadLetterQuota, Quotas
 from tests.protocol_kit import (
     T0,
     WINDOW_S,
@@ -190,7 +190,7 @@ def test_twice_the_load_that_fits_releases_whole_windows_and_is_recovered_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four times the retention under twice the load, then half of it, by a simulated clock."""
-    monkeypatch.setattr("aggregator.window_room.HOSTS_READ_A_SECOND", HOSTS / 600)
+    monkeypatch.setattr("aggregator.leader.window_room.HOSTS_READ_A_SECOND", HOSTS / 600)
     world = build_world(HOSTS, retention_s=600, lateness_s=30)
     fleet = fleet_with(world, tmp_path, Quotas())
     sent_per_s, busy, calm = HOSTS / WINDOW_S, 40, 40
@@ -253,7 +253,7 @@ def test_operator_cannot_fill_the_places_of_reports_that_wait(
     fleet = fleet_with(world, tmp_path, Quotas())
     reports = honest_reports(world)
     size = len(reports[0].encode()) + 5
-    monkeypatch.setattr("aggregator.intake.PARKED_BYTES", 12 * size)
+    monkeypatch.setattr("aggregator.leader.intake.PARKED_BYTES", 12 * size)
     unknown = [
         replace(report, epoch_id=EpochId(bytes([i]) * 16))
         for report in (reports[0], reports[1])

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from aggregator.leader_shell import LeaderShell
-from aggregator.released import ReleasedWindow
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.protocol.released import ReleasedWindow
 from tests.fault_fleet import STEP_S, FaultFleet, NotingStore
 from tests.outage_kit import HOSTS, leader_config
 from transport.opening import Side, open_transport

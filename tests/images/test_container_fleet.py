@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.releases import read_windows
+from aggregator.releases.releases import read_windows
 from tests.images.container_fleet import (
     FETCH,
     HELPER_UID,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.join_requests import open_join
+from aggregator.enrolment.join_requests import open_join
 from edge_agent.joining import hardware_names, join_request
 from edge_agent.ledger import ledger as ledger_module
 from edge_agent.ledger.ledger import Ledger

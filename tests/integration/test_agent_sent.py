@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.directory import PinnedParties
-from aggregator.report_check import OwnReport, Verdict, check_report
-from aggregator.transcript import read_transcript
+from aggregator.protocol.directory import PinnedParties
+from aggregator.transcripts.report_check import OwnReport, Verdict, check_report
+from aggregator.transcripts.transcript import read_transcript
 from pointillist.cli import main
 from privacy.masks import derive_box_key, open_box, seal_box
 from tests.agent_world import T0, open_report

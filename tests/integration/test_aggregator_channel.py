@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.channel import ChannelHelper, prepare_socket_folder, serve
-from aggregator.helper_port import HelperUnavailable
-from aggregator.party_config import HelperAddress
+from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
+from aggregator.party.party_config import HelperAddress
+from aggregator.protocol.helper_port import HelperUnavailable
 from tests.protocol_kit import (
     Clock,
     Failures,

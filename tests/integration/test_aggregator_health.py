@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from aggregator.leader_shell import LeaderShell
-from aggregator.party_config import HttpAddress, load_helper_config, load_leader_config
-from aggregator.party_health import Health
-from aggregator.store import Store
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.party.party_config import HttpAddress, load_helper_config, load_leader_config
+from aggregator.party.party_health import Health
+from aggregator.releases.store import Store
 from pointillist.cli import root as cli
 from tests.disk_kit import fill, small_disk
 from tests.process_kit import ProcessFleet, leader_config, wait_for
@@ -201,7 +201,7 @@ def troubles(shell: LeaderShell) -> dict[str, Any]:
 def test_helper_on_a_full_disk_answers_nothing_and_goes_on_afterwards(
     fleet: ProcessFleet, tmp_path: Path
 ) -> None:
-    from aggregator.state_file import StorageUnavailable
+    from aggregator.state.state_file import StorageUnavailable
     from tests.protocol_kit import Fleet
 
     with small_disk(tmp_path / "disk", "1m") as disk:
@@ -373,7 +373,7 @@ def test_loop_that_stands_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> Non
     health = Health("leader", ())
     assert health.stuck() == ""
     now_s = time.monotonic()
-    monkeypatch.setattr("aggregator.party_health.time.monotonic", lambda: now_s + 61)
+    monkeypatch.setattr("aggregator.party.party_health.time.monotonic", lambda: now_s + 61)
     assert "not gone round" in health.stuck()
     health.turned()
     assert health.stuck() == ""
@@ -394,7 +394,7 @@ def test_port_of_both_configurations_is_checked(tmp_path: Path) -> None:
 
 
 def test_presence_is_one_of_any_thread_and_ends_with_the_process(tmp_path: Path) -> None:
-    from aggregator.party_health import Presence, is_present
+    from aggregator.party.party_health import Presence, is_present
 
     status = tmp_path / "status.json"
     assert not is_present(status)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.enrolment import enrol_folder
+from aggregator.enrolment.enrolment import enrol_folder
 from pointillist.cli.helper_command import app as helper_app
 from pointillist.cli.operator_command import app as operator_app
 from pointillist.cli.output import CommandError, ExitCode

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from aggregator.channel import ChannelHelper, serve
-from aggregator.helper_port import HelperUnavailable
-from aggregator.party_config import HelperAddress, TlsFiles
+from aggregator.party.channel import ChannelHelper, serve
+from aggregator.party.party_config import HelperAddress, TlsFiles
+from aggregator.protocol.helper_port import HelperUnavailable
 from tests.protocol_kit import Clock, Failures, build_world, start_helper
 from transport.keyfiles import KeyFileRefused
 from transport.rpc.pointillist_pb2_grpc import HelperStub

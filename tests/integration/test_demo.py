@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 import pytest
 
-from aggregator.releases import read_releases
-from aggregator.transcript import read_transcript
+from aggregator.releases.releases import read_releases
+from aggregator.transcripts.transcript import read_transcript
 from tests import recording_slice
 from tests.closed_kit import closed, may_mount
 from tests.conftest import why_not

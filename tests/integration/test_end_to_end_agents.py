@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.log_watch import RESEND_S
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import verify_transcripts
+from aggregator.leader.log_watch import RESEND_S
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
 from edge_agent.ledger.ledger_records import HostView, LedgerView
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (

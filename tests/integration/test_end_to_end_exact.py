@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.log_watch import RESEND_S
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import find_report, verify_transcripts
+from aggregator.leader.log_watch import RESEND_S
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import find_report, verify_transcripts
 from privacy.noise_table import SeededSampler
 from tests.protocol_kit import (
     T0,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.events import EpochsArrived, TaskSeen
-from aggregator.tasks import sign_task
+from aggregator.enrolment.tasks import sign_task
+from aggregator.leader.leader_events import EpochsArrived
+from aggregator.protocol.party_events import TaskSeen
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.events import EpochsArrived, ReportsArrived
-from aggregator.log_watch import RESEND_S
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import verify_transcripts
+from aggregator.leader.leader_events import EpochsArrived, ReportsArrived
+from aggregator.leader.log_watch import RESEND_S
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
 from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.integration.test_end_to_end_exact import RecordingSampler, sealed, truth_of
 from tests.kafka_kit import fresh_prefix, plain_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.tasks import sign_roster, sign_task
+from aggregator.enrolment.tasks import sign_roster, sign_task
 from privacy.masks import derive_box_key, seal_box
 from privacy.sealing import seal
 from tests.protocol_kit import (

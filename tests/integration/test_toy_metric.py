@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.statistics import estimate
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
+from aggregator.statistics.statistics import estimate
 from collectors.port import Source, SourceRegistry
 from collectors.records.activity import Observation
 from edge_agent.windows.encode import encode_rows

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.state_file import StateUnusable
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import verify_transcripts
+from aggregator.state.state_file import StateUnusable
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
 from tests.transcript_kit import WORLD, alter, flip, sign_and_export
 
 
@@ -126,6 +126,6 @@ def test_state_of_a_stranger_whose_pages_never_end_is_given_up(
     assert read_transcript(tmp_path / "leader.sqlite").links == ()
     (tmp_path / "leader.sqlite").unlink()
     pages_that_name_one(tmp_path / "leader.sqlite", 8)
-    monkeypatch.setattr("aggregator.transcript.MOST_STEPS", 3_000_000)
+    monkeypatch.setattr("aggregator.transcripts.transcript.MOST_STEPS", 3_000_000)
     with pytest.raises(StateUnusable, match="interrupted"):
         read_transcript(tmp_path / "leader.sqlite")

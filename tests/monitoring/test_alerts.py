@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.store import Store
+from aggregator.releases.store import Store
 from analytics import connect
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause, Diagnosis, StepTimes

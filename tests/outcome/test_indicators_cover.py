@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.ratios import coverage
-from aggregator.statistics import Cell, estimate
+from aggregator.statistics.ratios import coverage
+from aggregator.statistics.statistics import Cell, estimate
 from edge_agent.windows.encode import encode_rows
 from tests.unit.release_kit import CATALOGUE, make_task, noise
 from wire.section import LEFT_OUT

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.statistics import estimate
+from aggregator.statistics.statistics import estimate
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Simulation
 from simulator.outcome import (

@@ -72,8 +72,9 @@ AGENT = (
     "pointillist.cli.diagnose_replay", "pointillist.cli.top_screen",
 )  # fmt: skip
 PARTIES = (
-    "aggregator.party_processes", "aggregator.releases", "aggregator.witness", "web.web_server",
-    "transport.opening", "transport.kafka_aggregator", "pointillist.cli.leader_command",
+    "aggregator.party_processes", "aggregator.releases.releases", "aggregator.witness",
+    "web.web_server", "transport.opening", "transport.kafka_aggregator",
+    "pointillist.cli.leader_command",
 )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def test_program_imports_what_its_own_extra_installs_alone(
 
 
 def test_package_that_an_extra_lacks_cannot_be_imported_beside_it() -> None:
-    done = import_alone("agent", "aggregator.store")
+    done = import_alone("agent", "aggregator.releases.store")
     assert "No module named 'duckdb'" in done.stderr
 
 

@@ -72,9 +72,9 @@ def test_released_numbers_are_asked_for(machine: PageMachine, store: str) -> Non
     machine.type("causes")
     machine.type("causes --section hardware_faults --json")
     machine.type("causes --store runs/lived/releases", having={"runs/lived/releases": store})
-    rates = "aggregator/incident_rates.json"
+    rates = "aggregator/statistics/incident_rates.json"
     machine.type(
-        "causes --rates aggregator/incident_rates.json --agents-model hand rules 1",
+        "causes --rates aggregator/statistics/incident_rates.json --agents-model hand rules 1",
         having={rates: str(REPOSITORY / rates)},
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.key_ring import DAY_S, OVERLAP_S, KeyRing
+from aggregator.party.key_ring import DAY_S, OVERLAP_S, KeyRing
 from privacy.masks import derive_epoch_task_keys
 from tests.process_kit import ProcessFleet, wait_for
 from tests.protocol_kit import (

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.answers import BatchKey
-from aggregator.batch_rules import check_accepted
-from aggregator.helper_port import BatchReply
+from aggregator.helper.batch_rules import check_accepted
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.helper_port import BatchReply
 from privacy.masks import BoxError, derive_box_key, derive_helper_keys, mask_into, open_box
 from tests.protocol_kit import (
     T0,

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import pytest
 
-from aggregator.helper_shell import HelperShell
-from aggregator.key_ring import DAY_S, OVERLAP_S
-from aggregator.leader_shell import LeaderShell
-from aggregator.schedule import HELPER_S
-from aggregator.tasks import sign_roster, sign_task
+from aggregator.enrolment.tasks import sign_roster, sign_task
+from aggregator.helper.helper_shell import HelperShell
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.schedule import HELPER_S
+from aggregator.party.key_ring import DAY_S, OVERLAP_S
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S, SealingKeys, open_epoch
 from edge_agent.protocol.epochs import Host as Identity
 from tests.process_kit import helper_config, leader_config
@@ -165,9 +165,11 @@ class Parties:
 
 @pytest.fixture
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parties]:
-    monkeypatch.setattr("aggregator.leader_shell.POLL_S", 0.0)  # nobody else writes to the log
+    monkeypatch.setattr(
+        "aggregator.leader.leader_shell.POLL_S", 0.0
+    )  # nobody else writes to the log
     # Sixty days pass for the machine, too: a clock that merely says so destroys no key.
-    monkeypatch.setattr("aggregator.key_ring.boot_s", lambda: made.clock() if made else START)
+    monkeypatch.setattr("aggregator.party.key_ring.boot_s", lambda: made.clock() if made else START)
     made: Parties | None = None
     made = Parties(tmp_path)
     yield made

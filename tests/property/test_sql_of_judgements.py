@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from aggregator.discoveries import p_values, q_values
-from aggregator.judged_sql import judged_sql, upper_tail_sql
-from aggregator.ratios import Floats, fieller
-from aggregator.ratios_sql import shares_sql
+from aggregator.statistics.discoveries import p_values, q_values
+from aggregator.statistics.judged_sql import judged_sql, upper_tail_sql
+from aggregator.statistics.ratios import Floats, fieller
+from aggregator.statistics.ratios_sql import shares_sql
 
 AMOUNTS = st.floats(-1e15, 1e15)
 VARIANCES = st.floats(0, 1e20)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from aggregator.state_file import StateUnusable
+from aggregator.state.state_file import StateUnusable
 from tests.schedules.adversary import forge
 from tests.schedules.agents import Agent
 from tests.schedules.helpers import HelperProcess

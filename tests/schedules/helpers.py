@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from aggregator.answers import Answer
-from aggregator.directory import Directory
-from aggregator.events import TaskSeen
-from aggregator.helper import Helper
-from aggregator.helper_port import BatchReply, HelperStatus, HelperUnavailable, ReleaseReply
-from aggregator.helper_state import FencedOut, HelperState
-from aggregator.runners import HelperRunner
-from aggregator.state_file import StateUnusable, StorageUnavailable
+from aggregator.helper.helper import Helper
+from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_state import FencedOut, HelperState
+from aggregator.protocol.answers import Answer
+from aggregator.protocol.directory import Directory
+from aggregator.protocol.helper_port import (
+    BatchReply,
+    HelperStatus,
+    HelperUnavailable,
+    ReleaseReply,
+)
+from aggregator.protocol.party_events import TaskSeen
+from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from aggregator.witness import helper_links
 from aggregator.witness.chain import WitnessedChain
 from aggregator.witness.port import RollbackSeen, WitnessUnavailable

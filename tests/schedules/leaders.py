@@ -9,25 +9,25 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.answers import BatchKey
-from aggregator.directory import Directory
-from aggregator.events import (
+from aggregator.leader.helper_calls import call_countersign, call_helper
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_events import (
     CallCountersign,
     CallHelper,
     EpochsArrived,
     LeaderEvent,
     ReportsArrived,
-    RosterSeen,
+    Settled,
     StoreRelease,
-    TaskSeen,
     Tick,
 )
-from aggregator.helper_port import call_countersign, call_helper
-from aggregator.leader import Leader
-from aggregator.leader_state import LeaderState
-from aggregator.released import MemoryStore, ReleasedWindow, SuppressedWindow
-from aggregator.runners import LeaderRunner, Settled, restore_leader
-from aggregator.state_file import StateUnusable, StorageUnavailable
+from aggregator.leader.leader_runner import LeaderRunner, restore_leader
+from aggregator.leader.leader_state import LeaderState
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.directory import Directory
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.protocol.released import MemoryStore, ReleasedWindow, SuppressedWindow
+from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from aggregator.workers.coordinator import Coordinator
 from aggregator.workers.desk import Desk, Heard
 from tests.agent_world import T0

@@ -16,8 +16,9 @@ from unittest.mock import patch
 
 from nacl.bindings import crypto_sign_open
 
-from aggregator import helper_state, window_sums
-from aggregator.state_file import StorageUnavailable, write_durably
+from aggregator.helper import helper_state
+from aggregator.leader import window_sums
+from aggregator.state.state_file import StorageUnavailable, write_durably
 from privacy import signing
 from transport import sqlite_file
 

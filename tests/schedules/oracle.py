@@ -16,11 +16,11 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.answers import Answer, BatchKey
-from aggregator.helper_port import BatchReply
-from aggregator.intake import Intake
-from aggregator.released import ReleasedWindow
-from aggregator.window_sums import OpenWindow
+from aggregator.leader.intake import Intake
+from aggregator.leader.window_sums import OpenWindow
+from aggregator.protocol.answers import Answer, BatchKey
+from aggregator.protocol.helper_port import BatchReply
+from aggregator.protocol.released import ReleasedWindow
 from aggregator.workers import coordinator
 from aggregator.workers.coordinator import Coordinator
 from aggregator.workers.words import NamedHosts

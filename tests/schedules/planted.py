@@ -13,15 +13,15 @@ from unittest.mock import patch
 
 import numpy as np
 
-from aggregator import leader_chains
-from aggregator.admission import Admission, Heading
-from aggregator.events import CommitOffsets, LeaderEffect, StoreRelease
-from aggregator.helper_state import HelperState
-from aggregator.known_epochs import KnownEpoch
-from aggregator.leader import Leader
-from aggregator.leader_windows import resume_window
-from aggregator.runners import LeaderRunner
-from aggregator.window_sums import OpenWindow
+from aggregator.helper.helper_state import HelperState
+from aggregator.leader import leader_chains
+from aggregator.leader.admission import Admission, Heading
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_events import CommitOffsets, LeaderEffect, StoreRelease
+from aggregator.leader.leader_runner import LeaderRunner
+from aggregator.leader.leader_windows import resume_window
+from aggregator.leader.window_sums import OpenWindow
+from aggregator.protocol.known_epochs import KnownEpoch
 from aggregator.witness.chain import WitnessedChain
 from aggregator.workers.worker import Worker
 from edge_agent.ledger import ledger as ledger_module

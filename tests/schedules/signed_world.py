@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.directory import PinnedParties
+from aggregator.protocol.directory import PinnedParties
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import ParticipantRules
 from edge_agent.protocol.task_check import Bounds, Pins

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import checked_windows, verify_transcripts
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import checked_windows, verify_transcripts
 from edge_agent.ledger.left_reports import Fate
 from tests.schedules.leaders import key_of
 from tests.schedules.signed_world import HOSTS, LAST_WINDOW, LIAR, N_MIN, parties

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
+from aggregator.party.spark_settings import SparkSettings
 from aggregator.spark.spark_processes import python_of
-from aggregator.spark_settings import SparkSettings
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.process_kit import wait_for

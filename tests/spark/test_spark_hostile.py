@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aggregator.admission import PARKED_PER_HOST
-from aggregator.answers import BatchKey
+from aggregator.leader.admission import PARKED_PER_HOST
+from aggregator.protocol.answers import BatchKey
 from aggregator.spark.partial_sums import PartialSum
 from aggregator.spark.sum_store import SumStore
 from tests.protocol_kit import (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.party.spark_settings import SparkSettings
 from aggregator.spark.spark_processes import SparkJob, python_of
-from aggregator.spark_settings import SparkSettings
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.ledger_hosts import LedgerHosts

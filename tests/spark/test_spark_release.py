@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.events import EpochsArrived
+from aggregator.leader.leader_events import EpochsArrived
 from aggregator.spark.partial_sums import Gathered
 from aggregator.spark.spark_shell import drop_strange_checkpoint
 from aggregator.spark.sum_store import SumStore
-from aggregator.state_file import StateUnusable
+from aggregator.state.state_file import StateUnusable
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, open_epochs, true_sum
 from tests.spark_kit import Checkpoint, Killed, SparkFleet
 from tests.workers.test_workers_release import (

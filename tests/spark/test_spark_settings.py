@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.party_config import LeaderConfig, load_leader_config
+from aggregator.party.party_config import LeaderConfig, load_leader_config
+from aggregator.party.spark_settings import SparkSettings
 from aggregator.spark.kafka_options import kafka_options
 from aggregator.spark.spark_processes import SparkMissing, SparkRefused, python_of, spark_job
-from aggregator.spark_settings import SparkSettings
 from pointillist.cli.leader_command import Engine, run
 from pointillist.cli.output import CommandError
 from transport.config_tree import ConfigError

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from aggregator.released import ReleasedWindow, SuppressedWindow
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
+from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from tests.unit.release_kit import CATALOGUE, GPUS, noise, true_steps, window
 
 HOSTS = 12_000

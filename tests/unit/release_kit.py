@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.released import Capacity, ReleasedWindow
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
+from aggregator.protocol.released import Capacity, ReleasedWindow
 from wire.catalogue import Catalogue
 from wire.task import Task
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.party_config import WitnessProcess, load_helper_config, load_leader_config
-from aggregator.postgresql_settings import PostgresqlSettings
-from aggregator.quotas import DeadLetterQuota, Quotas
+from aggregator.party.party_config import WitnessProcess, load_helper_config, load_leader_config
+from aggregator.party.postgresql_settings import PostgresqlSettings
+from aggregator.party.quotas import DeadLetterQuota, Quotas
 from aggregator.witness.witness_config import load_witness_config
 from transport.config_tree import ConfigError
 from transport.opening import EmbeddedSettings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.answers import BatchKey
-from aggregator.log_watch import LogWatch
-from aggregator.schedule import CloseRule
+from aggregator.leader.log_watch import LogWatch
+from aggregator.leader.schedule import CloseRule
+from aggregator.protocol.answers import BatchKey
 from pointillist.demo.demo_plan import RETENTION_S, WINDOW_S
 from tests.protocol_kit import T0, build_world
 

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from aggregator import packs, releases
-from aggregator.compaction import Compaction, CompactionUnderWay, RollUps
-from aggregator.period_pack import write_causes, write_period, write_suppressed
-from aggregator.release_files import BASIS
-from aggregator.releases import open_views, query, read_causes, read_releases, read_windows
-from aggregator.store import Store
+from aggregator.releases import packs, releases
+from aggregator.releases.compaction import Compaction, CompactionUnderWay, RollUps
+from aggregator.releases.period_pack import write_causes, write_period, write_suppressed
+from aggregator.releases.release_files import BASIS
+from aggregator.releases.releases import open_views, query, read_causes, read_releases, read_windows
+from aggregator.releases.store import Store
 from analytics import connect
 from pointillist.cli import store_command
 from tests.unit.pack_kit import TASK, noisy, suppressed

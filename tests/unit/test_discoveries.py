@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 from scipy.stats import binomtest, false_discovery_control, norm
 
-from aggregator.causes import CauseWindow, cause_table
-from aggregator.correction import Reported
-from aggregator.discoveries import FALSE_DISCOVERY_RATE, q_values, told_from_zero
-from aggregator.releases import query, read_causes, read_releases
-from aggregator.store import Store
+from aggregator.releases.releases import query, read_causes, read_releases
+from aggregator.releases.store import Store
+from aggregator.statistics.causes import CauseWindow, cause_table
+from aggregator.statistics.correction import Reported
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, q_values, told_from_zero
 from pointillist.cli.causes_command import drawn, remarks
 from pointillist.run_terminal import mix_table, share, tell_cells
 from simulator.cell_view import CellView, judged, ranked

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.directory import Directory, PinnedParties
-from aggregator.enrolment import (
+from aggregator.enrolment.enrolment import (
     Enrolled,
     NothingEnrolled,
     enrol_folder,
@@ -21,10 +20,11 @@ from aggregator.enrolment import (
     read_spent,
     write_spent,
 )
-from aggregator.leader_shell import LeaderShell
-from aggregator.roster_draft import EnrolmentError
-from aggregator.roster_review import RosterEvidence
-from aggregator.task_files import check_and_countersign
+from aggregator.enrolment.roster_draft import EnrolmentError
+from aggregator.enrolment.roster_review import RosterEvidence
+from aggregator.enrolment.task_files import check_and_countersign
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.protocol.directory import Directory, PinnedParties
 from edge_agent.joining import hardware_names
 from pointillist.cli.leader_command import app
 from pointillist.cli.output import CommandError, ExitCode
@@ -234,7 +234,7 @@ def test_build_on_a_full_disk_can_be_repeated(
         if waits == full_at:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("aggregator.state_file.os.sync", full)
+    monkeypatch.setattr("aggregator.state.state_file.os.sync", full)
     options = ["--plans", str(plans), "--requests", str(joins), "--now"]
     options += ["--key", str(tmp_path / "identity.key"), "--json"]
     first = CliRunner().invoke(app, ["roster", "build", *options, "--out", f"{tmp_path}/1.roster"])

@@ -63,9 +63,9 @@ def test_page_has_the_table_of_cases() -> None:
 
 
 def test_point_is_noted_when_it_is_reached_and_only_then() -> None:
-    point = "aggregator.intake:Intake._count of duplicate"
+    point = "aggregator.leader.intake:Intake._count of duplicate"
     with watched([point]) as watch:
-        owner, name = find("aggregator.intake:Intake._count")
+        owner, name = find("aggregator.leader.intake:Intake._count")
         with pytest.raises(AttributeError):
             getattr(owner, name)(None, "window_late", None, 0)
         assert point not in watch.reached

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from aggregator.ratios import coverage
+from aggregator.statistics.ratios import coverage
 from pointillist.plan_file import default_plan
 from pointillist.plan_report import catalogue_shapes
 from privacy.calibrate import SIGMA_UNIT

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.enrolment import enrol_folder
-from aggregator.state_file import write_all_durably, write_durably
-from aggregator.task_files import SignedFolder
+from aggregator.enrolment.enrolment import enrol_folder
+from aggregator.enrolment.task_files import SignedFolder
+from aggregator.state.state_file import write_all_durably, write_durably
 from pointillist.cli.helper_command import app as helper_app
 from pointillist.cli.output import ExitCode
 from tests.enrolment_kit import LEADER, plans_file, request

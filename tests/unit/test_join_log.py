@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.enrolment import enrol_folder, write_spent
-from aggregator.join_requests import fetch_requests, open_join
+from aggregator.enrolment.enrolment import enrol_folder, write_spent
+from aggregator.enrolment.join_requests import fetch_requests, open_join
 from edge_agent.joining import NoSealingKey, seal_join, send_join
 from edge_agent.protocol.task_check import Pins
 from privacy.sealing import HpkeKeyPair, seal_message

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.directory import Directory, PinnedParties
-from aggregator.key_ring import KeyRing
-from aggregator.roster_review import RosterEvidence, signed_before
-from aggregator.task_files import check_and_countersign, leader_sign
-from aggregator.tasks import sign_roster
+from aggregator.enrolment.roster_review import RosterEvidence, signed_before
+from aggregator.enrolment.task_files import check_and_countersign, leader_sign
+from aggregator.enrolment.tasks import sign_roster
+from aggregator.party.key_ring import KeyRing
+from aggregator.protocol.directory import Directory, PinnedParties
 from edge_agent.protocol.epochs import HpkeDirectory, PartyKeys
 from edge_agent.protocol.roster_book import RosterBook
 from edge_agent.protocol.task_check import Pins

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.key_ring import KeyRing
+from aggregator.party.key_ring import KeyRing
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.keyfiles import (

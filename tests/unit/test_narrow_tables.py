@@ -15,8 +15,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
-from aggregator.cause_files import CAUSE_MEANINGS
-from aggregator.causes import CauseRow, CauseTable, Trend
+from aggregator.releases.cause_files import CAUSE_MEANINGS
+from aggregator.statistics.causes import CauseRow, CauseTable, Trend
 from pointillist.cli import agent_health, agent_history, findings_table, query
 from pointillist.cli import causes_command as causes
 from pointillist.cli.agent_history import _overview

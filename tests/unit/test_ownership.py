@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.channel import prepare_socket_folder
+from aggregator.party.channel import prepare_socket_folder
 from pointillist.cli.keys_command import app
 from pointillist.fleet.party_files import make_folder
 from transport.ownership import give, set_folder

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from cryptography.x509 import load_pem_x509_certificates
 
-from aggregator.channel import serve
-from aggregator.party_config import HelperAddress, TlsFiles
+from aggregator.party.channel import serve
+from aggregator.party.party_config import HelperAddress, TlsFiles
 from pointillist.broker.local import free_ports
 from pointillist.broker.rights import KafkaRole
 from pointillist.fleet import channel_certificate

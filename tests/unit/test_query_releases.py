@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.releases import (
+from aggregator.releases.releases import (
     QueryForbidden,
     QueryRefused,
     moment,
@@ -19,7 +19,7 @@ from aggregator.releases import (
     read_causes,
     read_releases,
 )
-from aggregator.store import Store
+from aggregator.releases.store import Store
 from pointillist.cli import main
 from pointillist.cli.output import ExitCode
 from pointillist.cli.query import default_folder

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from aggregator.roster_draft import draft_roster
-from aggregator.roster_rules import check_change
-from aggregator.tasks import sign_roster
+from aggregator.enrolment.roster_draft import draft_roster
+from aggregator.enrolment.tasks import sign_roster
+from aggregator.protocol.roster_rules import check_change
 from edge_agent.protocol.roster_book import RosterBook
 from edge_agent.protocol.task_check import Pins
 from privacy.budget import WEEK_S, Entry, peak

@@ -8,9 +8,9 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from aggregator.cause_files import tables_of, tables_read
-from aggregator.releases import query, read_causes, read_releases
-from aggregator.store import Store
+from aggregator.releases.cause_files import tables_of, tables_read
+from aggregator.releases.releases import query, read_causes, read_releases
+from aggregator.releases.store import Store
 from tests.unit.release_kit import CATALOGUE, make_task, true_steps, window
 from wire.section import LEFT_OUT
 

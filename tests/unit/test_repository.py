@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aggregator.party_config import load_helper_config, load_leader_config
+from aggregator.party.party_config import load_helper_config, load_leader_config
 from aggregator.witness.witness_config import load_witness_config
 from edge_agent.config import load_config
 from pointillist.alerts.alerts_config import load_alerts_config

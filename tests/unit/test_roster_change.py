@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.directory import PinnedParties
-from aggregator.roster_change import accepted_hosts
-from aggregator.roster_review import RosterEvidence, signed_before
-from aggregator.task_files import check_and_countersign, leader_sign
-from aggregator.tasks import sign_roster
+from aggregator.enrolment.roster_change import accepted_hosts
+from aggregator.enrolment.roster_review import RosterEvidence, signed_before
+from aggregator.enrolment.task_files import check_and_countersign, leader_sign
+from aggregator.enrolment.tasks import sign_roster
+from aggregator.protocol.directory import PinnedParties
 from privacy.budget import WEEK_S
 from privacy.signing import SigningKey
 from tests.enrolment_kit import LEADER, entry, pinned, request, token, vouchers

@@ -10,13 +10,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from aggregator.answers import BatchKey
-from aggregator.events import TaskSeen
-from aggregator.log_watch import RESEND_S
-from aggregator.released import SuppressedWindow
-from aggregator.releases import query, read_windows, windows_without_an_end
-from aggregator.schedule import Schedule
-from aggregator.store import Store
+from aggregator.leader.log_watch import RESEND_S
+from aggregator.leader.schedule import Schedule
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.party_events import TaskSeen
+from aggregator.protocol.released import SuppressedWindow
+from aggregator.releases.releases import query, read_windows, windows_without_an_end
+from aggregator.releases.store import Store
 from tests.protocol_kit import T0, WINDOW_S, Fleet, World, build_world, honest_reports, open_epochs
 from tests.unit.release_kit import CATALOGUE, make_task, true_steps, window
 

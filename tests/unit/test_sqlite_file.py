@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.state_file import open_state
+from aggregator.state.state_file import open_state
 from edge_agent.ledger import ledger_db
 from edge_agent.local.history_db import LEAST_BYTES, open_file
 from edge_agent.windows import durable_windows

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.helper_state import HelperState
-from aggregator.leader_state import LeaderState
-from aggregator.state_file import StateUnusable
+from aggregator.helper.helper_state import HelperState
+from aggregator.leader.leader_state import LeaderState
+from aggregator.state.state_file import StateUnusable
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_errors import LedgerOfOtherVersion
 from edge_agent.local.history import History, HistoryLimits

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aggregator.ratios import coverage, expected_by_chance
-from aggregator.released import Capacity
-from aggregator.statistics import Cell, RunningSum, estimate, released_units
+from aggregator.protocol.released import Capacity
+from aggregator.statistics.ratios import coverage, expected_by_chance
+from aggregator.statistics.statistics import Cell, RunningSum, estimate, released_units
 from tests.unit.release_kit import CATALOGUE, capacity, make_task, noise, true_steps
 
 N = 12_000

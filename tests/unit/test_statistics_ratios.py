@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from aggregator.ratios import coverage, expected_by_chance, fieller, normal_quantile, weighted_mean
+from aggregator.statistics.ratios import (
+    coverage,
+    expected_by_chance,
+    fieller,
+    normal_quantile,
+    weighted_mean,
+)
 
 
 def scalar(*numbers: float, sampling: float = 0.0) -> tuple[float, float, float]:

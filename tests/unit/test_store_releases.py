@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-import aggregator.store as store_module
+import aggregator.releases.store as store_module
 from aggregator import read_releases
-from aggregator.release_files import SCHEMA
-from aggregator.state_file import StorageUnavailable
-from aggregator.statistics import estimate
-from aggregator.store import Store, StoreConflict
+from aggregator.releases.release_files import SCHEMA
+from aggregator.releases.store import Store, StoreConflict
+from aggregator.state.state_file import StorageUnavailable
+from aggregator.statistics.statistics import estimate
 from tests.unit.release_kit import CATALOGUE, capacity, make_task, true_steps, window
 
 N = 12_000

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from aggregator import packs
-from aggregator.compaction import Compaction
-from aggregator.releases import query, read_causes, read_windows
-from aggregator.state_file import StorageUnavailable
-from aggregator.store import Store, StoreConflict
+from aggregator.releases import packs
+from aggregator.releases.compaction import Compaction
+from aggregator.releases.releases import query, read_causes, read_windows
+from aggregator.releases.store import Store, StoreConflict
+from aggregator.state.state_file import StorageUnavailable
 from analytics import connect
 from analytics.rollups import kept_roll_ups
 from pointillist.cli import leader_command

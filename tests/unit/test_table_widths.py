@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import pointillist
-from aggregator.release_files import MEANINGS
+from aggregator.releases.release_files import MEANINGS
 from edge_agent.local.gpu_time_series import gpu_time_series
 from kernels.kernel_mix import FamilyShare, MixMeasure
 from kernels.signature_evaluation import Rate, SignatureEvaluation

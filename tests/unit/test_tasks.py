@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from aggregator.directory import Directory, PinnedParties
-from aggregator.task_files import check_and_countersign, check_task_noise, leader_sign
-from aggregator.tasks import TaskPlan, build_task, sign_task
+from aggregator.enrolment.task_files import check_and_countersign, check_task_noise, leader_sign
+from aggregator.enrolment.tasks import TaskPlan, build_task, sign_task
+from aggregator.protocol.directory import Directory, PinnedParties
 from privacy.calibrate import ParameterError
 from tests.protocol_kit import T0, signing_key
 from wire import labels

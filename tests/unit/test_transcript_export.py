@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from aggregator import transcript_export
-from aggregator.state_file import StateUnusable
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import TranscriptRefused
-from aggregator.transcript_export import FORMAT, export_parts
+from aggregator.state.state_file import StateUnusable
+from aggregator.transcripts import transcript_export
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import TranscriptRefused
+from aggregator.transcripts.transcript_export import FORMAT, export_parts
 from wire.batch import Release, SignedRelease
 
 HASH = bytes(32)

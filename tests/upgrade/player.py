@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 import wire
-from aggregator.channel import ChannelHelper, prepare_socket_folder, serve
-from aggregator.party_config import HelperAddress
-from aggregator.released import ReleasedWindow
-from aggregator.releases import read_releases, read_windows
-from aggregator.store import Store
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task
+from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
+from aggregator.party.party_config import HelperAddress
+from aggregator.protocol.released import ReleasedWindow
+from aggregator.releases.releases import read_releases, read_windows
+from aggregator.releases.store import Store
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.directory import PinnedParties
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import verify_transcripts
+from aggregator.protocol.directory import PinnedParties
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
 from privacy.signing import SigningKey
 from tests.fault_notes import note, note_verdict
 from tests.upgrade.old_tree import ROOT, NoHistory, first_compatible, unpack

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 
-from aggregator.store import Store
+from aggregator.releases.store import Store
 from tests.unit.release_kit import CATALOGUE
 from tests.web_kit import HOSTS, client, fill, releases
 from web.cause_views import CauseViews

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from aggregator.released import SuppressedWindow
-from aggregator.store import Store
-from aggregator.task_files import TASK_SUFFIX
+from aggregator.enrolment.task_files import TASK_SUFFIX
+from aggregator.protocol.released import SuppressedWindow
+from aggregator.releases.store import Store
 from pages.threat_words import THREATS, THREATS_IN_SHORT
 from tests.protocol_kit import SERIES, T0, WINDOW_S, build_world
 from tests.unit.release_kit import CATALOGUE, make_task, window

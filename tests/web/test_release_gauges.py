@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator.releases import read_releases
-from aggregator.store import Store
+from aggregator.releases.releases import read_releases
+from aggregator.releases.store import Store
 from tests.unit.release_kit import CATALOGUE
 from tests.web_kit import client, fill
 from web import release_gauges

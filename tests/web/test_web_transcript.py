@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from aggregator import transcript_export
+from aggregator.transcripts import transcript_export
 from tests.protocol_kit import SERIES, T0, WINDOW_S, signing_key
 from tests.transcript_kit import HOSTS, WINDOWS, SignedFleet, alter, flip, sign_and_export, store_of
 from tests.web_kit import add_token, client

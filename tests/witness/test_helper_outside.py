@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from aggregator import helper_shell
-from aggregator.channel import ChannelHelper
-from aggregator.helper_port import HelperUnavailable
-from aggregator.helper_shell import HelperShell
-from aggregator.own_releases import compare_releases
-from aggregator.party_config import (
+from aggregator.helper import helper_shell
+from aggregator.helper.helper_shell import HelperShell
+from aggregator.helper.own_releases import compare_releases
+from aggregator.party.channel import ChannelHelper
+from aggregator.party.party_config import (
     HelperAddress,
     HelperConfig,
     WitnessProcess,
     WitnessSettings,
 )
+from aggregator.protocol.helper_port import HelperUnavailable
 from aggregator.witness.port import RollbackSeen, WitnessUnavailable
 from aggregator.witness.process_witness import ProcessWitness
 from aggregator.witness.witness_config import WitnessConfig

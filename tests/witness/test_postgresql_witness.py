@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from aggregator.party_config import WitnessSettings
-from aggregator.postgresql_settings import PostgresqlSettings
+from aggregator.party.party_config import WitnessSettings
+from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.witness.port import WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
 from aggregator.witness.witness_opening import open_witness

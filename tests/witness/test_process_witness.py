@@ -13,8 +13,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from aggregator.channel import start_server
-from aggregator.party_config import HelperAddress
+from aggregator.party.channel import start_server
+from aggregator.party.party_config import HelperAddress
 from aggregator.witness.port import Witness, WitnessUnavailable
 from aggregator.witness.process_witness import ProcessWitness
 from aggregator.witness.witness_service import WitnessBook

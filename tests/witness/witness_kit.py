@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 import grpc
 
-from aggregator.party_config import HelperAddress
-from aggregator.postgresql_settings import PostgresqlSettings, schema_sql
+from aggregator.party.party_config import HelperAddress
+from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
 from aggregator.witness.port import Witness, WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
 from aggregator.witness.process_witness import ProcessWitness

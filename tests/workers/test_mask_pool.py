@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.events import RosterSeen, TaskSeen
-from aggregator.helper_state import HelperState
-from aggregator.host_masks import MasksUnavailable
+from aggregator.helper.helper_state import HelperState
+from aggregator.helper.host_masks import MasksUnavailable
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from aggregator.witness.port import RollbackSeen
 from aggregator.workers.mask_pool import MaskPool
 from aggregator.workers.mask_worker import MaskJob

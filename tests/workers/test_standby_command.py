@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.party_config import load_leader_config
-from aggregator.postgresql_settings import schema_sql
+from aggregator.party.party_config import load_leader_config
+from aggregator.party.postgresql_settings import schema_sql
 from pointillist.cli.leader_command import app
 from pointillist.cli.output import ExitCode
 from tests.closed_kit import closed

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.party.standby_settings import StandbySettings
 from aggregator.standby.postgresql_tables import tables_to_read
-from aggregator.standby_settings import StandbySettings
-from aggregator.transcript import read_leader_tables, read_transcript
-from aggregator.transcript_check import verify_transcripts
-from aggregator.transcript_export import export_transcript
+from aggregator.transcripts.transcript import read_leader_tables, read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
+from aggregator.transcripts.transcript_export import export_transcript
 from tests.fault_cases import STANDBY_STEPS
 from tests.fault_oracle import judge
 from tests.ledger_hosts import LedgerHosts

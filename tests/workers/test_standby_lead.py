@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from aggregator.events import StoreTask
-from aggregator.leader_state import LeaderState
-from aggregator.leader_tables import LeadershipLost
-from aggregator.postgresql_database import DatabaseUnavailable
+from aggregator.leader.leader_events import StoreTask
+from aggregator.leader.leader_state import LeaderState
+from aggregator.leader.leader_tables import LeadershipLost
+from aggregator.party.postgresql_database import DatabaseUnavailable
 from aggregator.standby.leadership import RENEWALS, Leadership, Renewals, leader_database
 from tests.postgresql_kit import PostgresqlServer
 from tests.process_kit import wait_for

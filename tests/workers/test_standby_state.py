@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.answers import BatchKey
-from aggregator.events import (
+from aggregator.leader.leader_events import (
     EpochsArrived,
     KeepEpochs,
     KeptEpoch,
@@ -20,10 +19,11 @@ from aggregator.events import (
     StoreTask,
     StoreUnsigned,
 )
-from aggregator.leader_state import LeaderState
-from aggregator.leader_tables import LeadershipLost, OtherLeader
+from aggregator.leader.leader_state import LeaderState
+from aggregator.leader.leader_tables import LeadershipLost, OtherLeader
+from aggregator.protocol.answers import BatchKey
 from aggregator.standby.leadership import Leadership
-from aggregator.state_file import StateUnusable, StorageUnavailable
+from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from tests.postgresql_kit import PostgresqlServer
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, honest_reports, open_epochs
 from tests.standby_kit import LeaderDatabase

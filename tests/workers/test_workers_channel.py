@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.answers import BatchKey
-from aggregator.party_config import HelperAddress, load_leader_config
+from aggregator.party.party_config import HelperAddress, load_leader_config
+from aggregator.protocol.answers import BatchKey
 from aggregator.workers import workers_pb2 as pb
 from aggregator.workers.codec import (
     BadMessage,

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from aggregator.party_health import Health
+from aggregator.party.party_health import Health
 from aggregator.workers.coordinator_shell import CoordinatorShell
 from privacy.signing import SigningKey
 from tests.closed_kit import closed

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from aggregator.party_config import load_leader_config
+from aggregator.party.party_config import load_leader_config
 from tests.fault.test_broker_faults import FarBroker
 from tests.integration.test_channel_tls import Authority
 from tests.kafka_kit import plain_settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.events import EpochsArrived
+from aggregator.leader.leader_events import EpochsArrived
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.ledger_hosts import LedgerHosts
@@ -106,7 +106,7 @@ def read_all(settings: KafkaSettings) -> list[Record]:
 
 def transcript(state: Path) -> list[tuple[object, ...]]:
     """Of each window the signed batch and the release under both signatures, as stored."""
-    from aggregator.state_file import open_read_only
+    from aggregator.state.state_file import open_read_only
 
     connection = open_read_only(state)
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.transcript import read_transcript
-from aggregator.transcript_check import verify_transcripts
+from aggregator.transcripts.transcript import read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
 from tests.fault_cases import COORDINATOR_STEPS, WORKER_OF_HELPER, WORKER_STEPS
 from tests.fault_notes import note
 from tests.ledger_hosts import LedgerHosts

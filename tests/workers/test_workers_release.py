@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.admission import PARKED_PER_HOST
-from aggregator.answers import BatchKey
-from aggregator.events import EpochsArrived
-from aggregator.helper_port import BatchReply, HelperStatus, HelperUnavailable, ReleaseReply
-from aggregator.quotas import Quotas
+from aggregator.leader.admission import PARKED_PER_HOST
+from aggregator.leader.leader_events import EpochsArrived
+from aggregator.party.quotas import Quotas
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.helper_port import (
+    BatchReply,
+    HelperStatus,
+    HelperUnavailable,
+    ReleaseReply,
+)
 from aggregator.workers.words import Granted
 from aggregator.workers.worker import Worker
 from tests.integration.test_local_scheme import local_epoch, local_report, local_world

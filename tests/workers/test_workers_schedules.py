@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.events import EpochsArrived
+from aggregator.leader.leader_events import EpochsArrived
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, honest_reports, open_epochs
 from tests.workers_kit import PARTITIONS, OneProcess, WorkersFleet, what_came
 from wire.envelope import Kind

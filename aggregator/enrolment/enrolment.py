@@ -1,0 +1,276 @@
+"""Enrolment: join requests under operators' vouchers become roster entries of a coming week."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggregator.state.state_file import write_durably
+from privacy.signing import SigningKey
+from transport.bounded_file import UnfitFile, read_bounded
+from transport.config_tree import build, limited, read_table
+from wire import labels
+from wire.envelope import Signed
+from wire.join import MAX_JOIN_BYTES, JoinRequest
+from wire.rejection import Reason, ReportRejected
+from wire.roster import EntryAnswer, Plan, PlanMembership, Roster
+
+from .operators import OperatorKey, OperatorKeys, check_vouched, operator_keys
+from .roster_draft import (
+    EnrolmentError,
+    RefusedRequest,
+    RosterDraft,
+    draft_roster,
+    entry_of,
+    next_start,
+)
+
+
+class NothingEnrolled(EnrolmentError):
+    """Every request was refused, and nothing else of the roster was to change."""
+
+    def __init__(self, refused: Sequence[RefusedRequest]) -> None:
+        super().__init__(
+            f"expected a request that may join, got {len(refused):,} that may not; no roster is "
+            "written"
+        )
+        self.refused = refused
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What the Leader's operator decided: plans by name, and whose vouchers are taken."""
+
+    plans: Mapping[str, Plan]
+    operators: OperatorKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """A roster and the answers to the requests that it took in, under the Leader's signature.
+
+    vouchers    those requests, one behind the other: what the Helper's tool asks for
+    """
+
+    roster: bytes
+    vouchers: bytes
+    answers: Mapping[Path, bytes]
+    summary: Mapping[str, Any]
+    refused: Sequence[RefusedRequest]
+    spent: frozenset[bytes]
+
+
+def spent_file(plans_file: Path) -> Path:
+    """Where ids of used vouchers are kept, beside the plans: a token works once for ever."""
+    return plans_file.with_suffix(".spent")
+
+
+def read_spent(plans_file: Path) -> frozenset[bytes]:
+    """The id of every voucher that enrolled a host before.
+
+    Raises      EnrolmentError, OSError
+    """
+    path = spent_file(plans_file)
+    try:
+        return frozenset(bytes.fromhex(line) for line in path.read_text().split())
+    except FileNotFoundError:
+        return frozenset()
+    except ValueError as error:
+        raise EnrolmentError(f"{path}: expected ids in hex, got: {error}") from error
+
+
+def write_spent(plans_file: Path, spent: Collection[bytes]) -> None:
+    """Replace the list of used vouchers durably."""
+    lines = "".join(f"{digest.hex()}\n" for digest in sorted(spent))
+    write_durably(spent_file(plans_file), lines.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Membership:
+    cohort: int
+    weight_millionths: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanRow:
+    name: str
+    series: Mapping[str, _Membership]
+
+    @property
+    def plan(self) -> Plan:
+        return tuple(
+            PlanMembership(series, part.cohort, part.weight_millionths)
+            for series, part in self.series.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _EnrolmentFile:
+    plans: tuple[_PlanRow, ...] = limited(key="plan", fewest=1)
+    operators: tuple[OperatorKey, ...] = limited((), key="operator")
+
+    def __post_init__(self) -> None:
+        operator_keys(self.operators)
+
+
+def load_enrolment(path: Path) -> Enrolment:
+    """Read plans and operators.
+
+    [[plan]] name, series = {NAME = {cohort, weight_millionths}}
+    [[operator]] name, key (hex)
+    Raises      EnrolmentError, OSError
+    """
+    table = read_table(path, error=EnrolmentError)
+    file = build(_EnrolmentFile, table, f"{path}: ", error=EnrolmentError)
+    return Enrolment({row.name: row.plan for row in file.plans}, operator_keys(file.operators))
+
+
+def check_request(
+    request: JoinRequest, enrolment: Enrolment, leader_pk: bytes, now_s: float
+) -> None:
+    """Verify a join request: its signatures, its operator's voucher and the plan that names.
+
+    Raises      ReportRejected: join_voucher, join_token, join_signature
+    """
+    check_vouched(request, enrolment.operators, leader_pk, now_s)
+    if request.voucher.plan not in enrolment.plans:
+        plans = ", ".join(sorted(enrolment.plans))
+        raise ReportRejected(Reason.JOIN_VOUCHER, f"one of the plans {plans}", request.voucher.plan)
+
+
+def enrol_folder(
+    plans_file: Path,
+    folder: Path,
+    previous_file: Path | None,
+    leader: SigningKey,
+    *,
+    at_once: bool = False,
+    remove: Collection[bytes] = (),
+    now_s: float | None = None,
+) -> Enrolled:
+    """Take in each *.join of a folder that may join and has no *.entry yet.
+
+    One that may not is named in `refused`, and keeps no other out.
+    at_once     in force now; otherwise from the next start of a week
+    remove      ids of hosts that leave
+    Returns     with `spent`, which the caller writes once roster and answers are on disk
+    Raises      EnrolmentError; ReportRejected: the roster before is none; OSError
+    """
+    enrolment = load_enrolment(plans_file)
+    if not folder.is_dir():
+        raise EnrolmentError(f"{folder}: expected a folder of *.join requests, found none")
+    asked = read_requests(folder)
+    waiting = {path: asked[path] for path in asked if not path.with_suffix(".entry").exists()}
+    answered = [asked[path] for path in asked if path not in waiting]
+    spent = read_spent(plans_file) | {
+        request.voucher.voucher_id for request in answered if isinstance(request, JoinRequest)
+    }
+    now = int(time.time() if now_s is None else now_s)
+    sound, refused = _checked(waiting, enrolment, leader.public_bytes, now)
+    previous = None if previous_file is None else _read_roster(previous_file)
+    start_s = now if at_once else next_start(previous, now)
+    draft = draft_roster(previous, enrolment.plans, sound, start_s, spent, remove)
+    refused = sorted([*refused, *draft.refused], key=lambda found: found.source)
+    _need_change(draft, refused, remove)
+    return _signed(draft, refused, enrolment, leader, spent, len(remove))
+
+
+def read_requests(folder: Path) -> dict[Path, JoinRequest | ReportRejected]:
+    """Read the *.join files of a folder; of one that is no request, why it is none.
+
+    Raises      OSError
+    """
+    found: dict[Path, JoinRequest | ReportRejected] = {}
+    for path in sorted(folder.glob("*.join")):
+        try:
+            found[path] = JoinRequest.decode(read_bounded(path, MAX_JOIN_BYTES))
+        except ReportRejected as refusal:
+            found[path] = refusal
+        except UnfitFile as unfit:
+            found[path] = ReportRejected(Reason.LENGTH, "a join request", unfit.strerror)
+    return found
+
+
+def _checked(
+    waiting: Mapping[Path, JoinRequest | ReportRejected],
+    enrolment: Enrolment,
+    leader_pk: bytes,
+    now_s: float,
+) -> tuple[dict[str, JoinRequest], list[RefusedRequest]]:
+    sound, refused = {}, []
+    for path, asked in waiting.items():
+        request = asked if isinstance(asked, JoinRequest) else None
+        try:
+            if isinstance(asked, ReportRejected):
+                raise asked
+            check_request(asked, enrolment, leader_pk, now_s)
+            sound[str(path)] = asked
+        except ReportRejected as refusal:
+            refused.append(RefusedRequest.of(str(path), refusal, request))
+    return sound, refused
+
+
+def _need_change(
+    draft: RosterDraft, refused: Sequence[RefusedRequest], remove: Collection[bytes]
+) -> None:
+    if refused and not draft.enrolled and not remove:
+        raise NothingEnrolled(refused)
+    if not draft.roster.entries:
+        raise EnrolmentError(
+            "expected at least one host, from a request that has no answer yet or from the roster "
+            "before (--previous), got none"
+        )
+
+
+def _read_roster(file: Path) -> Roster:
+    return Roster.decode_body(Signed.decode(file.read_bytes(), labels.ROSTER).body)
+
+
+def _signed(
+    draft: RosterDraft,
+    refused: Sequence[RefusedRequest],
+    enrolment: Enrolment,
+    leader: SigningKey,
+    spent: Collection[bytes],
+    removed: int,
+) -> Enrolled:
+    roster, enrolled = draft.roster, draft.enrolled
+    answers = {
+        Path(source).with_suffix(".entry"): _answer(request, enrolment, roster, leader)
+        for source, request in enrolled.items()
+    }
+    summary = {
+        "version": roster.version,
+        "effective_from": roster.effective_from,
+        "hosts": len(roster.entries),
+        "enrolled": len(enrolled),
+        "removed": removed,
+    }
+    return Enrolled(
+        _sign(labels.ROSTER, roster.encode_body(), leader),
+        b"".join(request.encode() for request in enrolled.values()),
+        answers,
+        summary,
+        refused,
+        frozenset(spent) | {request.voucher.voucher_id for request in enrolled.values()},
+    )
+
+
+def _answer(
+    request: JoinRequest, enrolment: Enrolment, roster: Roster, leader: SigningKey
+) -> bytes:
+    body = EntryAnswer(
+        request.hash(),
+        roster.version,
+        roster.effective_from,
+        entry_of(request, 0),
+        enrolment.plans[request.voucher.plan],
+    ).encode_body()
+    return _sign(labels.ENTRY_ANSWER, body, leader)
+
+
+def _sign(label: bytes, body: bytes, leader: SigningKey) -> bytes:
+    return Signed(label, body, leader.sign(Signed(label, body).unsigned())).encode()

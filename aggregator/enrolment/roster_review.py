@@ -1,0 +1,218 @@
+"""What the Helper's operator signs of a roster: its hosts' vouchers, and the change it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from aggregator.protocol.directory import PinnedParties, VerifiedRoster
+from aggregator.protocol.roster_rules import check_change, check_start, difference
+from privacy.signing import verify
+from wire import labels
+from wire.envelope import Signed
+from wire.join import split_requests
+from wire.rejection import Reason, ReportRejected
+from wire.roster import Roster
+from wire.task import DEMO_DOMAIN, Task
+
+from .operators import OperatorKeys, check_hosts_vouched
+from .roster_change import check_weekly_change, weekly_change
+
+Counts = Mapping[str, int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEvidence:
+    """What a roster is held against.
+
+    earlier     signed rosters before it: the last is a must from version 2 on; those of the week
+                before count as one change with it, those of the fortnight before that decide how
+                fast weights may rise
+    tasks       every signed task of the fleet: of each series that the roster names the newest
+                that is in use counts. One that is no demo's keeps every rule, whatever its age
+    vouchers    the join requests of hosts that are new in it, one behind the other
+    operators   the keys that this party pins
+    first       it is the fleet's first: there is none to compare it with
+    accepted_change     how much a person lets it change (`roster_change.accepted_hosts`)
+    former_helper_pk    of this party before its identity changed: earlier rosters may be under it
+    """
+
+    earlier: Sequence[bytes] = ()
+    tasks: Sequence[bytes] = ()
+    vouchers: bytes = field(default=b"", repr=False)
+    operators: OperatorKeys = field(default_factory=dict)
+    first: bool = False
+    accepted_change: str | None = None
+    former_helper_pk: bytes | None = None
+
+
+NO_EVIDENCE: Final = RosterEvidence()
+
+
+def review_roster(
+    roster: Roster,
+    evidence: RosterEvidence,
+    parties: PinnedParties,
+    now_s: float,
+    tell: Callable[[Counts], None],
+) -> Counts:
+    """Check a roster that the Leader signed, as a difference to what was signed before.
+
+    tell        is given the counts before anything is refused for them
+    Returns     the counts, for the person who signs
+    Raises      ReportRejected
+    """
+    signers = signers_of(parties, evidence.former_helper_pk)
+    bodies = {_body(signed, labels.ROSTER, *signers) for signed in evidence.earlier}
+    earlier = [Roster.decode_body(body) for body in bodies]
+    known = [Task.decode_body(_body(signed, labels.TASK, parties)) for signed in evidence.tasks]
+    tasks = _served(roster, [task for task in known if task.expiry > now_s])
+    demo = _is_demos(roster, known, evidence)
+    before = _one_before(roster, earlier, first=evidence.first)
+    _check_time(roster, earlier, now_s, demo=demo)
+    counts: dict[str, int | float] = dict(difference(roster, before))
+    change = None if before is None or demo else weekly_change(roster, earlier, now_s)
+    if change is not None:
+        counts["hosts_changed_in_a_week"] = change.hosts
+        counts["percent_changed_in_a_week"] = round(change.percent, 1)
+    tell(counts)
+    check_hosts_vouched(
+        roster,
+        earlier,
+        split_requests(evidence.vouchers),
+        evidence.operators,
+        parties.leader_pk,
+        now_s,
+    )
+    if change is not None:
+        t = min((task.t for task in tasks), default=None)
+        check_weekly_change(change, evidence.accepted_change, t)
+    if not demo:
+        check_change(roster, earlier, {task.series: task.window_s for task in tasks})
+    _check_fits(roster, tasks)
+    return counts
+
+
+def _is_demos(roster: Roster, known: Sequence[Task], evidence: RosterEvidence) -> bool:
+    """Whether a roster is a demo's, which changes as it likes.
+
+    It is not enough that the tasks that it serves are: its Leader would have a demo's task signed,
+    and name its series for a week, or put it in the place of the fleet's.
+    """
+    return (
+        bool(known)
+        and all(task.domain == DEMO_DOMAIN for task in known)
+        and _named(roster) <= {task.series for task in known}
+        and evidence.former_helper_pk is None  # a demo's parties keep their keys
+    )
+
+
+def _named(roster: Roster) -> set[str]:
+    return {membership.series for plan in roster.plans for membership in plan}
+
+
+def signers_of(parties: PinnedParties, former_helper_pk: bytes | None) -> list[PinnedParties]:
+    """Give the pairs of parties under which a roster that came before may be.
+
+    The Leader is the same in each: a machine's parts are hashed with its key, so under another they
+    would not be known again.
+    """
+    if former_helper_pk is None:
+        return [parties]
+    return [parties, PinnedParties(parties.leader_pk, former_helper_pk)]
+
+
+def signed_before(
+    folder: Path, content: bytes, parties: PinnedParties, former_helper_pk: bytes | None = None
+) -> list[bytes]:
+    """Read the rosters of a folder that both parties signed, but for the one that is asked for.
+
+    Whoever hands a roster in may leave one out that came before it; this party's own folder does
+    not. What only one party signed, or is no roster, is passed over.
+    """
+    asked = Signed.decode(content, labels.ROSTER).unsigned()
+    found = []
+    for path in sorted(folder.glob("*.roster")):
+        signed = path.read_bytes()
+        with suppress(ReportRejected):
+            _body(signed, labels.ROSTER, *signers_of(parties, former_helper_pk))
+            if Signed.decode(signed, labels.ROSTER).unsigned() != asked:
+                found.append(signed)
+    return found
+
+
+def signed_tasks(folder: Path, parties: PinnedParties) -> list[bytes]:
+    """Read the tasks of a folder that both parties signed, those that are over too.
+
+    Whoever hands a roster in may name a demo's task alone, whose rosters change as they like.
+    """
+    found = []
+    for path in sorted(folder.glob("*.task")):
+        signed = path.read_bytes()
+        with suppress(ReportRejected):
+            Task.decode_body(_body(signed, labels.TASK, parties))
+            found.append(signed)
+    return found
+
+
+def _served(roster: Roster, tasks: Sequence[Task]) -> list[Task]:
+    """The newest task of each series that a roster names."""
+    named = _named(roster)
+    newest: dict[str, Task] = {}
+    for task in tasks:
+        if task.series in named:
+            newest[task.series] = max(
+                task, newest.get(task.series, task), key=lambda known: known.version
+            )
+    return list(newest.values())
+
+
+def _one_before(roster: Roster, earlier: Sequence[Roster], *, first: bool) -> Roster | None:
+    before = max(earlier, key=lambda past: past.version, default=None)
+    last = 0 if before is None else before.version
+    if roster.version != last + 1:
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE, f"version {last + 1}, after the one before", roster.version
+        )
+    if first != (before is None):
+        # A Leader that starts over with version 1 would have nothing compared.
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE,
+            "either the roster before this one (in signed_dir, or by --previous), or the word that "
+            "it is the fleet's first (--first)",
+            "both" if first else "neither",
+        )
+    return before
+
+
+def _check_time(roster: Roster, earlier: Sequence[Roster], now_s: float, *, demo: bool) -> None:
+    if earlier and roster.effective_from <= now_s and not demo:
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE, f"a start after now, {int(now_s)}", roster.effective_from
+        )
+    others = {past.version: past.effective_from for past in earlier}
+    check_start(roster.version, roster.effective_from, others, at_once=demo)
+
+
+def _check_fits(roster: Roster, tasks: Sequence[Task]) -> None:
+    known = VerifiedRoster(roster)
+    for task in tasks:
+        for cohort in {m.cohort for p in roster.plans for m in p if m.series == task.series}:
+            known.check_fits(task, cohort)
+
+
+def _body(content: bytes, label: bytes, *signers: PinnedParties) -> bytes:
+    """The body of a file that a Leader and a Helper of one of these pairs both signed before."""
+    signed = Signed.decode(content, label)
+    message = signed.unsigned()
+    if not any(
+        verify(parties.leader_pk, message, signed.sig_leader)
+        and verify(parties.helper_pk, message, signed.sig_helper)
+        for parties in signers
+    ):
+        reason = Reason.TASK_SIGNATURE if label == labels.TASK else Reason.ROSTER_SIGNATURE
+        raise ReportRejected(reason, "both parties' signatures", "others")
+    return signed.body

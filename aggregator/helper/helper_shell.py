@@ -1,0 +1,321 @@
+"""The Helper's process: keys, state, the channel, its witness; of the log, releases at a start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from aggregator.enrolment.task_files import TASK_SUFFIX, SignedFolder
+from aggregator.party.channel import serve
+from aggregator.party.key_ring import KeyRing
+from aggregator.party.party_config import HelperConfig
+from aggregator.party.party_health import (
+    DISK_MEASURE,
+    Health,
+    HealthMetric,
+    Presence,
+    Trouble,
+    Troubles,
+    disk_free,
+    told,
+    trouble_measure,
+)
+from aggregator.party.status_file import STATUS_EVERY_S, process_document, write_status
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.protocol.directory import Directory, PinnedParties
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
+from aggregator.statistics.possible_sums import SumRules
+from aggregator.witness.chain import Unwitnessed, WitnessedChain
+from aggregator.witness.port import RollbackSeen, Witness, WitnessUnavailable
+from aggregator.witness.witness_opening import kind_of_witness, open_witness
+from transport.opening import Side, open_transport
+from transport.port import TransportUnavailable
+from transport.supervision import Notifier
+from wire.catalogue import Catalogue
+from wire.rejection import ReportRejected
+
+from .helper import Helper
+from .helper_runner import HelperRunner
+from .helper_state import HelperState
+from .host_masks import MaskMaker, MasksUnavailable
+from .own_releases import compare_releases
+
+FORGET_EVERY_S: Final = 60.0
+_GRACE_S: Final = 5.0
+
+MEASURES: Final = (
+    trouble_measure(Trouble.STORAGE, Trouble.LOG_AWAY, Trouble.WITNESS_AWAY, Trouble.ROLLED_BACK),
+    HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
+    HealthMetric("leader_seen", "leader_seen_seconds", "when the Leader last asked, unix time"),
+    HealthMetric("batches_answered", "batches_answered", "since the start", counter=True),
+    HealthMetric(
+        "refused", "refused", "batches, releases and epochs refused", "reason", counter=True
+    ),
+    HealthMetric("cleared", "cleared", "hosts left out of batches", "reason", counter=True),
+    HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
+    HealthMetric("refuses_windows_before", "refuses_windows_before_seconds", "0, or when restored"),
+    DISK_MEASURE,
+)
+
+
+class HelperShell:
+    """Serves until `stop`; every event of the state machine happens under one lock."""
+
+    def __init__(
+        self,
+        config: HelperConfig,
+        *,
+        clock: Callable[[], float] = time.time,
+        after_restore: bool = False,
+        notifier: Notifier | None = None,
+        checkpoint: Checkpoint = no_checkpoint,
+        mask_maker: Callable[[PinnedParties, HelperState], MaskMaker] | None = None,
+    ) -> None:
+        """Open keys and state; call it after privileges are dropped.
+
+        mask_maker      makes what holds epochs and keys; None: this process does
+        after_restore   the operator knows that the state or machine was rolled back, and that no
+                        other copy of this Helper runs
+        notifier        tells systemd when it serves, and that it goes on
+
+        Raises      KeyFileRefused, StateUnusable, OSError; WitnessUnavailable after a restore, or
+                    where its library is lacking
+        """
+        self._config, self._clock = config, clock
+        self._log = structlog.get_logger("helper")
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self.error: BaseException | None = None
+        self._keys = KeyRing(config.key_dir)
+        self._state = HelperState(
+            config.state_dir / "helper.sqlite",
+            config.fence_file,
+            clock(),
+            linked_as=None if config.witness is None else self._keys.identity.public_bytes,
+        )
+        self._witness: Witness | None = None
+        self._chain: WitnessedChain | Unwitnessed = Unwitnessed()
+        if config.witness is not None:
+            self._witness = open_witness(config.witness, self._keys.identity)
+            self._chain = WitnessedChain(self._state, self._witness)
+        if after_restore:
+            self._chain.after_restore(clock())
+        self._compared = config.transport is None
+        parties = PinnedParties(config.leader_pk, self._keys.identity.public_bytes)
+        self._directory = Directory(parties)
+        self._folder = SignedFolder(config.signed_dir)
+        self._helper = Helper(
+            self._directory,
+            self._keys.identity,
+            self._keys.pair,
+            self._state,
+            ledger_counters=self._state.counters(),
+            seen_epochs=self._state.epochs() if mask_maker is None else (),
+            sum_rules=SumRules(Catalogue.load()),
+            mask_maker=None if mask_maker is None else mask_maker(parties, self._state),
+        )
+        self._runner = HelperRunner(
+            self._helper,
+            self._state,
+            clock,
+            helper_pk=self._keys.identity.public_bytes,
+            announcements=lambda: self._keys.announcements(clock()),
+            settle=self._settle,
+            checkpoint=checkpoint,
+        )
+        self._forgot_s = self._pruned_s = 0.0
+        self._notifier = notifier or Notifier()
+        self._troubles = Troubles(self._log)
+        self.health = Health("helper", MEASURES)
+        self._presence = Presence(config.status_file)
+        self._started_s = clock()
+
+    def stop(self) -> None:
+        """End `run` soon; safe from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Serve until stopped, or until an error after which nothing may be answered.
+
+        Raises      FencedOut, StateUnusable, RollbackSeen or what else ended the service
+        """
+        try:
+            self._serve()
+        finally:
+            with self._lock:
+                self._say_status()
+                self._state.close()
+            self._helper.masks.close()
+            if self._witness is not None:
+                self._witness.close()
+            self._presence.close()
+            self._log.info("stopped")
+        if self.error is not None:
+            raise self.error
+
+    def _serve(self) -> None:
+        while not self._housekeeping(at_start=True):
+            if self._stop.wait(STATUS_EVERY_S):
+                return
+        server = serve(self._runner, self._config.address, self._failed, self._lock)
+        self._log.info(
+            "serving", fence=self._state.fence, witness=kind_of_witness(self._config.witness)
+        )
+        self._notifier.ready("serving")
+        try:
+            while not self._stop.wait(STATUS_EVERY_S):
+                self._housekeeping()
+        finally:
+            self._notifier.stopping()
+            server.stop(_GRACE_S).wait()
+
+    def _failed(self, error: BaseException) -> bool:
+        """Take what ended a call; says whether the Helper must end with it.
+
+        A disk that takes nothing, a log or a witness that is away is waited out: nothing was
+        answered, and the Leader asks again.
+        """
+        if isinstance(error, MasksUnavailable):
+            return False  # told where it fell
+        trouble = _waited_out(error)
+        if trouble is not None:
+            self._troubles.begin(trouble, self._clock(), str(error))
+            return False
+        if isinstance(error, RollbackSeen):
+            self._troubles.begin(Trouble.ROLLED_BACK, self._clock(), str(error))
+        self.error = error
+        self._log.error("stops", error=type(error).__name__)
+        self._stop.set()
+        return True
+
+    def _housekeeping(self, *, at_start: bool = False) -> bool:
+        """Do what is due and say how things stand; False when the disk took nothing."""
+        with self._lock:
+            now_s = self._clock()
+            try:
+                self._read_signed(now_s, at_start)
+                if self._keys.rotate(now_s, self._directory.longest_retention_s()):
+                    self._helper.masks.keys_changed()
+                self._runner.carry_out_owed()
+                self._forget(now_s, self._directory.longest_retention_s())
+                if Trouble.STORAGE in self._troubles.standing:
+                    self._state.check_writable()
+            except OSError as error:
+                self._troubles.begin(Trouble.STORAGE, now_s, str(error))
+            else:
+                self._troubles.end(Trouble.STORAGE, now_s)
+                self._look_outside(now_s)
+            self._alive()
+            self._say_status()
+            return Trouble.STORAGE not in self._troubles.standing
+
+    def _look_outside(self, now_s: float) -> None:
+        """Compare the state with the log's releases, once, and with the witness.
+
+        Raises      RollbackSeen, FencedOut
+        """
+        try:
+            if not self._compared:
+                self._compare_releases()
+                self._compared = True
+            self._troubles.end(Trouble.LOG_AWAY, now_s)
+            self._chain.settle()
+        except (TransportUnavailable, WitnessUnavailable) as error:
+            trouble = _waited_out(error) or Trouble.LOG_AWAY
+            self._troubles.begin(trouble, now_s, str(error))
+        except RollbackSeen as error:
+            self._troubles.begin(Trouble.ROLLED_BACK, now_s, str(error))
+            raise
+        else:
+            self._troubles.end(Trouble.WITNESS_AWAY, now_s)
+
+    def _compare_releases(self) -> None:
+        if self._config.transport is None:
+            return
+        own_pk = self._keys.identity.public_bytes
+        with open_transport(self._config.transport, Side.AGGREGATOR) as log:
+            read = compare_releases(log, own_pk, self._state, self._alive)
+        self._log.info("releases compared", records=read)
+
+    def _alive(self) -> None:
+        self.health.turned()
+        self._notifier.alive()
+
+    def _settle(self) -> None:
+        """Let nothing out before the state was compared and the witness holds it.
+
+        Raises      TransportUnavailable, WitnessUnavailable, RollbackSeen
+        """
+        if not self._compared:
+            raise TransportUnavailable("the releases on the log are still to be compared")
+        self._chain.settle()
+
+    def _forget(self, now_s: float, retention_s: int) -> None:
+        """Drop keys soon, and look through the state file, which holds none, now and then."""
+        if now_s - self._forgot_s > FORGET_EVERY_S:
+            self._helper.masks.prune(now_s, retention_s)
+            self._forgot_s = now_s
+        if now_s - self._pruned_s > PRUNE_EVERY_S:
+            self._state.prune(now_s, retention_s)
+            self._pruned_s = now_s
+
+    def _read_signed(self, now_s: float, at_start: bool) -> None:
+        for path, content in self._folder.new_files():
+            task = path.suffix == TASK_SUFFIX
+            try:
+                self._helper.handle(
+                    TaskSeen(content, now_s, at_start) if task else RosterSeen(content)
+                )
+            except ReportRejected as refusal:
+                self._log.warning("refused", file=path.name, reason=refusal.reason.value)
+            else:
+                self._log.info("accepted", file=path.name)
+
+    def _say_status(self) -> None:
+        """Say how things stand; on a full disk only to those who ask over HTTP."""
+        self.health.say(self._status())
+        with suppress(StorageUnavailable):
+            write_status(self._config.status_file, self.health.document)
+
+    def _status(self) -> dict[str, object]:
+        troubles = told(self._troubles)
+        return {
+            **process_document(self._started_s, self._clock()),
+            "ready": int(not troubles),
+            "troubles": troubles,
+            "leader_seen": int(self._runner.asked_s),
+            "fence": self._state.fence,
+            "refuses_windows_before": self._state.refuse_before_s,
+            "witness": kind_of_witness(self._config.witness),
+            "links": self._state.chain_end().sequence,
+            "links_witnessed": self._chain.witnessed,
+            "tasks": len(self._directory.tasks),
+            "roster_version": max(self._directory.rosters, default=0),
+            "epochs_open": len(self._helper.masks),
+            "batches_answered": self._runner.batches_answered,
+            "refused": dict(self._helper.refused),
+            "cleared": dict(self._helper.cleared),
+            "disk_free": disk_free(
+                {"state": self._config.state_dir, "fence": self._config.fence_file.parent}
+            ),
+            "stored": self._state.counts(),
+        }
+
+
+def _waited_out(error: BaseException) -> Trouble | None:
+    """The trouble that an error begins; None for one that must end the Helper."""
+    match error:
+        case StorageUnavailable():
+            return Trouble.STORAGE
+        case TransportUnavailable():
+            return Trouble.LOG_AWAY
+        case WitnessUnavailable():
+            return Trouble.WITNESS_AWAY
+        case _:
+            return None

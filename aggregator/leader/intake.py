@@ -1,0 +1,260 @@
+"""Reports of the log on their way into windows: checked one after the other, or parked.
+
+Who holds the windows, one Leader or a worker of some partitions, is behind `ReportWindows`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from aggregator.party.quotas import Quotas
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.directory import Directory, KnownTask
+from aggregator.protocol.party_events import Stopwatch, no_stopwatch
+from transport.port import Record
+from wire.bounds import Scheme
+from wire.rejection import Reason, ReportRejected
+from wire.report import EPOCH_AT, HEAD_BYTES, REPORT_ID_AT, TASK_AT, Report
+
+from .admission import (
+    PARKED_BYTES,
+    PARKED_PER_HOST,
+    Admission,
+    EpochLookup,
+    Heading,
+    Parked,
+    check_host,
+)
+from .dead_letters import DeadLetters
+from .window_sums import OpenWindow
+
+PARKED_SHARES: Final = 2
+"""Places for reports without an epoch that an operator may fill: so many times its part."""
+
+_Shared = tuple[int, int, bytes]
+"""Partition and length of a report, and its bytes from the task to the window: of scheme `masked`
+these decide whether it decodes, and all but its host of what is checked before its epoch."""
+
+
+@dataclass(slots=True)
+class _Poll:
+    """Reports that were received at one moment, and what is known of the one at hand.
+
+    shared   what they have in common, by what names it
+    begun    all of that, and of which partition
+    key      the window that the report names, once that is known
+    sender   its host, once its box has opened
+    """
+
+    received_s: float
+    shared: dict[_Shared, Heading] = field(default_factory=dict)
+    begun: list[tuple[int, Heading]] = field(default_factory=list)
+    key: BatchKey | None = None
+    sender: bytes | None = None
+
+
+class ReportWindows(Protocol):
+    """The windows that reports enter."""
+
+    def is_settled(self, key: BatchKey) -> bool:
+        """Whether a window is over for good."""
+        ...
+
+    def is_frozen(self, key: BatchKey, partition: int) -> bool:
+        """Whether a batch names what a window takes of a partition."""
+        ...
+
+    def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:
+        """The window that reports of a partition enter, if anything is known of it."""
+        ...
+
+    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
+        """The same, begun when it is new."""
+        ...
+
+    def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
+        """Set room aside for a window whose first authentic report has come.
+
+        Raises      ReportRejected: overload
+        """
+        ...
+
+    def note_admitted(self, heading: Heading, partition: int) -> None:
+        """Take note of reports of a partition that are in their window now: of none, too."""
+        ...
+
+
+class Intake:
+    """Checks reports in log order and puts what passes into windows."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        book: EpochLookup,
+        windows: ReportWindows,
+        rejected: Counter[str],
+        stopwatch: Stopwatch = no_stopwatch,
+        quotas: Quotas | None = None,
+    ) -> None:
+        """Start with nothing parked; `rejected` is counted up, by reason."""
+        self._quotas = quotas or Quotas()
+        self.letters = DeadLetters(self._quotas.dead_letters)
+        self._parked_of: Counter[str] = Counter()
+        self._admission = Admission(directory, book, stopwatch)
+        self._windows, self._rejected, self._lap = windows, rejected, stopwatch
+        self.parked: dict[bytes, list[Parked]] = {}
+        self.parked_bytes = 0
+
+    def tasks_changed(self) -> None:
+        """Take a new task or roster of the directory into account."""
+        self._admission.tasks_changed()
+
+    def take(self, records: Iterable[Record], received_s: float) -> None:
+        """Admit, park or refuse reports that were received at one moment, in log order.
+
+        What the reports of a window have in common is checked with the first that names it.
+        """
+        poll = _Poll(received_s)
+        for record in records:
+            poll.key = poll.sender = None
+            try:
+                self._take(record, poll)
+            except ReportRejected as refusal:
+                self._count(refusal.reason, poll.key, record.partition)
+                if refusal.reason is not Reason.QUOTA:
+                    self.letters.note(record, refusal.reason, received_s, poll.sender)
+        for partition, heading in poll.begun:
+            self._windows.note_admitted(heading, partition)
+
+    def _take(self, record: Record, poll: _Poll) -> None:
+        at = self._admission.core_place(record.value)
+        head = record.value[at : at + HEAD_BYTES]
+        host_id = head[:EPOCH_AT]
+        heading = self._heading_of(record, at, head, poll)
+        window = heading.window
+        self._lap("decode")
+        if window.refused or host_id in window.hosts:
+            self._charge(host_id, heading)
+        epoch = self._admission.epoch_of(host_id, head[EPOCH_AT:TASK_AT], heading)
+        if epoch is None:
+            self._park(head, heading, record, poll.received_s)
+            return
+        self._lap("authenticate")
+        box = memoryview(record.value)[at + HEAD_BYTES :]
+        vector = self._admission.open(head, box, heading, epoch, record.partition)
+        poll.sender = host_id
+        if not window.hosts:
+            self._windows.require_room(heading, record.partition, poll.received_s)
+        self._admission.insert(head, box, heading, vector, record.partition)
+        heading.offsets.append(record.offset)
+
+    def _heading_of(self, record: Record, at: int, head: bytes, poll: _Poll) -> Heading:
+        """What the report shares with others of its window, by all checks of that and of its host.
+
+        at      where the report's bytes begin
+        head    those before its box
+        """
+        name = record.partition, len(record.value), head[TASK_AT:REPORT_ID_AT]
+        heading = poll.shared.get(name)
+        if heading is not None:
+            poll.key = heading.key
+            check_host(head[:EPOCH_AT], heading.key.cohort, heading.roster, heading.known)
+            return heading
+        report = Report.decode(record.value[at:])
+        known = self._admission.task_of(report)
+        poll.key = BatchKey(known.task_id, report.header.cohort, report.header.window)
+        heading = self._begin(report, known, poll.key, record, poll.received_s)
+        poll.begun.append((record.partition, heading))
+        if report.scheme is Scheme.MASKED:  # of `local` the tag is checked, too
+            poll.shared[name] = heading
+        return heading
+
+    def _begin(
+        self, report: Report, known: KnownTask, key: BatchKey, record: Record, received_s: float
+    ) -> Heading:
+        """Check what a report's window has in common, and its host on the way."""
+        self._admission.check_task(report, known, received_s)
+        roster = self._admission.roster_of(report, known)
+        frozen = self._windows.is_frozen(key, record.partition)
+        self._admission.check_window(report, known, received_s, frozen=frozen)
+        late = received_s > known.window_end(key.window) + known.task.lateness_s
+        if self._windows.is_settled(key):
+            reason = Reason.WINDOW_LATE if late else Reason.WINDOW_RELEASED
+            raise ReportRejected(reason, "an unsettled window", "a settled one")
+        window = self._windows.begin_window(key, record.partition, known)
+        window.see((record.topic, record.partition), record.offset)
+        return Heading(known, roster, key, window, received_s if late else None)
+
+    def _charge(self, host_id: bytes, heading: Heading) -> None:
+        """Refuse what needs no look: of a refused window, or more than an operator's quota.
+
+        It is asked where the window is refused, or has a report of the host already: that counts
+        against the quota, and nobody else can use up a host's first.
+        """
+        window, roster = heading.window, heading.roster
+        if window.refused:
+            raise ReportRejected(Reason.OVERLOAD, "a window that was begun", "a refused one")
+        operator = roster.entries[host_id].operator
+        excess = window.excess[operator] = window.excess.get(operator, 0) + 1
+        most = self._quotas.excess(operator, roster.operator_hosts(operator))
+        if excess > most:
+            raise ReportRejected(Reason.QUOTA, f"at most {most} of {operator} sent again", excess)
+
+    def _count(self, reason: Reason, key: BatchKey | None, partition: int) -> None:
+        self._rejected[reason.value] += 1
+        window = None if key is None else self._windows.find_window(key, partition)
+        if window is not None:
+            window.reject(reason.value)
+
+    def _park(self, head: bytes, heading: Heading, record: Record, received_s: float) -> None:
+        """Keep a report until its epoch comes; a host that fills its places loses the rest."""
+        if heading.window.closed:
+            raise ReportRejected(Reason.WINDOW_LATE, "a report in time", "a frozen batch")
+        waiting = self.parked.setdefault(head[:EPOCH_AT], [])
+        size = len(record.value)
+        if len(waiting) >= PARKED_PER_HOST or self.parked_bytes + size > PARKED_BYTES:
+            raise ReportRejected(
+                Reason.EPOCH_PARKED_FULL, f"at most {PARKED_PER_HOST} waiting", len(waiting) + 1
+            )
+        roster = heading.roster
+        operator = roster.entries[head[:EPOCH_AT]].operator
+        share = PARKED_SHARES * roster.operator_hosts(operator) / len(roster)
+        if self._parked_of[operator] + size > share * PARKED_BYTES:
+            most = int(share * PARKED_BYTES)
+            raise ReportRejected(Reason.QUOTA, f"at most {most} bytes of {operator} waiting", size)
+        waiting.append(Parked(record, received_s, heading.key, head[EPOCH_AT:TASK_AT], operator))
+        self._hold(waiting[-1], 1)
+
+    def _hold(self, parked: Parked, sign: int) -> None:
+        size = sign * len(parked.record.value)
+        self.parked_bytes += size
+        self._parked_of[parked.operator] += size
+
+    def unpark(self, host_id: bytes) -> None:
+        """Take the reports of a host again, of whose epochs one has come."""
+        for parked in self.parked.pop(host_id, []):
+            self._hold(parked, -1)
+            self.take((parked.record,), parked.received_s)
+
+    def drop_parked(self, gone: Callable[[Parked], bool]) -> None:
+        """Refuse the reports whose epoch came too late."""
+        for host, waiting in list(self.parked.items()):
+            kept = [parked for parked in waiting if not gone(parked)]
+            for parked in waiting:
+                if gone(parked):
+                    self._hold(parked, -1)
+                    self._count(Reason.EPOCH_UNKNOWN, parked.key, parked.record.partition)
+                    self.letters.note(parked.record, Reason.EPOCH_UNKNOWN, parked.received_s)
+            if kept:
+                self.parked[host] = kept
+            else:
+                del self.parked[host]
+
+    def forget_parked(self) -> None:
+        """Let go of what is parked: the log brings it again."""
+        self.parked.clear()
+        self._parked_of.clear()
+        self.parked_bytes = 0

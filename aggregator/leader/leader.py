@@ -1,0 +1,378 @@
+"""The Leader as a state machine: admits reports and epochs, and freezes batches.
+
+A window goes open -> frozen -> released or suppressed, never back: late reports are counted and
+nothing is released twice; from the frozen batch on it is the matter of `leader_chains`. Offsets of
+the log are committed only up to the first report of the oldest window that is not settled, so that
+a restart reads again whatever it still needs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final, assert_never
+
+from aggregator.party.quotas import Quotas
+from aggregator.protocol.admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.directory import Directory, KnownTask
+from aggregator.protocol.known_epochs import Mark
+from aggregator.protocol.party_events import RosterSeen, Stopwatch, TaskSeen, no_stopwatch
+from aggregator.statistics.possible_sums import SumRules
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey
+from transport.port import Record, TopicPartition
+from wire.batch import ENTRY, Batch
+from wire.bounds import Scheme
+from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
+from wire.epoch import EPOCH_BYTES
+from wire.ids import TaskId
+from wire.rejection import Reason, ReportRejected
+
+from .admission import Heading
+from .intake import Intake
+from .leader_chains import Chains
+from .leader_events import (
+    BatchRefused,
+    CommitOffsets,
+    Countersigned,
+    EpochsArrived,
+    EpochsWanted,
+    HelperAway,
+    KeepEpochs,
+    KeptEpoch,
+    LeaderEffect,
+    LeaderEvent,
+    ReleaseRefused,
+    ReportsArrived,
+    ShareCame,
+    StoreFrozen,
+    StoreTask,
+    Tick,
+)
+from .leader_windows import FrozenWindow
+from .log_watch import LogWatch
+from .schedule import CloseRule, Schedule
+from .window_room import WindowRoom
+from .window_sums import OpenWindow
+
+HOST_BYTES: Final = 16
+_MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
+
+_PRUNE_EVERY_S = 60.0
+_CLOSED_AT_ONCE = 200
+"""Windows of a chain that close in one step: after an outage of days there are many."""
+
+
+class Leader:
+    """Admission, windows, batches and releases of every task of one Leader."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        signing_key: SigningKey,
+        hpke_keys: Callable[[bytes], HpkeKeyPair | None],
+        *,
+        ledger_counters: dict[bytes, Mark] | None = None,
+        resumed: bool = False,
+        raw_epoch: Callable[[bytes], bytes | None] | None = None,
+        sum_rules: SumRules | None = None,
+        quotas: Quotas | None = None,
+        stopwatch: Stopwatch = no_stopwatch,
+    ) -> None:
+        """Start empty; `resume_*` bring back what the durable state holds, before any event.
+
+        resumed     a Leader has run before on the durable state
+        raw_epoch   host_id || epoch_id -> an epoch from the durable state
+        sum_rules   what is never released; None: by the tasks alone
+        """
+        self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
+        self.watch = LogWatch(resumed=resumed)
+        self.schedule = Schedule(directory)
+        self._rule = CloseRule(directory, self.watch)
+        self._book = AdmittedEpochs(directory, Seal.LEADER, hpke_keys, ledger_counters, raw_epoch)
+        self._open: dict[BatchKey, OpenWindow] = {}
+        self._next_offset: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._pruned_s = 0.0
+        self.rejected: Counter[str] = Counter()
+        quotas = quotas or Quotas()
+        self._room = WindowRoom(quotas.window_bytes)
+        self.intake = Intake(directory, self._book, self, self.rejected, stopwatch, quotas)
+        self.admitted = 0
+        rules = sum_rules or SumRules()
+        self.chains = Chains(directory, signing_key, rules, self.rejected, stopwatch)
+
+    @property
+    def book(self) -> AdmittedEpochs:
+        """The epochs known now."""
+        return self._book
+
+    @property
+    def directory(self) -> Directory:
+        """The tasks and rosters known now."""
+        return self._directory
+
+    @property
+    def released(self) -> int:
+        """Windows released since the start."""
+        return self.chains.released
+
+    @property
+    def suppressed(self) -> Counter[str]:
+        """Windows suppressed since the start, by reason."""
+        return self.chains.suppressed
+
+    @property
+    def unsettled(self) -> int:
+        """Windows that are open or frozen."""
+        return len(self._open) + len(self.chains.frozen)
+
+    # What a restart brings back
+
+    def resume_epoch(self, raw: bytes, *, dead: bool) -> None:
+        """Take an epoch over from the durable state; a damaged one is left out."""
+        try:
+            self._book.restore(raw, dead=dead)
+        except ReportRejected as refusal:
+            self.rejected[refusal.reason.value] += 1
+
+    # Events
+
+    def handle(self, event: LeaderEvent) -> list[LeaderEffect]:
+        """Take one event and say what to do, in order.
+
+        Raises      ReportRejected for a task or roster that is refused
+        """
+        match event:
+            case ReportsArrived():
+                return self._on_reports(event)
+            case Tick():
+                return self._on_tick(event)
+            case EpochsArrived():
+                return self._on_epochs(event)
+            case TaskSeen():
+                return self._on_task(event)
+            case RosterSeen():
+                self._directory.add_roster(event.signed_bytes)
+                self.intake.tasks_changed()
+                return []
+            case ShareCame():
+                return self.chains.on_share(event)
+            case Countersigned():
+                return self.chains.on_countersigned(event)
+            case ReleaseRefused():
+                return self.chains.on_release_refused(event)
+            case EpochsWanted() | BatchRefused() | HelperAway():
+                return self.chains.on_helper(event)
+            case _:
+                assert_never(event)
+
+    def _on_task(self, event: TaskSeen) -> list[LeaderEffect]:
+        known = self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
+        self.intake.tasks_changed()
+        return [StoreTask(known.task_id, known.accepted_s)]
+
+    # Reports
+
+    def _hear(self, records: Sequence[Record], now_s: float) -> None:
+        self.watch.heard(records, now_s, self._rule.shortest_s(now_s))
+        for record in records:
+            self._next_offset[record.topic, record.partition] = record.offset + 1
+
+    def _on_reports(self, event: ReportsArrived) -> list[LeaderEffect]:
+        self._lap("other")
+        self._hear(event.records, event.now_s)
+        self.intake.take(event.records, event.now_s)
+        return []
+
+    # The windows that reports enter: `intake.ReportWindows`
+
+    def is_settled(self, key: BatchKey) -> bool:
+        """Whether a window is over for good."""
+        return key in self.chains.settled
+
+    def is_frozen(self, key: BatchKey, partition: int = 0) -> bool:  # noqa: ARG002
+        """Whether a batch names what a window takes."""
+        return key in self.chains.frozen
+
+    def find_window(self, key: BatchKey, partition: int = 0) -> OpenWindow | None:  # noqa: ARG002
+        """A window that is open or frozen; all partitions share it."""
+        frozen = self.chains.frozen.get(key)
+        return self._open.get(key) if frozen is None else frozen.window
+
+    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
+        """The window of a key, begun when it is new."""
+        window = self.find_window(key, partition)
+        if window is None:
+            local = known.task.scheme is Scheme.LOCAL
+            window = self._open[key] = OpenWindow(known.d, local)
+        return window
+
+    def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
+        """Set room aside for all hosts of a window's cohort."""
+        del partition
+        key, known = heading.key, heading.known
+        hosts = heading.roster.hosts(known.task.series)[key.cohort]
+        held = self._unsettled_windows()
+        self._room.begin(heading.window, known, key.window, hosts, received_s, held)
+
+    def _unsettled_windows(self) -> list[OpenWindow]:
+        return [*self._open.values(), *(frozen.window for frozen in self.chains.frozen.values())]
+
+    def note_admitted(self, heading: Heading, partition: int) -> None:
+        """Count reports; those that come late may be the sign of an outage."""
+        del partition
+        if heading.late_s is None:
+            self.admitted += len(heading.admitted) // ENTRY.itemsize
+            return
+        for at in range(0, len(heading.admitted), ENTRY.itemsize):
+            host_id = bytes(heading.admitted[at : at + HOST_BYTES])
+            self.count_admitted(host_id, len(heading.roster), heading.late_s)
+
+    def count_admitted(self, host_id: bytes, fleet: int, late_s: float | None) -> None:
+        """Count a report of a host; `fleet` and `late_s` as `LogWatch.came_late` takes them."""
+        self.admitted += 1
+        if late_s is not None:
+            self.watch.came_late(host_id, fleet, late_s, self._rule.shortest_s(late_s))
+
+    # Epochs
+
+    def _on_epochs(self, event: EpochsArrived) -> list[LeaderEffect]:
+        kept: list[KeptEpoch] = []
+        self._hear(event.records, event.now_s)
+        # A host's epochs lie in several partitions; by the log's clock they come in their order.
+        for record in sorted(event.records, key=lambda record: record.appended_s):
+            try:
+                admitted = self._admit_epoch(record.value, event.now_s)
+            except ReportRejected as refusal:
+                self.rejected[refusal.reason.value] += 1
+                self.intake.letters.note(record, refusal.reason, event.now_s)
+                continue
+            if admitted is not None:
+                kept.append(_kept(admitted))
+                self.intake.unpark(admitted.known.host_id)
+        return [KeepEpochs(kept)] if kept else []
+
+    def _admit_epoch(self, value: bytes, now_s: float) -> AdmittedEpoch | None:
+        kind, core = unwrap(value, _MAX_EPOCH)
+        if kind is not Kind.EPOCH:
+            raise ReportRejected(Reason.ENVELOPE, "an epoch", kind.name)
+        admitted = self._book.admit(core, now_s)
+        if admitted is not None and admitted.twin:
+            self.rejected[Reason.EPOCH_TWIN.value] += 1
+        return admitted
+
+    # Time
+
+    def _on_tick(self, event: Tick) -> list[LeaderEffect]:
+        now_s = event.now_s
+        self.watch.tick(now_s, event.lag)
+        effects: list[LeaderEffect] = []
+        for keys in self.schedule.over(self._open, now_s):
+            effects += self._close_in_order(keys, now_s)
+        effects += self.chains.advance_all(now_s)
+        self._forget(now_s)
+        return effects + self._offsets()
+
+    def _close_in_order(self, keys: Iterable[BatchKey], now_s: float) -> list[LeaderEffect]:
+        """Close the windows of a chain up to the first that still waits for reports.
+
+        One that no task names, and that lacks hosts, holds none up: whoever may write can begin it.
+        It ends with the next that closes, but with none that was refused for want of room: that one
+        says nothing of whether the log has more of those before it.
+        """
+        effects: list[LeaderEffect] = []
+        passed: list[BatchKey] = []
+        for key in islice(keys, _CLOSED_AT_ONCE):
+            known, window = self._directory.tasks[key.task_id], self._open.get(key)
+            before = self.chains.chain((known.task.series, key.cohort)).last_hosts
+            closes = self._rule.closes(known, key, window, before, now_s)
+            if closes and not (passed and window is not None and window.refused_whole):
+                for closed in (*passed, key):
+                    effects += self._close(closed, self._open.get(closed), now_s)
+                    self.schedule.ended(closed)
+                passed.clear()
+            elif closes:
+                passed.append(key)
+            elif key.window in self.schedule.named(known) or self._has_enough(window, known):
+                break
+            else:
+                passed.append(key)
+        return effects
+
+    def _has_enough(self, window: OpenWindow | None, known: KnownTask) -> bool:
+        return window is not None and window.n >= known.task.n_min
+
+    def _close(self, key: BatchKey, window: OpenWindow | None, now_s: float) -> list[LeaderEffect]:
+        if window is None:
+            return self.chains.suppress(key, 0, Reason.N_MIN, now_s)
+        return self._freeze(key, window, now_s)
+
+    def _freeze(self, key: BatchKey, window: OpenWindow, now_s: float) -> list[LeaderEffect]:
+        """Make the set of reports final; from here on the window takes nothing more."""
+        known = self._directory.tasks[key.task_id]
+        self.intake.drop_parked(lambda parked: parked.key == key)
+        del self._open[key]
+        roster = self._directory.roster_at(key.window)
+        try:
+            if window.n < known.task.n_min or roster is None:
+                raise ReportRejected(Reason.N_MIN, f"{known.task.n_min} rostered hosts", window.n)
+            roster.check_fits(known.task, key.cohort)
+        except ReportRejected as refusal:
+            overloaded = refusal.reason is Reason.N_MIN and window.lost_to_overload
+            reason = Reason.OVERLOAD if overloaded else refusal.reason
+            return self.chains.suppress(key, window.n, reason, now_s)
+        entries = window.batch_entries()
+        batch = Batch(TaskId(key.task_id), key.cohort, key.window, roster.version, entries)
+        message = batch.unsigned()
+        signed = message + self._signing_key.sign(message)
+        self._lap("freeze")
+        window.expected = {}
+        frozen = FrozenWindow(key, known, roster, batch, signed, window, now_s)
+        self.chains.queue(frozen)
+        self.chains.chain(frozen.chain).last_hosts = (key.window, frozenset(window.hosts))
+        return [StoreFrozen(key, known.task.series, signed, now_s, dict(window.rejections))]
+
+    def _forget(self, now_s: float) -> None:
+        if now_s - self._pruned_s < _PRUNE_EVERY_S:
+            return
+        self._pruned_s = now_s
+        self._book.prune(now_s, self._directory.longest_retention_s())
+        self.intake.drop_parked(lambda parked: self._is_past(parked.key, now_s))
+        used = {key.task_id for key in (*self._open, *self.chains.frozen)}
+        if self._directory.drop_past_tasks(now_s, used):
+            self.intake.tasks_changed()
+            self.schedule.forget()
+
+    def _is_past(self, key: BatchKey, now_s: float) -> bool:
+        """Whether no report of a window can be admitted any more."""
+        known = self._directory.tasks.get(key.task_id)
+        if known is None or key in self.chains.settled:
+            return True
+        return known.over_s(key.window) <= now_s
+
+    def _offsets(self) -> list[LeaderEffect]:
+        """Commit as far as no unsettled window needs the log again."""
+        offsets = dict(self._next_offset)
+        for window in self._unsettled_windows():
+            for place, first in window.first_seen.items():
+                offsets[place] = min(offsets.get(place, first), first)
+        moved = {tp: at for tp, at in offsets.items() if at > self._committed.get(tp, -1)}
+        self._committed.update(moved)
+        return [CommitOffsets(moved)] if moved else []
+
+
+def _kept(admitted: AdmittedEpoch) -> KeptEpoch:
+    header, known = admitted.header, admitted.known
+    return KeptEpoch(
+        known.host_id,
+        known.epoch_id,
+        known.epoch_hash,
+        known.not_before,
+        known.not_after,
+        header.ledger_ctr,
+        known.dead,
+        admitted.raw,
+    )

@@ -1,0 +1,311 @@
+"""The second half of a window at the Leader: frozen, sent to the Helper, released or suppressed.
+
+Releases of one (series, cohort) leave in window order, each with the hash of the one before; a
+window is settled once and never comes back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.directory import Directory
+from aggregator.protocol.party_events import Stopwatch
+from aggregator.protocol.released import ReleasedWindow
+from aggregator.statistics.possible_sums import SumRules
+from privacy.signing import SigningKey, verify
+from wire.batch import FIRST_PREV, Release, SignedBatch, SignedRelease, vector_hash
+from wire.rejection import Reason, ReportRejected
+
+from .leader_events import (
+    BatchRefused,
+    CallCountersign,
+    CallHelper,
+    Countersigned,
+    EpochsWanted,
+    HelperAway,
+    LeaderEffect,
+    ReleaseRefused,
+    ShareCame,
+    StoreCountersigned,
+    StoreRelease,
+    StoreSuppressed,
+    StoreUnsigned,
+)
+from .leader_windows import Chain, ChainState, FrozenWindow, StoredFrozen, Unsigned, resume_window
+from .period_sums import PeriodSums
+from .release_signing import is_local, released_window, sum_local, unmask, verified_share
+
+_TRY_AGAIN = frozenset(
+    {Reason.WINDOW_OPEN, Reason.TASK_UNKNOWN, Reason.ROSTER_VERSION, Reason.EPOCH_UNKNOWN}
+)
+"""Refusals that pass by themselves: a clock behind, a task or roster that has not arrived."""
+
+_NO_SHARE = bytes(32)
+_COUNTERSIGN_RETRY_S = 5.0
+
+
+class Chains:
+    """Frozen windows, what settles them, and the releases that wait for the Helper's signature."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        signing_key: SigningKey,
+        sum_rules: SumRules,
+        rejected: Counter[str],
+        stopwatch: Stopwatch,
+    ) -> None:
+        """Start empty; `resume_*` bring back what the durable state holds.
+
+        sum_rules   what is never released
+        rejected    the Leader's own counter, by reason
+        """
+        self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
+        self._sum_rules, self._rejected = sum_rules, rejected
+        self._period_sums = PeriodSums(sum_rules)
+        self.frozen: dict[BatchKey, FrozenWindow] = {}
+        self.settled: dict[BatchKey, int] = {}
+        self._chains: dict[Chain, ChainState] = {}
+        self.released = 0
+        self.suppressed: Counter[str] = Counter()
+
+    def chain(self, chain: Chain) -> ChainState:
+        """The state of one chain, begun when it is new."""
+        state = self._chains.get(chain)
+        if state is None:
+            state = self._chains[chain] = ChainState(FIRST_PREV)
+        return state
+
+    # What a restart brings back
+
+    def resume_unsigned(self, key: BatchKey, chain: Chain, entry: bytes, vector: bytes) -> None:
+        """Take over a release without the Helper's signature, in window order."""
+        self.chain(chain).unsigned.append(Unsigned(key, chain, entry, vector))
+
+    def resume_hosts(self, chain: Chain, signed_batch: bytes) -> None:
+        """Take over the hosts of a chain's newest batch: the next window is complete with them."""
+        batch = SignedBatch.decode(signed_batch).batch
+        hosts: list[bytes] = batch.entries["host_id"].tolist()
+        self.chain(chain).last_hosts = (batch.window, frozenset(hosts))
+
+    def resume_frozen(self, stored: StoredFrozen, now_s: float) -> StoreSuppressed | None:
+        """Take over a frozen batch, or settle it when its task or roster is gone for good."""
+        signed = SignedBatch.decode(stored.signed_batch)
+        known = self._directory.tasks.get(stored.key.task_id)
+        roster = self._directory.rosters.get(signed.batch.roster_ver)
+        if known is None or roster is None:
+            reason = Reason.TASK_UNKNOWN if known is None else Reason.ROSTER_VERSION
+            self.suppressed[reason.value] += 1
+            task = None if known is None else known.task
+            return StoreSuppressed(
+                stored.key, stored.series, task, reason.value, now_s, signed.batch.n
+            )
+        window = resume_window(signed, known, stored)
+        self.queue(
+            FrozenWindow(
+                *(stored.key, known, roster, signed.batch, stored.signed_batch, window),
+                stored.closed_s,
+            )
+        )
+        return None
+
+    # Time
+
+    def queue(self, frozen: FrozenWindow) -> None:
+        """Put a frozen window into its place in its chain."""
+        self.frozen[frozen.key] = frozen
+        self.chain(frozen.chain).queue(frozen)
+
+    def advance_all(self, now_s: float) -> list[LeaderEffect]:
+        """Go on with every chain, and forget windows whose retention is over."""
+        effects: list[LeaderEffect] = []
+        for chain in self._chains.values():
+            effects += self._advance(chain, now_s)
+        self.settled = {key: until for key, until in self.settled.items() if until > now_s}
+        return effects
+
+    def _advance(self, chain: ChainState, now_s: float) -> list[LeaderEffect]:
+        """Send the oldest frozen window and the oldest unsigned release, one of each at a time."""
+        effects: list[LeaderEffect] = []
+        while chain.frozen and chain.frozen[0].give_up_s < now_s:
+            first = chain.frozen[0]
+            expired = first.give_up_s == first.known.task.expiry - 1
+            reason = Reason.TASK_EXPIRED if expired else Reason.RETENTION
+            effects += self._settle(first, reason, now_s)
+        if chain.frozen:
+            first = chain.frozen[0]
+            if is_local(first) and first.complete:
+                effects += self._release_local(first, now_s)
+            elif first.complete and not first.in_flight and now_s >= first.retry_at_s:
+                first.in_flight = True
+                effects.append(CallHelper(first.key, first.signed_batch))
+        return effects + self._countersign_next(chain, now_s)
+
+    def _countersign_next(self, chain: ChainState, now_s: float) -> list[LeaderEffect]:
+        if not chain.unsigned:
+            return []
+        oldest = chain.unsigned[0]
+        if oldest.in_flight or now_s < oldest.retry_at_s:
+            return []
+        oldest.in_flight = True
+        return [CallCountersign(oldest.key, oldest.entry, oldest.vector)]
+
+    # The Helper's answers
+
+    def on_helper(self, event: EpochsWanted | BatchRefused | HelperAway) -> list[LeaderEffect]:
+        """The Helper lacks epochs, refused the batch, or did not answer."""
+        frozen = self.frozen.get(event.key)
+        if frozen is None:
+            unsigned = self._oldest_unsigned(event.key)
+            if unsigned is not None:
+                unsigned.in_flight = False
+                unsigned.retry_at_s = event.now_s + _COUNTERSIGN_RETRY_S
+            return []
+        match event:
+            case EpochsWanted():
+                return [CallHelper(frozen.key, frozen.signed_batch, tuple(event.epochs))]
+            case BatchRefused() if event.reason not in _TRY_AGAIN:
+                return self._settle(frozen, Reason(event.reason), event.now_s)
+            case _:
+                frozen.put_off(event.now_s)
+                return []
+
+    def on_share(self, event: ShareCame) -> list[LeaderEffect]:
+        """Verify the share, unmask, release."""
+        frozen = self.frozen.get(event.key)
+        if frozen is None:
+            return []
+        self._lap("other")
+        try:
+            share = verified_share(frozen, event.share_bytes, self._directory.parties.helper_pk)
+        except ReportRejected as refusal:
+            # Not the answer of the pinned Helper to this batch: ask again until retention ends.
+            self._rejected[refusal.reason.value] += 1
+            frozen.put_off(event.now_s)
+            return []
+        try:
+            vector = unmask(frozen, share, self._lap)
+            released = released_window(
+                frozen, share.accepted, vector, dict(event.cleared), event.now_s
+            )
+            self._check_possible(released)
+        except ReportRejected as refusal:
+            return self._suppress_sum(frozen, refusal, event.now_s, event.share_bytes)
+        return self._release(frozen, released, share.hash(), event.share_bytes)
+
+    def _release_local(self, frozen: FrozenWindow, now_s: float) -> list[LeaderEffect]:
+        accepted = np.ones(frozen.batch.n, dtype=np.bool_)
+        try:
+            vector = sum_local(frozen, self._lap)
+            released = released_window(frozen, accepted, vector, {}, now_s)
+            self._check_possible(released)
+        except ReportRejected as refusal:
+            return self._suppress_sum(frozen, refusal, now_s)
+        return self._release(frozen, released, _NO_SHARE, b"")
+
+    def _check_possible(self, released: ReleasedWindow) -> None:
+        possible = self._sum_rules.of(released.task, released.n, released.capacity)
+        possible.check(released.vector)
+        self._period_sums.add(released)
+
+    def _release(
+        self, frozen: FrozenWindow, released: ReleasedWindow, share_hash: bytes, share: bytes
+    ) -> list[LeaderEffect]:
+        chain = self.chain(frozen.chain)
+        words = released.vector.astype(np.uint32)
+        release = Release(chain.head, frozen.batch.hash(), share_hash, vector_hash(words))
+        entry = SignedRelease(release, self._signing_key.sign(release.unsigned())).encode()
+        chain.head = release.hash()
+        vector = b"" if is_local(frozen) else words.astype("<u4").tobytes()
+        self.released += 1
+        self._drop(frozen)
+        if vector:
+            chain.unsigned.append(Unsigned(frozen.key, frozen.chain, entry, vector))
+        effects: list[LeaderEffect] = [StoreRelease(frozen.key, released, entry, share, vector)]
+        return effects + self._advance(chain, released.released_s)
+
+    # The Helper's signatures
+
+    def _oldest_unsigned(self, key: BatchKey) -> Unsigned | None:
+        for chain in self._chains.values():
+            if chain.unsigned and chain.unsigned[0].key == key:
+                return chain.unsigned[0]
+        return None
+
+    def on_countersigned(self, event: Countersigned) -> list[LeaderEffect]:
+        """Keep the Helper's signature when it holds."""
+        unsigned = self._oldest_unsigned(event.key)
+        if unsigned is None:
+            return []
+        if not self._countersigned(unsigned, event.entry):
+            self._rejected[Reason.RELEASE_SIGNATURE.value] += 1
+            return []
+        del self.chain(unsigned.chain).unsigned[0]
+        return [StoreCountersigned(event.key, event.entry)]
+
+    def on_release_refused(self, event: ReleaseRefused) -> list[LeaderEffect]:
+        """A refusal is final: the release stays without the signature, and the next one is asked.
+
+        The parties' chains have parted, which the transcripts show; the counter says why.
+        """
+        unsigned = self._oldest_unsigned(event.key)
+        if unsigned is None:
+            return []
+        self._rejected[event.reason] += 1
+        chain = self.chain(unsigned.chain)
+        del chain.unsigned[0]
+        return [StoreUnsigned(event.key, event.reason), *self._countersign_next(chain, event.now_s)]
+
+    def _countersigned(self, unsigned: Unsigned, entry: bytes) -> bool:
+        try:
+            signed = SignedRelease.decode(entry)
+        except ReportRejected:
+            return False
+        own = SignedRelease.decode(unsigned.entry)
+        helper_pk = self._directory.parties.helper_pk
+        same = signed.release == own.release and signed.sig_leader == own.sig_leader
+        return same and verify(helper_pk, signed.release.unsigned(), signed.sig_helper)
+
+    # Settling
+
+    def suppress(
+        self,
+        key: BatchKey,
+        hosts: int,
+        reason: Reason,
+        now_s: float,
+        *,
+        detail: str = "",
+        share: bytes | None = None,
+    ) -> list[LeaderEffect]:
+        """Settle a window, in which so many hosts have reported, without a release."""
+        self.suppressed[reason.value] += 1
+        known = self._directory.tasks[key.task_id]
+        self.settled[key] = known.window_end(key.window) + known.task.retention_s
+        task = known.task
+        return [StoreSuppressed(key, task.series, task, reason.value, now_s, hosts, detail, share)]
+
+    def _settle(self, frozen: FrozenWindow, reason: Reason, now_s: float) -> list[LeaderEffect]:
+        self._drop(frozen)
+        return self.suppress(frozen.key, frozen.batch.n, reason, now_s)
+
+    def _suppress_sum(
+        self,
+        frozen: FrozenWindow,
+        refusal: ReportRejected,
+        now_s: float,
+        share: bytes | None = None,
+    ) -> list[LeaderEffect]:
+        """Suppress a window for what its sum is, and keep the share that led to it."""
+        self._drop(frozen)
+        hosts, detail = frozen.batch.n, str(refusal)
+        return self.suppress(frozen.key, hosts, refusal.reason, now_s, detail=detail, share=share)
+
+    def _drop(self, frozen: FrozenWindow) -> None:
+        """Forget the vectors: the window is settled."""
+        del self.frozen[frozen.key]
+        self.chain(frozen.chain).frozen.remove(frozen)
+        self.settled[frozen.key] = frozen.give_up_s

@@ -1,0 +1,266 @@
+"""What goes into and comes out of the Leader's state machine.
+
+A shell carries effects out strictly in their order: an effect that stores something is durable
+before the next one begins, and a failure stops the process rather than skip one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
+from transport.port import Record, TopicPartition
+from wire.task import Task
+
+# Events of the Leader
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsArrived:
+    """Records of the epoch topic, values enveloped, in log order."""
+
+    records: Sequence[Record]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsArrived:
+    """Records of the report topic, values enveloped, in log order."""
+
+    records: Sequence[Record]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed.
+
+    lag     records of the log that are left to read; None while the log does not answer
+    """
+
+    now_s: float
+    lag: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareCame:
+    """The Helper answered a batch: a signed share, and how many bits it cleared, by reason."""
+
+    key: BatchKey
+    share_bytes: bytes
+    cleared: Mapping[str, int]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsWanted:
+    """The Helper lacks epochs: host_id 16 B || epoch_id 16 B each."""
+
+    key: BatchKey
+    epochs: Sequence[bytes]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefused:
+    """The Helper refused a batch; `reason` is a `Reason` value."""
+
+    key: BatchKey
+    reason: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRefused:
+    """The Helper will not sign a release; `reason` is a `Reason` value, and is final."""
+
+    key: BatchKey
+    reason: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HelperAway:
+    """The Helper could not be reached or did not answer in time."""
+
+    key: BatchKey
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Countersigned:
+    """The Helper signed a release of the transcript."""
+
+    key: BatchKey
+    entry: bytes
+
+
+LeaderEvent = (
+    TaskSeen
+    | RosterSeen
+    | EpochsArrived
+    | ReportsArrived
+    | Tick
+    | ShareCame
+    | EpochsWanted
+    | BatchRefused
+    | ReleaseRefused
+    | HelperAway
+    | Countersigned
+)
+
+
+# Effects of the Leader
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEpoch:
+    """One epoch as the Leader keeps it, so that it can hand it to the Helper later."""
+
+    host_id: bytes
+    epoch_id: bytes
+    epoch_hash: bytes
+    not_before: int
+    not_after: int
+    ledger_ctr: int
+    dead: bool
+    raw: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepEpochs:
+    """Store verified epochs, and mark twins dead."""
+
+    epochs: Sequence[KeptEpoch]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTask:
+    """Keep when a task was accepted: from then on its windows must end."""
+
+    task_id: bytes
+    accepted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFrozen:
+    """Store a batch's bytes before they are sent, so that the same bytes are sent again."""
+
+    key: BatchKey
+    series: str
+    signed_batch: bytes
+    closed_s: float
+    rejections: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CallHelper:
+    """Send a stored batch; the reply comes back as an event.
+
+    wanted   epochs to hand over before the batch, as the Helper named them; None on a first call
+    """
+
+    key: BatchKey
+    signed_batch: bytes
+    wanted: Sequence[bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRelease:
+    """Hand a release to the store, then append it to the transcript.
+
+    entry    SignedRelease bytes, the Helper's signature still zeros
+    vector   the released vector, d u32 little-endian, kept until the Helper has signed
+    """
+
+    key: BatchKey
+    released: ReleasedWindow
+    entry: bytes
+    share_bytes: bytes
+    vector: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSuppressed:
+    """Settle a window without a release; `hosts` of at least n_min had reported.
+
+    task         None when the window's task is gone for good
+    detail       more about the reason, for the log; no measurement
+    share_bytes  the signed share under which the sum came out wrong: evidence for the transcript
+    """
+
+    key: BatchKey
+    series: str
+    task: Task | None
+    reason: str
+    now_s: float
+    hosts: int
+    detail: str = ""
+    share_bytes: bytes | None = None
+
+    def public(self) -> SuppressedWindow:
+        """What readers are told of it."""
+        task = self.task
+        return SuppressedWindow(
+            self.series,
+            self.key.cohort,
+            self.key.window,
+            None if task is None else task.window_s,
+            None if task is None else task.version,
+            self.reason,
+            self.hosts,
+            None if task is None else task.n_min,
+            self.now_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallCountersign:
+    """Send a release and its vector to the Helper."""
+
+    key: BatchKey
+    entry: bytes
+    vector: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCountersigned:
+    """Keep the release under both signatures and forget the vector."""
+
+    key: BatchKey
+    entry: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUnsigned:
+    """Keep a release without the Helper's signature, and why, and forget the vector."""
+
+    key: BatchKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """Commit the log's offsets of settled windows: partition -> next offset."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+LeaderEffect = (
+    KeepEpochs
+    | StoreTask
+    | StoreFrozen
+    | CallHelper
+    | StoreRelease
+    | StoreSuppressed
+    | CallCountersign
+    | StoreCountersigned
+    | StoreUnsigned
+    | CommitOffsets
+)
+
+Settled = StoreRelease | StoreSuppressed
+"""How a window ended."""

@@ -1,0 +1,409 @@
+"""The Leader's process: the loop between the log, the state machine, the Helper and the store."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from aggregator.enrolment.task_files import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
+from aggregator.party.channel import ChannelHelper
+from aggregator.party.key_ring import KeyRing
+from aggregator.party.party_config import LeaderConfig
+from aggregator.party.party_health import (
+    Health,
+    HealthMetric,
+    Presence,
+    Trouble,
+    Troubles,
+    disk_free,
+    told,
+)
+from aggregator.party.status_file import STATUS_EVERY_S, process_document, write_status
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.protocol.directory import Directory, PinnedParties
+from aggregator.protocol.helper_port import HelperPort, HelperUnavailable
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.protocol.released import ReleaseStore
+from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
+from aggregator.statistics.possible_sums import SumRules
+from transport.port import Consumer, Record, TopicPartition, Transport, TransportUnavailable
+from transport.supervision import Notifier
+from wire.catalogue import Catalogue
+from wire.rejection import ReportRejected
+from wire.topics import EPOCHS, REPORTS
+
+from .helper_calls import call_countersign, call_helper
+from .leader import Leader
+from .leader_events import (
+    CallCountersign,
+    CallHelper,
+    EpochsArrived,
+    HelperAway,
+    LeaderEvent,
+    ReportsArrived,
+    Settled,
+    StoreRelease,
+    Tick,
+)
+from .leader_runner import LeaderRunner, restore_leader
+from .leader_state import LeaderState
+from .leader_status import MEASURES, LastWindows
+from .log_publisher import LogPublisher
+from .log_watch import LogWatch
+
+GROUP: Final = "leader"
+POLL_RECORDS: Final = 500
+"""2 MB at d = 1,000, which stays in a core's cache; the Helper's answer waits for so many."""
+POLL_S: Final = 0.1
+POLL_CALLED_S: Final = 0.01
+"""While the Helper is called: the next window of the chain waits for its answer."""
+ANNOUNCE_EVERY_S: Final = 300.0
+ASK_HELPER_EVERY_S: Final = 10.0
+RETRY_S: Final = 1.0
+TIDY_EVERY_S: Final = 1.0
+
+
+class LeaderShell:
+    """One loop and one thread that calls the Helper; only the loop touches the state machine.
+
+    A log, a disk or a Helper that is away is waited out: nothing that was read is lost, what must
+    be stored is stored in its order once the disk takes it.
+    """
+
+    def __init__(
+        self,
+        config: LeaderConfig,
+        transport: Transport,
+        store: ReleaseStore,
+        *,
+        helper: HelperPort | None = None,
+        state: LeaderState | None = None,
+        clock: Callable[[], float] = time.time,
+        pause: Callable[[float], object] | None = None,
+        notifier: Notifier | None = None,
+        checkpoint: Checkpoint = no_checkpoint,
+    ) -> None:
+        """Open keys, state and the channel; call it after privileges are dropped.
+
+        helper      None: the channel that the configuration names
+        state       None: a file in the state's folder
+        pause       waits so many seconds, or until `stop`; None: in real time
+        notifier    tells systemd that it has taken over, and that it goes on
+        Raises      KeyFileRefused, StateUnusable, OSError
+        """
+        self._config, self._transport, self._clock = config, transport, clock
+        self._store, self._checkpoint = store, checkpoint
+        self._log = structlog.get_logger("leader")
+        self._stop = threading.Event()
+        self._pause = pause or self._stop.wait
+        self._keys = KeyRing(config.key_dir)
+        self._state = state or LeaderState(config.state_dir / "leader.sqlite")
+        parties = PinnedParties(self._keys.identity.public_bytes, config.helper_pk)
+        self._directory = Directory(parties, self._state.accepted_s())
+        self._folder = SignedFolder(config.signed_dir, entries=True)
+        if helper is None and config.helper is not None:
+            helper = ChannelHelper(config.helper)
+        self._helper = helper
+        self._leader = self._make_leader(
+            self._directory,
+            self._keys.identity,
+            self._keys.pair,
+            ledger_counters=self._state.counters(),
+            resumed=self._state.resumed,
+            raw_epoch=self._state.raw_epoch,
+            sum_rules=SumRules(Catalogue.load(config.catalogue)),
+            quotas=config.quotas,
+        )
+        self._runner = LeaderRunner(
+            self._leader,
+            self._state,
+            store,
+            commit=self._note_offsets,
+            call=self._call,
+            checkpoint=checkpoint,
+            tell=self._note_settled,
+        )
+        self._inbox: deque[LeaderEvent] = deque()
+        self._answers = queue.SimpleQueue[LeaderEvent]()
+        self._calls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
+        self._notifier = notifier or Notifier()
+        self._troubles = Troubles(self._log)
+        self._last = LastWindows()
+        self.health = Health("leader", self.measures)
+        self._presence = Presence(config.status_file)
+        self._started_s = clock()
+        self._helper_seen_s = 0.0
+        self._due: dict[str, float] = {}
+        self._announced_by_helper = queue.SimpleQueue[tuple[bytes, ...] | None]()
+        self._signed: deque[tuple[Path, bytes]] = deque()
+        self._restored = False
+        letters = config.quotas.dead_letters is not None
+        self._publisher = LogPublisher(transport, parties, letters=letters)
+        self._consumer: Consumer | None = None
+        self._called = 0
+        self._lag: int | None = None
+        self._offsets: dict[TopicPartition, int] = {}
+
+    # How a Leader without workers differs from one with them
+
+    topics: Sequence[str] = (EPOCHS, REPORTS)
+    """What its own process reads."""
+    poll_s: float = POLL_S
+    measures: Sequence[HealthMetric] = MEASURES
+
+    def _make_leader(self, *arguments: Any, **named: Any) -> Leader:
+        return Leader(*arguments, **named)
+
+    def _lag_of_all(self) -> int | None:
+        return self._lag
+
+    def stop(self) -> None:
+        """End `run` soon; safe from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Work until stopped. Open windows stay in the log and come back at the next start."""
+        try:
+            while not self._stop.is_set():
+                self._turn()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._notifier.stopping()
+        self._calls.shutdown(wait=True, cancel_futures=True)
+        with suppress(TransportUnavailable):
+            if self._consumer is not None:
+                self._consumer.close()
+            self._publisher.close()
+        self._say_status()
+        self._presence.close()
+        self._state.close()
+        if isinstance(self._helper, ChannelHelper):
+            self._helper.close()
+        self._log.info("stopped", unsettled=self._leader.unsettled)
+
+    def _turn(self) -> None:
+        """One round of the loop: what is owed, log, answers, time, housekeeping."""
+        try:
+            self._runner.carry_out()
+            if not self._restored:
+                self._restore()
+            self._read()
+            self._drain()
+            self._runner.feed(Tick(self._clock(), self._lag_of_all()))
+            self._housekeeping()
+        except OSError as error:  # the disk takes nothing; what was read is kept
+            self._troubles.begin(Trouble.STORAGE, self._clock(), str(error))
+            self._pause(RETRY_S)
+        else:
+            self._troubles.end(Trouble.STORAGE, self._clock())
+        self.health.turned()
+        self._notifier.alive()
+        if self._is_due("status", STATUS_EVERY_S):
+            self._say_status()
+
+    def _restore(self) -> None:
+        """Take over what an earlier process left: tasks and rosters first."""
+        self._store.repair()
+        self._read_signed(at_start=True)
+        # The tasks first: they say which keys are still needed.
+        self._keys.rotate(self._clock(), self._directory.longest_retention_s())
+        owed = restore_leader(self._leader, self._state, self._clock())
+        self._restored = True
+        self._log.info("started", unsettled=self._leader.unsettled)
+        self._notifier.ready("started")
+        self._runner.carry_out(owed)
+
+    # The log
+
+    def _read(self) -> None:
+        if not self._inbox:
+            self._poll()
+        while self._inbox:
+            self._runner.feed(self._inbox.popleft())
+
+    def _poll(self) -> None:
+        """Poll once; a log that is away is told, and asked again after a pause."""
+        try:
+            if self._consumer is None:
+                self._publisher.open()
+                self._consumer = self._transport.consumer(GROUP, self.topics)
+            wait_s = POLL_CALLED_S if self._called else self.poll_s
+            self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
+            self._lag = LogWatch.unread(self._consumer, self.topics)
+            if self._offsets:
+                self._consumer.commit(self._offsets)
+                self._offsets = {}
+            self._publish()
+        except TransportUnavailable as error:
+            self._lag = None
+            self._troubles.begin(Trouble.LOG_AWAY, self._clock(), str(error))
+            self._pause(RETRY_S)
+            return
+        if self._lag is not None:
+            self._troubles.end(Trouble.LOG_AWAY, self._clock())
+
+    def _take_in(self, records: Sequence[Record]) -> None:
+        """Keep what was read: the log does not give it again to this process."""
+        now_s = self._clock()
+        epochs = [record for record in records if record.topic == EPOCHS]
+        reports = [record for record in records if record.topic == REPORTS]
+        if epochs:
+            self._inbox.append(EpochsArrived(epochs, now_s))
+        if reports:
+            self._inbox.append(ReportsArrived(reports, now_s))
+
+    def _publish(self) -> None:
+        self._publisher.put_letters(self._leader.intake.letters)
+        self._publisher.flush()
+        self._publisher.publish_releases(self._state, self._checkpoint)
+
+    def _note_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._offsets.update(offsets)
+
+    def _note_settled(self, effect: Settled) -> None:
+        """One line for each window without a release: how many hosts of how many, never which."""
+        self._last.note(effect)
+        if isinstance(effect, StoreRelease):
+            return
+        n_min = "an unknown number" if effect.task is None else effect.task.n_min
+        self._log.warning(
+            "window suppressed",
+            series=effect.series,
+            cohort=effect.key.cohort,
+            window=effect.key.window,
+            reason=effect.reason,
+            hosts=f"{effect.hosts} of n_min {n_min}",
+            **({"detail": effect.detail} if effect.detail else {}),
+        )
+
+    # The Helper, called from a thread of its own
+
+    def _call(self, effect: CallHelper | CallCountersign) -> None:
+        self._called += 1
+        if isinstance(effect, CallHelper) and effect.wanted is not None:
+            # The state file belongs to the loop's thread: read there, sent from the other.
+            kept = list(self._state.epoch_bytes(list(effect.wanted)))
+            self._calls.submit(self._answer, effect, kept)
+        else:
+            self._calls.submit(self._answer, effect, [])
+
+    def _answer(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> None:
+        helper = self._helper
+        if helper is None:
+            self._answers.put(HelperAway(effect.key, self._clock()))
+        elif isinstance(effect, CallHelper):
+            self._answers.put(call_helper(helper, effect, lambda _wanted: epochs, self._clock))
+        else:
+            self._answers.put(call_countersign(helper, effect, self._clock))
+
+    def _drain(self) -> None:
+        while not self._answers.empty():
+            event = self._answers.get_nowait()
+            self._called -= 1
+            self._note_helper(answered=not isinstance(event, HelperAway))
+            self._runner.feed(event)
+        while not self._announced_by_helper.empty():
+            announcements = self._announced_by_helper.get_nowait()
+            self._note_helper(answered=announcements is not None)
+            self._publisher.put_keys(announcements or ())
+
+    def _note_helper(self, *, answered: bool) -> None:
+        now_s = self._clock()
+        if answered:
+            self._helper_seen_s = now_s
+            self._troubles.end(Trouble.HELPER_AWAY, now_s)
+        else:
+            self._troubles.begin(Trouble.HELPER_AWAY, now_s, "the Helper does not answer")
+
+    def _ask_helper(self, helper: HelperPort) -> None:
+        try:
+            self._announced_by_helper.put(tuple(helper.status().key_announcements))
+        except HelperUnavailable:
+            self._announced_by_helper.put(None)
+
+    # Housekeeping
+
+    def _is_due(self, what: str, every_s: float) -> bool:
+        now_s = self._clock()
+        if now_s < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now_s + every_s
+        return True
+
+    def _housekeeping(self) -> None:
+        if self._is_due("signed", STATUS_EVERY_S):
+            self._read_signed()
+        if self._is_due("announce", ANNOUNCE_EVERY_S):
+            self._keys.rotate(self._clock(), self._directory.longest_retention_s())
+            self._publisher.put_keys(self._keys.announcements(self._clock()))
+        if self._helper is not None and self._is_due("helper", ASK_HELPER_EVERY_S):
+            self._calls.submit(self._ask_helper, self._helper)
+        if self._is_due("prune", PRUNE_EVERY_S):
+            self._state.prune(self._clock(), self._directory.longest_retention_s())
+        if self._is_due("tidy", TIDY_EVERY_S):
+            self._store.tidy(self._clock())
+
+    def _read_signed(self, *, at_start: bool = False) -> None:
+        """Take files that are new, and those that a full disk held up."""
+        self._signed.extend(self._folder.new_files())
+        while self._signed:
+            path, content = self._signed.popleft()
+            try:
+                self._take_signed(path, content, at_start)
+            except ReportRejected as refusal:
+                self._log.warning("refused", file=path.name, reason=refusal.reason.value)
+
+    def _take_signed(self, path: Path, content: bytes, at_start: bool) -> None:
+        if path.suffix == ENTRY_SUFFIX:
+            self._publisher.put_entry(content)
+            return
+        task = path.suffix == TASK_SUFFIX
+        owed = self._leader.handle(
+            TaskSeen(content, self._clock(), at_start) if task else RosterSeen(content)
+        )
+        put = self._publisher.put_task if task else self._publisher.put_roster
+        put(content)
+        self._log.info("accepted", file=path.name)
+        self._runner.carry_out(owed)
+
+    def _say_status(self) -> None:
+        """Say how things stand; on a full disk only to those who ask over HTTP."""
+        with suppress(StorageUnavailable):
+            self.health.say(self._status())
+            write_status(self._config.status_file, self.health.document)
+
+    def _status(self) -> dict[str, object]:
+        leader, troubles = self._leader, told(self._troubles)
+        return {
+            **process_document(self._started_s, self._clock()),
+            "ready": int(self._restored and leader.watch.level and not troubles),
+            "troubles": troubles,
+            "standby": 0,
+            "log_lag": -1 if (lag := self._lag_of_all()) is None else lag,
+            "last_windows": self._last.by_series,
+            "helper_seen": int(self._helper_seen_s),
+            "tasks": len(self._directory.tasks),
+            "roster_version": max(self._directory.rosters, default=0),
+            "epochs_open": len(leader.book),
+            "windows_unsettled": leader.unsettled,
+            "windows_released": leader.released,
+            "windows_suppressed": dict(leader.suppressed),
+            "reports_admitted": leader.admitted,
+            "rejected": dict(leader.rejected),
+            "dead_letters": leader.intake.letters.counts(),
+            "disk_free": disk_free(
+                {"state": self._config.state_dir, "releases": self._config.releases_dir}
+            ),
+            "stored": self._state.counts(),
+        }

@@ -1,0 +1,298 @@
+"""What the Leader keeps beside the log: frozen batches, releases and their chain, epochs.
+
+A frozen batch is stored before it is sent, so that after a crash the same bytes are sent again. The
+dedupe record is the log itself: its offsets are committed only for settled windows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aggregator.protocol.answers import BODY_RETENTION_S, BatchKey
+from aggregator.state.epoch_counters import COUNTERS, KEEP_COUNTER
+from aggregator.state.state_file import StateUnusable, StorageUnavailable
+from aggregator.state.state_tables import StateTables
+from wire.batch import SignedRelease
+
+from .leader_events import (
+    KeepEpochs,
+    StoreCountersigned,
+    StoreFrozen,
+    StoreRelease,
+    StoreSuppressed,
+    StoreTask,
+    StoreUnsigned,
+)
+from .leader_tables import LeaderFile
+from .leader_windows import Chain, StoredFrozen
+
+_PUBLISH: Final = (
+    "INSERT INTO to_publish (series, cohort, entry) SELECT series, cohort, entry FROM windows "
+    "WHERE task_id = ? AND cohort = ? AND \"window\" = ? AND state = 'released'"
+)
+
+_NEWEST: Final = (
+    "SELECT series, cohort, {0} FROM windows JOIN (SELECT series, cohort, "
+    'max("window") AS "window" FROM windows WHERE {1} GROUP BY series, cohort) AS newest '
+    'USING (series, cohort, "window") WHERE {1}'
+)
+"""Of each chain a column of the newest window for which something holds."""
+
+FROZEN: Final = "frozen"
+RELEASED: Final = "released"
+SUPPRESSED: Final = "suppressed"
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRelease:
+    """A release as it stays, which readers of the log have not been given yet."""
+
+    place: int
+    series: str
+    cohort: int
+    entry: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRelease:
+    """A release as it comes back; `vector` is empty once the Helper has signed."""
+
+    key: BatchKey
+    chain: Chain
+    entry: bytes
+    vector: bytes
+
+
+class LeaderState:
+    """The Leader's state; one process at a time."""
+
+    def __init__(self, where: Path | StateTables) -> None:
+        """Take the state over.
+
+        where       a file, opened or created; or tables that are open
+        Raises      StateUnusable when the file is damaged or another Leader holds it
+        """
+        self._tables = LeaderFile(where) if isinstance(where, Path) else where
+
+    def keep_epochs(self, effect: KeepEpochs) -> None:
+        """Store verified epochs and the hosts' largest ledger counters; a twin marks one dead."""
+        with self._tables.transaction() as tables:
+            tables.executemany(
+                "INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw) "
+                "VALUES (?,?,?,?,?) ON CONFLICT (host_id, epoch_id) DO UPDATE "
+                "SET dead = excluded.dead WHERE excluded.dead > kept_epochs.dead",
+                [(e.host_id, e.epoch_id, e.not_after, int(e.dead), e.raw) for e in effect.epochs],
+            )
+            tables.executemany(
+                KEEP_COUNTER, [(e.host_id, e.ledger_ctr, e.not_before) for e in effect.epochs]
+            )
+
+    def epoch_bytes(self, wanted: list[bytes]) -> Iterator[bytes]:
+        """The raw epochs of host_id 16 B || epoch_id 16 B each, as far as they are kept."""
+        for name in wanted:
+            raw = self.raw_epoch(name)
+            if raw is not None:
+                yield raw
+
+    def raw_epoch(self, name: bytes) -> bytes | None:
+        """The raw epoch of host_id 16 B || epoch_id 16 B, if it is kept.
+
+        Raises      StateUnusable: asked for in the midst of an event, which is not taken twice
+        """
+        try:
+            row = self._tables.execute(
+                "SELECT raw FROM kept_epochs WHERE host_id = ? AND epoch_id = ?",
+                (name[:16], name[16:]),
+            ).fetchone()
+        except StorageUnavailable as error:
+            raise StateUnusable(str(error)) from error
+        return None if row is None else bytes(row[0])
+
+    def epochs(self) -> Iterator[tuple[bytes, bool]]:
+        """Every kept epoch: (raw, dead)."""
+        for raw, dead in self._tables.execute("SELECT raw, dead FROM kept_epochs"):
+            yield raw, bool(dead)
+
+    def counters(self) -> dict[bytes, tuple[int, int]]:
+        """The largest ledger counter seen of each host, and that epoch's not_before."""
+        return {host: (ctr, begun_s) for host, ctr, begun_s in self._tables.execute(COUNTERS)}
+
+    def store_task(self, effect: StoreTask) -> None:
+        """Keep when a task was accepted first."""
+        with self._tables.transaction() as tables:
+            tables.execute(
+                "INSERT INTO tasks VALUES (?,?) ON CONFLICT DO NOTHING",
+                (effect.task_id, effect.accepted_s),
+            )
+
+    def accepted_s(self) -> dict[bytes, float]:
+        """When each task was accepted first."""
+        return dict(self._tables.execute("SELECT task_id, accepted_s FROM tasks"))
+
+    @property
+    def resumed(self) -> bool:
+        """Whether a Leader has worked on this state before."""
+        (known,) = self._tables.execute(
+            "SELECT EXISTS (SELECT 1 FROM windows) OR EXISTS (SELECT 1 FROM kept_epochs)"
+        ).fetchone()
+        return bool(known)
+
+    def last_ended(self) -> dict[tuple[bytes, int], int]:
+        """The newest window of each (task_id, cohort) that is no longer open."""
+        rows = self._tables.execute(
+            'SELECT task_id, cohort, max("window") FROM windows GROUP BY task_id, cohort'
+        )
+        return {(task, cohort): window for task, cohort, window in rows}
+
+    def last_batches(self) -> dict[Chain, bytes]:
+        """The newest frozen batch of each chain, as far as its bytes are kept."""
+        rows = self._tables.execute(_NEWEST.format("batch", "batch IS NOT NULL"))
+        return {(series, cohort): batch for series, cohort, batch in rows}
+
+    def store_frozen(self, effect: StoreFrozen) -> None:
+        """Store a batch's bytes; the first ones of a window stay."""
+        with self._tables.transaction() as tables:
+            tables.execute(
+                "INSERT INTO windows VALUES (?,?,?,?,?,NULL,?,?,?,NULL,NULL,NULL) "
+                "ON CONFLICT DO NOTHING",
+                (
+                    *(effect.key.task_id, effect.key.cohort, effect.key.window),
+                    *(effect.series, FROZEN, effect.closed_s),
+                    *(json.dumps(dict(effect.rejections)), effect.signed_batch),
+                ),
+            )
+
+    def frozen(self) -> list[StoredFrozen]:
+        """Batches without a settlement, in window order."""
+        rows = self._tables.execute(
+            'SELECT task_id, cohort, "window", batch, closed_s, rejections, series FROM windows '
+            'WHERE state = ? ORDER BY "window"',
+            (FROZEN,),
+        )
+        return [
+            StoredFrozen(
+                BatchKey(task, cohort, window), batch, closed_s, json.loads(rejections), series
+            )
+            for task, cohort, window, batch, closed_s, rejections, series in rows
+        ]
+
+    def store_release(self, effect: StoreRelease) -> None:
+        """Settle a window with its release; the first entry stays."""
+        with self._tables.transaction() as tables:
+            settled = tables.execute(
+                "UPDATE windows SET state = ?, share = ?, entry = ?, vector = ? "
+                'WHERE task_id = ? AND cohort = ? AND "window" = ? AND state = ?',
+                (
+                    *(RELEASED, effect.share_bytes, effect.entry, effect.vector),
+                    *(effect.key.task_id, effect.key.cohort, effect.key.window, FROZEN),
+                ),
+            )
+            if settled.rowcount and not effect.vector:  # no signature is to come
+                tables.execute(_PUBLISH, _place(effect.key))
+
+    def store_suppressed(self, effect: StoreSuppressed) -> None:
+        """Settle a window without a release."""
+        with self._tables.transaction() as tables:
+            tables.execute(
+                "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,?,NULL,NULL) "
+                'ON CONFLICT (task_id, cohort, "window") DO UPDATE SET state = excluded.state, '
+                "reason = excluded.reason, share = excluded.share WHERE windows.state = ?",
+                (
+                    *(effect.key.task_id, effect.key.cohort, effect.key.window),
+                    *(effect.series, SUPPRESSED, effect.reason, effect.now_s),
+                    *(effect.share_bytes, FROZEN),
+                ),
+            )
+
+    def store_countersigned(self, effect: StoreCountersigned) -> None:
+        """Keep both signatures, erase the vector."""
+        with self._tables.transaction() as tables:
+            tables.execute(
+                "UPDATE windows SET entry = ?, vector = NULL "
+                'WHERE task_id = ? AND cohort = ? AND "window" = ?',
+                (effect.entry, *_place(effect.key)),
+            )
+            tables.execute(_PUBLISH, _place(effect.key))
+
+    def store_unsigned(self, effect: StoreUnsigned) -> None:
+        """Keep why the Helper did not sign, erase the vector."""
+        with self._tables.transaction() as tables:
+            tables.execute(
+                "UPDATE windows SET reason = ?, vector = NULL "
+                'WHERE task_id = ? AND cohort = ? AND "window" = ?',
+                (effect.reason, *_place(effect.key)),
+            )
+            tables.execute(_PUBLISH, _place(effect.key))
+
+    def to_publish(self, most: int) -> list[FinalRelease]:
+        """The oldest final releases that are not on the log, in the order of each chain."""
+        rows = self._tables.execute(
+            "SELECT place, series, cohort, entry FROM to_publish ORDER BY place LIMIT ?", (most,)
+        )
+        return [FinalRelease(*row) for row in rows]
+
+    def published(self, last: FinalRelease) -> None:
+        """Forget those up to this one: the log has them durably."""
+        with self._tables.transaction() as tables:
+            tables.execute("DELETE FROM to_publish WHERE place <= ?", (last.place,))
+
+    def settled(self, since_s: float) -> list[BatchKey]:
+        """Windows settled that started after `since_s`: reports of them may still come."""
+        rows = self._tables.execute(
+            'SELECT task_id, cohort, "window" FROM windows WHERE state <> ? AND "window" >= ?',
+            (FROZEN, int(since_s)),
+        )
+        return [BatchKey(*row) for row in rows]
+
+    def releases(self) -> list[StoredRelease]:
+        """Every release, in window order within each chain."""
+        rows = self._tables.execute(
+            'SELECT task_id, cohort, "window", series, entry, vector FROM windows '
+            'WHERE state = ? ORDER BY series, cohort, "window"',
+            (RELEASED,),
+        )
+        return [
+            StoredRelease(BatchKey(task, cohort, window), (series, cohort), entry, vector or b"")
+            for task, cohort, window, series, entry, vector in rows
+        ]
+
+    def heads(self) -> dict[Chain, bytes]:
+        """The hash of each chain's last release."""
+        rows = self._tables.execute(_NEWEST.format("entry", f"state = '{RELEASED}'"))
+        return {
+            (series, cohort): SignedRelease.decode(entry).release.hash()
+            for series, cohort, entry in rows
+        }
+
+    def unsigned(self) -> list[StoredRelease]:
+        """Releases that the Helper has not countersigned, in window order."""
+        return [release for release in self.releases() if release.vector]
+
+    def prune(self, now_s: float, epoch_retention_s: int) -> None:
+        """Erase batch bodies and shares of settled windows after a week, and past epochs."""
+        with self._tables.transaction() as tables:
+            tables.execute(
+                "UPDATE windows SET batch = NULL, share = NULL "
+                "WHERE state <> ? AND closed_s < ? AND batch IS NOT NULL",
+                (FROZEN, now_s - BODY_RETENTION_S),
+            )
+            tables.execute(
+                "DELETE FROM kept_epochs WHERE not_after <= ?", (int(now_s) - epoch_retention_s,)
+            )
+
+    def counts(self) -> dict[str, int]:
+        """Windows by state, for the status file."""
+        rows = self._tables.execute("SELECT state, count(*) FROM windows GROUP BY state")
+        return dict(rows)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._tables.close()
+
+
+def _place(key: BatchKey) -> tuple[bytes, int, int]:
+    return key.task_id, key.cohort, key.window

@@ -1,0 +1,135 @@
+"""What the Leader gives to the log: tasks, rosters and answers, sealing keys, final releases."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from aggregator.protocol.directory import PinnedParties
+from privacy.signing import verify
+from transport.port import Producer, Transport
+from wire import labels
+from wire.envelope import Kind, Signed, wrap
+from wire.epoch import KeyAnnouncement
+from wire.rejection import Reason, ReportRejected
+from wire.roster import EntryAnswer
+from wire.task import Task
+from wire.topics import (
+    DEAD_LETTERS,
+    ENTRIES,
+    KEYS,
+    RELEASES,
+    ROSTERS,
+    TASKS,
+    TOPICS,
+    announcement_key,
+    join_key,
+    release_key,
+    roster_key,
+    task_key,
+)
+
+from .dead_letters import DeadLetters
+from .leader_state import LeaderState
+
+PUBLISHED_AT_ONCE: Final = 500
+
+
+class LogPublisher:
+    """Hands things to the log, each once a process; what an outage holds up waits here."""
+
+    def __init__(
+        self, transport: Transport, parties: PinnedParties, *, letters: bool = False
+    ) -> None:
+        """Hold what is to be handed over; letters: whether refusals are written of."""
+        self._letters = letters
+        self._transport, self._parties = transport, parties
+        self._producer: Producer | None = None
+        self._known: set[bytes] = set()
+        self._waiting: deque[tuple[str, bytes, bytes]] = deque()
+
+    def open(self) -> None:
+        """Make the topics and the producer.
+
+        Raises      TransportUnavailable
+        """
+        for topic in TOPICS:
+            self._transport.create_topic(topic.name, topic.partitions)
+        if self._letters:
+            self._transport.create_topic(DEAD_LETTERS, 1)
+        self._producer = self._transport.producer()
+
+    def close(self) -> None:
+        """Flush and let go. Raises TransportUnavailable."""
+        if self._producer is not None:
+            self._producer.close()
+
+    def _put(self, topic: str, key: bytes, kind: Kind, core: bytes) -> None:
+        if core not in self._known:
+            self._known.add(core)
+            self._waiting.append((topic, key, wrap(kind, core)))
+
+    def put_keys(self, announcements: Iterable[bytes]) -> None:
+        """Publish sealing keys; hosts check them against the identity they pinned."""
+        for raw in announcements:
+            try:
+                key = KeyAnnouncement.decode(raw)
+            except ReportRejected:
+                continue
+            self._put(KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, raw)
+
+    def put_task(self, content: bytes) -> None:
+        """Publish a signed task that was accepted."""
+        series = Task.decode_body(Signed.decode(content, labels.TASK).body).series
+        self._put(TASKS, task_key(series), Kind.TASK, content)
+
+    def put_roster(self, content: bytes) -> None:
+        """Publish a signed roster that was accepted."""
+        self._put(ROSTERS, roster_key(), Kind.ROSTER, content)
+
+    def put_entry(self, content: bytes) -> None:
+        """Answer a join request, once both parties have signed the answer.
+
+        Raises      ReportRejected: roster_signature
+        """
+        signed = Signed.decode(content, labels.ENTRY_ANSWER)
+        parties, message = self._parties, signed.unsigned()
+        if not verify(parties.leader_pk, message, signed.sig_leader) or not verify(
+            parties.helper_pk, message, signed.sig_helper
+        ):
+            raise ReportRejected(Reason.ROSTER_SIGNATURE, "both parties' signatures", "others")
+        host_pk = EntryAnswer.decode_body(signed.body).entry.ed25519_pk
+        self._put(ENTRIES, join_key(host_pk), Kind.ENTRY_ANSWER, content)
+
+    def put_letters(self, letters: DeadLetters) -> None:
+        """Publish letters about refused messages; while others wait, they wait where they are."""
+        if not self._waiting:
+            self._waiting.extend((DEAD_LETTERS, b"", letter) for letter in letters.take())
+
+    def flush(self) -> None:
+        """Make everything that was put durable on the log.
+
+        Raises      TransportUnavailable: the rest waits for the next call
+        """
+        if self._producer is None:
+            return
+        while self._waiting:
+            self._producer.send(*self._waiting[0])
+            self._waiting.popleft()
+        self._producer.flush()
+
+    def publish_releases(self, state: LeaderState, checkpoint: Callable[[str], None]) -> None:
+        """Give the log what the transcript holds: at least once each, in the order of a chain.
+
+        Raises      TransportUnavailable
+        """
+        final = state.to_publish(PUBLISHED_AT_ONCE)
+        if not final or self._producer is None:
+            return
+        for release in final:
+            key = release_key(release.series, release.cohort)
+            self._producer.send(RELEASES, key, wrap(Kind.RELEASE, release.entry))
+        self._producer.flush()
+        checkpoint("between log and published")
+        state.published(final[-1])

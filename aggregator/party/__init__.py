@@ -1,0 +1,1 @@
+"""What every party's process needs: configuration, keys on disk, the channel, health."""

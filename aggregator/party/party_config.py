@@ -1,0 +1,401 @@
+"""Configuration of the parties: TOML read once, unknown keys refused, secrets are paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from aggregator.enrolment.operators import OperatorKey, OperatorKeys, operator_keys
+from transport.addresses import channel_address, optional_address
+from transport.config_tree import ConfigError, build, limited, read_table
+from transport.opening import TransportSettings, TransportTable
+
+from .postgresql_settings import PostgresqlSettings
+from .quotas import Quotas
+from .spark_settings import SparkSettings
+from .standby_settings import StandbySettings
+
+_KEY_BYTES: Final = 32
+DEFAULT_MESSAGE_BYTES: Final = 64 << 20
+DEFAULT_TIMEOUT_S: Final = 120.0
+WITNESS_MESSAGE_BYTES: Final = 4096
+"""A question and its answer are a few hundred bytes."""
+WITNESS_TIMEOUT_S: Final = 5.0
+WORKERS_TIMEOUT_S: Final = 10.0
+MOST_WITNESS_TIMEOUT_S: Final = 30.0
+"""A batch, and the Helper's own loop, may wait for two steps of it; the Leader waits 120 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Mutual TLS: the CA that signed the other side, and the own certificate with its key."""
+
+    ca_file: Path
+    cert_file: Path
+    key_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class HelperAddress:
+    """Where the Helper listens: a Unix socket, or host:port with TLS files.
+
+    max_message_bytes   of one message; a batch has 72 B a host, a share 4 B a word
+    """
+
+    socket: Path | None = None
+    host_port: str = ""
+    tls: TlsFiles | None = None
+    max_message_bytes: int = DEFAULT_MESSAGE_BYTES
+    call_timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessProcess:
+    """A witness process: where it listens, and its identity, 32 B."""
+
+    address: HelperAddress
+    witness_pk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessSettings:
+    """The Helper's witness; timeout_s bounds each step of asking it."""
+
+    witness: WitnessProcess | PostgresqlSettings
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAddress:
+    """Where /healthz, /readyz and /metrics are served; port 0 takes a free one."""
+
+    port: int = limited(low=0, high=65_535)
+    address: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        ip_address(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSettings:
+    """Where a Leader's workers and their coordinator meet.
+
+    leader_pk   the Leader's identity, 32 B, on a machine that has workers alone; else None
+    others      where a coordinator of another machine listens once it leads
+    """
+
+    address: HelperAddress
+    leader_pk: bytes | None = None
+    others: tuple[HelperAddress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderConfig:
+    """The Leader's configuration.
+
+    key_dir     identity.key and the daily *.hpke keys, 0600
+    signed_dir  *.task and *.roster under both signatures; read again when one is added
+    helper_pk   the pinned Helper's identity, 32 B; empty for scheme `local` alone
+    incident_rates  measured rates of the agents' detector; None: those that are shipped
+    agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
+    keep_days       series -> days after which its windows leave the store; others stay for ever
+    standby     None: one machine leads, and its state is a file in state_dir
+    workers, spark  None: those of this machine, on a socket in state_dir; as `make spark` makes it
+    """
+
+    key_dir: Path
+    state_dir: Path
+    signed_dir: Path
+    helper_pk: bytes
+    user: str
+    transport: TransportSettings
+    helper: HelperAddress | None
+    database: Path
+    releases_dir: Path
+    catalogue: Path | None
+    status_file: Path
+    incident_rates: Path | None = None
+    agents_model: str | None = None
+    http: HttpAddress | None = None
+    keep_days: Mapping[str, int] = field(default_factory=dict)
+    workers: WorkersSettings | None = None
+    spark: SparkSettings | None = None
+    quotas: Quotas = field(default_factory=Quotas)
+    standby: StandbySettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HelperConfig:
+    """The Helper's configuration.
+
+    fence_file  counts answered commits; keep it off whatever backs up state_dir
+    leader_pk   the pinned Leader's identity, 32 B
+    peer_group  group that may reach the socket: the Leader's own
+    operators   whose vouchers for hosts are believed
+    witness     keeps the chain of what was answered outside this machine; None: nobody does
+    transport   the log whose releases are compared with the state at a start; None: not read
+    """
+
+    key_dir: Path
+    state_dir: Path
+    fence_file: Path
+    signed_dir: Path
+    leader_pk: bytes
+    user: str
+    address: HelperAddress
+    peer_group: str | None
+    status_file: Path
+    http: HttpAddress | None = None
+    operators: OperatorKeys = field(default_factory=dict)
+    witness: WitnessSettings | None = None
+    transport: TransportSettings | None = None
+
+
+# The files as they are written.
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaderTable:
+    key_dir: Path
+    state_dir: Path
+    signed_dir: Path
+    helper_pk: bytes = b""
+    user: str = "pointillist-leader"
+    status_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_paths(self)
+        if self.helper_pk:
+            check_key("helper_pk", self.helper_pk)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreTable:
+    database: Path
+    releases_dir: Path
+    catalogue: Path | None = None
+    incident_rates: Path | None = None
+    agents_model: str | None = None
+    keep_days: Mapping[str, int] = field(default_factory=dict, metadata={"low": 1})
+
+    def __post_init__(self) -> None:
+        check_paths(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTable:
+    """Where a channel is, as files say it."""
+
+    socket: Path | None = None
+    address: str = limited("", read=optional_address)
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_paths(self)
+        files = (self.ca_file, self.cert_file, self.key_file)
+        wanted = None not in files if self.address else files == (None, None, None)
+        if (self.socket is None) == (not self.address) or not wanted:
+            raise ValueError("expected either socket, or address with ca_file, cert_file, key_file")
+
+    def bounded(self, max_message_bytes: int, call_timeout_s: float) -> HelperAddress:
+        """The address, with bounds that the table does not name."""
+        tls = None
+        if self.ca_file and self.cert_file and self.key_file:
+            tls = TlsFiles(self.ca_file, self.cert_file, self.key_file)
+        return HelperAddress(self.socket, self.address, tls, max_message_bytes, call_timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _AddressTable(ChannelTable):
+    max_message_bytes: int = limited(DEFAULT_MESSAGE_BYTES, low=1)
+    call_timeout_s: float = limited(DEFAULT_TIMEOUT_S, low=0.001)
+
+    @property
+    def found(self) -> HelperAddress:
+        return self.bounded(self.max_message_bytes, self.call_timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _ListenTable(_AddressTable):
+    peer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _HelperTable:
+    key_dir: Path
+    state_dir: Path
+    fence_file: Path
+    signed_dir: Path
+    leader_pk: bytes
+    user: str = "pointillist-helper"
+    status_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_paths(self)
+        check_key("leader_pk", self.leader_pk)
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkersTable(ChannelTable):
+    leader_pk: bytes = b""
+    others: tuple[str, ...] = limited((), read=channel_address)
+
+    def __post_init__(self) -> None:
+        ChannelTable.__post_init__(self)
+        if self.leader_pk:
+            check_key("leader_pk", self.leader_pk)
+        if self.others and not self.address:
+            raise ValueError("others: expected them beside an address, got a socket")
+
+    @property
+    def found(self) -> WorkersSettings:
+        address = self.bounded(DEFAULT_MESSAGE_BYTES, WORKERS_TIMEOUT_S)
+        others = tuple(replace(address, host_port=other) for other in self.others)
+        return WorkersSettings(address, self.leader_pk or None, others)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaderFile:
+    leader: _LeaderTable
+    transport: TransportTable
+    store: _StoreTable
+    helper: _AddressTable | None = None
+    http: HttpAddress | None = None
+    workers: _WorkersTable | None = None
+    spark: SparkSettings | None = None
+    quotas: Quotas = field(default_factory=Quotas)
+    standby: StandbySettings | None = None
+
+    def __post_init__(self) -> None:
+        _check_transport(self.transport)
+        if (self.helper is None) != (self.leader.helper_pk == b""):
+            raise ValueError("expected both helper_pk and [helper], or neither")
+
+
+@dataclass(frozen=True, slots=True)
+class _WitnessProcessTable(ChannelTable):
+    witness_pk: bytes = b""
+
+    def __post_init__(self) -> None:
+        ChannelTable.__post_init__(self)
+        check_key("witness_pk", self.witness_pk)
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedTable:
+    timeout_s: float = limited(WITNESS_TIMEOUT_S, low=0.1, high=MOST_WITNESS_TIMEOUT_S)
+    process: _WitnessProcessTable | None = None
+    postgresql: PostgresqlSettings | None = None
+
+    def __post_init__(self) -> None:
+        if (self.process is None) == (self.postgresql is None):
+            raise ValueError("expected either [witness.process] or [witness.postgresql]")
+
+    @property
+    def found(self) -> WitnessSettings:
+        if self.process is not None:
+            address = self.process.bounded(WITNESS_MESSAGE_BYTES, self.timeout_s)
+            return WitnessSettings(WitnessProcess(address, self.process.witness_pk), self.timeout_s)
+        if self.postgresql is None:
+            raise AssertionError("__post_init__ saw to it")
+        return WitnessSettings(self.postgresql, self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _HelperFile:
+    helper: _HelperTable
+    listen: _ListenTable
+    witness: _AskedTable | None = None
+    transport: TransportTable | None = None
+    http: HttpAddress | None = None
+    operators: tuple[OperatorKey, ...] = limited((), key="operator")
+
+    def __post_init__(self) -> None:
+        operator_keys(self.operators)
+        if self.transport is not None:
+            _check_transport(self.transport)
+
+
+def _check_transport(table: TransportTable) -> None:
+    check_paths(table)
+    if table.kafka is not None:
+        check_paths(table.kafka)
+
+
+def check_paths(table: Any) -> None:
+    """Refuse paths that depend on where a role is started."""
+    for key in fields(table):
+        path = getattr(table, key.name)
+        if isinstance(path, Path) and not path.is_absolute():
+            raise ValueError(f"{key.name}: expected an absolute path, got {path}")
+
+
+def check_key(name: str, key: bytes) -> None:
+    """Refuse a key of another length."""
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"{name}: expected {_KEY_BYTES} bytes in hex, got {len(key)}")
+
+
+def load_leader_config(path: Path) -> LeaderConfig:
+    """Read leader.toml.
+
+    Raises      ConfigError, OSError
+    """
+    table = read_table(path)
+    if "listen" in table and "leader" not in table:
+        raise ConfigError(f"{path}: this looks like a Helper's file; expected a Leader's")
+    file = build(_LeaderFile, table, f"{path}: ")
+    leader, store = file.leader, file.store
+    return LeaderConfig(
+        key_dir=leader.key_dir,
+        state_dir=leader.state_dir,
+        signed_dir=leader.signed_dir,
+        helper_pk=leader.helper_pk,
+        user=leader.user,
+        transport=file.transport.settings,
+        helper=None if file.helper is None else file.helper.found,
+        database=store.database,
+        releases_dir=store.releases_dir,
+        catalogue=store.catalogue,
+        status_file=leader.status_file or leader.state_dir / "status.json",
+        incident_rates=store.incident_rates,
+        agents_model=store.agents_model or None,
+        http=file.http,
+        keep_days=store.keep_days,
+        workers=None if file.workers is None else file.workers.found,
+        spark=file.spark,
+        quotas=file.quotas,
+        standby=file.standby,
+    )
+
+
+def load_helper_config(path: Path) -> HelperConfig:
+    """Read helper.toml.
+
+    Raises      ConfigError, OSError
+    """
+    table = read_table(path)
+    if "leader" in table:
+        raise ConfigError(f"{path}: this looks like a Leader's file; expected a Helper's")
+    file = build(_HelperFile, table, f"{path}: ")
+    helper = file.helper
+    return HelperConfig(
+        key_dir=helper.key_dir,
+        state_dir=helper.state_dir,
+        fence_file=helper.fence_file,
+        signed_dir=helper.signed_dir,
+        leader_pk=helper.leader_pk,
+        user=helper.user,
+        address=file.listen.found,
+        peer_group=file.listen.peer_group or None,
+        status_file=helper.status_file or helper.state_dir / "status.json",
+        http=file.http,
+        operators=operator_keys(file.operators),
+        witness=None if file.witness is None else file.witness.found,
+        transport=None if file.transport is None else file.transport.settings,
+    )

@@ -1,0 +1,1 @@
+"""What both parties' state machines share: tasks, rosters, epochs, releases, their port."""

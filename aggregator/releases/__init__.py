@@ -1,0 +1,1 @@
+"""Released windows on disk: DuckDB and Parquet, packs, and their readers."""

@@ -1,0 +1,211 @@
+"""Root-cause tables as Parquet beside the releases that they are made of, and back.
+
+A table is arithmetic on released cells: it costs no budget, and whoever holds the releases can make
+it again, by other rates too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from aggregator.statistics.causes import (
+    CAUSE_SECTIONS,
+    COMPONENTS,
+    CauseRow,
+    CauseTable,
+    CauseWindow,
+    Trend,
+    cause_table,
+    judged,
+)
+from aggregator.statistics.correction import Reported
+from aggregator.statistics.incident_detector import Detector
+from wire.section import LEFT_OUT
+
+from .release_files import release_path
+
+Record = Mapping[Any, Any]
+"""One row, by column."""
+
+FOLDER: Final = "causes"
+"""Below the folder of releases."""
+
+CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
+    "series": (pa.string(), "task series of the release"),
+    "cohort": (pa.int32(), "cohort, a static part of the fleet"),
+    "window_start": (pa.timestamp("us"), "first moment of the window, UTC"),
+    "window_s": (pa.int32(), "window length, seconds"),
+    "section": (pa.string(), "incidents or hardware_faults"),
+    "n_hosts": (pa.int32(), "accepted hosts"),
+    "corrected": (pa.bool_(), "by the measured rates of the agents' detector"),
+    "correction": (pa.string(), "by which rates, or why not"),
+    "by_chance": (pa.float64(), "rows that would pass two standard errors by chance"),
+    "scope": (pa.string(), "what hosts and their intervals are about"),
+    "bias_bound": (
+        pa.float64(),
+        "hosts that reported may lack because hosts left causes out, at most (one-sided 95 %)",
+    ),
+    "cause": (pa.string(), "cause, as the catalogue names it"),
+    "component": (pa.string(), "what of a host it is of"),
+    "reported": (pa.float64(), "hosts that reported it, noise included"),
+    "hosts": (pa.float64(), "hosts that had it, after correction; may be negative"),
+    "standard_error": (
+        pa.float64(),
+        "of hosts: noise, the detector's chance, the error of its matrix",
+    ),
+    "low": (pa.float64(), "lower end of the 95 % interval of hosts, false alarms included"),
+    "high": (pa.float64(), "upper end of it"),
+    "share": (pa.float64(), "hosts as a fraction of the accepted hosts"),
+    "share_low": (pa.float64(), "lower end of its 95 % interval"),
+    "share_high": (pa.float64(), "upper end of its 95 % interval"),
+    "part": (pa.float64(), "hosts as a fraction of all causes of the table; NULL: noise"),
+    "part_low": (pa.float64(), "lower end of its 95 % interval"),
+    "part_high": (pa.float64(), "upper end of its 95 % interval"),
+    "false_high": (pa.float64(), "how many of hosts could still be false alarms"),
+    "below_noise": (pa.bool_(), "hosts is under 2 standard errors"),
+    "as_reported": (pa.string(), "why this cause is not corrected although the table is, or NULL"),
+    "trend": (pa.string(), "rising, falling, no change beyond noise, or no window before"),
+    "change": (pa.float64(), "hosts more than in the window before, at this window's size"),
+    "change_low": (pa.float64(), "lower end of its 95 % interval"),
+    "change_high": (pa.float64(), "upper end of its 95 % interval"),
+}
+"""Column -> Arrow type and meaning, in order."""
+
+CAUSE_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in CAUSE_MEANINGS.items()])
+_ROW: Final = tuple(field.name for field in fields(CauseRow) if field.name in CAUSE_MEANINGS)
+_RELEASED: Final = (
+    "series", "cohort", "window_start", "window_s", "section", "cell", "value", "standard_error",
+    "n_hosts", "bias_bound",
+)  # fmt: skip
+RELEASED_COLUMNS: Final = ", ".join(_RELEASED)
+"""What `tables_of` needs of a release, for SQL."""
+
+
+def cause_path(folder: Path, series: str, cohort: int, start: datetime) -> Path:
+    """Where the tables of one release lie."""
+    return release_path(folder / FOLDER, series, cohort, start)
+
+
+def cause_columns(tables: Iterable[CauseTable]) -> pa.Table:
+    """Give one row a cause, tables in order."""
+    rows = [
+        {
+            "series": table.series,
+            "cohort": table.cohort,
+            "window_start": datetime.fromtimestamp(table.window_start_s, UTC).replace(tzinfo=None),
+            "window_s": table.window_s,
+            "section": table.section,
+            "n_hosts": table.n,
+            "corrected": table.corrected,
+            "correction": table.correction,
+            "by_chance": table.by_chance,
+            "scope": table.scope,
+            "bias_bound": table.bias_bound,
+            **{name: getattr(row, name) for name in _ROW},
+        }
+        for table in tables
+        for row in table.rows
+    ]
+    return pa.Table.from_pylist(rows, CAUSE_SCHEMA)
+
+
+def tables_read(records: Iterable[Record]) -> list[CauseTable]:
+    """Give the tables that rows of `causes` hold, newest first.
+
+    Columns that an older store did not write are taken for empty.
+    """
+    found = []
+    records = [dict.fromkeys(CAUSE_MEANINGS) | dict(record) for record in records]
+    for rows in _grouped(records, ("window_start", "series", "cohort", "section")):
+        first = rows[0]
+        made = [CauseRow(**{name: _read(name, row[name]) for name in _ROW}) for row in rows]
+        corrected = bool(first["corrected"])
+        found.append(
+            CauseTable(
+                first["series"], first["cohort"], _seconds(first["window_start"]),
+                first["window_s"], first["section"], first["n_hosts"], corrected,
+                first["correction"], judged(made, corrected=corrected), first["by_chance"],
+                _read("scope", first["scope"]) or "", _read("bias_bound", first["bias_bound"]),
+            )
+        )  # fmt: skip
+    return found[::-1]
+
+
+def tables_of(
+    released: Iterable[Record], detector: Detector | None, agents_model: str | None
+) -> list[CauseTable]:
+    """Make the tables of released cells, newest first; other sections are left out.
+
+    released    rows of `releases`, the columns of `RELEASED_COLUMNS` at least
+    """
+    windows = list(_windows(released))
+    known = {_key(window, window.window_start_s): window for window in windows}
+    made = []
+    for window in windows:
+        before = known.get(_key(window, window.window_start_s - window.window_s))
+        if before is not None and before.causes != window.causes:
+            before = None  # the catalogue gained a cause in between
+        made.append(cause_table(window, before, detector, agents_model))
+    return made[::-1]
+
+
+def _key(window: CauseWindow, start_s: int) -> tuple[str, int, str, int, int]:
+    return window.series, window.cohort, window.section, window.window_s, start_s
+
+
+def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:
+    chosen = (
+        row for row in released if row["section"] in CAUSE_SECTIONS and row["cell"] != LEFT_OUT
+    )
+    for rows in _grouped(chosen, ("window_start", "series", "cohort", "section")):
+        rows.sort(key=_catalogued)
+        first = rows[0]
+        yield CauseWindow(
+            first["series"], first["cohort"], _seconds(first["window_start"]), first["window_s"],
+            first["section"], tuple(row["cell"] for row in rows),
+            Reported(
+                first["n_hosts"],
+                np.array([row["value"] for row in rows], dtype=np.float64),
+                np.array([row["standard_error"] for row in rows], dtype=np.float64),
+            ),
+            _read("bias_bound", first.get("bias_bound")),
+        )  # fmt: skip
+
+
+def _grouped(records: Iterable[Record], keys: Sequence[str]) -> list[list[Record]]:
+    """Group rows that agree in `keys`, groups in ascending order of them."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return [groups[key] for key in sorted(groups)]
+
+
+_PLACES: Final = {cause: place for place, cause in enumerate(COMPONENTS)}
+
+
+def _catalogued(row: Record) -> tuple[int, str]:
+    """Order of the catalogue; causes of a later one come last."""
+    return _PLACES.get(row["cell"], len(_PLACES)), row["cell"]
+
+
+def _seconds(when: datetime) -> int:
+    return int(when.replace(tzinfo=UTC).timestamp())
+
+
+def _read(name: str, value: Any) -> Any:
+    """Give a column's value its type again: NULL may have come as NaN."""
+    if name == "trend":
+        return Trend(value)
+    kind = CAUSE_MEANINGS[name][0]
+    if pa.types.is_floating(kind):
+        return None if value is None or np.isnan(value) else float(value)
+    if pa.types.is_string(kind):
+        return value if isinstance(value, str) else None
+    return bool(value) if pa.types.is_boolean(kind) else value

@@ -1,0 +1,318 @@
+"""Put the closed days of a folder of releases into packs, and take out what has become too old.
+
+A crash at any step leaves each window readable once: the pack of the next generation appears whole
+(a folder, renamed), and only then what it stands for is removed. What a crash leaves over, the next
+compaction removes. One at a time: the folder is locked meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from aggregator.state.public_files import make_public, public_folder, sync_folder
+
+from . import packs
+from .cause_files import CAUSE_SCHEMA
+from .cause_files import FOLDER as CAUSES_FOLDER
+from .pack_files import CELL_SCHEMA, write_merged
+from .packs import CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Pack, Single
+from .release_files import BASIS, MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_SCHEMA
+
+LOCK: Final = ".compaction.lock"
+_PLAIN_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
+_TEXTS: Final = ("series", "section", "cell", "unit", "kind", "domain", "rejections")
+
+Checkpoint = Callable[[str], None]
+
+
+class CompactionUnderWay(OSError):
+    """Another process compacts this folder."""
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What was done.
+
+    windows     files of single windows that went into a pack
+    packs       packs written
+    removed     windows removed for their age
+    """
+
+    windows: int = 0
+    packs: int = 0
+    removed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PackRows:
+    """Windows on their way into a pack.
+
+    members         of `MEMBER_SCHEMA`
+    cells           rows of `CELL_SCHEMA`, in any order; or ready row groups of cells that the pack
+                    does not have yet
+    plain           rows of the files as they are
+    """
+
+    members: pa.Table
+    cells: pa.Table | Iterable[pa.Table] | None = None
+    plain: pa.Table | None = None
+
+
+def _no_checkpoint(step: str) -> None:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollUps:
+    """What retention asks of whoever makes roll-ups, which outlive the windows.
+
+    refresh     brings them up to date; calls what it is given between steps; raises OSError
+    have        whether they have every window of a series' days, first to last: else none of these
+                is removed
+    """
+
+    refresh: Callable[[Callable[[], None]], None]
+    have: Callable[[str, date, date], bool]
+
+
+NO_ROLL_UPS: Final = RollUps(refresh=lambda _: None, have=lambda *_: True)
+"""Nobody makes any: what is old goes."""
+
+
+@dataclass(slots=True)
+class Compaction:
+    """One folder of releases, with its causes and suppressed windows.
+
+    keep_days       series -> days after which its windows are removed; others stay
+    roll_ups        asked before
+    checkpoint      is told of each step, for tests
+    """
+
+    folder: Path
+    keep_days: Mapping[str, int] = field(default_factory=dict)
+    roll_ups: RollUps = NO_ROLL_UPS
+    checkpoint: Checkpoint = _no_checkpoint
+
+    def run(self, today: date) -> Compacted:
+        """Pack every day before this one, and remove what is too old.
+
+        today   UTC; its own windows stay as they are
+        Raises  CompactionUnderWay, OSError; where roll-ups cannot be made, days are packed first
+        """
+        done = Compacted()
+        with _locked(self.folder):
+            failed = self._roll_up()
+            for root, schema in self._roots():
+                self._clear(root)
+                if failed is None:
+                    self._remove_old(root, today, done)
+                for series, day, singles in _closed(root, today):
+                    self._pack_day(root, schema, series, day, singles, done)
+        if failed is not None:
+            raise failed
+        return done
+
+    def _roll_up(self) -> OSError | None:
+        """Bring roll-ups up to date where windows may be removed; give why that failed."""
+        if self.keep_days:
+            try:
+                self.roll_ups.refresh(lambda: self.checkpoint("periods rolled up"))
+            except OSError as error:
+                return error
+        return None
+
+    def add(self, part: str, series: str, period: str, rows: PackRows) -> None:
+        """Put windows that never had files of their own into a pack, none of them known yet.
+
+        part    "" for releases, else the folder of causes or of suppressed windows
+        """
+        public_folder(self.folder)
+        with _locked(self.folder):
+            schema = dict(self._roots())[self.folder / part]
+            self._write(self.folder / part, series, period, rows, schema)
+
+    def _roots(self) -> Iterator[tuple[Path, pa.Schema]]:
+        yield self.folder, _PLAIN_SCHEMA
+        yield self.folder / SUPPRESSED_FOLDER, SUPPRESSED_SCHEMA
+        yield self.folder / CAUSES_FOLDER, CAUSE_SCHEMA
+
+    def _clear(self, root: Path) -> None:
+        """Remove what a crash left over."""
+        for leftover in (root / packs.FOLDER).glob("series=*/period=*/.generation=*"):
+            shutil.rmtree(leftover)
+        for pack in list(packs.all_packs(root, superseded=True)):
+            _drop(pack)
+
+    def _pack_day(
+        self,
+        root: Path,
+        schema: pa.Schema,
+        series: str,
+        day: date,
+        singles: Sequence[Single],
+        done: Compacted,
+    ) -> None:
+        """Put one day of a series into its packs; then its files are no longer needed."""
+        waiting = [one for one in singles if not packs.is_packed(root, one.path)]
+        for period, rows in _read(waiting, day, schema):
+            self._write(root, series, period, rows, schema)
+            done.packs += 1
+        for single in singles:
+            single.path.unlink(missing_ok=True)
+        done.windows += len(waiting)
+        self.checkpoint("files removed")
+        with suppress(OSError):  # a late window has just come
+            singles[0].path.parent.rmdir()
+
+    def _write(
+        self, root: Path, series: str, period: str, rows: PackRows, schema: pa.Schema
+    ) -> None:
+        """Write the next generation of a pack, and remove the one before."""
+        before = packs.active_pack(root, series, period)
+        number = 1 if before is None else before.generation + 1
+        target = packs.next_path(root, series, period, number)
+        partial = target.with_name(f".{target.name}.partial")
+        public_folder(target.parent)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        _write_files(partial, before, rows, schema)
+        make_public(partial)
+        self.checkpoint("pack written")
+        partial.rename(target)
+        sync_folder(target.parent)
+        self.checkpoint("pack renamed")
+        if before is not None:
+            _drop(before)
+            self.checkpoint("pack before removed")
+
+    def _remove_old(self, root: Path, today: date, done: Compacted) -> None:
+        """Remove packs and files all of whose windows are too old, if their roll-ups exist."""
+        for pack in list(packs.all_packs(root)):
+            if self._is_too_old(pack.series, *pack.days, today):
+                done.removed += len(pack.members)
+                _drop(pack)
+        for single in list(packs.all_singles(root)):
+            if self._is_too_old(single.series, single.day, single.day, today):
+                done.removed += 1
+                single.path.unlink(missing_ok=True)
+
+    def is_too_old(self, single: Path, today: date) -> bool:
+        """Whether the file of a window would be removed today."""
+        day = packs.day_of(single)
+        return self._is_too_old(packs.series_of(single), day, day, today)
+
+    def _is_too_old(self, series: str, first: date, last: date, today: date) -> bool:
+        days = self.keep_days.get(series)
+        if days is None or last >= today - timedelta(days=days):
+            return False
+        return self.roll_ups.have(series, first, last)
+
+
+def _drop(pack: Pack) -> None:
+    """Remove a pack: for readers it goes as a whole."""
+    gone = pack.path.with_name(f".{pack.path.name}.removed")
+    pack.path.rename(gone)
+    shutil.rmtree(gone)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CompactionUnderWay(f"{folder}: another process compacts it") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _closed(root: Path, today: date) -> Iterator[tuple[str, date, list[Single]]]:
+    """Give the files of each series and day before today, oldest day first."""
+    found = [single for single in packs.all_singles(root) if single.day < today]
+    for (series, day), singles in groupby(found, key=lambda single: (single.series, single.day)):
+        yield series, day, list(singles)
+
+
+def _read(
+    singles: Sequence[Single], day: date, schema: pa.Schema
+) -> Iterator[tuple[str, PackRows]]:
+    """Read files of one day, by the period whose pack takes them."""
+    by_period: dict[str, list[tuple[Single, pa.Table]]] = {}
+    for single in singles:
+        table = pq.read_table(single.path, partitioning=None)
+        window_s = table["window_s"][0].as_py() if table.num_rows else None
+        by_period.setdefault(packs.period_of(day, window_s), []).append((single, table))
+    for period, read in by_period.items():
+        members = pa.Table.from_pylist([_member(*one) for one in read], MEMBER_SCHEMA)
+        with_basis = [table for _, table in read if _has_basis(table)]
+        others = [table for _, table in read if not _has_basis(table)]
+        yield period, PackRows(members, _encoded(with_basis, CELL_SCHEMA), _encoded(others, schema))
+
+
+def _has_basis(table: pa.Table) -> bool:
+    """Whether all numbers follow from what a release came with; older ones came without."""
+    return set(BASIS) <= set(table.schema.names) and table["steps"].null_count == 0
+
+
+def _member(single: Single, table: pa.Table) -> dict[str, object]:
+    first = table.slice(0, 1).to_pylist()[0] if table.num_rows else {}
+    return {
+        "name": single.path.name,
+        "cohort": single.cohort,
+        "window_start": single.window_start,
+        "window_s": first.get("window_s"),
+        "n_hosts": first.get("n_hosts"),
+        "settled_at": first.get("settled_at", first.get("released_at")),
+    }
+
+
+def _encoded(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table | None:
+    """Join tables, texts as dictionaries: a day of minutes has a million rows."""
+    if not tables:
+        return None
+    fields = [
+        field.with_type(pa.dictionary(pa.int32(), pa.string())) if field.name in _TEXTS else field
+        for field in schema
+    ]
+    columns = []
+    for wanted in fields:
+        parts = [_column(table, wanted) for table in tables]
+        columns.append(pa.chunked_array([c for part in parts for c in part.chunks], wanted.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields)).unify_dictionaries()
+
+
+def _column(table: pa.Table, wanted: pa.Field) -> pa.ChunkedArray:
+    if wanted.name not in table.schema.names:
+        return pa.chunked_array([pa.nulls(table.num_rows, wanted.type)])
+    return pc.cast(table[wanted.name], wanted.type)
+
+
+def _write_files(folder: Path, before: Pack | None, rows: PackRows, schema: pa.Schema) -> None:
+    """Write what a pack holds: the rows of the pack before, and the new ones."""
+    for name, kind, fresh in ((CELLS, CELL_SCHEMA, rows.cells), (PLAIN, schema, rows.plain)):
+        old = [] if before is None else [before.path / name]
+        old = [path for path in old if path.exists()]
+        if old or fresh is not None:
+            write_merged(folder / name, kind, old, fresh)
+    members = rows.members
+    if before is not None:
+        members = pa.concat_tables(
+            [pq.read_table(before.path / MEMBERS, partitioning=None), members]
+        )
+    pq.write_table(members.sort_by("window_start"), folder / MEMBERS, compression="zstd")
+    make_public(folder / MEMBERS)

@@ -1,0 +1,350 @@
+"""Read released Parquet, in the reader's own process; the Leader's DuckDB file is never opened.
+
+SQL runs in an in-memory DuckDB that can read the releases folder and nothing else, and may only
+select: no other file, no network, no extension, no write.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.statistics.judged_sql import judged_sql
+
+from .cause_files import CAUSE_MEANINGS
+from .cause_files import FOLDER as CAUSES_FOLDER
+from .packs import list_folder
+from .release_files import MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
+from .release_sources import Meanings, ends, escaped, literal, newest, released, rows
+
+Moment = datetime | date | str | int | float
+"""A time: a datetime (naive means UTC), a date, ISO text, or unix seconds."""
+
+_ATTEMPTS: Final = 20
+"""At a folder that a compaction goes through meanwhile; each takes the folder as it is then."""
+
+
+_TOLD = f"""
+SELECT * REPLACE (
+    CASE WHEN q_value <= {FALSE_DISCOVERY_RATE} THEN value END AS value,
+    CASE WHEN q_value <= {FALSE_DISCOVERY_RATE} THEN share END AS share
+)
+"""
+
+
+_CAUSE_FAMILY: Final = "series, cohort, window_start, section"
+
+
+_WINDOWS = """
+CREATE VIEW windows AS
+SELECT series, cohort, window_start, any_value(window_s) AS window_s, 'released' AS outcome,
+    NULL::VARCHAR AS reason, any_value(n_hosts) AS n_hosts, NULL::INTEGER AS n_min,
+    any_value(released_at) AS settled_at
+FROM ({singles}) GROUP BY series, cohort, window_start
+UNION ALL
+SELECT series, cohort, window_start, window_s, 'released', NULL, n_hosts, NULL, settled_at
+FROM ({packed})
+UNION ALL
+SELECT series, cohort, window_start, window_s, 'suppressed', reason, n_hosts, n_min, settled_at
+FROM suppressed
+"""
+
+WINDOW_MEANINGS: Meanings = {
+    **{
+        name: SUPPRESSED_MEANINGS[name] for name in ("series", "cohort", "window_start", "window_s")
+    },
+    "outcome": (pa.string(), "released or suppressed"),
+    **{name: SUPPRESSED_MEANINGS[name] for name in ("reason", "n_hosts", "n_min", "settled_at")},
+}
+
+_ENDLESS = """
+WITH known AS (SELECT DISTINCT series, cohort, window_start, window_s FROM windows),
+spans AS (
+    SELECT series, cohort, any_value(window_s) AS window_s,
+        min(window_start) AS first, max(window_start) AS last
+    FROM known WHERE window_s IS NOT NULL GROUP BY series, cohort
+),
+expected AS (
+    SELECT series, cohort, unnest(range(first, last, to_seconds(window_s))) AS window_start
+    FROM spans
+)
+SELECT expected.* FROM expected ANTI JOIN known USING (series, cohort, window_start) ORDER BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MoreViews:
+    """Views that a database has beside those of the releases.
+
+    create      makes them, while the database may still read anything
+    folders     that they read when they are asked
+    alone       nothing else is asked for: the views of the releases are not made
+    database    what `open_views` opened with the same folders and `alone`, to be asked again:
+                they are made in a cursor of it; None: in a database of their own
+    """
+
+    create: Callable[[duckdb.DuckDBPyConnection], None]
+    folders: Sequence[Path] = ()
+    alone: bool = False
+    database: duckdb.DuckDBPyConnection | None = None
+
+
+class QueryRefused(ValueError):
+    """SQL that DuckDB cannot run; the message says why."""
+
+
+class QueryForbidden(QueryRefused):
+    """SQL that is not one reading statement, or reads outside the folder."""
+
+
+def read_releases(
+    folder: str | os.PathLike[str],
+    *,
+    series: str | None = None,
+    section: str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> pd.DataFrame:
+    """Return released cells, one row each, by window, section and cell.
+
+    folder          the Leader's folder of released Parquet
+    series, section only this one
+    since, until    windows that start in [since, until)
+    Returns         a DataFrame with the columns of `query --schema` and `date`
+    Raises          FileNotFoundError when there is no such folder
+    """
+    return _read("releases", folder, series=series, section=section, since=since, until=until)
+
+
+def read_causes(
+    folder: str | os.PathLike[str],
+    *,
+    section: str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> pd.DataFrame:
+    """Return the Leader's root-cause tables, one row a cause; arguments as `read_releases`."""
+    return _read("causes", folder, section=section, since=since, until=until)
+
+
+def read_windows(
+    folder: str | os.PathLike[str],
+    *,
+    series: str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> pd.DataFrame:
+    """Return how each window ended, released or suppressed and why; as `read_releases`."""
+    return _read("windows", folder, series=series, since=since, until=until)
+
+
+def windows_without_an_end(folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """Return the windows between the first and the last of a series that did not end.
+
+    Returns         a DataFrame of series, cohort, window_start; empty where every window was
+                    released or suppressed
+    """
+    return _run(folder, _ENDLESS)
+
+
+def query(sql: str, folder: str | os.PathLike[str], more: MoreViews | None = None) -> pd.DataFrame:
+    """Run one SELECT over the views `releases`, `released`, `latest`, `windows` and `causes`.
+
+    `releases` has every released cell; `released` has the same without `q_value`, so that one cell
+    of a long time is quick to read; `latest` has the newest window of every series and cohort,
+    with value and share NULL where they are not told from zero; `windows` says how every window
+    ended; `causes` has the root-cause tables.
+    more        views beside them
+    Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
+    """
+    try:
+        return _run(folder, sql, more=more, by_user=True)
+    except duckdb.PermissionException as error:
+        raise QueryForbidden(f"a query reads the releases folder alone: {error}") from error
+    except duckdb.Error as error:
+        raise QueryRefused(str(error).strip()) from error
+
+
+def _read(
+    view: str,
+    folder: str | os.PathLike[str],
+    *,
+    series: str | None = None,
+    section: str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> pd.DataFrame:
+    conditions: list[tuple[str, object]] = [
+        ("series = ?", series),
+        ("section = ?", section),
+        ("window_start >= ?", None if since is None else moment(since)),
+        ("window_start < ?", None if until is None else moment(until)),
+    ]
+    chosen = [(text, value) for text, value in conditions if value is not None]
+    where = f"WHERE {' AND '.join(text for text, _ in chosen)}" if chosen else ""
+    # View and condition are made of texts of this module; what the caller gave is bound.
+    sql = f"SELECT * FROM {view} {where} ORDER BY ALL"
+    return _run(folder, sql, [value for _, value in chosen])
+
+
+def moment(when: Moment) -> datetime:
+    """Return naive UTC, as released timestamps are.
+
+    Raises      ValueError when text is not ISO 8601
+    """
+    if isinstance(when, str):
+        when = datetime.fromisoformat(when)
+    if isinstance(when, int | float):
+        when = datetime.fromtimestamp(when, UTC)
+    if not isinstance(when, datetime):
+        when = datetime(when.year, when.month, when.day, tzinfo=UTC)
+    return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
+
+
+def _must_only_read(statements: Sequence[duckdb.Statement]) -> None:
+    if len(statements) != 1:
+        raise QueryRefused(f"expected one SQL statement, got {len(statements)}")
+    # EXPLAIN ANALYZE would carry out what it explains.
+    if statements[0].type != duckdb.StatementType.SELECT:
+        raise QueryForbidden(
+            f"expected a SELECT, got {statements[0].type.name}: a query can only read"
+        )
+
+
+def _run(
+    folder: str | os.PathLike[str],
+    sql: str,
+    values: Sequence[object] = (),
+    *,
+    more: MoreViews | None = None,
+    by_user: bool = False,
+) -> pd.DataFrame:
+    """Run a statement over the views that it names.
+
+    A folder that is compacted meanwhile is read anew: files that it moved are not there any more.
+    """
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            with open_views(folder, more, sql) as database:
+                if by_user:
+                    _must_only_read(database.extract_statements(sql))
+                return database.execute(sql, list(values)).df()
+        except (duckdb.IOException, FileNotFoundError):
+            if not left or not Path(folder).is_dir():
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def open_views(
+    folder: str | os.PathLike[str], more: MoreViews | None = None, sql: str | None = None
+) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory database that sees the folder and nothing else.
+
+    sql     only views of releases that it names are made, as each opens files; None: all
+    Raises  FileNotFoundError when there is no such folder
+    """
+    root = Path(folder).resolve()
+    if not root.is_dir():
+        raise FileNotFoundError(f"no folder of releases at {root}")
+    if more is not None and more.database is not None:
+        return _cursor(more.database, more)
+    database = duckdb.connect(":memory:")
+    try:
+        # It would write into logs and notebooks.
+        database.execute("SET enable_progress_bar = false")
+        if more is None or not more.alone:
+            _create_views(database, root, sql)
+        if more is not None:
+            more.create(database)
+        _close_to_all_but(database, [root, *(more.folders if more is not None else ())])
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _cursor(database: duckdb.DuckDBPyConnection, more: MoreViews) -> duckdb.DuckDBPyConnection:
+    cursor = database.cursor()
+    try:
+        more.create(cursor)
+    except BaseException:
+        cursor.close()
+        raise
+    return cursor
+
+
+def _create_views(database: duckdb.DuckDBPyConnection, root: Path, sql: str | None) -> None:
+    named = {view for view in _VIEWS if sql is None or view in sql.lower()}
+    for view, create in _VIEWS.items():
+        if view in named | _needed(named):
+            create(database, root)
+
+
+def _close_to_all_but(database: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
+    # DuckDB checks the pattern as written, and the files that it finds.
+    paths = [path for folder in folders for path in (str(folder), escaped(str(folder)))]
+    allowed = ", ".join(literal(f"{path}/") for path in paths)
+    database.execute(f"SET allowed_directories = [{allowed}]")
+    database.execute("SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
+
+
+def _needed(named: set[str]) -> set[str]:
+    """Give the views that these are made of."""
+    return {view for other in named for view in _MADE_OF.get(other, ())}
+
+
+def _create_released(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    database.execute(f"CREATE VIEW released AS {released(list_folder(root))}")
+
+
+def _create_releases(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    del root
+    database.execute(f"CREATE VIEW releases AS {judged_sql('FROM released', 'value', 'false')}")
+
+
+def _create_causes(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    causes = rows(list_folder(root / CAUSES_FOLDER), CAUSE_MEANINGS)
+    judged = judged_sql(causes, "hosts", "corrected", _CAUSE_FAMILY)
+    database.execute(f"CREATE VIEW causes AS {judged}")
+
+
+def _create_suppressed(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    suppressed = rows(list_folder(root / SUPPRESSED_FOLDER), SUPPRESSED_MEANINGS)
+    database.execute(f"CREATE VIEW suppressed AS {suppressed}")
+
+
+def _create_latest(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    listing = list_folder(root)
+    starts = f"SELECT series, cohort, max(window_start) FROM ({ends(listing)}) GROUP BY ALL"
+    found = newest(listing, database.execute(starts).fetchall())
+    chosen = f"FROM ({released(found.listing)}) WHERE {found.condition}"
+    judged = judged_sql(chosen, "value", "false")
+    database.execute(f"CREATE VIEW latest AS {_TOLD} FROM ({judged})")
+
+
+def _create_windows(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    listing = list_folder(root)
+    singles = rows(replace(listing, packs=()), MEANINGS)
+    database.execute(_WINDOWS.format(singles=singles, packed=ends(listing)))
+
+
+_VIEWS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection, Path], None]]] = {
+    "released": _create_released,
+    "releases": _create_releases,
+    "latest": _create_latest,
+    "causes": _create_causes,
+    "suppressed": _create_suppressed,
+    "windows": _create_windows,
+}
+"""In an order in which each finds those that it is made of."""
+_MADE_OF: Final = {"releases": ("released",), "windows": ("suppressed",)}

@@ -1,0 +1,367 @@
+"""The Leader's releases: a DuckDB file that only its process opens, and Parquet for everyone else.
+
+A release is one DuckDB transaction, then one Parquet file that appears whole under its final name,
+and where it counts causes a second one with their table. A crash in between leaves a release
+without its files; the next start writes what is missing. Closed days go from these files into packs
+(`compaction.py`); what a pack has, the DuckDB file lets go of, so it holds about two days.
+Writing a release again changes nothing, and another vector under the same key is refused: a release
+is final.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
+from aggregator.state.public_files import public_folder, write_whole
+from aggregator.state.state_file import StorageUnavailable
+from aggregator.statistics.causes import CAUSE_SECTIONS
+from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.statistics import estimate
+from transport.closing import Closing
+from wire.catalogue import Catalogue
+
+from .cause_files import FOLDER as CAUSES_FOLDER
+from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
+from .compaction import NO_ROLL_UPS, RollUps
+from .packs import DAY_S, is_packed
+from .release_files import (
+    COLUMNS,
+    SCHEMA,
+    SUPPRESSED_FOLDER,
+    SUPPRESSED_SCHEMA,
+    release_path,
+    suppressed_path,
+)
+from .release_rows import release_rows, utc
+from .releases import read_releases
+from .store_tables import (
+    FORGOTTEN_AT_ONCE,
+    OLDER_SUPPRESSED,
+    OLDER_WINDOWS,
+    TABLES,
+    StoredWindow,
+    forget,
+)
+from .upkeep import Upkeep
+
+_FAILING: Final = (
+    duckdb.IOException,
+    duckdb.FatalException,
+    duckdb.InternalException,
+    duckdb.SerializationException,
+    duckdb.TransactionException,
+)
+"""How DuckDB says that its file or disk fails, as opposed to a query of ours: a commit that a full
+disk does not take is a TransactionException."""
+
+
+class StoreConflict(ValueError):
+    """A second, different release for a window that is already released."""
+
+
+class Store(Closing):
+    """Releases of one Leader.
+
+    path       the DuckDB file; DuckDB refuses a second process while it is open
+    folder     the folder of released Parquet, readable by others; the file must not lie in it
+    detector, agents_model   what root-cause tables are corrected by, see `causes.cause_table`
+    Raises     ValueError when it does
+
+    keep_days, roll_ups     what is removed, and what is asked before: see `Compaction`
+
+    A store that cannot be written is opened anew at the next try, which loses nothing.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        catalogue: Catalogue,
+        *,
+        detector: Detector | None = None,
+        agents_model: str | None = None,
+        keep_days: Mapping[str, int] | None = None,
+        roll_ups: RollUps = NO_ROLL_UPS,
+    ) -> None:
+        self._detector, self._agents_model = detector, agents_model
+        self._folder = folder.resolve()
+        if self._folder in path.resolve().parents:
+            raise ValueError(
+                f"the store {path} must not lie in the folder that readers see, {folder}"
+            )
+        self._path = path
+        self._catalogue = catalogue
+        self._gone: deque[StoredWindow] = deque()
+        self._upkeep = Upkeep(self._folder, keep_days or {}, roll_ups)
+        self._opened: duckdb.DuckDBPyConnection | None = None
+
+    def close(self) -> None:
+        """End upkeep and close the DuckDB file."""
+        self._upkeep.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _database(self) -> duckdb.DuckDBPyConnection:
+        if self._opened is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            public_folder(self._folder)
+            try:
+                self._opened = duckdb.connect(str(self._path))
+                self._opened.execute(TABLES)
+            except duckdb.Error as error:  # open elsewhere, damaged, on a disk that fails
+                raise StorageUnavailable(self._path, _first_line(error)) from error
+        return self._opened
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Tell a disk that takes nothing from a mistake of ours."""
+        try:
+            yield
+        except StorageUnavailable:
+            self._let_go()
+            raise
+        except (*_FAILING, OSError) as error:
+            self._let_go()
+            where = getattr(error, "filename", None) or self._path
+            raise StorageUnavailable(where, _first_line(error)) from error
+
+    def _let_go(self) -> None:
+        with suppress(duckdb.Error):
+            self._close_file()
+        self._opened = None
+
+    def write(self, release: ReleasedWindow) -> None:
+        """Keep one release; a second time does nothing.
+
+        Raises      StoreConflict when this window was released with another vector,
+                    StorageUnavailable
+        """
+        with self._storing():
+            self._complete_at_first()
+            start = utc(release.window_start_s)
+            target = release_path(self._folder, release.task.series, release.cohort, start)
+            if is_packed(self._folder, target):
+                self._check_same(release)
+                return
+            self._insert(release)
+            if not target.exists():
+                self._export(release.task.series, release.cohort, start)
+
+    def suppress(self, window: SuppressedWindow) -> None:
+        """Keep that a window ended without a release; a second time does nothing.
+
+        Raises      StorageUnavailable
+        """
+        start = utc(window.window_start_s)
+        with self._storing():
+            self._complete_at_first()
+            self._database.execute(
+                "INSERT OR IGNORE INTO suppressed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(window.series, window.cohort, start, window.window_s, window.version),
+                    *(window.reason, window.hosts, window.n_min, utc(int(window.settled_s))),
+                ),
+            )
+            self._export_suppressed(window.series, window.cohort, start, window.version)
+
+    def tidy(self, now_s: float) -> None:
+        """Have closed days packed, in a thread of its own, and let go of what packs have.
+
+        Call it often: the database lets go of a few windows each time.
+        Raises      StorageUnavailable
+        """
+        with self._storing():
+            self._complete_at_first()
+            if self._upkeep.turn(now_s):
+                self._gone.extend(self._kept_elsewhere(now_s))
+            some = [self._gone.popleft() for _ in range(min(len(self._gone), FORGOTTEN_AT_ONCE))]
+            if some:
+                forget(self._database, some)
+
+    def _kept_elsewhere(self, now_s: float) -> list[StoredWindow]:
+        """Give what the database need not keep: packs have it, or it is too old for them.
+
+        The newest window of a cohort stays: the causes of the next one are compared with it.
+        """
+        before = utc(now_s - now_s % DAY_S)
+        windows = self._database.execute(OLDER_WINDOWS, (before,)).fetchall()
+        suppressed = self._database.execute(OLDER_SUPPRESSED, (before,)).fetchall()
+        apart = self._folder / SUPPRESSED_FOLDER
+        return [
+            *(
+                StoredWindow(*key)
+                for key in windows
+                if self._upkeep.keeps(self._folder, release_path(self._folder, *key), now_s)
+            ),
+            *(
+                StoredWindow(key[0], key[1], key[2], suppressed=True, version=key[3])
+                for key in suppressed
+                if self._upkeep.keeps(apart, suppressed_path(self._folder, *key), now_s)
+            ),
+        ]
+
+    def _export_suppressed(
+        self, series: str, cohort: int, start: datetime, version: int | None
+    ) -> None:
+        target = suppressed_path(self._folder, series, cohort, start, version)
+        if _is_there(self._folder / SUPPRESSED_FOLDER, target):
+            return
+        rows = self._database.sql(
+            "SELECT * FROM suppressed WHERE series = ? AND cohort = ? AND "
+            "window_start = ? AND version IS NOT DISTINCT FROM ?",
+            params=(series, cohort, start, version),
+        ).to_arrow_table()
+        public_folder(target.parent.parent.parent)
+        write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
+
+    def _repair_suppressed(self) -> None:
+        kept = self._database.execute(
+            "SELECT series, cohort, window_start, version FROM suppressed ORDER BY ALL"
+        ).fetchall()
+        for key in kept:
+            self._export_suppressed(*key)
+
+    def repair(self) -> int:
+        """Write the files of each release that a crash left without; return how many there were.
+
+        Raises      StorageUnavailable
+        """
+        with self._storing():
+            return self._complete()
+
+    def _complete_at_first(self) -> None:
+        if self._opened is None:
+            self._complete()
+
+    def _complete(self) -> int:
+        for leftover in self._folder.glob("**/series=*/date=*/.*.partial"):
+            leftover.unlink()
+        missing = [
+            key
+            for key in self._database.execute(
+                "SELECT series, cohort, window_start FROM windows ORDER BY ALL"
+            ).fetchall()
+            if not _is_there(self._folder, release_path(self._folder, *key))
+            or self._lacks_causes(*key)
+        ]
+        for series, cohort, start in missing:
+            self._export(series, cohort, start)
+        self._repair_suppressed()
+        return len(missing)
+
+    def _check_same(self, release: ReleasedWindow) -> None:
+        """Compare a window that is in a pack with what is to be written again.
+
+        Raises      StoreConflict when they differ
+        """
+        start = utc(release.window_start_s)
+        found = read_releases(
+            self._folder,
+            series=release.task.series,
+            since=start,
+            until=start + timedelta(microseconds=1),
+        )
+        found = found[found.cohort == release.cohort]
+        cells = estimate(release.task, self._catalogue, release.vector, release.n, release.capacity)
+        values = {(cell.section, cell.cell): cell.value for cell in cells}
+        known = dict(zip(zip(found.section, found.cell, strict=True), found.value, strict=True))
+        if values != known or set(found.n_hosts) != {release.n}:
+            raise _conflict(release)
+
+    def _insert(self, release: ReleasedWindow) -> None:
+        """Insert in one transaction, unless this very release is already there."""
+        key = (release.task.series, release.cohort, utc(release.window_start_s))
+        digest = sha256(
+            release.n.to_bytes(8, "big") + release.vector.astype("<i8").tobytes()
+        ).digest()
+        known = self._database.execute(
+            "SELECT digest FROM windows WHERE series = ? AND cohort = ? AND window_start = ?", key
+        ).fetchone()
+        if known is not None:
+            if known[0] != digest:
+                raise _conflict(release)
+            return
+        rows = release_rows(
+            release,
+            estimate(release.task, self._catalogue, release.vector, release.n, release.capacity),
+        )
+        self._database.begin()
+        try:
+            self._database.execute("INSERT INTO windows VALUES (?, ?, ?, ?)", (*key, digest))
+            self._database.register("released_rows", rows)
+            self._database.execute("INSERT INTO cells BY NAME SELECT * FROM released_rows")
+            self._database.commit()
+        except BaseException:
+            with suppress(duckdb.Error):  # a full disk has ended the whole database
+                self._database.rollback()
+            raise
+        finally:
+            with suppress(duckdb.Error):
+                self._database.unregister("released_rows")
+
+    def _export(self, series: str, cohort: int, start: datetime) -> None:
+        rows = self._database.sql(
+            f"SELECT {', '.join(COLUMNS)} FROM cells "  # noqa: S608  (names of this module)
+            "WHERE series = ? AND cohort = ? AND window_start = ? ORDER BY rowid",
+            params=(series, cohort, start),
+        ).to_arrow_table()
+        write_whole(rows.cast(SCHEMA), release_path(self._folder, series, cohort, start))
+        self._export_causes(series, cohort, start)
+
+    def _lacks_causes(self, series: str, cohort: int, start: datetime) -> bool:
+        target = cause_path(self._folder, series, cohort, start)
+        if _is_there(self._folder / CAUSES_FOLDER, target):
+            return False
+        counted = self._database.execute(
+            "SELECT 1 FROM cells WHERE series = ? AND cohort = ? AND window_start = ? "
+            "AND list_contains(?, section) LIMIT 1",
+            (series, cohort, start, list(CAUSE_SECTIONS)),
+        ).fetchall()
+        return bool(counted)
+
+    def _export_causes(self, series: str, cohort: int, start: datetime) -> None:
+        """Write the root-cause tables of a release that counts causes."""
+        released = self._database.sql(
+            f"SELECT {RELEASED_COLUMNS} FROM cells "  # noqa: S608  (names of this package)
+            "WHERE series = ? AND cohort = ? AND list_contains(?, section) "
+            "AND (window_start = ? OR window_start + to_seconds(window_s) = ?)",
+            params=(series, cohort, list(CAUSE_SECTIONS), start, start),
+        ).to_arrow_table()
+        own = [
+            table
+            for table in tables_of(released.to_pylist(), self._detector, self._agents_model)
+            if utc(table.window_start_s) == start
+        ]
+        if own:
+            target = cause_path(self._folder, series, cohort, start)
+            public_folder(target.parent.parent.parent)
+            write_whole(cause_columns(own), target)
+
+
+def _conflict(release: ReleasedWindow) -> StoreConflict:
+    return StoreConflict(
+        f"window {utc(release.window_start_s)} of {release.task.series}, cohort {release.cohort}, "
+        "was released as another vector"
+    )
+
+
+def _is_there(root: Path, single: Path) -> bool:
+    return single.exists() or is_packed(root, single)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

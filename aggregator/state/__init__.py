@@ -1,0 +1,1 @@
+"""How parties keep what must last: SQLite files, published files, and what tables take."""

@@ -1,0 +1,1 @@
+"""From released sums to numbers with errors: cells, ratios, discoveries, root causes."""

@@ -1,0 +1,287 @@
+"""The root-cause table of a released window: hosts, share, 95 % interval, trend.
+
+Laid out like published tables of training interruptions (component, cause, count, percentage), and
+made of released cells alone, so that anybody who holds a release can make it again. Docs:
+docs/root-causes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from .cause_reasons import (
+    CORRECTED_SCOPE,
+    NOT_DETECTED,
+    REPORTED_SCOPE,
+    chosen_rates,
+    why_as_reported,
+)
+from .correction import Corrected, CorrectionRefused, Rates, Reported, change, correct
+from .discoveries import q_values, told_from_zero
+from .incident_detector import SECTION as INCIDENTS
+from .incident_detector import Detector
+from .ratios import BELOW_NOISE_ERRORS, expected_by_chance, fieller, normal_quantile
+
+FAULTS: Final = "hardware_faults"
+CAUSE_SECTIONS: Final = (INCIDENTS, FAULTS)
+
+COMPONENTS: Final = MappingProxyType(
+    {
+        "cpu_contention": "CPU", "cgroup_throttling": "CPU", "memory_pressure": "memory",
+        "disk_io": "storage", "nic_cross_traffic": "network", "nic_limit_or_loss": "network",
+        "pcie_pressure": "host", "gpu_thermal_or_power_limit": "GPU", "gpu_hardware_fault": "GPU",
+        "gpu_shared": "GPU", "communication_wait": "network", "input_starvation": "job",
+        "unknown": "unknown",
+        "faulty_gpu": "GPU", "gpu_hbm3_memory": "GPU", "software_bug": "software",
+        "network_switch_or_cable": "network", "host_maintenance": "host",
+        "gpu_sram_memory": "GPU", "gpu_system_processor": "GPU", "nic": "network",
+        "nccl_watchdog_timeout": "software", "silent_data_corruption": "GPU",
+        "gpu_thermal_interface_and_sensor": "GPU", "ssd": "storage", "power_supply": "host",
+        "server_chassis": "host", "io_expansion_board": "host", "dependency": "software",
+        "cpu": "CPU", "system_memory": "memory",
+    }
+)  # fmt: skip
+"""Cause -> what of a host it is of."""
+
+
+class Trend(StrEnum):
+    """How a cause moved against the window before."""
+
+    RISING = "rising"
+    FALLING = "falling"
+    STEADY = "no change beyond noise"
+    UNKNOWN = "no window before"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CauseWindow:
+    """What was released of one section of causes in one window.
+
+    causes      the section's named cells, in its order
+    reported    hosts by cause
+    bias_bound  as `statistics.Cell` has it; None: released before it was known
+    """
+
+    series: str
+    cohort: int
+    window_start_s: int
+    window_s: int
+    section: str
+    causes: tuple[str, ...]
+    reported: Reported
+    bias_bound: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CauseRow:
+    """One cause.
+
+    reported            hosts that reported it, as released
+    hosts               hosts that had it, after correction; `standard_error` has the noise, the
+                        detector's chance and its matrix' error in it
+    low, high           95 % interval of hosts, the uncertainty of the false alarms included
+    share ...           of the accepted hosts
+    part ...            of all causes of the table together; None where that whole is noise
+    false_high          how many of `hosts` false alarms could still account for
+    below_noise         hosts is under 2 standard errors
+    q_value             smallest false-discovery rate, among the table's causes, at which hosts is
+                        told from zero
+    as_reported         why this cause is not corrected although the table is; None: it is, or
+                        nothing is
+    change ...          hosts more than in the window before, at this window's size; None without
+    """
+
+    cause: str
+    component: str
+    reported: float
+    hosts: float
+    standard_error: float
+    low: float
+    high: float
+    share: float
+    share_low: float
+    share_high: float
+    part: float | None
+    part_low: float | None
+    part_high: float | None
+    false_high: float
+    below_noise: bool
+    as_reported: str | None
+    trend: Trend
+    change: float | None
+    change_low: float | None
+    change_high: float | None
+    q_value: float = 1.0
+
+    @property
+    def told(self) -> bool:
+        """Whether hosts is told from zero: else no number to quote."""
+        return told_from_zero(self.q_value)
+
+    @property
+    def most(self) -> float:
+        """Upper end of the interval of hosts; of negative hosts, that of zero."""
+        return self.high - min(self.hosts, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CauseTable:
+    """One window's causes: what is a number first, the most hosts first.
+
+    corrected   by a detector's measured rates
+    correction  by which, or why not
+    by_chance   rows that would pass two standard errors if no host had been struck
+    scope       what hosts and their intervals are about, and what is in no interval
+    bias_bound  hosts by which `reported` of any row may be low on average, as hosts with more
+                causes than they may report left some out: upper 95 % bound, in no interval;
+                None: unknown
+    """
+
+    series: str
+    cohort: int
+    window_start_s: int
+    window_s: int
+    section: str
+    n: int
+    corrected: bool
+    correction: str
+    rows: tuple[CauseRow, ...]
+    by_chance: float
+    scope: str
+    bias_bound: float | None
+
+    @property
+    def shown(self) -> tuple[CauseRow, ...]:
+        """The rows that are drawn as numbers."""
+        return tuple(row for row in self.rows if row.told)
+
+
+def cause_table(
+    now: CauseWindow,
+    before: CauseWindow | None = None,
+    detector: Detector | None = None,
+    agents_model: str | None = None,
+) -> CauseTable:
+    """Make the table of one window.
+
+    before          the window right before it, where that was released
+    detector        measured rates of the agents' detector, None where there are none
+    agents_model    the model that the fleet's agents run, as their diagnoses name it
+    Raises          ValueError when `before` is no window right before this one
+    """
+    if before is not None and not _follows(now, before):
+        raise ValueError(
+            f"expected the window of {now.section} before {now.window_start_s}, "
+            f"got {before.section} at {before.window_start_s}"
+        )
+    rates, correction = None, NOT_DETECTED
+    if now.section == INCIDENTS:
+        rates, correction = chosen_rates(now.causes, now.window_s, detector, agents_model)
+    why: Sequence[str | None] = [None] * len(now.causes)
+    used = Rates.perfect(len(now.causes))
+    try:
+        found = correct(now.reported, rates or used)
+        if rates is not None:
+            used, why = rates, why_as_reported(rates, now.causes)
+    except CorrectionRefused as refused:
+        rates, correction = None, f"not corrected: {refused}"
+        found = correct(now.reported, used)
+    rows = _rows(now, before, found, used, why)
+    return CauseTable(
+        now.series, now.cohort, now.window_start_s, now.window_s, now.section, now.reported.hosts,
+        rates is not None, correction, judged(rows, corrected=rates is not None),
+        expected_by_chance(len(rows)),
+        CORRECTED_SCOPE if rates is not None else REPORTED_SCOPE,
+        now.bias_bound,
+    )  # fmt: skip
+
+
+def judged(rows: Sequence[CauseRow], *, corrected: bool) -> tuple[CauseRow, ...]:
+    """Tell a table's rows from zero, and put those that are first, by hosts.
+
+    A detector that mistakes one cause for another makes the errors of both go together.
+    """
+    hosts = np.array([row.hosts for row in rows])
+    errors = np.array([row.standard_error for row in rows])
+    found = q_values(hosts, errors, independent=not corrected)
+    told = (replace(row, q_value=float(q)) for row, q in zip(rows, found, strict=True))
+    return tuple(sorted(told, key=_order))
+
+
+def component(cause: str) -> str:
+    """What of a host a cause is of; of one that this version does not know, "other"."""
+    return COMPONENTS.get(cause, "other")
+
+
+def _follows(now: CauseWindow, before: CauseWindow) -> bool:
+    same = ("series", "cohort", "window_s", "section", "causes")
+    return before.window_start_s + before.window_s == now.window_start_s and all(
+        getattr(now, name) == getattr(before, name) for name in same
+    )
+
+
+def _rows(
+    now: CauseWindow,
+    before: CauseWindow | None,
+    found: Corrected,
+    rates: Rates,
+    why: Sequence[str | None],
+) -> list[CauseRow]:
+    n, reach = now.reported.hosts, normal_quantile()
+    error = found.standard_error
+    below = found.share < BELOW_NOISE_ERRORS * error
+    with_whole = found.covariance.sum(axis=0)
+    parts = fieller(
+        found.share, found.share.sum(), np.diag(found.covariance), with_whole.sum(), with_whole
+    )
+    moved = None if before is None else change(now.reported, before.reported, rates)
+    rows = []
+    for at, cause in enumerate(now.causes):
+        step = None if moved is None else (float(moved[0][at]), reach * float(moved[1][at]))
+        part = float(parts.value[at])
+        known = not np.isnan(part)
+        rows.append(
+            CauseRow(
+                cause=cause,
+                component=component(cause),
+                reported=float(now.reported.value[at]),
+                hosts=n * float(found.share[at]),
+                standard_error=n * float(error[at]),
+                low=n * float(found.low[at]),
+                high=n * float(found.high[at]),
+                share=float(found.share[at]),
+                share_low=float(found.low[at]),
+                share_high=float(found.high[at]),
+                part=part if known else None,
+                part_low=float(parts.low[at]) if known else None,
+                part_high=float(parts.high[at]) if known else None,
+                false_high=n * float(found.false_high[at]),
+                below_noise=bool(below[at]),
+                as_reported=why[at],
+                trend=_trend(step),
+                change=None if step is None else n * step[0],
+                change_low=None if step is None else n * (step[0] - step[1]),
+                change_high=None if step is None else n * (step[0] + step[1]),
+            )
+        )
+    return rows
+
+
+def _trend(step: tuple[float, float] | None) -> Trend:
+    """Name a change (and what it must pass), both as shares."""
+    if step is None:
+        return Trend.UNKNOWN
+    moved, reach = step
+    if abs(moved) <= reach:
+        return Trend.STEADY
+    return Trend.RISING if moved > 0 else Trend.FALLING
+
+
+def _order(row: CauseRow) -> tuple[bool, float, str]:
+    return not row.told, -row.hosts if row.told else 0.0, row.cause

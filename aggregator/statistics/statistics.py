@@ -1,0 +1,396 @@
+"""From a released vector to cells that people can read: value, error, interval, share.
+
+Docs: docs/statistics.md. Four things separate a released cell from the true sum over the accepted
+hosts: the noise, whose size is known exactly; rounding, at most 1/4 step^2 a host; clipping, which
+is part of what a section means (a mean is that of min(x, full scale)); and indicators that hosts
+left out, of which the release has a bound. What separates a share from the fleet's is, on top,
+that only some hosts measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from aggregator.protocol.released import Capacity
+from privacy.calibrate import SIGMA_UNIT
+from wire.catalogue import Catalogue
+from wire.section import LEFT_OUT, MS_PER_S, Bound, Section
+from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
+
+from .ratios import BELOW_NOISE_ERRORS, Floats, fieller, normal_quantile
+from .section_cells import (
+    UNMEASURED,
+    gpus_of,
+    group_members,
+    is_partition,
+    leaf_of,
+    measured_cells,
+    model_of,
+    named_cells,
+)
+
+ROUNDING_VARIANCE: Final = 0.25
+"""Most that rounding one host's coordinate adds, in steps^2: f (1 - f) of a fraction f."""
+
+BIAS_CONFIDENCE: Final = 0.95
+"""Of the one-sided bound on what indicators lack."""
+
+MEAN_FULL_SCALE: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One released number.
+
+    value           sum over the accepted hosts, in `unit`, noise included; may be negative
+    standard_error  of value
+    low, high       95 % interval of value
+    share           value as a fraction of a whole, None where that whole is itself noise:
+                    mix, of measured wall time; histogram, of the section's sum; indicators, of
+                    the accepted hosts; mean, of full scale
+    below_noise     value is under 2 standard errors: kept for means over windows, never drawn
+                    (discoveries.py says what else is not)
+    bias_bound      how many hosts value may be low by on average, as hosts with more indicators
+                    than they may report left some out: upper 95 % bound, in no interval; 0 for
+                    other kinds
+    steps ... sampling  what all of these but bias_bound follow from: `CellBasis`
+    """
+
+    section: str
+    cell: str
+    unit: str
+    kind: str
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    share: float | None
+    share_low: float | None
+    share_high: float | None
+    below_noise: bool
+    bias_bound: float
+    steps: int
+    scale: float
+    variance: float
+    whole: float | None
+    whole_variance: float
+    covariance: float
+    sampling: float
+
+
+@dataclass(frozen=True, slots=True)
+class CellBasis:
+    """What the numbers of a section's named cells follow from; arrays of k cells.
+
+    steps           int64, released sum; times `scale` it is the value
+    scale           float64, readable units of a step
+    variance        float64, of the value, unit^2
+    whole           float64, what the value is a share of; NaN where there is no such thing
+    whole_variance  float64, of the whole; covariance: of value and whole; sampling: see
+                    ratios.fieller
+    bias_bound      of each cell: see `Cell`
+    """
+
+    section: str
+    steps: npt.NDArray[np.int64]
+    scale: Floats
+    variance: Floats
+    whole: Floats
+    whole_variance: Floats
+    covariance: Floats
+    sampling: Floats
+    bias_bound: float
+
+
+def estimate(
+    task: Task,
+    catalogue: Catalogue,
+    vector: npt.NDArray[np.int64],
+    n: int,
+    capacity: Capacity | None = None,
+) -> list[Cell]:
+    """Turn one released vector, or the sum of several windows of one task, into cells.
+
+    vector      int64[d], steps, check words included
+    n           accepted hosts; of a sum of windows, the sum of theirs
+    capacity    GPUs of the accepted hosts; without it a mix divides by the sum of its own cells
+    Returns     cells in the order of the vector, without places kept for later classes
+    Raises      ValueError when the vector is not the task's or its check words are not n
+    """
+    sections = _sections(task, catalogue, vector, n, capacity)
+    return [cell for released in sections for cell in released.cells()]
+
+
+def basis_of(
+    task: Task,
+    catalogue: Catalogue,
+    vector: npt.NDArray[np.int64],
+    n: int,
+    capacity: Capacity | None = None,
+) -> list[CellBasis]:
+    """Give what the cells of `estimate` follow from, by section; arguments as there."""
+    return [released.basis() for released in _sections(task, catalogue, vector, n, capacity)]
+
+
+def _sections(
+    task: Task,
+    catalogue: Catalogue,
+    vector: npt.NDArray[np.int64],
+    n: int,
+    capacity: Capacity | None,
+) -> Iterator[_Released]:
+    if vector.shape != (task.d,):
+        raise ValueError(f"expected a vector of {task.d} words, got shape {vector.shape}")
+    if n < 1 or not (vector[:CHECK_WORDS] == n).all():
+        raise ValueError(f"expected check words of {n} accepted hosts, got others")
+    for spec, place in zip(task.sections, task.slices().values(), strict=True):
+        section = catalogue.section(spec.name)
+        yield _Released.of(section, spec, vector[place], n, capacity, task.window_s)
+
+
+def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float]]:
+    """Return (readable unit, readable units per base unit) of every cell of a section."""
+    if spec.kind is SectionKind.INDICATORS:
+        return [("hosts", 1 / spec.coordinate_cap)] * spec.length
+    if section.coordinates:
+        by_name = {coordinate.name: coordinate for coordinate in section.coordinates}
+        leaves = [by_name[leaf_of(cell)] for cell in section.cells]
+        return [(leaf.unit, leaf.full_scale / MEAN_FULL_SCALE) for leaf in leaves]
+    if section.bound is Bound.PER_GPU_MS:
+        return [("GPU-s", 1 / MS_PER_S)] * spec.length
+    return [(section.unit, 1.0)] * spec.length
+
+
+@lru_cache(maxsize=256)
+def _scale(section: Section, spec: SectionSpec) -> Floats:
+    """Return float64[k]: readable units of one step."""
+    return spec.q * np.array([per_base for _, per_base in released_units(section, spec)])
+
+
+@dataclass(slots=True)
+class RunningSum:
+    """The sum of a task's windows so far; noise adds in quadrature, so means over windows sharpen.
+
+    n           sum of the windows' accepted hosts
+    capacity    None once a window came without
+    """
+
+    task: Task
+    catalogue: Catalogue
+    windows: int = 0
+    n: int = 0
+    capacity: Capacity | None = None
+    _vector: npt.NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._vector = np.zeros(self.task.d, dtype=np.int64)
+
+    def add(self, vector: npt.NDArray[np.int64], n: int, capacity: Capacity | None = None) -> None:
+        """Add one released window."""
+        if self.windows == 0:
+            self.capacity = capacity
+        elif self.capacity is not None:
+            self.capacity = None if capacity is None else self.capacity + capacity
+        self._vector += vector
+        self.windows += 1
+        self.n += n
+
+    def estimate(self) -> list[Cell]:
+        """Return the cells of the sum: values over all windows, shares of the whole time."""
+        return estimate(self.task, self.catalogue, self._vector, self.n, self.capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What each cell of a section is a share of; float64[k] in readable units.
+
+    covariance    of the cell with its whole
+    sampling      see ratios.fieller
+    """
+
+    value: Floats
+    variance: Floats
+    covariance: Floats
+    sampling: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Released:
+    """One section of one vector in readable units; arrays float64[k]."""
+
+    section: Section
+    spec: SectionSpec
+    n: int
+    capacity: Capacity | None
+    window_s: int
+    steps: npt.NDArray[np.int64]
+    scale: Floats
+    value: Floats
+    variance: Floats
+    rounding: Floats
+
+    @staticmethod
+    def of(
+        section: Section,
+        spec: SectionSpec,
+        steps: npt.NDArray[np.int64],
+        n: int,
+        capacity: Capacity | None,
+        window_s: int,
+    ) -> _Released:
+        scale = _scale(section, spec)
+        # Whole multiples of a step are never rounded.
+        rounding = ROUNDING_VARIANCE * n if spec.q > 1 else 0.0
+        noise = (spec.sigma_1024 / SIGMA_UNIT) ** 2 * n * scale**2
+        value = steps * scale
+        return _Released(
+            section,
+            spec,
+            n,
+            capacity,
+            window_s,
+            steps,
+            scale,
+            value,
+            noise + rounding * scale**2 + _choice_variance(section, value),
+            rounding * scale**2,
+        )
+
+    def basis(self) -> CellBasis:
+        """Give what the named classes' numbers follow from."""
+        named, whole = named_cells(self.section), self._whole()
+        bias_bound = 0.0
+        if self.spec.kind is SectionKind.INDICATORS:
+            left_out = self.section.index(LEFT_OUT)
+            error = float(np.sqrt(self.variance[left_out]))
+            bias_bound = _upper_bound(float(self.value[left_out]), error, self.n)
+        return CellBasis(
+            self.spec.name,
+            self.steps[named],
+            self.scale[named],
+            self.variance[named],
+            whole.value[named],
+            whole.variance[named],
+            whole.covariance[named],
+            whole.sampling[named],
+            bias_bound,
+        )
+
+    def cells(self) -> list[Cell]:
+        """Build the cells of the named classes."""
+        basis = self.basis()
+        value, error = basis.steps * basis.scale, np.sqrt(basis.variance)
+        reach = normal_quantile() * error
+        shares = fieller(
+            value, basis.whole, basis.variance, basis.whole_variance, basis.covariance,
+            basis.sampling,
+        )  # fmt: skip
+        below = value < BELOW_NOISE_ERRORS * error
+        units = released_units(self.section, self.spec)
+        return [
+            Cell(
+                self.spec.name,
+                self.section.cells[place],
+                units[place][0],
+                self.spec.kind.value,
+                float(value[i]),
+                float(error[i]),
+                float(value[i] - reach[i]),
+                float(value[i] + reach[i]),
+                _known(shares.value[i]),
+                _known(shares.low[i]),
+                _known(shares.high[i]),
+                bool(below[i]),
+                basis.bias_bound,
+                int(basis.steps[i]),
+                float(basis.scale[i]),
+                float(basis.variance[i]),
+                _known(basis.whole[i]),
+                float(basis.whole_variance[i]),
+                float(basis.covariance[i]),
+                float(basis.sampling[i]),
+            )
+            for i, place in enumerate(named_cells(self.section))
+        ]
+
+    def _whole(self) -> _Whole:
+        if self.spec.kind is SectionKind.INDICATORS:
+            return self._exact(self.n * np.ones_like(self.value))
+        if self.spec.kind is SectionKind.MEAN:
+            return self._exact(self.n * self.spec.coordinate_cap / self.spec.q * self.scale)
+        if is_partition(self.section) and self.capacity is not None:
+            return self._measured_wall_time(self.capacity)
+        return self._own_sum()
+
+    def _exact(self, value: Floats) -> _Whole:
+        return _Whole(value, np.zeros_like(value), np.zeros_like(value), np.zeros_like(value))
+
+    def _own_sum(self) -> _Whole:
+        """Sum of the named cells, what was not measured left out; it contains the cell itself."""
+        counted = measured_cells(self.section)
+        value, variance = np.full_like(self.value, np.nan), np.zeros_like(self.value)
+        for members in group_members(self.section).values():
+            chosen = members & counted
+            value[chosen] = self.value[chosen].sum()
+            variance[chosen] = self.variance[chosen].sum()
+        covariance = np.where(counted, self.variance, 0.0)
+        return _Whole(value, variance, covariance, np.zeros_like(self.value))
+
+    def _measured_wall_time(self, capacity: Capacity) -> _Whole:
+        """Wall time, known from the roster, less what the hosts say they did not measure.
+
+        Numerator and unmeasured time share one rounding uniform per host; their covariance is at
+        most the rounding variance, and is taken at its worst. The unmeasured cell itself is a share
+        of all wall time, which is exact.
+        """
+        whole = self._exact(np.full_like(self.value, np.nan))
+        for group, members in group_members(self.section).items():
+            hole = self.section.index(f"{group}/{UNMEASURED}" if group else UNMEASURED)
+            wall, squares = self._wall(capacity, group)
+            measured = wall - self.value[hole]
+            part = float(np.clip(measured / wall, 0, 1)) if wall else 0.0
+            whole.value[members] = measured
+            whole.variance[members] = self.variance[hole]
+            whole.covariance[members] = -self.rounding[members]
+            whole.sampling[members] = part * (1 - part) * squares
+            whole.value[hole], whole.variance[hole] = wall, 0.0
+            whole.covariance[hole] = whole.sampling[hole] = 0.0
+        return whole
+
+    def _wall(self, capacity: Capacity, group: str) -> tuple[float, float]:
+        """Wall time in GPU-s of a group of cells, and the sum over hosts of its square."""
+        squares = capacity.squares
+        if group:
+            squares = capacity.squares_by_model.get(model_of(self.section, group), 0)
+        return gpus_of(capacity, self.section, group) * self.window_s, squares * self.window_s**2
+
+
+def _choice_variance(section: Section, value: Floats) -> float:
+    """Bound what the choice among a host's indicators adds to a cell's variance, in hosts^2.
+
+    A host that leaves each of its own out with probability p adds p (1 - p) <= p, and the p of all
+    hosts are what LEFT_OUT counts on average.
+    """
+    if section.kind is not SectionKind.INDICATORS:
+        return 0.0
+    return max(float(value[section.index(LEFT_OUT)]), 0.0)
+
+
+def _upper_bound(left_out: float, standard_error: float, n: int) -> float:
+    """Bound from above the mean of a released LEFT_OUT: what any cell beside it may lack.
+
+    left_out, standard_error    as released, hosts
+    n                           accepted hosts; no cell lacks more
+    """
+    reach = normal_quantile(2 * BIAS_CONFIDENCE - 1) * standard_error
+    return min(max(left_out + reach, 0.0), float(n))
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,1 @@
+"""What the parties' records say of each other: exports, checks, one host's report."""
