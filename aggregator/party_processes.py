@@ -27,11 +27,11 @@ from aggregator.workers.coordinator_shell import CoordinatorShell
 from aggregator.workers.leader_processes import on_signals, run_workers_alone, working
 from aggregator.workers.mask_pool import MaskPool
 from aggregator.workers.mask_worker import MaskJob
+from transport.files.ownership import set_folder
 from transport.opening import Side, open_transport, prepare_transport
-from transport.ownership import set_folder
 from transport.port import RETENTION_S
-from transport.privileges import Dropped, drop_to, ensure_users
-from transport.supervision import Notifier
+from transport.process.privileges import Dropped, drop_to, ensure_users
+from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.topics import KEPT
 

@@ -26,10 +26,10 @@ from pointillist.plan_file import default_plan
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from simulator.simulated_hosts import memberships, roster_of
-from transport.code_folders import reachable
-from transport.embedded import EmbeddedLog
-from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key
-from transport.privileges import AGENT_USER, ensure_users
+from transport.embedded.embedded import EmbeddedLog
+from transport.files.keyfiles import HostKey, host_binding, machine_id, write_host_key
+from transport.process.code_folders import reachable
+from transport.process.privileges import AGENT_USER, ensure_users
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.epoch import KeyAnnouncement

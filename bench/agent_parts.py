@@ -21,7 +21,7 @@ from bench.agent_peer import PACKAGE, exporter, program
 from edge_agent.local.gathering import EVERY_MS
 from edge_agent.local.history_db import file_bytes
 from tests.fake_nvml_kit import FakeDriver
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from wire.topics import EPOCHS, REPORTS
 
 Numbers = dict[str, float]

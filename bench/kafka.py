@@ -26,7 +26,7 @@ from bench.record import CACHE, Figure, write_result
 from bench.round_fleet import T0, WINDOW_S, load_fleet, sealed_chunks
 from bench.round_work import Pair
 from pointillist.broker.local import BrokerOptions, LocalBroker
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Record
 from wire.envelope import unwrap

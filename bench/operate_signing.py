@@ -24,8 +24,8 @@ from pointillist.cli.root import command
 from pointillist.plan_file import default_plan
 from privacy.budget import WEEK_S
 from privacy.signing import SigningKey
-from transport.join_token import read_token
-from transport.keyfiles import write_signing_key
+from transport.files.join_token import read_token
+from transport.files.keyfiles import write_signing_key
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Signed

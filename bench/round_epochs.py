@@ -22,7 +22,7 @@ from bench.record import ROOT, Figure, merge_result
 from bench.round_fleet import LEADER, PARTIES, T0
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S
 from pointillist.plan_file import default_plan
-from transport.keyfiles import write_signing_key
+from transport.files.keyfiles import write_signing_key
 
 COMMAND: Final = "make bench-round ARGS=--epochs"
 HOSTS: Final = 100_000

@@ -40,8 +40,8 @@ from bench.scale_hour import (
     hour_of_reports,
 )
 from pointillist.broker.local import RunningBroker
-from transport.kafka_settings import KafkaSettings
-from transport.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 
 PATIENCE_S: Final = 300.0

@@ -11,8 +11,8 @@ from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.gpu_time.settings import GpuTimeSection
 from collectors.steps.step_programs import StepProbe
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
-from transport.config_tree import build, limited, overlay, read_table
 from transport.opening import TransportTable
+from transport.settings.config_tree import build, limited, overlay, read_table
 
 from .export_settings import ExportSection
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES

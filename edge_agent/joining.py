@@ -13,7 +13,7 @@ from typing import Final
 
 from privacy.sealing import seal_message
 from privacy.signing import verify
-from transport.join_token import JoinToken
+from transport.files.join_token import JoinToken
 from transport.port import Transport
 from wire import labels
 from wire.catalogue import Catalogue

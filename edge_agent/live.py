@@ -25,7 +25,13 @@ from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
 from privacy.noise import NoiseSampler
 from privacy.noise_live import LiveSampler
-from transport.keyfiles import host_binding, load_host_key, machine_id, mark_ledger, sweep_leftovers
+from transport.files.keyfiles import (
+    host_binding,
+    load_host_key,
+    machine_id,
+    mark_ledger,
+    sweep_leftovers,
+)
 from transport.opening import Side, open_transport
 from transport.port import RETENTION_S, Transport
 from wire.catalogue import Catalogue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transport.keyfiles import (
+from transport.files.keyfiles import (
     HostKey,
     KeyFileAbsent,
     KeyFileRefused,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from transport.keyfiles import KeyFileAbsent, destroy_key, read_host_key
+from transport.files.keyfiles import KeyFileAbsent, destroy_key, read_host_key
 from wire.ids import HostId, host_id
 
 from .config import AgentConfig

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from transport.printable import listed
+from transport.process.printable import listed
 
 from .families import UNKNOWN_APPLICATION, FamilyRules, pipeline_applications
 from .kernel_mix import mix_rows

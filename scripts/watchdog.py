@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 import psutil
 
 from tests.heartbeat import FOLDER, STACKS_SIGNAL, Beat, read_beats
-from transport.foreign import libc
+from transport.process.foreign import libc
 
 STOOD_STILL: Final = 124
 LEFT_BEHIND: Final = 3

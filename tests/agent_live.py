@@ -22,8 +22,8 @@ from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.epochs import Host
 from edge_agent.shell import AgentShell
 from tests.agent_world import T0, NoNoise, World
-from transport.embedded import EmbeddedLog
-from transport.keyfiles import HostKey, write_host_key
+from transport.embedded.embedded import EmbeddedLog
+from transport.files.keyfiles import HostKey, write_host_key
 from transport.opening import TransportTable
 from transport.port import Record
 from wire.catalogue import Catalogue

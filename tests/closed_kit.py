@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from transport.privileges import ensure_users
+from transport.process.privileges import ensure_users
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _UNSHARE = ("unshare", "--mount", "--propagation", "private")

@@ -11,7 +11,7 @@ from edge_agent.joining import join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
 from tests.protocol_kit import T0, hpke_pair, signing_key
-from transport.join_token import JoinToken
+from transport.files.join_token import JoinToken
 from wire.epoch import KeyAnnouncement
 from wire.ids import HardwareId, hardware_id, host_id
 from wire.join import JoinRequest

@@ -174,7 +174,7 @@ CASES: Final = (
         "log-disk-full",
         "log",
         "ENOSPC under the embedded log",
-        ("transport.embedded:EmbeddedProducer.flush raises TransportUnavailable",),
+        ("transport.embedded.embedded:EmbeddedProducer.flush raises TransportUnavailable",),
     ),
     FaultCase(
         "consumer-slow",

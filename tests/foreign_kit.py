@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from transport.foreign import Signatures
+from transport.process.foreign import Signatures
 
 REGISTERS_BYTES = 16
 """A longer structure is passed by its address, on x86-64's va_list as on arm64."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.closed_kit import REPOSITORY, mounted
 from tests.page_commands import Ended, words_of
-from transport.privileges import ensure_users
+from transport.process.privileges import ensure_users
 
 NOTHING: Mapping[str, str] = {}
 SERVES = "tests.forked_commands"

@@ -23,9 +23,9 @@ from aggregator.protocol.released import MemoryStore, ReleasedWindow
 from aggregator.workers.children import Nursery
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
-from transport.embedded import EmbeddedLog
-from transport.embedded_consumer import EmbeddedConsumer
-from transport.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.embedded.embedded import EmbeddedLog
+from transport.embedded.embedded_consumer import EmbeddedConsumer
+from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
 from transport.opening import EmbeddedSettings
 from transport.port import Record
 from wire.envelope import Kind, wrap

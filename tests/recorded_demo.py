@@ -14,7 +14,7 @@ from pointillist.demo.demo_fleet import DemoFleet
 from pointillist.demo.demo_tally import DemoTally
 from pointillist.demo.role_processes import Family, RoleProcess
 from tests.recording_slice import FILE
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport
 from wire.envelope import unwrap
 from wire.topics import RELEASES

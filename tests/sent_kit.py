@@ -40,7 +40,7 @@ from privacy.noise_table import SeededSampler
 from tests import protocol_kit
 from tests.agent_live import SteppedClock, Surroundings, announce, run_until
 from tests.agent_world import T0, MemoryShell, World, counting_bytes, epochs, reports
-from transport.keyfiles import HostKey, write_host_key
+from transport.files.keyfiles import HostKey, write_host_key
 from transport.opening import TransportTable
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap

@@ -23,7 +23,7 @@ from kernels.families import FamilyRules
 from privacy.noise_live import LiveSampler
 from tests.agent_live import surroundings
 from tests.agent_world import T0, counting_bytes
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from transport.port import TransportUnavailable
 from wire.envelope import unwrap
 from wire.report import Report

@@ -28,7 +28,7 @@ from tests.process_kit import (
 from tests.protocol_kit import World
 from tests.standby_kit import LeaderDatabase
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
-from transport.supervision import Notifier
+from transport.process.supervision import Notifier
 
 LEASE_S = 2.0
 MACHINES = ("leader-a", "leader-b")

@@ -1,1 +1,1 @@
-"""The log between agents and Leader, key files and privilege drop."""
+"""What agents and aggregators both stand on: the log, files, settings and processes."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from .kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
+
 from .port import Transport
 
 
@@ -67,7 +68,7 @@ def prepare_transport(settings: TransportSettings, side: Side) -> None:
     if isinstance(settings, KafkaSettings):
         _kafka(side)
     elif side is Side.AGGREGATOR and os.geteuid() == 0:
-        from .embedded_file import prepare_folder
+        from transport.embedded.embedded_file import prepare_folder
 
         prepare_folder(settings.folder, settings.group)
 
@@ -86,7 +87,7 @@ def open_transport(
     """
     if isinstance(settings, KafkaSettings):
         return _kafka(side)(settings)
-    from .embedded import EmbeddedLog
+    from transport.embedded.embedded import EmbeddedLog
 
     return EmbeddedLog(settings.folder, group=settings.group, retention_s=retention_s, keep=keep)
 
@@ -94,9 +95,9 @@ def open_transport(
 def _kafka(side: Side) -> Callable[[KafkaSettings], Transport]:
     """Load the client of a side alone: neither side carries the other's."""
     if side is Side.AGENT:
-        from .kafka_agent import AgentKafka
+        from transport.kafka.kafka_agent import AgentKafka
 
         return AgentKafka
-    from .kafka_aggregator import AggregatorKafka
+    from transport.kafka.kafka_aggregator import AggregatorKafka
 
     return AggregatorKafka

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NewType, Protocol, Self, runtime_checkable
 
-from .closing import Closing
+from transport.process.closing import Closing
 
 TopicPartition = tuple[str, int]
 """A topic's name and a partition's number, from 0."""

@@ -28,7 +28,7 @@ from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
 from analytics.spent_budget import SeriesTask
 from pages.scale import length_said, moment_said
-from transport.printable import first_line
+from transport.process.printable import first_line
 from wire.task import DEMO_DOMAIN
 
 EVERY_S: Final = 1.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from analytics.spent_budget import SeriesTask, tasks_in
-from transport.secret_file import read_secret
+from transport.files.secret_file import read_secret
 
 from .access_tokens import read_tokens
 from .signed_chains import TranscriptFiles

@@ -9,7 +9,7 @@ from typing import Final
 
 from aggregator.state.state_file import write_durably
 from privacy.sealing import HpkeKeyPair, SealError
-from transport.keyfiles import load_hpke_key
+from transport.files.keyfiles import load_hpke_key
 from transport.port import Record, Transport
 from wire.envelope import Kind, unwrap
 from wire.ids import key_id

@@ -36,7 +36,7 @@ from aggregator.witness.port import RollbackSeen, Witness, WitnessUnavailable
 from aggregator.witness.witness_opening import kind_of_witness, open_witness
 from transport.opening import Side, open_transport
 from transport.port import TransportUnavailable
-from transport.supervision import Notifier
+from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
 

@@ -36,7 +36,7 @@ from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
 from aggregator.statistics.possible_sums import SumRules
 from transport.port import Consumer, Record, TopicPartition, Transport, TransportUnavailable
-from transport.supervision import Notifier
+from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
 from wire.topics import EPOCHS, REPORTS

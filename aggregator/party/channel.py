@@ -24,8 +24,8 @@ from aggregator.protocol.helper_port import (
     HelperUnavailable,
     ReleaseReply,
 )
-from transport.keyfiles import KeyFileRefused
-from transport.ownership import set_folder
+from transport.files.keyfiles import KeyFileRefused
+from transport.files.ownership import set_folder
 from transport.rpc.pointillist_pb2_grpc import (
     HelperServicer,
     HelperStub,

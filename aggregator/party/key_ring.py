@@ -9,7 +9,7 @@ from typing import Final
 
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
-from transport.keyfiles import (
+from transport.files.keyfiles import (
     HpkeKeyFile,
     destroy_key,
     load_hpke_key,
@@ -17,7 +17,7 @@ from transport.keyfiles import (
     sweep_leftovers,
     write_hpke_key,
 )
-from transport.steady_clock import SteadyOffset, boot_s
+from transport.process.steady_clock import SteadyOffset, boot_s
 from wire.bounds import KEY_ANNOUNCED_AHEAD_S, MAX_EPOCH_S
 from wire.epoch import KeyAnnouncement
 from wire.ids import key_id

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from aggregator.enrolment.operators import OperatorKey, OperatorKeys, operator_keys
-from transport.addresses import channel_address, optional_address
-from transport.config_tree import ConfigError, build, limited, read_table
 from transport.opening import TransportSettings, TransportTable
+from transport.settings.addresses import channel_address, optional_address
+from transport.settings.config_tree import ConfigError, build, limited, read_table
 
 from .postgresql_settings import PostgresqlSettings
 from .quotas import Quotas

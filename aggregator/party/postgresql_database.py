@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from transport.keyfiles import KeyFileRefused
+from transport.files.keyfiles import KeyFileRefused
 
 from .channel import read_private
 from .postgresql_settings import PostgresqlSettings

@@ -20,8 +20,8 @@ from aggregator.workers.leader_processes import on_signals, until_parent_ends
 from aggregator.workers.words import CLAIM_BYTES
 from aggregator.workers.worker_channel import CoordinatorChannel
 from aggregator.workers.worker_shell import GROUP
-from transport.kafka_aggregator_offsets import KafkaOffsets
-from transport.log_lines import log_to_stderr
+from transport.kafka.kafka_aggregator_offsets import KafkaOffsets
+from transport.process.log_lines import log_to_stderr
 from wire.topics import REPORTS
 
 from .spark_processes import SparkJob

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
 
 
 def kafka_options(settings: KafkaSettings) -> dict[str, str]:

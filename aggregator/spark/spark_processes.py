@@ -19,7 +19,7 @@ from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.children import Children, Nursery, kept
 from aggregator.workers.leader_processes import job_of, on_signals
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
 
 from .kafka_options import kafka_options
 

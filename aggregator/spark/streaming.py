@@ -22,7 +22,7 @@ from pyspark.sql.streaming import StreamingQuery
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.codec import encode_order
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
 from wire.topics import REPORTS
 
 from .batch_rows import ARROW, from_rows

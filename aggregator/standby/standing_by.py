@@ -17,8 +17,8 @@ from aggregator.party.party_health import Health, HealthMetric, Presence
 from aggregator.party.postgresql_database import DatabaseUnavailable
 from aggregator.party.status_file import process_document, write_status
 from aggregator.state.state_file import StateUnusable
-from transport.keyfiles import load_signing_key
-from transport.supervision import Notifier
+from transport.files.keyfiles import load_signing_key
+from transport.process.supervision import Notifier
 
 from .leadership import RENEWALS, Leadership, Renewals, leader_database
 from .postgresql_tables import PostgresqlTables

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from transport import sqlite_file
-from transport.sqlite_file import OtherSchema, SqliteFile
+from transport.files import sqlite_file
+from transport.files.sqlite_file import OtherSchema, SqliteFile
 
 BUSY_TIMEOUT_S = 10.0
 CACHE_KIB: Final = 16 << 10

@@ -14,7 +14,7 @@ from aggregator.party.party_config import (
     check_key,
     check_paths,
 )
-from transport.config_tree import ConfigError, build, limited, read_table
+from transport.settings.config_tree import ConfigError, build, limited, read_table
 
 
 @dataclass(frozen=True, slots=True)

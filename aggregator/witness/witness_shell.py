@@ -21,8 +21,8 @@ from aggregator.party.party_health import (
 )
 from aggregator.party.status_file import STATUS_EVERY_S, process_document, write_status
 from aggregator.state.state_file import StorageUnavailable
-from transport.keyfiles import load_signing_key
-from transport.supervision import Notifier
+from transport.files.keyfiles import load_signing_key
+from transport.process.supervision import Notifier
 
 from .witness_config import WitnessConfig
 from .witness_service import WitnessBook, serve_witness

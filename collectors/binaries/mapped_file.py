@@ -14,7 +14,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final, NamedTuple
 
-from transport.foreign import libc
+from transport.process.foreign import libc
 
 from .proc_maps import FileKey
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from collectors.records.process import ProcessKey
-from transport.printable import printable
+from transport.process.printable import printable
 
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STATE, _START = 0, 19

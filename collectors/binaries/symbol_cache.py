@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from transport.sqlite_file import SqliteFile, remove, transaction
+from transport.files.sqlite_file import SqliteFile, remove, transaction
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS symbols (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.port import SourceUnavailable
-from transport.foreign import Signatures, declare
+from transport.process.foreign import Signatures, declare
 
 _MODULE: Final = ctypes.c_void_p
 

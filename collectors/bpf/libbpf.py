@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from collectors.port import SourceUnavailable
-from transport.foreign import Signatures, declare, libc
+from transport.process.foreign import Signatures, declare, libc
 
 _LEAST_VERSION: Final = (1, 1)
 TP_BTF: Final = 23

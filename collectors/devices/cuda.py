@@ -7,7 +7,7 @@ import os
 import uuid
 from typing import Any, Final
 
-from transport.foreign import Signatures, declare
+from transport.process.foreign import Signatures, declare
 
 LIBRARY: Final = "libcuda.so.1"
 _INT, _U32, _SIZE, _U64 = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint64

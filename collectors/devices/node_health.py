@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.records.gap import Gap, GapKind
-from transport.config_tree import build, read_table
+from transport.settings.config_tree import build, read_table
 
 from .bandwidth import Bandwidth
 from .device_port import DeviceReading, Field, Inventory

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from collectors.records.gap import Gap, GapKind
 from collectors.records.process import ProcessKey
-from transport.printable import printable
+from transport.process.printable import printable
 
 from .device_port import DeviceReading, Field, Measured, Partition, ProcessUse
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.records.gpu_calls import Direction, ProbeGroup
-from transport.config_tree import limited, read_tree
+from transport.settings.config_tree import limited, read_tree
 
 from .meanings import (
     MAX_ELEMENT_SIZES,

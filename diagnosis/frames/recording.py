@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from transport.printable import first_line
+from transport.process.printable import first_line
 
 from .frame import Frame
 from .series import SeriesRow, frames_of, rows_of

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.records.activity import StepSource
-from transport.printable import printable
+from transport.process.printable import printable
 
 from .frame import FINE_BINS, Frame, Signals, Steps, Subject
 from .signals import FINE, NAME

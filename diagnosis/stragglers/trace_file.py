@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from transport.printable import first_line, listed
+from transport.process.printable import first_line, listed
 
 from .kineto_ranks import read_folder
 from .trace import MOST_NAMES, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused

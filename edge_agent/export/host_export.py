@@ -11,7 +11,7 @@ from collectors.rounds import Drained
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.export_settings import ExportSection
 from edge_agent.observer import NullObserver
-from transport.supervision import HttpPort
+from transport.process.supervision import HttpPort
 
 from .host_numbers import HostNumbers, HostSnapshot
 from .otlp_message import MessageWriter

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from collectors.devices.device_port import NVIDIA
 from edge_agent.host_page.peer_owner import owner_of
-from transport.supervision import LOOPBACK, HttpPort
+from transport.process.supervision import LOOPBACK, HttpPort
 
 from .dcgm import NAMES, DcgmField, device_labels
 from .host_numbers import GpuNow, HostSnapshot

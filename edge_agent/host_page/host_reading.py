@@ -24,7 +24,7 @@ from edge_agent.local.history_db import HistoryUnavailable
 from edge_agent.local.history_sums import HistorySums
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.sent_view import SentReport, raw_cells, sent_reports
-from transport.keyfiles import KeyFileRefused
+from transport.files.keyfiles import KeyFileRefused
 
 _NS: Final = 1_000_000_000
 _ANSWER_S: Final = 3.0

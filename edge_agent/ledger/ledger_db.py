@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from transport import sqlite_file
-from transport.sqlite_file import OtherSchema, SqliteFile, code_of
+from transport.files import sqlite_file
+from transport.files.sqlite_file import OtherSchema, SqliteFile, code_of
 
 from .ledger_errors import (
     LedgerBusy,

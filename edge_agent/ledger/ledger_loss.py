@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from transport.sqlite_file import connect_readonly
+from transport.files.sqlite_file import connect_readonly
 
 from .ledger_db import connect
 from .ledger_errors import (

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from collectors.boot_clock import ClockMap, ClockPoint, boot_id
-from transport.sqlite_file import code_of, transaction
+from transport.files.sqlite_file import code_of, transaction
 
 from .gpu_time_spans import GpuTimeSpans, process_time_values
 from .history_db import (

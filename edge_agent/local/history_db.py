@@ -8,12 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from transport.sqlite_file import (
-    OtherSchema,
-    SqliteFile,
-    connect_readonly,
-    remove,
-)
+from transport.files.sqlite_file import OtherSchema, SqliteFile, connect_readonly, remove
 
 from .history_tables import BASE, SCHEMA_VERSION, TABLES
 

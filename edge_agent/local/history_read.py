@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.boot_clock import ClockMap, ClockPoint
-from transport.closing import Closing
+from transport.process.closing import Closing
 
 from .history_db import HistoryUnavailable, open_readonly
 from .history_tables import KINDS, METRIC, PACKED, TABLES, HistoryTable, unpack

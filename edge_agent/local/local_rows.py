@@ -34,7 +34,7 @@ from diagnosis.detect.findings import (
     SpikeEnded,
     Warned,
 )
-from transport.printable import printable
+from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 

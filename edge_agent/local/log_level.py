@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from transport import log_lines
+from transport.process import log_lines
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 

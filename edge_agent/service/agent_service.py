@@ -32,7 +32,7 @@ from edge_agent.local.report_view import report_views
 from edge_agent.service.reload import Changed, change_sources
 from edge_agent.shell import AgentShell
 from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
-from transport.supervision import HttpPort, Notifier
+from transport.process.supervision import HttpPort, Notifier
 from wire.catalogue import Catalogue
 
 from .reload import reload

@@ -14,8 +14,8 @@ from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.local_rows import clean_name
-from transport import doctor_findings
-from transport.doctor_findings import Check, CheckVerdict, Finding
+from transport.process import doctor_findings
+from transport.process.doctor_findings import Check, CheckVerdict, Finding
 
 _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     # source begins with, reason contains, what to do: the first that fits

@@ -14,9 +14,9 @@ from edge_agent.ledger.ledger_errors import LedgerRefused
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import this_machine
 from edge_agent.local.history_db import HistoryUnavailable, file_bytes, open_readonly
-from transport.doctor_findings import Check, CheckVerdict, Finding
-from transport.keyfiles import KeyFileRefused, load_host_key, machine_id
-from transport.machine_findings import log_finding
+from transport.files.keyfiles import KeyFileRefused, load_host_key, machine_id
+from transport.process.doctor_findings import Check, CheckVerdict, Finding
+from transport.process.machine_findings import log_finding
 
 _SPARE_BYTES: Final = 64 << 20
 _RECOVER: Final = "pointillist agent ledger recover"

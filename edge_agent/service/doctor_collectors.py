@@ -16,8 +16,8 @@ from collectors.kernel_files import Tree
 from collectors.kernel_log import KMSG, KernelLog, log_gap
 from collectors.records.gap import Gap, GapKind
 from edge_agent.local.local_rows import clean_name
-from transport.doctor_findings import Check, CheckVerdict, Finding
-from transport.privileges import CAPABILITIES, process_status
+from transport.process.doctor_findings import Check, CheckVerdict, Finding
+from transport.process.privileges import CAPABILITIES, process_status
 
 FAULTS: Final = "faults"
 _PARTS: Final = {

@@ -13,7 +13,7 @@ from collectors.gpu_time.process_times import timing_state
 from collectors.gpu_time.settings import DEFAULT_SOCKET, MOST_SOCKET_PATH
 from collectors.records.gpu_time import TimingState
 from edge_agent.local.timing_words import ADVICE, cupti_name, said
-from transport.doctor_findings import Check, CheckVerdict, Finding
+from transport.process.doctor_findings import Check, CheckVerdict, Finding
 
 GPU_TIME: Final = "gpu time"
 _MOST_NAMED: Final = 8

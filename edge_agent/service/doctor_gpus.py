@@ -12,8 +12,8 @@ from collectors.devices.device_port import DevicesUnavailable
 from collectors.devices.devices_source import default_readers
 from collectors.devices.gpu_models import gpu_class
 from edge_agent.config import HostSection
-from transport.doctor_findings import CheckVerdict, Finding
-from transport.printable import printable
+from transport.process.doctor_findings import CheckVerdict, Finding
+from transport.process.printable import printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from transport.doctor_findings import Check, CheckVerdict, Finding
-from transport.machine_findings import clock
-from transport.privileges import CAPABILITIES, process_status
+from transport.process.doctor_findings import Check, CheckVerdict, Finding
+from transport.process.machine_findings import clock
+from transport.process.privileges import CAPABILITIES, process_status
 
 LEAST_KERNEL: Final = (5, 11)
 """The first for which the BPF object is made."""

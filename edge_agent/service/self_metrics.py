@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from edge_agent.observer import AgentStatus
-from transport.supervision import HttpPort
+from transport.process.supervision import HttpPort
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from transport.closing import Closing
-from transport.sqlite_file import OtherSchema, SqliteFile
+from transport.files.sqlite_file import OtherSchema, SqliteFile
+from transport.process.closing import Closing
 
 from .window_state import WindowState
 

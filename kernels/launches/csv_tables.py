@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final
 
-from transport.printable import listed
+from transport.process.printable import listed
 
 from .launch import (
     LONGEST_NAME,

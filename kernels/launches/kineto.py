@@ -13,7 +13,7 @@ from typing import IO, Any, Final, cast
 
 import ijson
 
-from transport.printable import first_line
+from transport.process.printable import first_line
 
 from .json_depth import MOST_DEPTH, JsonDepth
 from .launch import LONGEST_NS, Skip

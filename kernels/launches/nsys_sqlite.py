@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from transport.printable import listed, printable
-from transport.sqlite_file import connect_readonly
+from transport.files.sqlite_file import connect_readonly
+from transport.process.printable import listed, printable
 
 from .launch import LONGEST_NAME, MOST_ROWS, Launch, LaunchesRefused, Skip, duration
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import ijson
 
-from transport.printable import first_line
+from transport.process.printable import first_line
 
 from .json_depth import MOST_DEPTH, JsonDepth
 from .kineto import NO_JSON, open_trace

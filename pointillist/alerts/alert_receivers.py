@@ -12,7 +12,7 @@ from typing import Any, Final
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from transport.secret_file import read_secret
+from transport.files.secret_file import read_secret
 
 from .alert import Alert
 from .alerts_config import AlertsConfig, ReceiverAddress

@@ -16,7 +16,7 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
-    from transport.doctor_findings import Finding
+    from transport.process.doctor_findings import Finding
     from wire.catalogue import Catalogue
 
 EPILOG: Final = """Examples:
@@ -44,7 +44,7 @@ def doctor(
     from edge_agent.service.doctor_gpu_time import gpu_time_checks
     from edge_agent.service.doctor_gpus import gpu_lines, gpus_finding, listed_gpus
     from edge_agent.service.doctor_host import host_checks
-    from transport.doctor_findings import CheckVerdict, broken, worst
+    from transport.process.doctor_findings import CheckVerdict, broken, worst
     from wire.catalogue import Catalogue
 
     from .top_screen import warm_up
@@ -97,7 +97,7 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
 
 def _look_as(config: AgentConfig) -> None:
     """Become the agent's user where root can; a user that does not exist yet is not made."""
-    from transport.privileges import PrivilegeError, drop_to
+    from transport.process.privileges import PrivilegeError, drop_to
 
     if os.geteuid() != 0:
         return

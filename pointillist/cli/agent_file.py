@@ -28,7 +28,7 @@ ConfigOption = Annotated[
 def load_file(path: Path) -> AgentConfig:
     """Read a configuration file."""
     from edge_agent.config import load_config
-    from transport.config_tree import ConfigError
+    from transport.settings.config_tree import ConfigError
 
     need_file(path, "the agent's configuration", _HINT)
     with reported(ExitCode.USAGE, ConfigError, hint=sample_hint("agent.toml")):
@@ -37,9 +37,9 @@ def load_file(path: Path) -> AgentConfig:
 
 def become_agent(config: AgentConfig) -> None:
     """Give root up before a key is opened; the folders are the agent's own."""
+    from transport.files.ownership import give
     from transport.opening import Side, prepare_transport
-    from transport.ownership import give
-    from transport.privileges import drop_to, ensure_users
+    from transport.process.privileges import drop_to, ensure_users
 
     try:
         prepare_transport(config.transport.settings, Side.AGENT)

@@ -57,8 +57,8 @@ def join(
     )
     from edge_agent.live import load_host, this_machine
     from edge_agent.rekey import with_key
-    from transport.join_token import TokenUnusable, read_token
-    from transport.keyfiles import machine_id
+    from transport.files.join_token import TokenUnusable, read_token
+    from transport.files.keyfiles import machine_id
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
     from wire.catalogue import Catalogue

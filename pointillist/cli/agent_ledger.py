@@ -81,7 +81,7 @@ def recover(
     from edge_agent.ledger.ledger_errors import LedgerFull, LedgerRefused
     from edge_agent.live import load_host, this_machine
     from edge_agent.protocol.recovery import read_signed_past
-    from transport.keyfiles import mark_ledger
+    from transport.files.keyfiles import mark_ledger
     from transport.opening import Side, open_transport
 
     loaded = agent_file.load_file(config)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pointillist.samples import sample_hint
-from transport.foreign import libc
+from transport.process.foreign import libc
 
 from .agent_file import DEFAULT_CONFIG
 from .output import ExitCode, need_file, reported, say
@@ -61,7 +61,7 @@ class Options:
 
     def overrides(self) -> dict[str, Any]:
         """Give the tree of tables that these options stand for. Raises ConfigError."""
-        from transport.config_tree import assignment, overlay
+        from transport.settings.config_tree import assignment, overlay
 
         tree: dict[str, Any] = {}
         for name, (section, key) in _FLAGS.items():
@@ -92,7 +92,7 @@ class Options:
 def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
     """Read the configuration, and give how to read it again."""
     from edge_agent.config import load_config
-    from transport.config_tree import ConfigError
+    from transport.settings.config_tree import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError, hint=_HINT):
         overrides = options.overrides()
@@ -150,8 +150,8 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     from edge_agent.protocol.gate_process import choose_gate
     from edge_agent.service.agent_service import AgentService, Reloading
     from transport.port import TransportUnavailable
-    from transport.privileges import take_descriptors
-    from transport.supervision import Notifier
+    from transport.process.privileges import take_descriptors
+    from transport.process.supervision import Notifier
     from wire.catalogue import Catalogue
 
     take_descriptors()

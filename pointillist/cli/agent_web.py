@@ -41,7 +41,7 @@ def web(
     started them by sudo. As root it becomes the agent's user first.
     """
     from edge_agent.host_page.page_server import serve_pages, users_of_page, warm_up
-    from transport.privileges import drop_to
+    from transport.process.privileges import drop_to
 
     loaded = agent_file.load_file(config)
     users = users_of_page()

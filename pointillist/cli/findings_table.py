@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pointillist.table import Column
 
 if TYPE_CHECKING:
-    from transport.doctor_findings import Finding
+    from transport.process.doctor_findings import Finding
 
 _STYLES: Final = {"ok": "green", "absent": "yellow", "broken": "red"}
 

@@ -68,7 +68,7 @@ def run(
     from aggregator.witness.chain import NO_WITNESS
     from aggregator.witness.port import RollbackSeen, WitnessUnavailable
     from transport.port import TransportUnavailable
-    from transport.privileges import PrivilegeError
+    from transport.process.privileges import PrivilegeError
 
     settings = load_helper(config)
     if after_restore and settings.witness is None:

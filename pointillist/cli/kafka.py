@@ -11,7 +11,7 @@ import typer
 from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from transport.kafka_settings import KafkaSettings
+    from transport.kafka.kafka_settings import KafkaSettings
 
 app = typer.Typer(
     help="Apache Kafka: a broker on this machine, topics and rights on any.",
@@ -109,7 +109,7 @@ def topics(
     """
     from pointillist.broker.rights import KafkaRole, grant
     from pointillist.broker.topic_settings import differing, put_right
-    from transport.kafka_aggregator import AggregatorKafka
+    from transport.kafka.kafka_aggregator import AggregatorKafka
     from wire.topics import DEAD_LETTERS, TOPICS
 
     settings = _settings(config)
@@ -144,7 +144,7 @@ def topics(
 
 def _settings(path: Path) -> KafkaSettings:
     from aggregator.party.log_config import load_kafka_table
-    from transport.config_tree import ConfigError
+    from transport.settings.config_tree import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError):
         found = load_kafka_table(path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
-from transport.printable import printable
+from transport.process.printable import printable
 
 from .output import JsonFlag, emit, need_file, usage_error
 

@@ -32,7 +32,7 @@ from .party import load_identity
 
 if TYPE_CHECKING:
     from privacy.signing import SigningKey
-    from transport.keyfiles import HpkeKeyFile
+    from transport.files.keyfiles import HpkeKeyFile
 
 DAY_S = 86_400
 _KEY_FILES: Final = {".key", ".hpke"}
@@ -125,7 +125,7 @@ def generate(
 
 
 def _write_identity(role: KeyRole, path: Path, key: SigningKey, gpus: list[str]) -> None:
-    from transport.keyfiles import (
+    from transport.files.keyfiles import (
         HostKey,
         host_binding,
         machine_id,
@@ -203,7 +203,7 @@ def announce(
     `helper run` to destroy.
     """
     from aggregator.state.state_file import StorageUnavailable, write_all_durably
-    from transport.keyfiles import load_signing_key
+    from transport.files.keyfiles import load_signing_key
     from wire.epoch import KeyAnnouncement
 
     start = _day_start(day)
@@ -251,7 +251,7 @@ app.command(epilog=DESTROY_EPILOG)(destroy)
 
 def _daily_key(path: Path, party: Party, not_before: int, not_after: int) -> HpkeKeyFile:
     from privacy.sealing import HpkeKeyPair
-    from transport.keyfiles import HpkeKeyFile, load_hpke_key, write_hpke_key
+    from transport.files.keyfiles import HpkeKeyFile, load_hpke_key, write_hpke_key
 
     if not path.exists():
         key = HpkeKeyFile(HpkeKeyPair.generate(), not_before, not_after)
@@ -272,7 +272,7 @@ def _day_start(day: str | None) -> int:
 
 def show_file(path: Path) -> ShownKey:
     """What may be said about one key file; a refused one gives its reason."""
-    from transport.keyfiles import KeyFileRefused, kind_of
+    from transport.files.keyfiles import KeyFileRefused, kind_of
 
     try:
         kind = kind_of(path, owner=_owner(path.parent.name))
@@ -282,7 +282,7 @@ def show_file(path: Path) -> ShownKey:
 
 
 def _show_hpke(path: Path) -> ShownKey:
-    from transport.keyfiles import load_hpke_key
+    from transport.files.keyfiles import load_hpke_key
     from wire.ids import key_id
 
     key = load_hpke_key(path, owner=_owner(path.parent.name))
@@ -297,7 +297,7 @@ def _show_hpke(path: Path) -> ShownKey:
 
 
 def _show_host(path: Path) -> ShownKey:
-    from transport.keyfiles import read_host_key
+    from transport.files.keyfiles import read_host_key
     from wire.ids import host_id
 
     key = read_host_key(path, owner=_owner(path.parent.name))
@@ -313,7 +313,7 @@ def _show_host(path: Path) -> ShownKey:
 
 
 def _show_signing(path: Path) -> ShownKey:
-    from transport.keyfiles import load_signing_key
+    from transport.files.keyfiles import load_signing_key
 
     public = load_signing_key(path, owner=_owner(path.parent.name)).public_bytes
     return ShownKey(str(path), "signing", fingerprint(public), public.hex())
@@ -335,8 +335,8 @@ def _owner(role: str) -> int | None:
 
 def _prepared(folder: Path | None, role: KeyRole) -> Path:
     """The role's folder; its own user may write there, as an agent marks its ledger in its key."""
-    from transport.ownership import give
-    from transport.privileges import ensure_users
+    from transport.files.ownership import give
+    from transport.process.privileges import ensure_users
 
     where = folder or default_folder(role)
     try:

@@ -30,7 +30,7 @@ def new_sealing_key(party: str, folder: Path, *, destroy: bool, now_s: int) -> d
     Returns     what is said of it
     """
     from privacy.sealing import HpkeKeyPair
-    from transport.keyfiles import HpkeKeyFile, destroy_key, write_hpke_key
+    from transport.files.keyfiles import HpkeKeyFile, destroy_key, write_hpke_key
     from wire.ids import key_id
 
     earlier = sorted(folder.glob("*.hpke"))
@@ -65,7 +65,7 @@ def destroy(
     Take a key out of every configuration that pins it first. On a copy-on-write file system or an
     SSD the old blocks may outlive this, and so may backups.
     """
-    from transport.keyfiles import KeyFileRefused, destroy_key, kind_of
+    from transport.files.keyfiles import KeyFileRefused, destroy_key, kind_of
 
     for path in files:
         need_file(path, "a key file", "`pointillist keys show` lists them")

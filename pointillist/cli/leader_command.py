@@ -99,7 +99,7 @@ def run(
     from aggregator.statistics.incident_detector import DetectorFileError
     from analytics.rollups import kept_roll_ups
     from transport.port import TransportUnavailable
-    from transport.privileges import PrivilegeError
+    from transport.process.privileges import PrivilegeError
 
     settings = _load(config)
     leader_pk = None if settings.workers is None else settings.workers.leader_pk

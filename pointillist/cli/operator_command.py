@@ -54,7 +54,7 @@ def keygen(
     the Helper believes no host that a pinned key has not signed for. The key stays with you.
     """
     from privacy.signing import SigningKey
-    from transport.keyfiles import KeyFileExists, write_signing_key
+    from transport.files.keyfiles import KeyFileExists, write_signing_key
 
     _need_name(name, "--name")
     key = SigningKey.generate()
@@ -92,7 +92,7 @@ def vouch(
     A token goes to one host of yours (`agent join --token-file`) and signs there what the host
     says of itself. It never crosses the log, and whoever has it can enrol one host in your name.
     """
-    from transport.join_token import JoinToken, write_token
+    from transport.files.join_token import JoinToken, write_token
 
     for text, option in ((name, "--name"), (plan, "--plan")):
         _need_name(text, option)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from transport.printable import printable, printable_lines
+from transport.process.printable import printable, printable_lines
 
 
 class ExitCode(IntEnum):
@@ -238,7 +238,7 @@ def need_file(path: Path, what: str, hint: str) -> Path:
 
 def log_to_stderr() -> None:
     """Structured log lines, one JSON document each, on stderr."""
-    from transport.log_lines import log_to_stderr
+    from transport.process.log_lines import log_to_stderr
 
     log_to_stderr()
 

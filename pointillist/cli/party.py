@@ -23,7 +23,7 @@ STALE_S: Final = 30
 
 def load_identity(path: Path) -> SigningKey:
     """An identity key; root may use a role's own file, nobody else another's."""
-    from transport.keyfiles import load_signing_key
+    from transport.files.keyfiles import load_signing_key
 
     need_file(path, "an identity key", "`pointillist keys generate leader` or `helper` makes one")
     return load_signing_key(path, owner=key_owner(path))
@@ -47,7 +47,7 @@ def public_key(text: str) -> bytes:
 
 def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:
     """Read a party's configuration; `read` raises ConfigError. Raises CommandError."""
-    from transport.config_tree import ConfigError
+    from transport.settings.config_tree import ConfigError
 
     sample = sample_hint(f"{party}.toml")
     need_file(path, f"the {party.capitalize()}'s configuration", sample)

@@ -14,7 +14,7 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say
 from .party import load_helper, read_config
 
 if TYPE_CHECKING:
-    from transport.doctor_findings import Check
+    from transport.process.doctor_findings import Check
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="Its configuration.")]
 
@@ -57,7 +57,7 @@ def helper_doctor(config: ConfigOption, json: JsonFlag = False) -> None:
 
 def _look_as(user: str) -> None:
     """Become the party's user where root can; a user that does not exist yet is not made."""
-    from transport.privileges import PrivilegeError, drop_to
+    from transport.process.privileges import PrivilegeError, drop_to
 
     if os.geteuid() != 0:
         return
@@ -68,7 +68,7 @@ def _look_as(user: str) -> None:
 
 
 def _tell(party: str, checks: Iterable[tuple[str, str, Check]], json: bool) -> None:
-    from transport.doctor_findings import CheckVerdict, broken, examine, worst
+    from transport.process.doctor_findings import CheckVerdict, broken, examine, worst
 
     findings = list(examine(checks))
     verdict = worst(findings)

@@ -263,7 +263,7 @@ def _missing_package(error: Exception) -> CommandError | None:
 
 def _worded(code: ExitCode, error: Exception) -> CommandError:
     """What happened, without Python's error numbers; the way out of a key file's error apart."""
-    from transport.keyfiles import KeyFileRefused
+    from transport.files.keyfiles import KeyFileRefused
 
     closed = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
     rights = "give the command as root, or as the user that it belongs to" if closed else None
@@ -278,9 +278,9 @@ def _worded(code: ExitCode, error: Exception) -> CommandError:
 def _known(error: Exception) -> CommandError | None:
     """The exit code of errors of the lower layers; None for a bug, which keeps its traceback."""
     from privacy.errors import ParameterError
-    from transport.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
+    from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
     from transport.port import TransportUnavailable
-    from transport.privileges import PrivilegeError
+    from transport.process.privileges import PrivilegeError
     from wire.rejection import ReportRejected
 
     codes: dict[type[Exception] | tuple[type[Exception], ...], ExitCode] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from transport.printable import printable
+from transport.process.printable import printable
 
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say, usage_error
 from .party import key_owner, load_identity
@@ -153,8 +153,8 @@ def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
 def _log_settings(log: Path) -> TransportSettings:
     """Which log is meant; one that is not there is never made."""
     from aggregator.party.log_config import load_transport
-    from transport.config_tree import ConfigError
     from transport.opening import EmbeddedSettings
+    from transport.settings.config_tree import ConfigError
 
     if log.is_dir():
         return EmbeddedSettings(log)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pointillist.table import Column, cells_of, laid_out, terminal_columns
-from transport.printable import printable
+from transport.process.printable import printable
 
 from .output import span
 

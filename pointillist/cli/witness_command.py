@@ -42,7 +42,7 @@ def run(config: ConfigOption) -> None:
     """
     from aggregator.party_processes import run_witness
     from aggregator.state.state_file import StateUnusable
-    from transport.privileges import PrivilegeError
+    from transport.process.privileges import PrivilegeError
 
     settings = _load(config)
     log_to_stderr()

@@ -13,7 +13,7 @@ from aggregator.enrolment.task_files import check_and_countersign, leader_sign
 from aggregator.enrolment.tasks import sign_task
 from privacy.signing import SigningKey
 from simulator.simulated_hosts import memberships
-from transport.join_token import JoinToken
+from transport.files.join_token import JoinToken
 from wire import labels
 from wire.envelope import Signed
 from wire.join import JoinRequest

@@ -21,8 +21,14 @@ from simulator.fleet import SteadyFleet
 from simulator.fleet.hosts import HostInventory
 from simulator.simulated_hosts import host_of
 from simulator.slice_config import SliceConfig, parts_of
-from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key, write_signing_key
-from transport.privileges import LEADER_USER
+from transport.files.keyfiles import (
+    HostKey,
+    host_binding,
+    machine_id,
+    write_host_key,
+    write_signing_key,
+)
+from transport.process.privileges import LEADER_USER
 from wire.catalogue import Catalogue
 from wire.join import JoinRequest
 from wire.task import Task

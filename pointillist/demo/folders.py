@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from transport.files.ownership import give
 from transport.opening import EmbeddedSettings, Side, open_transport
-from transport.ownership import give
-from transport.privileges import AGENT_USER, HELPER_USER, LEADER_USER, LOG_GROUP, ensure_users
+from transport.process.privileges import (
+    AGENT_USER,
+    HELPER_USER,
+    LEADER_USER,
+    LOG_GROUP,
+    ensure_users,
+)
 
 
 @dataclass(frozen=True, slots=True)

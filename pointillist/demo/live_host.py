@@ -19,7 +19,7 @@ from edge_agent.live import open_agent
 from edge_agent.service.agent_service import AgentService
 from transport.opening import Side, open_transport, prepare_transport
 from transport.port import ForwardingTransport, Producer, Transport
-from transport.privileges import AGENT_USER, drop_to
+from transport.process.privileges import AGENT_USER, drop_to
 from wire.envelope import unwrap
 from wire.report import Report
 from wire.task import DEMO_DOMAIN

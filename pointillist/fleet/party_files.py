@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Final
 
 from privacy.signing import SigningKey
-from transport.keyfiles import write_signing_key
-from transport.ownership import give, set_folder
-from transport.privileges import LOG_GROUP
+from transport.files.keyfiles import write_signing_key
+from transport.files.ownership import give, set_folder
+from transport.process.privileges import LOG_GROUP
 
 PRIVATE: Final = 0o700
 PUBLIC: Final = 0o755

@@ -15,10 +15,10 @@ from aggregator.enrolment.operators import OperatorKey, operator_keys
 from pointillist.key_folders import AGENT_HOME, HOST_KEYS
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
-from transport.addresses import channel_address, host_name, host_port
-from transport.config_tree import build, read_table
-from transport.keyfiles import write_signing_key
-from transport.privileges import HELPER_USER, LEADER_USER, ensure_users
+from transport.files.keyfiles import write_signing_key
+from transport.process.privileges import HELPER_USER, LEADER_USER, ensure_users
+from transport.settings.addresses import channel_address, host_name, host_port
+from transport.settings.config_tree import build, read_table
 from wire.bounds import NAME
 
 from .channel_certificate import make_certificate

@@ -17,10 +17,16 @@ from privacy.signing import SigningKey
 from simulator.exported_fleet import make_identities
 from simulator.fleet import make_inventory
 from simulator.scenario import load
-from transport.config_tree import limited, read_tree
-from transport.join_token import JoinToken, write_token
-from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key, write_signing_key
-from transport.privileges import AGENT_USER, HELPER_USER, LEADER_USER, ensure_users
+from transport.files.join_token import JoinToken, write_token
+from transport.files.keyfiles import (
+    HostKey,
+    host_binding,
+    machine_id,
+    write_host_key,
+    write_signing_key,
+)
+from transport.process.privileges import AGENT_USER, HELPER_USER, LEADER_USER, ensure_users
+from transport.settings.config_tree import limited, read_tree
 from wire.catalogue import Catalogue
 
 from .party_config_text import (

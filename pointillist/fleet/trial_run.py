@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from pointillist.demo.role_processes import ChildFailed, Family
-from transport.keyfiles import load_signing_key
+from transport.files.keyfiles import load_signing_key
 
 from .party_config_text import shell_line
 from .party_files import lock_folder

@@ -20,13 +20,13 @@ from aggregator.party.party_config import HelperAddress, TlsFiles
 from aggregator.protocol.helper_port import HelperStatus, HelperUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole
 from pointillist.broker.topic_settings import differing, visible_topics
-from transport.doctor_findings import Check, Finding
-from transport.kafka_settings import KafkaSettings
-from transport.keyfiles import KeyFileRefused
-from transport.machine_findings import log_finding
+from transport.files.keyfiles import KeyFileRefused
+from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import EmbeddedSettings, TransportSettings, TransportTable
 from transport.port import TransportRefused, TransportUnavailable
-from transport.printable import printable
+from transport.process.doctor_findings import Check, Finding
+from transport.process.machine_findings import log_finding
+from transport.process.printable import printable
 
 from .finding_of import FindingOf
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transport.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor_findings import CheckVerdict, Finding
 
 
 @dataclass(frozen=True, slots=True)

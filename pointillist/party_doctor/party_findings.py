@@ -9,9 +9,9 @@ from typing import Final
 from aggregator.party.party_config import HelperConfig, LeaderConfig
 from aggregator.protocol.directory import PinnedParties
 from pointillist.broker.rights import KafkaRole
-from transport.doctor_findings import Check, Finding
-from transport.keyfiles import KeyFileRefused, load_signing_key
-from transport.machine_findings import clock
+from transport.files.keyfiles import KeyFileRefused, load_signing_key
+from transport.process.doctor_findings import Check, Finding
+from transport.process.machine_findings import clock
 from wire.catalogue import Catalogue
 
 from .channel_checks import helper_checks, log_checks, tls_checks

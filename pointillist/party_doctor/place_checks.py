@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.party.party_health import is_present
-from transport.doctor_findings import Finding
-from transport.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
+from transport.files.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
+from transport.process.doctor_findings import Finding
 
 from .finding_of import FindingOf
 

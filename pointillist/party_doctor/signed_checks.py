@@ -12,7 +12,7 @@ from typing import Final
 
 from aggregator.enrolment.operators import OperatorKeys
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties, VerifiedRoster
-from transport.doctor_findings import Check, Finding
+from transport.process.doctor_findings import Check, Finding
 from wire.rejection import ReportRejected
 
 from .finding_of import FindingOf

@@ -19,8 +19,8 @@ from simulator.exported_fleet import (
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
 from simulator.simulated_windows import WindowTruth
-from transport.config_tree import limited, read_tree
 from transport.opening import TransportTable
+from transport.settings.config_tree import limited, read_tree
 from wire.catalogue import Catalogue
 
 from .setup import Changes

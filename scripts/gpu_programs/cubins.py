@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from transport.foreign import Signatures, declare
+from transport.process.foreign import Signatures, declare
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LIBRARY: Final = ROOT / ".tools" / "cuda" / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"

@@ -28,9 +28,9 @@ from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from privacy.noise_table import SeededBytes, SeededSampler
 from simulator.engine.exact_parties import ExactParties
 from simulator.simulated_hosts import memberships, new_hosts, roster_of
-from transport.closing import Closing
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from transport.port import Producer
+from transport.process.closing import Closing
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task

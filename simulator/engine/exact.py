@@ -19,7 +19,7 @@ from aggregator.protocol.helper_port import HelperPort
 from aggregator.protocol.released import ReleasedWindow
 from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.simulated_hosts import fleet_members, memberships, roster_of
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
 from transport.port import Transport
 from wire.rejection import Reason

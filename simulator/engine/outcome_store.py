@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from aggregator.protocol.released import Capacity, ReleasedWindow
-from transport.sqlite_file import SqliteFile
+from transport.files.sqlite_file import SqliteFile
 from wire.task import Task
 
 from .engine_port import WindowOutcome

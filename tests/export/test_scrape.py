@@ -25,7 +25,7 @@ from edge_agent.export.scrape import (
     users_of_scrape,
 )
 from tests.export_kit import CONTAINER, JOB, POD
-from transport.supervision import LOOPBACK, HttpPort
+from transport.process.supervision import LOOPBACK, HttpPort
 
 HOSTILE = 'H100"} 1\n# TYPE evil counter\\'
 BATCH, PODDED = HostWorkload(JOB), HostWorkload("", POD, CONTAINER)

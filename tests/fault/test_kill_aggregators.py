@@ -14,7 +14,7 @@ from tests.fault_cases import HELPER_STEPS, LEADER_STEPS
 from tests.ledger_hosts import LedgerHosts
 from tests.process_kit import ProcessFleet, wait_for
 from tests.protocol_kit import SERIES, T0, WINDOW_S
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from wire.envelope import unwrap
 from wire.topics import RELEASES, release_key
 

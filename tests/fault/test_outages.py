@@ -13,7 +13,7 @@ from aggregator.releases.releases import windows_without_an_end
 from tests.agent_world import T0
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.outage_kit import HOSTS, OutageFleet
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from transport.opening import TransportTable
 from wire.topics import TOPICS
 

@@ -27,7 +27,7 @@ from tests.protocol_kit import (
     open_epochs,
     true_sum,
 )
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from transport.port import Record, UnknownTopic
 from wire.ids import EpochId
 from wire.rejection import Reason

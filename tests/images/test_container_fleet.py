@@ -21,7 +21,7 @@ from tests.images.container_fleet import (
     eventually,
 )
 from tests.images.podman import Containers, why_no_containers
-from transport.privileges import CAP_BPF, CAP_PERFMON
+from transport.process.privileges import CAP_BPF, CAP_PERFMON
 
 CONFIG = "/run/pointillist/agent.toml"
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1500)]

@@ -18,7 +18,7 @@ from bench.agent_host import AgentHost, make_host, running
 from collectors.ebpf.ebpf_source import EbpfSource
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.live_socket import LiveClient
-from transport.privileges import AGENT_USER, CAPABILITIES
+from transport.process.privileges import AGENT_USER, CAPABILITIES
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]
 PATIENCE_S = 60

@@ -20,7 +20,7 @@ from pointillist.cli import main
 from privacy.masks import derive_box_key, open_box, seal_box
 from tests.agent_world import T0, open_report
 from tests.sent_kit import USER_MS, WINDOW_S, SentFleet, sent_fleet
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from wire import labels
 from wire.batch import Batch, SignedRelease
 from wire.envelope import Kind, unwrap, wrap

@@ -27,7 +27,7 @@ from privacy.noise_live import LiveSampler
 from privacy.noise_table import SeededSampler
 from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
 from tests.agent_world import T0, open_report
-from transport.keyfiles import KeyFileRefused, load_host_key
+from transport.files.keyfiles import KeyFileRefused, load_host_key
 from transport.port import Record, TransportUnavailable
 from wire.bounds import KEY_ANNOUNCED_AHEAD_S
 from wire.envelope import unwrap

@@ -36,7 +36,7 @@ from tests.protocol_kit import (
     start_helper,
 )
 from tests.unit.release_kit import CATALOGUE, make_task
-from transport.supervision import HttpPort
+from transport.process.supervision import HttpPort
 
 pytestmark = pytest.mark.slow
 

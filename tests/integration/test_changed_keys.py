@@ -14,7 +14,7 @@ from edge_agent.rekey import rekey
 from privacy.signing import SigningKey
 from tests.agent_live import Surroundings, announce, demo_task, surroundings
 from tests.agent_world import T0, Party
-from transport.keyfiles import HostKey, write_host_key
+from transport.files.keyfiles import HostKey, write_host_key
 from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS, TOPICS

@@ -21,7 +21,7 @@ from aggregator.party.channel import ChannelHelper, serve
 from aggregator.party.party_config import HelperAddress, TlsFiles
 from aggregator.protocol.helper_port import HelperUnavailable
 from tests.protocol_kit import Clock, Failures, build_world, start_helper
-from transport.keyfiles import KeyFileRefused
+from transport.files.keyfiles import KeyFileRefused
 from transport.rpc.pointillist_pb2_grpc import HelperStub
 from wire.proto import pointillist_pb2 as pb
 

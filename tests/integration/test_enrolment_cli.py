@@ -18,8 +18,8 @@ from privacy.sealing import HpkeKeyPair
 from tests.agent_live import surroundings
 from tests.enrolment_kit import operator_lines
 from tests.kafka_kit import KafkaSurroundings, fresh_prefix, plain_settings
-from transport.kafka_settings import KafkaSettings
-from transport.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport
 from wire.envelope import Kind
 from wire.topics import ENTRIES, KEYS, ROSTERS, TOPICS, announcement_key, join_key

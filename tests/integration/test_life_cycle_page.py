@@ -24,8 +24,8 @@ from privacy.budget import WEEK_S, Entry
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from tests.enrolment_kit import operator_key, operator_lines, request, token
-from transport.embedded import EmbeddedLog
-from transport.keyfiles import (
+from transport.embedded.embedded import EmbeddedLog
+from transport.files.keyfiles import (
     HpkeKeyFile,
     load_signing_key,
     read_host_key,

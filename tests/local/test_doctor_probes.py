@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent.service.doctor import examine, source_advice
 from edge_agent.service.doctor_collectors import kernel, probe_checks
-from transport.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor_findings import CheckVerdict, Finding
 
 BPF, PERFMON, PTRACE, DAC = 1 << 39, 1 << 38, 1 << 19, 1 << 2
 

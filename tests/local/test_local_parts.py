@@ -30,12 +30,12 @@ from edge_agent.service.doctor_host import capabilities, host_checks, kernel, li
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
-from transport.config_tree import ConfigError, assignment, overlay
-from transport.doctor_findings import CheckVerdict, worst
-from transport.machine_findings import log_finding as transport
-from transport.supervision import Notifier
+from transport.process.doctor_findings import CheckVerdict, worst
+from transport.process.machine_findings import log_finding as transport
+from transport.process.supervision import Notifier
+from transport.settings.config_tree import ConfigError, assignment, overlay
 
-_ENSURE_USERS = "from transport.privileges import ensure_users; ensure_users()"
+_ENSURE_USERS = "from transport.process.privileges import ensure_users; ensure_users()"
 UNITS = sorted(Path("deploy/systemd").glob("*.service"))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from edge_agent.observer import AgentStatus
 from edge_agent.service.self_metrics import SelfStatus, metrics_port
-from transport.supervision import MOST_READERS, HttpPort
+from transport.process.supervision import MOST_READERS, HttpPort
 
 STATUS = SelfStatus(
     AgentStatus(

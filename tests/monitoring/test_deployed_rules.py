@@ -40,7 +40,7 @@ from tests.protocol_kit import (
 )
 from tests.unit.release_kit import CATALOGUE, make_task, noise, true_steps, window
 from tests.web_kit import HOSTS, fill, shares_of_time
-from transport.supervision import HttpPort
+from transport.process.supervision import HttpPort
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
 

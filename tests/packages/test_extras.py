@@ -67,13 +67,13 @@ def import_alone(lock: str, *modules: str) -> subprocess.CompletedProcess[str]:
 
 
 AGENT = (
-    "transport.opening", "transport.kafka_agent", "kernels", "collectors", "diagnosis.detect",
+    "transport.opening", "transport.kafka.kafka_agent", "kernels", "collectors", "diagnosis.detect",
     "edge_agent", "pointillist.cli.agent", "pointillist.cli.diagnose_live",
     "pointillist.cli.diagnose_replay", "pointillist.cli.top_screen",
 )  # fmt: skip
 PARTIES = (
     "aggregator.party_processes", "aggregator.releases.releases", "aggregator.witness",
-    "web.web_server", "transport.opening", "transport.kafka_aggregator",
+    "web.web_server", "transport.opening", "transport.kafka.kafka_aggregator",
     "pointillist.cli.leader_command",
 )  # fmt: skip
 

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from bench.operate_packages import exposure, exposures
-from transport.privileges import AGENT_USER, HELPER_USER, LEADER_USER, LOG_GROUP, WITNESS_USER
+from transport.process.privileges import (
+    AGENT_USER,
+    HELPER_USER,
+    LEADER_USER,
+    LOG_GROUP,
+    WITNESS_USER,
+)
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 needs_systemd = pytest.mark.skipif(

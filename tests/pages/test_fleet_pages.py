@@ -13,7 +13,7 @@ from tests.closed_kit import REPOSITORY
 from tests.page_machine import PageMachine
 from tests.page_output import missing, shown
 from tests.pages.conftest import AGENT_TOML, HERE, PageFleet, until
-from transport.privileges import AGENT_USER
+from transport.process.privileges import AGENT_USER
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

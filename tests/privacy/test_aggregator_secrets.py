@@ -22,7 +22,7 @@ from tests.protocol_kit import (
     open_epochs,
     vector_of,
 )
-from transport.keyfiles import write_signing_key
+from transport.files.keyfiles import write_signing_key
 from wire.bounds import MAX_EPOCH_S
 from wire.epoch import KeyAnnouncement
 from wire.ids import key_id

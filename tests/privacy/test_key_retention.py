@@ -20,8 +20,8 @@ from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S, SealingKeys
 from edge_agent.protocol.epochs import Host as Identity
 from tests.process_kit import helper_config, leader_config
 from tests.protocol_kit import Clock, Host, ListStore, World, build_world, seal_report, vector_of
-from transport.embedded import EmbeddedLog
-from transport.keyfiles import write_signing_key
+from transport.embedded.embedded import EmbeddedLog
+from transport.files.keyfiles import write_signing_key
 from wire.bounds import MAX_EPOCH_S
 from wire.envelope import Kind, wrap
 from wire.epoch import Epoch, KeyAnnouncement

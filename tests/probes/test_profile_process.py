@@ -218,7 +218,7 @@ def test_profile_refuses_without_rights_to_look(stubs: Stubs) -> None:
         "import sys\n"
         "from collectors.profiling.session import ProfileSession\n"
         "from collectors.profiling.profiled import NothingToProfile\n"
-        "from transport.privileges import AGENT_USER, drop_to, ensure_users\n"
+        "from transport.process.privileges import AGENT_USER, drop_to, ensure_users\n"
         "ensure_users(); drop_to(AGENT_USER)\n"
         "try:\n"
         "    ProfileSession(int(sys.argv[1]))\n"

@@ -20,7 +20,7 @@ from aggregator.helper import helper_state
 from aggregator.leader import window_sums
 from aggregator.state.state_file import StorageUnavailable, write_durably
 from privacy import signing
-from transport import sqlite_file
+from transport.files import sqlite_file
 
 
 class Crash(BaseException):

@@ -19,9 +19,9 @@ from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.process_kit import wait_for
 from tests.workers.test_workers_command import configuration, status
-from transport.code_folders import reachable
 from transport.opening import Side, open_transport
-from transport.privileges import LEADER_USER, ensure_users
+from transport.process.code_folders import reachable
+from transport.process.privileges import LEADER_USER, ensure_users
 from wire.topics import TOPICS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -20,7 +20,7 @@ from tests.protocol_kit import T0, WINDOW_S, World
 from tests.worker_processes_kit import WorkerProcessFleet, desk_address
 from tests.workers.test_workers_kafka import replayed, transcript
 from tests.workers.test_workers_killed import check, countersigned, passes, released
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from wire.topics import TOPICS
 

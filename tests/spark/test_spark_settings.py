@@ -15,8 +15,8 @@ from aggregator.spark.kafka_options import kafka_options
 from aggregator.spark.spark_processes import SparkMissing, SparkRefused, python_of, spark_job
 from pointillist.cli.leader_command import Engine, run
 from pointillist.cli.output import CommandError
-from transport.config_tree import ConfigError
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
+from transport.settings.config_tree import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAMPLE = REPOSITORY / "deploy" / "config" / "leader.toml"

@@ -26,11 +26,11 @@ from tests.transport.conformance import (
     read_and_hold,
     read_until,
 )
-from transport.closing import close_within
-from transport.embedded import EmbeddedLog
-from transport.embedded_file import FILE_NAME
-from transport.embedded_group import Membership, share_out
+from transport.embedded.embedded import EmbeddedLog
+from transport.embedded.embedded_file import FILE_NAME
+from transport.embedded.embedded_group import Membership, share_out
 from transport.port import Transport, TransportUnavailable, partition_of
+from transport.process.closing import close_within
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def test_flush_failure_keeps_the_records_for_later(log_folder: Path) -> None:
 def test_send_refuses_to_grow_while_the_log_is_away(
     log_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transport.embedded._BATCH_RECORDS", 3)
+    monkeypatch.setattr("transport.embedded.embedded._BATCH_RECORDS", 3)
     with EmbeddedLog(log_folder, busy_timeout_s=0.01) as log:
         producer = log.producer()
         blocker = sqlite3.connect(log.path, isolation_level=None)
@@ -209,7 +209,7 @@ def test_member_alone_looks_for_the_dead_only_after_somebody_wrote(
         return real(self, connection)
 
     monkeypatch.setattr(Membership, "somebody_died", looked)
-    monkeypatch.setattr("transport.embedded_consumer._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("transport.embedded.embedded_consumer._LOOK_EVERY_S", 0.0)
     with EmbeddedLog(log_folder, lease_s=600) as log:
         alone = log.consumer("group", [TOPIC])
         alone.poll(1, 0)

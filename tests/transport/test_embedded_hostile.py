@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from transport.embedded import EmbeddedLog
-from transport.embedded_group import boot_id, boot_seconds, pid_space
+from transport.embedded.embedded import EmbeddedLog
+from transport.embedded.embedded_group import boot_id, boot_seconds, pid_space
 
 TOPIC = "plst1.reports"
 

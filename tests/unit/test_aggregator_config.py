@@ -10,8 +10,8 @@ from aggregator.party.party_config import WitnessProcess, load_helper_config, lo
 from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.party.quotas import DeadLetterQuota, Quotas
 from aggregator.witness.witness_config import load_witness_config
-from transport.config_tree import ConfigError
 from transport.opening import EmbeddedSettings
+from transport.settings.config_tree import ConfigError
 
 SAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "config"
 

@@ -27,7 +27,7 @@ def _exists(name: str) -> bool:
 
 
 def test_every_room_of_the_layered_packages_is_in_the_tour() -> None:
-    for package in ("aggregator", "collectors", "diagnosis", "edge_agent"):
+    for package in ("transport", "aggregator", "collectors", "diagnosis", "edge_agent"):
         rooms = [path.parent.name for path in (ROOT / package).glob("*/__init__.py")]
         assert [room for room in rooms if f"`{room}/`" not in PAGE] == []
 

@@ -29,9 +29,9 @@ from pointillist.cli.output import (
     wrapped,
 )
 from privacy.errors import ParameterError
-from transport.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
+from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
 from transport.port import TransportUnavailable
-from transport.privileges import PrivilegeError
+from transport.process.privileges import PrivilegeError
 from wire.rejection import Reason, ReportRejected
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from pointillist.cli.output import CommandError, ExitCode
 from pointillist.key_folders import default_folder, default_folders
 from pointillist.samples import samples
 from privacy.signing import verify
-from transport.keyfiles import KeyFileRefused
+from transport.files.keyfiles import KeyFileRefused
 from wire.epoch import KeyAnnouncement
 
 

@@ -18,7 +18,7 @@ from collectors.devices.devices_source import DevicesSource
 from collectors.devices.spawner import Spawner
 from collectors.records.gap import GapKind
 from tests.fake_nvml_kit import Clock, FakeDriver
-from transport.privileges import harden
+from transport.process.privileges import harden
 
 pytestmark = pytest.mark.slow
 

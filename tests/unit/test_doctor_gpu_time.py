@@ -14,7 +14,7 @@ from edge_agent.service.doctor import examine
 from edge_agent.service.doctor_gpu_time import gpu_time_checks, programs
 from pointillist.cli.agent_health import _add_timing, _text
 from tests.segment_kit import snapshot
-from transport.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor_findings import CheckVerdict, Finding
 
 NONE = FoundPrograms((), 0)
 

@@ -17,7 +17,7 @@ from tests.fake_nvml_kit import FakeDriver
 from tests.fleet_kit import fleet_folder
 from tests.page_commands import PAGES
 from tests.page_output import missing
-from transport.doctor_findings import CheckVerdict
+from transport.process.doctor_findings import CheckVerdict
 from wire.catalogue import Catalogue
 
 OK, ABSENT = CheckVerdict.OK, CheckVerdict.ABSENT

@@ -19,7 +19,7 @@ from collectors.records.gap import Gap, GapKind
 from edge_agent.service.doctor import examine
 from edge_agent.service.doctor_collectors import fault_checks
 from tests.faults_kit import BRIDGE, FakeHost
-from transport.doctor_findings import CheckVerdict
+from transport.process.doctor_findings import CheckVerdict
 
 HOUR = 3_600_000_000_000
 

@@ -353,7 +353,7 @@ def test_source_reads_the_log_as_the_agents_user() -> None:
     """With the one capability that the configuration asks for, whatever dmesg_restrict says."""
     program = (
         "from collectors.faults.faults_source import FaultsSource\n"
-        "from transport.privileges import AGENT_USER, drop_to, ensure_users\n"
+        "from transport.process.privileges import AGENT_USER, drop_to, ensure_users\n"
         "ensure_users()\n"
         "kept = drop_to(AGENT_USER, ['CAP_SYSLOG']).kept\n"
         "source = FaultsSource()\n"

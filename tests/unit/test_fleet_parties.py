@@ -25,7 +25,7 @@ from pointillist.key_folders import HOST_KEYS
 from pointillist.plan_file import load_plan
 from privacy.signing import SigningKey
 from tests.fleet_kit import fleet_folder
-from transport.keyfiles import load_signing_key
+from transport.files.keyfiles import load_signing_key
 
 LEADER, HELPER, OPERATOR = FleetParty
 

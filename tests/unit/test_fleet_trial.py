@@ -23,8 +23,8 @@ from pointillist.fleet.trial_steps import TrialStep, trial_steps
 from pointillist.plan_file import load_plan
 from pointillist.simulate.export import load_export_config
 from tests.fleet_kit import fleet_folder
-from transport.join_token import read_token
-from transport.keyfiles import load_signing_key
+from transport.files.join_token import read_token
+from transport.files.keyfiles import load_signing_key
 from wire.join import JoinRequest
 from wire.task import DEMO_DOMAIN
 

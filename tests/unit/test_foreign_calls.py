@@ -23,8 +23,8 @@ from collectors.faults import nvme
 from collectors.gpu_calls import programs_bcc
 from tests.foreign_kit import Headers, Kind, faults, kernel_headers, layout_faults, wheel_headers
 from tests.nvml_calls import recorded
-from transport import foreign, machine_findings, privileges
-from transport.foreign import Signatures
+from transport.process import foreign, machine_findings, privileges
+from transport.process.foreign import Signatures
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = (
@@ -32,7 +32,7 @@ PRODUCT = (
     "aggregator", "analytics", "simulator", "web", "pages", "pointillist",
 )  # fmt: skip
 BINDINGS = {
-    "transport/foreign.py",
+    "transport/process/foreign.py",
     "collectors/devices/cuda.py",
     "edge_agent/service/doctor_host.py",  # looks whether libraries load, and calls none
     "collectors/binaries/demangle_child.py",

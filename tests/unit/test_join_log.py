@@ -23,7 +23,7 @@ from tests.enrolment_kit import (
     token,
 )
 from tests.protocol_kit import T0, altered, hpke_pair, signing_key
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from transport.port import Transport
 from wire.envelope import Kind, unwrap, wrap
 from wire.ids import key_id

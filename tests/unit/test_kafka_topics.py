@@ -10,9 +10,9 @@ from unittest.mock import create_autospec
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from transport.kafka_aggregator import AggregatorKafka
-from transport.kafka_aggregator_client import failures
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_aggregator import AggregatorKafka
+from transport.kafka.kafka_aggregator_client import failures
+from transport.kafka.kafka_settings import KafkaSettings
 from transport.port import TransportUnavailable
 
 

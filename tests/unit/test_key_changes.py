@@ -24,7 +24,7 @@ from privacy.budget import WEEK_S
 from privacy.signing import SigningKey
 from tests.enrolment_kit import LEADER, entry, host, pinned, request
 from tests.protocol_kit import signing_key
-from transport.keyfiles import load_hpke_key, write_signing_key
+from transport.files.keyfiles import load_hpke_key, write_signing_key
 from wire import labels
 from wire.envelope import Signed
 from wire.epoch import KeyAnnouncement

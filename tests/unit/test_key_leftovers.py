@@ -10,7 +10,7 @@ import pytest
 from aggregator.party.key_ring import KeyRing
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
-from transport.keyfiles import (
+from transport.files.keyfiles import (
     HpkeKeyFile,
     destroy_key,
     load_signing_key,

@@ -10,7 +10,7 @@ import pytest
 
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
-from transport.keyfiles import (
+from transport.files.keyfiles import (
     HostKey,
     HpkeKeyFile,
     KeyFileRefused,

@@ -31,7 +31,7 @@ from pointillist.run_terminal import mix_table, tell_cells
 from pointillist.simulate.simulation_farewell import _tell_adversaries, _tell_causes, _tell_mix
 from pointillist.table import Column, table_lines
 from simulator.cell_view import CellView, judged
-from transport.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor_findings import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
 WIDTH = 80

@@ -40,9 +40,9 @@ from tests.protocol_kit import (
     signing_key,
     start_helper,
 )
-from transport.doctor_findings import CheckVerdict, Finding, examine
-from transport.kafka_settings import KafkaSettings
-from transport.keyfiles import write_signing_key
+from transport.files.keyfiles import write_signing_key
+from transport.kafka.kafka_settings import KafkaSettings
+from transport.process.doctor_findings import CheckVerdict, Finding, examine
 
 OK, ABSENT, BROKEN = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.BROKEN
 CATALOGUE = bytes(32)

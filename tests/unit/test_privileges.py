@@ -16,9 +16,9 @@ import pytest
 
 from privacy.signing import SigningKey
 from tests.closed_kit import REPOSITORY, closed, may_mount, mounted
-from transport.embedded import EmbeddedLog
-from transport.keyfiles import write_signing_key
-from transport.privileges import (
+from transport.embedded.embedded import EmbeddedLog
+from transport.files.keyfiles import write_signing_key
+from transport.process.privileges import (
     AGENT_USER,
     HELPER_USER,
     LEADER_USER,
@@ -195,7 +195,7 @@ def test_drop_refuses_capabilities_that_no_role_may_keep() -> None:
 def test_drop_without_root_keeps_the_user_and_still_hardens() -> None:
     program = (
         "import ctypes, os, sys\n"
-        "from transport.privileges import drop_to\n"
+        "from transport.process.privileges import drop_to\n"
         "prctl, get_dumpable, set_dumpable = ctypes.CDLL(None).prctl, 3, 4\n"
         "if os.geteuid() == 0: os.setresuid(54321, 54321, 54321)\n"
         "prctl(set_dumpable, 1, 0, 0, 0)  # as a process is that never was root\n"
@@ -216,7 +216,7 @@ def test_drop_without_root_keeps_the_user_and_still_hardens() -> None:
 def test_descriptors_are_taken_as_far_as_allowed_and_of_use(hard: int, soft_after: int) -> None:
     code = (
         "import resource\n"
-        "from transport.privileges import take_descriptors\n"
+        "from transport.process.privileges import take_descriptors\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (1024, {hard}))\n"
         "print(take_descriptors(), *resource.getrlimit(resource.RLIMIT_NOFILE))\n"
     )

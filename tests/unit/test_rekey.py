@@ -29,7 +29,7 @@ from edge_agent.retirement import retire
 from privacy.budget import Entry
 from privacy.signing import SigningKey
 from tests.agent_live import surroundings
-from transport.keyfiles import (
+from transport.files.keyfiles import (
     HostKey,
     KeyFileRefused,
     host_binding,

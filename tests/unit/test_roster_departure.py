@@ -21,7 +21,7 @@ from pointillist.cli.output import CommandError, ExitCode
 from privacy.budget import WEEK_S
 from tests.enrolment_kit import LEADER, entry, host, pinned, request, token
 from tests.protocol_kit import signing_key
-from transport.keyfiles import write_signing_key
+from transport.files.keyfiles import write_signing_key
 from wire import labels
 from wire.envelope import Signed
 from wire.rejection import ReportRejected

@@ -14,8 +14,8 @@ import pytest
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from tests.unit.test_cli import every_option
-from transport.join_token import JoinToken, TokenUnusable, read_token, write_token
-from transport.keyfiles import (
+from transport.files.join_token import JoinToken, TokenUnusable, read_token, write_token
+from transport.files.keyfiles import (
     HostKey,
     HpkeKeyFile,
     KeyFileRefused,
@@ -26,7 +26,7 @@ from transport.keyfiles import (
     write_hpke_key,
     write_signing_key,
 )
-from transport.secret_file import read_secret
+from transport.files.secret_file import read_secret
 
 _SECRET = re.compile(r"secret|passw|passphrase|token|credential|seed|(?<!public-)\bkey\b")
 _SEEDS_OF_SIMULATION = {"demo", "simulate", "diagnosis record"}

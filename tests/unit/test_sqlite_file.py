@@ -14,9 +14,9 @@ from aggregator.state.state_file import open_state
 from edge_agent.ledger import ledger_db
 from edge_agent.local.history_db import LEAST_BYTES, open_file
 from edge_agent.windows import durable_windows
-from transport.embedded_file import connect as connect_log
-from transport.embedded_file import prepare_folder
-from transport.sqlite_file import OtherSchema, SqliteFile, connect_readonly, transaction
+from transport.embedded.embedded_file import connect as connect_log
+from transport.embedded.embedded_file import prepare_folder
+from transport.files.sqlite_file import OtherSchema, SqliteFile, connect_readonly, transaction
 
 NORMAL, FULL = 1, 2
 TABLES = "CREATE TABLE IF NOT EXISTS t (x INTEGER NOT NULL)"

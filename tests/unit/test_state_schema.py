@@ -21,7 +21,7 @@ from edge_agent.local.history import History, HistoryLimits
 from edge_agent.local.history_db import HistoryUnavailable
 from edge_agent.windows.durable_windows import AccumulatorsUnavailable, DurableAccumulators
 from tests.disk_kit import fill, small_disk
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from transport.port import TransportUnavailable
 
 NOW_S = 1_800_000_000

@@ -47,7 +47,7 @@ from pointillist.run_terminal import in_hosts, mix_table, tell_cells
 from pointillist.simulate import simulation_farewell as simulated
 from pointillist.table import Column, table_lines, terminal_columns
 from tests.unit.test_narrow_tables import KERNEL, LONGEST, VIEWS, history_rows, widest_causes
-from transport.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor_findings import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
 WIDTHS = (60, 80, 100)

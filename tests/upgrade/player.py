@@ -41,7 +41,7 @@ from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from tests import protocol_kit
 from tests.agent_world import T0, MemoryShell, NoNoise, Party, World
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.epoch import KeyAnnouncement

@@ -21,7 +21,7 @@ from aggregator.transcripts.transcript_check import verify_transcripts
 from privacy.signing import SigningKey
 from tests.fault_notes import note, note_verdict
 from tests.upgrade.old_tree import ROOT, NoHistory, first_compatible, unpack
-from transport.embedded import EmbeddedLog
+from transport.embedded.embedded import EmbeddedLog
 from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS

@@ -48,8 +48,8 @@ from tests.witness.witness_kit import (
     extend,
     patiently,
 )
-from transport.embedded import EmbeddedLog
-from transport.keyfiles import write_signing_key
+from transport.embedded.embedded import EmbeddedLog
+from transport.files.keyfiles import write_signing_key
 from transport.opening import EmbeddedSettings, open_transport
 from transport.port import TransportUnavailable
 from wire.envelope import Kind, wrap

@@ -23,7 +23,7 @@ from aggregator.workers.mask_worker import MaskJob
 from tests.privacy.test_helper_batch_rules import Bench
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, make_epoch, open_epochs
 from tests.witness.witness_kit import Stand
-from transport.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
 
 DAY_S = 86_400
 

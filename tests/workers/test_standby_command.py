@@ -21,7 +21,7 @@ from tests.postgresql_kit import PostgresqlServer
 from tests.process_kit import wait_for
 from tests.standby_kit import DATABASE, ROLE, LeaderDatabase
 from tests.workers.test_workers_command import configuration, place
-from transport.config_tree import ConfigError
+from transport.settings.config_tree import ConfigError
 
 __all__ = ["place"]
 SAMPLE = Path(__file__).parents[2] / "deploy" / "config" / "leader.toml"

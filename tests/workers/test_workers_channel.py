@@ -45,7 +45,7 @@ from aggregator.workers.worker_port import CoordinatorUnavailable
 from pointillist.cli.leader_command import run
 from pointillist.cli.output import CommandError
 from tests.integration.test_channel_tls import Authority
-from transport.config_tree import ConfigError
+from transport.settings.config_tree import ConfigError
 from wire.bounds import MAX_TIME
 
 KEY = BatchKey(b"t" * 32, 3, 1_700_000_040)

@@ -22,8 +22,8 @@ from privacy.signing import SigningKey
 from tests.closed_kit import closed
 from tests.process_kit import wait_for
 from tests.protocol_kit import seeded_bytes
-from transport.keyfiles import write_signing_key
-from transport.privileges import LEADER_USER, ensure_users
+from transport.files.keyfiles import write_signing_key
+from transport.process.privileges import LEADER_USER, ensure_users
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from tests.kafka_kit import plain_settings
 from tests.netns_kit import NEAR, Link, linked
 from tests.process_kit import wait_for
 from tests.workers.test_workers_command import configuration, status
-from transport.keyfiles import load_signing_key
+from transport.files.keyfiles import load_signing_key
 from transport.opening import Side, open_transport
-from transport.privileges import LEADER_USER, ensure_users
+from transport.process.privileges import LEADER_USER, ensure_users
 from wire.topics import TOPICS
 
 pytestmark = [pytest.mark.root, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(300)]

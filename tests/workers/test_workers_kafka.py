@@ -16,7 +16,7 @@ from tests.protocol_kit import T0, WINDOW_S, World
 from tests.worker_processes_kit import WorkerProcessFleet
 from tests.workers.test_workers_killed import check, countersigned, passes, released
 from tests.workers_kit import OneProcess
-from transport.kafka_settings import KafkaSettings
+from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Record
 from wire.topics import EPOCHS, REPORTS, TOPICS

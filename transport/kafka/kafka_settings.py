@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from transport.port import MAX_VALUE_BYTES, RETENTION_S
+from transport.settings.addresses import host_port
 from wire.topics import EXPIRING, TOPICS
-
-from .addresses import host_port
-from .port import MAX_VALUE_BYTES, RETENTION_S
 
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RECORD_OVERHEAD_BYTES: Final = 4096

@@ -12,12 +12,13 @@ from kafka import KafkaConsumer, errors
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from .closing import close_within
+from transport.port import Record
+from transport.port import TopicPartition as Slot
+from transport.process.closing import close_within
+
 from .kafka_agent_client import FETCH_BYTES, STALE, client_config, ended_on_failure, failures
 from .kafka_frame import STEP_S
 from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
-from .port import Record
-from .port import TopicPartition as Slot
 
 
 class AgentConsumer:

@@ -18,7 +18,10 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from .closing import close_within
+from transport.port import Record
+from transport.port import TopicPartition as Slot
+from transport.process.closing import close_within
+
 from .kafka_aggregator_client import (
     IDLE_READ_S,
     POLL_BYTES,
@@ -31,8 +34,6 @@ from .kafka_aggregator_client import (
 )
 from .kafka_frame import STEP_S
 from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
-from .port import Record
-from .port import TopicPartition as Slot
 
 
 class AggregatorConsumer:

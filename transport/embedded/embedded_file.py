@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import sqlite_file
-from .ownership import set_folder
-from .port import TransportUnavailable
-from .sqlite_file import OtherSchema, refuse_other_schema, schema_of, transaction
+from transport.files import sqlite_file
+from transport.files.ownership import set_folder
+from transport.files.sqlite_file import OtherSchema, refuse_other_schema, schema_of, transaction
+from transport.port import TransportUnavailable
 
 FILE_NAME = "log.sqlite"
 SCHEMA_VERSION = 1

@@ -9,9 +9,10 @@ from typing import Any, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from transport.port import RecordTooLarge
+
 from .kafka_frame import Refusal, away, refused, require_secrets
 from .kafka_settings import KafkaSettings
-from .port import RecordTooLarge
 
 IDLE_READ_S: Final = 0.25
 POLL_BYTES: Final = 64 << 20

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from .closing import Closing
-from .kafka_settings import SMALL_TOPIC_BYTES, KafkaSettings, KafkaSettingsError
-from .port import (
+from transport.port import (
     MAX_KEY_BYTES,
     Consumer,
     RecordTooLarge,
@@ -25,6 +23,9 @@ from .port import (
     UnknownTopic,
     partition_of,
 )
+from transport.process.closing import Closing
+
+from .kafka_settings import SMALL_TOPIC_BYTES, KafkaSettings, KafkaSettingsError
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = SMALL_TOPIC_BYTES - 64 * 1024

@@ -11,12 +11,19 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from .closing import Closing
+from transport.files.sqlite_file import transaction
+from transport.port import (
+    MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    RecordTooLarge,
+    UnknownTopic,
+    partition_of,
+)
+from transport.process.closing import Closing
+
 from .embedded_consumer import EmbeddedConsumer
 from .embedded_file import connect, failures, prepare_folder
 from .embedded_group import Membership
-from .port import MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordTooLarge, UnknownTopic, partition_of
-from .sqlite_file import transaction
 
 MAX_PARTITIONS = 1024
 DEFAULT_LEASE_S = 30.0

@@ -8,10 +8,11 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from transport.port import Record
+
 from .kafka_aggregator_client import LastError, client_config, failures, watermarks
 from .kafka_aggregator_consumer import end
 from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
-from .port import Record
 
 _READ_AT_ONCE: Final = 500
 _POLL_S: Final = 0.1

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from transport.files.sqlite_file import transaction
+from transport.port import Record, TopicPartition, TransportUnavailable
+
 from .embedded_file import failures
 from .embedded_group import Membership, Slot, boot_seconds
-from .port import Record, TopicPartition, TransportUnavailable
-from .sqlite_file import transaction
 
 MAX_POLL_BYTES = 64 << 20
 """A poll returns no more than this, however many records were asked for."""

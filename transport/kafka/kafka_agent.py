@@ -13,12 +13,13 @@ import crc32c  # noqa: F401  (kafka-python looks for it by itself)
 from kafka import KafkaAdminClient, KafkaProducer, errors
 from kafka.admin import NewTopic
 
-from .closing import close_within
+from transport.port import RecordTooLarge, TransportUnavailable
+from transport.process.closing import close_within
+
 from .kafka_agent_client import client_config, ended_on_failure, failures
 from .kafka_agent_consumer import AgentConsumer
 from .kafka_frame import BatchingProducer, KafkaFrame, Outgoing, may_not_create
 from .kafka_settings import RECORD_OVERHEAD_BYTES, SMALL_TOPIC_BYTES
-from .port import RecordTooLarge, TransportUnavailable
 
 
 class AgentKafka(KafkaFrame[KafkaAdminClient]):

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from transport.process.printable import printable
+
 from .config_values import ConfigError, build, did_you_mean, limited
-from .printable import printable
 
 __all__ = [
     "ConfigError", "assignment", "build", "did_you_mean", "limited", "overlay",

@@ -12,10 +12,11 @@ from kafka import errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from .closing import close_within
+from transport.port import RecordTooLarge, TransportUnavailable
+from transport.process.closing import close_within
+
 from .kafka_frame import Refusal, away, refused, require_secrets
 from .kafka_settings import KafkaSettings
-from .port import RecordTooLarge, TransportUnavailable
 
 FETCH_BYTES: Final = 16 << 20
 

@@ -1,0 +1,1 @@
+"""The embedded log: a SQLite file that several processes of one machine share."""

@@ -1,0 +1,1 @@
+"""The log on Kafka: kafka-python for agents, confluent-kafka for aggregators."""

@@ -1,0 +1,1 @@
+"""What every program stands on: privileges, supervision, clocks, log lines, a doctor's findings."""

@@ -1,0 +1,1 @@
+"""Configuration: TOML into frozen dataclasses, and addresses as people write them."""
