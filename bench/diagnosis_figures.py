@@ -29,7 +29,7 @@ COMMAND: Final = "make bench-diagnosis"
 RECORDINGS: Final = ROOT / "bench" / "recordings"
 PAGE: Final = ROOT / "docs" / "diagnosis-figures.md"
 IMAGES: Final = ROOT / "docs" / "images" / "diagnosis"
-RATES: Final = ROOT / "aggregator" / "incident_rates.json"
+RATES: Final = ROOT / "aggregator" / "statistics" / "incident_rates.json"
 AGENT: Final = ("agent_core_percent_100hz", "bpf_core_percent_100hz")
 """Measured by the agent's bench, with detection on, and told here too."""
 GPU: Final = "gpu_fault_f1"

@@ -40,7 +40,7 @@ from scripts.measured import Stated
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
-RATES: Final = ROOT / "aggregator" / "incident_rates.json"
+RATES: Final = ROOT / "aggregator" / "statistics" / "incident_rates.json"
 STATED: Final = ROOT / "scripts" / "stated.toml"
 
 CODE: Final = r"^```.*?^```|`[^`\n]+`"
