@@ -79,7 +79,7 @@ def sampler_of_the_tree() -> Any:
         module = importlib.import_module("privacy.noise_live")
         return partial(module.LiveSampler, os.urandom)
     except ImportError:
-        return importlib.import_module("privacy.noise").OpenDpSampler
+        return importlib.import_module("privacy.noise_opendp").OpenDpSampler
 
 
 def begin(folder: Path) -> Any:
@@ -114,7 +114,8 @@ class Way:
                 fleet.agents[0].step()
             with self._watch.on() if aggregators else contextlib.nullcontext():
                 fleet.leader._turn()  # noqa: SLF001 - a turn of `run`, which would end the shell too
-                fleet.leader._calls.submit(lambda: None).result()  # noqa: SLF001 - the Helper answers
+                calls = fleet.leader._calls  # noqa: SLF001 - the Helper answers
+                getattr(calls, "_pool", calls).submit(lambda: None).result()
             fleet.stepped.sleep_ms(STEP_MS)
         return self._watch.take()
 

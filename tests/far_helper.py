@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aggregator.helper.helper_shell import HelperShell
-from aggregator.party.party_config import HelperAddress, TlsFiles
+from aggregator.party.channel_address import HelperAddress, TlsFiles
 from tests.process_kit import FileClock, helper_config
 
 

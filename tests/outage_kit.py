@@ -244,7 +244,7 @@ class OutageFleet:
         for agent in self.agents:
             agent.step()
         self.leader._turn()
-        self.leader._calls.submit(lambda: None).result()  # the Helper has answered by now
+        self.leader._calls.wait()  # the Helper has answered by now
 
     def run_to(self, until_s: float, step_s: float = 0.0) -> None:
         """Move the clock, from one thing that an agent has to do to the next, or by equal steps."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.party.standby_settings import StandbySettings
 from aggregator.protocol.directory import PinnedParties

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final
 
@@ -70,3 +72,61 @@ def _parts(epochs: Iterable[bytes]) -> Iterator[list[bytes]]:
     rest = iter(epochs)
     while part := list(islice(rest, EPOCHS_PER_CALL)):
         yield part
+
+
+class HelperCalls:
+    """A thread of its own that calls the Helper; the Leader's loop takes what came back."""
+
+    def __init__(self, helper: HelperPort | None, clock: Callable[[], float]) -> None:
+        """Call nobody yet; without a Helper every call says that it is away."""
+        self._helper, self._clock = helper, clock
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
+        self._answers = queue.SimpleQueue[LeaderEvent]()
+        self._statuses = queue.SimpleQueue[tuple[bytes, ...] | None]()
+        self.under_way = 0
+        """Calls whose answer was not yet taken."""
+
+    def begin(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> None:
+        """Call; `epochs` are those that the effect names."""
+        self.under_way += 1
+        self._pool.submit(self._call, effect, epochs)
+
+    def ask_status(self) -> None:
+        """Ask for the Helper's key announcements, where there is one."""
+        if self._helper is not None:
+            self._pool.submit(self._ask, self._helper)
+
+    def answers(self) -> Iterator[LeaderEvent]:
+        """Take what came back of calls."""
+        while not self._answers.empty():
+            event = self._answers.get_nowait()
+            self.under_way -= 1
+            yield event
+
+    def announced(self) -> Iterator[tuple[bytes, ...] | None]:
+        """Take key announcements; None for each time that the Helper did not answer."""
+        while not self._statuses.empty():
+            yield self._statuses.get_nowait()
+
+    def wait(self) -> None:
+        """Wait until everything that was begun has come back."""
+        self._pool.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """Wait for the call that is under way, and drop those behind it."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _call(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> None:
+        if self._helper is None:
+            self._answers.put(HelperAway(effect.key, self._clock()))
+        elif isinstance(effect, CallHelper):
+            helper, clock = self._helper, self._clock
+            self._answers.put(call_helper(helper, effect, lambda _wanted: epochs, clock))
+        else:
+            self._answers.put(call_countersign(self._helper, effect, self._clock))
+
+    def _ask(self, helper: HelperPort) -> None:
+        try:
+            self._statuses.put(tuple(helper.status().key_announcements))
+        except HelperUnavailable:
+            self._statuses.put(None)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +28,7 @@ from aggregator.party.party_health import (
 from aggregator.party.status_file import STATUS_EVERY_S, process_document, write_status
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import Directory, PinnedParties
-from aggregator.protocol.helper_port import HelperPort, HelperUnavailable
+from aggregator.protocol.helper_port import HelperPort
 from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
@@ -41,7 +39,7 @@ from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
 from wire.topics import EPOCHS, REPORTS
 
-from .helper_calls import call_countersign, call_helper
+from .helper_calls import HelperCalls
 from .leader import Leader
 from .leader_events import (
     CallCountersign,
@@ -133,8 +131,7 @@ class LeaderShell:
             tell=self._note_settled,
         )
         self._inbox: deque[LeaderEvent] = deque()
-        self._answers = queue.SimpleQueue[LeaderEvent]()
-        self._calls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
+        self._calls = HelperCalls(helper, clock)
         self._notifier = notifier or Notifier()
         self._troubles = Troubles(self._log)
         self._last = LastWindows()
@@ -143,13 +140,11 @@ class LeaderShell:
         self._started_s = clock()
         self._helper_seen_s = 0.0
         self._due: dict[str, float] = {}
-        self._announced_by_helper = queue.SimpleQueue[tuple[bytes, ...] | None]()
         self._signed: deque[tuple[Path, bytes]] = deque()
         self._restored = False
         letters = config.quotas.dead_letters is not None
         self._publisher = LogPublisher(transport, parties, letters=letters)
         self._consumer: Consumer | None = None
-        self._called = 0
         self._lag: int | None = None
         self._offsets: dict[TopicPartition, int] = {}
 
@@ -180,7 +175,7 @@ class LeaderShell:
 
     def _end(self) -> None:
         self._notifier.stopping()
-        self._calls.shutdown(wait=True, cancel_futures=True)
+        self._calls.close()
         with suppress(TransportUnavailable):
             if self._consumer is not None:
                 self._consumer.close()
@@ -238,7 +233,7 @@ class LeaderShell:
             if self._consumer is None:
                 self._publisher.open()
                 self._consumer = self._transport.consumer(GROUP, self.topics)
-            wait_s = POLL_CALLED_S if self._called else self.poll_s
+            wait_s = POLL_CALLED_S if self._calls.under_way else self.poll_s
             self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
             self._lag = LogWatch.unread(self._consumer, self.topics)
             if self._offsets:
@@ -287,34 +282,18 @@ class LeaderShell:
             **({"detail": effect.detail} if effect.detail else {}),
         )
 
-    # The Helper, called from a thread of its own
+    # The Helper, which a thread of its own calls
 
     def _call(self, effect: CallHelper | CallCountersign) -> None:
-        self._called += 1
-        if isinstance(effect, CallHelper) and effect.wanted is not None:
-            # The state file belongs to the loop's thread: read there, sent from the other.
-            kept = list(self._state.epoch_bytes(list(effect.wanted)))
-            self._calls.submit(self._answer, effect, kept)
-        else:
-            self._calls.submit(self._answer, effect, [])
-
-    def _answer(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> None:
-        helper = self._helper
-        if helper is None:
-            self._answers.put(HelperAway(effect.key, self._clock()))
-        elif isinstance(effect, CallHelper):
-            self._answers.put(call_helper(helper, effect, lambda _wanted: epochs, self._clock))
-        else:
-            self._answers.put(call_countersign(helper, effect, self._clock))
+        wanted = effect.wanted if isinstance(effect, CallHelper) else None
+        # The state file belongs to the loop's thread: read here, sent from the other.
+        self._calls.begin(effect, list(self._state.epoch_bytes(list(wanted or ()))))
 
     def _drain(self) -> None:
-        while not self._answers.empty():
-            event = self._answers.get_nowait()
-            self._called -= 1
+        for event in self._calls.answers():
             self._note_helper(answered=not isinstance(event, HelperAway))
             self._runner.feed(event)
-        while not self._announced_by_helper.empty():
-            announcements = self._announced_by_helper.get_nowait()
+        for announcements in self._calls.announced():
             self._note_helper(answered=announcements is not None)
             self._publisher.put_keys(announcements or ())
 
@@ -325,12 +304,6 @@ class LeaderShell:
             self._troubles.end(Trouble.HELPER_AWAY, now_s)
         else:
             self._troubles.begin(Trouble.HELPER_AWAY, now_s, "the Helper does not answer")
-
-    def _ask_helper(self, helper: HelperPort) -> None:
-        try:
-            self._announced_by_helper.put(tuple(helper.status().key_announcements))
-        except HelperUnavailable:
-            self._announced_by_helper.put(None)
 
     # Housekeeping
 
@@ -348,7 +321,7 @@ class LeaderShell:
             self._keys.rotate(self._clock(), self._directory.longest_retention_s())
             self._publisher.put_keys(self._keys.announcements(self._clock()))
         if self._helper is not None and self._is_due("helper", ASK_HELPER_EVERY_S):
-            self._calls.submit(self._ask_helper, self._helper)
+            self._calls.ask_status()
         if self._is_due("prune", PRUNE_EVERY_S):
             self._state.prune(self._clock(), self._directory.longest_retention_s())
         if self._is_due("tidy", TIDY_EVERY_S):

@@ -33,7 +33,7 @@ from transport.rpc.pointillist_pb2_grpc import (
 )
 from wire.proto import pointillist_pb2 as pb
 
-from .party_config import HelperAddress, TlsFiles
+from .channel_address import HelperAddress, TlsFiles
 
 SOCKET_MODE: Final = 0o2750
 SOCKET_UMASK: Final = 0o007

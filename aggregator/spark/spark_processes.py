@@ -14,7 +14,8 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from aggregator.party.party_config import HelperAddress, LeaderConfig
+from aggregator.party.channel_address import HelperAddress
+from aggregator.party.party_config import LeaderConfig
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.children import Children, Nursery, kept

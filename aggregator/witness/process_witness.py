@@ -7,7 +7,7 @@ import os
 import grpc
 
 from aggregator.party.channel import open_channel
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 from privacy.signing import SigningKey, verify
 from transport.rpc.pointillist_pb2_grpc import WitnessStub
 from wire.proto import pointillist_pb2 as pb

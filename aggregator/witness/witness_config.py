@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.party.channel_address import ChannelTable, HelperAddress, check_paths
 from aggregator.party.party_config import (
     WITNESS_MESSAGE_BYTES,
     WITNESS_TIMEOUT_S,
-    ChannelTable,
-    HelperAddress,
     HttpAddress,
     check_key,
-    check_paths,
 )
 from transport.settings.config_tree import ConfigError, build, limited, read_table
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import grpc
 
 from aggregator.party.channel import start_server
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 from privacy.signing import SigningKey, verify
 from transport.rpc.pointillist_pb2_grpc import WitnessServicer, add_WitnessServicer_to_server
 from wire.proto import pointillist_pb2 as pb

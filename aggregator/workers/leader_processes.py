@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Final
 
 from aggregator.party.channel import prepare_socket_folder
-from aggregator.party.party_config import WORKERS_TIMEOUT_S, HelperAddress, LeaderConfig
+from aggregator.party.channel_address import HelperAddress
+from aggregator.party.party_config import WORKERS_TIMEOUT_S, LeaderConfig
 from aggregator.party.quotas import Quotas
 from aggregator.protocol.directory import PinnedParties
 from transport.opening import Side, TransportSettings, open_transport

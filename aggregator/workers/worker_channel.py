@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 
 from aggregator.party.channel import open_channel, start_server
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 
 from . import workers_pb2 as pb
 from .codec import BadMessage, decode_orders, decode_word, encode_order, encode_word, parse_request

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from aggregator.party.channel import ChannelHelper, read_private
-from aggregator.party.party_config import HelperAddress, TlsFiles
+from aggregator.party.channel_address import HelperAddress, TlsFiles
 from aggregator.protocol.helper_port import HelperStatus, HelperUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole
 from pointillist.broker.topic_settings import differing, visible_topics

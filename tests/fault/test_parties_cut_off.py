@@ -64,7 +64,7 @@ def leader(fleet: ProcessFleet) -> LeaderShell:
 def turns(fleet: ProcessFleet, leader: LeaderShell) -> bool:
     """A turn of the Leader, and a second of everybody's clock."""
     leader._turn()
-    leader._calls.submit(lambda: None).result()
+    leader._calls.wait()
     fleet.clock.set(fleet.clock() + 0.2)
     return True
 

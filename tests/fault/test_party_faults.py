@@ -113,7 +113,7 @@ class SecondLeader:
 
     def step(self) -> None:
         self.shell._turn()
-        self.shell._calls.submit(lambda: None).result()
+        self.shell._calls.wait()
 
     def close(self) -> None:
         self.shell._end()

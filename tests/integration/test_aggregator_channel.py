@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 from aggregator.protocol.helper_port import HelperUnavailable
 from tests.protocol_kit import (
     Clock,

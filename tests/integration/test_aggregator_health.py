@@ -100,7 +100,7 @@ class InProcess:
     def turns(self, count: int) -> None:
         for _ in range(count):
             self.shell._turn()
-            self.shell._calls.submit(lambda: None).result()
+            self.shell._calls.wait()
 
     def end(self) -> None:
         self.shell._end()
@@ -229,8 +229,8 @@ def test_helper_on_a_full_disk_answers_nothing_and_goes_on_afterwards(
 ROLE = """
 import sys, time
 from pathlib import Path
-from aggregator.status_file import write_status
-from aggregator.party_health import Presence
+from aggregator.party.status_file import write_status
+from aggregator.party.party_health import Presence
 path = Path(sys.argv[1])
 presence = Presence(path)
 write_status(path, {"pid": 1, "version": "0", "started": int(time.time()), "ready": 1,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.party import channel
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 from aggregator.workers.desk import Desk
 from aggregator.workers.worker_channel import serve_workers
 from pointillist.broker.local import free_ports

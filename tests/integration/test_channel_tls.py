@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from aggregator.party.channel import ChannelHelper, serve
-from aggregator.party.party_config import HelperAddress, TlsFiles
+from aggregator.party.channel_address import HelperAddress, TlsFiles
 from aggregator.protocol.helper_port import HelperUnavailable
 from tests.protocol_kit import Clock, Failures, build_world, start_helper
 from transport.files.keyfiles import KeyFileRefused

@@ -121,7 +121,7 @@ class Parties:
         for _ in range(rounds):
             self.helper._housekeeping()
             self.leader._turn()
-            self.leader._calls.submit(lambda: None).result()
+            self.leader._calls.wait()
 
     def open_epochs(self, now_s: int, hosts: Sequence[Host]) -> None:
         """Have hosts open epochs under the keys that are announced now; the log gets them."""

@@ -321,7 +321,7 @@ import sys, time
 from collectors.gpu_calls.discovery import Discovery
 from tests.probes.test_discovery import BOOK
 from tests.probes.process_actor import Watcher
-from transport.privileges import AGENT_USER, CAPABILITIES, drop_to, ensure_users
+from transport.process.privileges import AGENT_USER, CAPABILITIES, drop_to, ensure_users
 CAPABILITIES["CAP_SYS_PTRACE"] = 19  # for a process that holds no keys
 ensure_users()
 drop_to(AGENT_USER, keep_caps=sys.argv[2:])

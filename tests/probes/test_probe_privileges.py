@@ -20,7 +20,7 @@ import subprocess, sys, time
 from pathlib import Path
 from collectors.port import SourceUnavailable
 from tests.probes_kit import probing, run
-from transport.privileges import AGENT_USER, drop_to, ensure_users
+from transport.process.privileges import AGENT_USER, drop_to, ensure_users
 library, caller, *capabilities = sys.argv[1:]
 ensure_users()
 drop_to(AGENT_USER, keep_caps=capabilities)

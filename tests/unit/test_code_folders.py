@@ -36,7 +36,7 @@ from importlib import metadata, resources
 from pathlib import Path
 packages = [importlib.import_module(name) for name in {(*ROLE_PACKAGES, "bpf", "simulator")}]
 from simulator.workloads import load_workloads
-from transport.privileges import HELPER_USER, drop_to
+from transport.process.privileges import HELPER_USER, drop_to
 from wire.catalogue import Catalogue
 drop_to(HELPER_USER)
 for package in packages:
@@ -73,7 +73,7 @@ from collectors.devices.spawner import Spawner
 from edge_agent.protocol.gate_process import GateProcess, choose_gate
 from collectors.binaries.demangle import Demangler
 from privacy.accountant import SectionNoise
-from transport.privileges import AGENT_USER, drop_to
+from transport.process.privileges import AGENT_USER, drop_to
 def late(pipe):
     import email.mime.text
     pipe.send(email.mime.text.__name__)
@@ -90,7 +90,7 @@ spawner.close()
 _UNREADABLE = """
 import os, sys, tempfile
 from pathlib import Path
-from transport.privileges import AGENT_USER, drop_to
+from transport.process.privileges import AGENT_USER, drop_to
 with tempfile.TemporaryDirectory() as name:
     package = Path(name, "private_package")
     package.mkdir(mode=0o700)

@@ -29,7 +29,7 @@ from collectors.records.gap import Gap, GapKind
 CAPABILITIES = """
 import json
 from collectors.devices.spawner import Spawner
-from transport.privileges import AGENT_USER, drop_to, ensure_users, process_status
+from transport.process.privileges import AGENT_USER, drop_to, ensure_users, process_status
 
 def say(connection):
     status = process_status()

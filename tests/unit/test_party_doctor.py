@@ -16,7 +16,7 @@ import pytest
 from cryptography.x509 import load_pem_x509_certificates
 
 from aggregator.party.channel import serve
-from aggregator.party.party_config import HelperAddress, TlsFiles
+from aggregator.party.channel_address import HelperAddress, TlsFiles
 from pointillist.broker.local import free_ports
 from pointillist.broker.rights import KafkaRole
 from pointillist.fleet import channel_certificate

@@ -34,10 +34,10 @@ ROLES = (LEADER_USER, HELPER_USER, AGENT_USER)
 _CHILD = """
 import json, os, sys
 from pathlib import Path
-from transport.embedded import EmbeddedLog
-from transport.keyfiles import KeyFileRefused, load_signing_key
+from transport.embedded.embedded import EmbeddedLog
+from transport.files.keyfiles import KeyFileRefused, load_signing_key
 from transport.port import TransportUnavailable
-from transport.privileges import drop_to, process_status
+from transport.process.privileges import drop_to, process_status
 user, keep, folder, roles = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 dropped = drop_to(user, keep)
 loaded, opened = [], []
@@ -146,7 +146,8 @@ def test_users_are_created_once() -> None:
 
 _AT_ONCE = """
 import os, pwd
-from transport.privileges import AGENT_USER, HELPER_USER, LEADER_USER, WITNESS_USER, ensure_users
+from transport.process.privileges import AGENT_USER, HELPER_USER, LEADER_USER, WITNESS_USER
+from transport.process.privileges import ensure_users
 
 users = LEADER_USER, HELPER_USER, WITNESS_USER, AGENT_USER
 for _ in range(3):

@@ -22,7 +22,7 @@ import numpy as np
 import wire
 from aggregator.enrolment.tasks import TaskPlan, build_task
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.releases.releases import read_releases, read_windows
 from aggregator.releases.store import Store

@@ -17,12 +17,8 @@ from aggregator.helper import helper_shell
 from aggregator.helper.helper_shell import HelperShell
 from aggregator.helper.own_releases import compare_releases
 from aggregator.party.channel import ChannelHelper
-from aggregator.party.party_config import (
-    HelperAddress,
-    HelperConfig,
-    WitnessProcess,
-    WitnessSettings,
-)
+from aggregator.party.channel_address import HelperAddress
+from aggregator.party.party_config import HelperConfig, WitnessProcess, WitnessSettings
 from aggregator.protocol.helper_port import HelperUnavailable
 from aggregator.witness.port import RollbackSeen, WitnessUnavailable
 from aggregator.witness.process_witness import ProcessWitness

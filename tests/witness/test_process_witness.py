@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from aggregator.party.channel import start_server
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 from aggregator.witness.port import Witness, WitnessUnavailable
 from aggregator.witness.process_witness import ProcessWitness
 from aggregator.witness.witness_service import WitnessBook

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import grpc
 
-from aggregator.party.party_config import HelperAddress
+from aggregator.party.channel_address import HelperAddress
 from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
 from aggregator.witness.port import Witness, WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness

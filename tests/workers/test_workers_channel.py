@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.party.party_config import HelperAddress, load_leader_config
+from aggregator.party.channel_address import HelperAddress
+from aggregator.party.party_config import load_leader_config
 from aggregator.protocol.answers import BatchKey
 from aggregator.workers import workers_pb2 as pb
 from aggregator.workers.codec import (
