@@ -1,4 +1,4 @@
-"""What goes into and comes out of the Helper's state machine; effects as in `events`."""
+"""What goes into and comes out of the Helper's state machine; effects are carried out in order."""
 
 from __future__ import annotations
 
