@@ -1,4 +1,4 @@
-"""Ratios of released sums: Fieller intervals, means over windows, coverage.
+"""Ratios of released sums: Fieller intervals, coverage.
 
 A share divides one noisy sum by another. Its interval is found by inverting a test (Fieller 1954):
 the set of shares r for which numerator - r x denominator could be pure noise. There is no bounded
@@ -115,23 +115,6 @@ def _roots(
     low = np.where(known, (half_b - spread) / leading, np.nan)
     high = np.where(known, (half_b + spread) / leading, np.nan)
     return low, high
-
-
-def weighted_mean(
-    values: Floats, standard_errors: Floats, weights: Floats
-) -> tuple[Floats, Floats]:
-    """Mean over windows with independent noise, and its standard error.
-
-    values, standard_errors    float64[windows, k]
-    weights                    float64[windows], not negative, not all zero; mostly hosts x window_s
-    """
-    total = float(np.sum(weights))
-    if total <= 0 or np.any(np.asarray(weights) < 0):
-        raise ValueError("weights must not be negative and must not all be zero")
-    share = (np.asarray(weights, np.float64) / total)[:, None]
-    mean = np.sum(share * values, axis=0)
-    error = np.sqrt(np.sum((share * standard_errors) ** 2, axis=0))
-    return np.asarray(mean, np.float64), np.asarray(error, np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ that only some hosts measured.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -171,39 +171,6 @@ def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float
 def _scale(section: Section, spec: SectionSpec) -> Floats:
     """Return float64[k]: readable units of one step."""
     return spec.q * np.array([per_base for _, per_base in released_units(section, spec)])
-
-
-@dataclass(slots=True)
-class RunningSum:
-    """The sum of a task's windows so far; noise adds in quadrature, so means over windows sharpen.
-
-    n           sum of the windows' accepted hosts
-    capacity    None once a window came without
-    """
-
-    task: Task
-    catalogue: Catalogue
-    windows: int = 0
-    n: int = 0
-    capacity: Capacity | None = None
-    _vector: npt.NDArray[np.int64] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._vector = np.zeros(self.task.d, dtype=np.int64)
-
-    def add(self, vector: npt.NDArray[np.int64], n: int, capacity: Capacity | None = None) -> None:
-        """Add one released window."""
-        if self.windows == 0:
-            self.capacity = capacity
-        elif self.capacity is not None:
-            self.capacity = None if capacity is None else self.capacity + capacity
-        self._vector += vector
-        self.windows += 1
-        self.n += n
-
-    def estimate(self) -> list[Cell]:
-        """Return the cells of the sum: values over all windows, shares of the whole time."""
-        return estimate(self.task, self.catalogue, self._vector, self.n, self.capacity)
 
 
 @dataclass(frozen=True, slots=True)

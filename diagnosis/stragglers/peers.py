@@ -87,13 +87,6 @@ class Compared:
     steps: int
 
 
-def mad_z(values: Times) -> Times:
-    """Distance of each value from the median in spreads (MAD x 1.4826); 0 where all agree."""
-    off = values - np.median(values)
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(off)))
-    return off / spread if spread > 0 else np.zeros_like(off)
-
-
 def excess_of(times: Times, stages: NDArray[np.int32]) -> Times:
     """Give each rank's own work beside its peers' in each step, as a share of theirs.
 

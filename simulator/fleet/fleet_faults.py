@@ -84,11 +84,6 @@ def fault_rates(faults: Faults, inventory: HostInventory) -> Floats:
     return np.asarray(daily / DAY_S)
 
 
-def mttf_hours(rates: Floats) -> float:
-    """Mean time to the first fault among hosts with these rates (per second), in hours."""
-    return float(1 / rates.sum() / 3600)
-
-
 def event_rates(section: Section) -> Floats:
     """Return float[cells]: the chance of each indicator on one host in its window.
 

@@ -14,13 +14,13 @@ import pytest
 
 import analytics.rollups as rollups_module
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.statistics.statistics import RunningSum
 from analytics import connect
 from analytics.release_source import FolderSource
 from analytics.rollup_files import OUTCOMES, SUMS, RollupsUnavailable, file_of
 from analytics.rollup_periods import RollupPeriod, utc
 from analytics.rollups import has_rolled_up, refresh
 from tests.analytics.rollup_kit import write_releases, write_suppressed
+from tests.running_sum import RunningSum
 from tests.unit.release_kit import CATALOGUE, GPUS, capacity, make_task, noise, true_steps, window
 from wire.task import Task
 

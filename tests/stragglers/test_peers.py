@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from diagnosis.stragglers.judge import Slowness, judge
-from diagnosis.stragglers.peers import Comparison, PeerRules, PeerVerdict, compare, mad_z
+from diagnosis.stragglers.peers import Comparison, PeerRules, PeerVerdict, compare
 from tests.stragglers.jobs import Made, job, made
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -202,8 +202,3 @@ def test_slowness_is_the_kind_of_work_that_is_in_excess() -> None:
     busy[1] *= 1.6
     (found,) = judge(job(Made(busy, calm.stages), data_loading=0.1 * calm.times)).slow
     assert (found.rank, found.slowness) == (1, Slowness.COMPUTE)
-
-
-def test_mad_z_is_of_the_literature() -> None:
-    assert mad_z(np.array([1.0, 2.0, 3.0, 4.0, 100.0]))[4] == pytest.approx(97 / 1.4826)
-    assert mad_z(np.ones(5)).tolist() == [0.0] * 5

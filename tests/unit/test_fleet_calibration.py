@@ -13,7 +13,7 @@ from privacy.calibrate import SIGMA_UNIT
 from privacy.noise_table import SeededSampler
 from privacy.planner import section_figures
 from simulator.fleet import FleetModel, HostInventory
-from simulator.fleet.fleet_faults import CAUSE_COUNTS, fault_rates, incident_rates, mttf_hours
+from simulator.fleet.fleet_faults import CAUSE_COUNTS, fault_rates, incident_rates
 from simulator.fleet.hosts import make_inventory
 from simulator.fleet.jobs import COMMUNICATION, COMPUTE, LARGE
 from simulator.scenario import Faults, FleetLoad, Jobs, load
@@ -32,6 +32,11 @@ def inventory_of(hosts: int, faults: Faults, seed: int = 1) -> HostInventory:
     return make_inventory(STEADY.with_(hosts=hosts, faults=faults, seed=seed), CATALOGUE)
 
 
+def mttf_hours(faults: Faults, hosts: int) -> float:
+    """Mean time to the first fault of any host, hours."""
+    return float(1 / fault_rates(faults, inventory_of(hosts, faults)).sum() / 3600)
+
+
 def struck(model: FleetModel) -> dict[str, int]:
     return {name.removeprefix("fault "): count for name, count in model.counts.items()
             if name.startswith("fault ")}  # fmt: skip
@@ -47,9 +52,7 @@ def faulty() -> FleetModel:
 
 
 def test_calibration_rsc_rate_gives_mttf_of_1_8_hours_at_16384_gpus(faulty: FleetModel) -> None:
-    assert mttf_hours(fault_rates(RSC_1, inventory_of(2_048, RSC_1))) == pytest.approx(
-        1.8, rel=0.01
-    )
+    assert mttf_hours(RSC_1, hosts=2_048) == pytest.approx(1.8, rel=0.01)
     measured = 90 * 24 / sum(struck(faulty).values())
     # About 1,200 faults: three standard errors are 9 %.
     assert measured == pytest.approx(1.8, rel=0.09)
@@ -57,7 +60,7 @@ def test_calibration_rsc_rate_gives_mttf_of_1_8_hours_at_16384_gpus(faulty: Flee
 
 def test_calibration_lemons_bring_1024_gpus_near_the_measured_7_9_hours() -> None:
     """Without them the same rate gives 28.8 hours."""
-    assert mttf_hours(fault_rates(RSC_1, inventory_of(128, RSC_1))) == pytest.approx(28.8, rel=0.01)
+    assert mttf_hours(RSC_1, hosts=128) == pytest.approx(28.8, rel=0.01)
     hosts, days = 12_800, 20
     scenario = STEADY.with_(hosts=hosts, faults=LEMONS, load=EMPTY, step_s=DAY_S // 4)
     model = FleetModel(scenario, CATALOGUE, keep_s=100 * DAY_S)

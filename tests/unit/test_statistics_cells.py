@@ -10,7 +10,8 @@ import pytest
 
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.ratios import coverage, expected_by_chance
-from aggregator.statistics.statistics import Cell, RunningSum, estimate, released_units
+from aggregator.statistics.statistics import Cell, estimate, released_units
+from tests.running_sum import RunningSum
 from tests.unit.release_kit import CATALOGUE, capacity, make_task, noise, true_steps
 
 N = 12_000

@@ -13,7 +13,6 @@ from aggregator.statistics.ratios import (
     expected_by_chance,
     fieller,
     normal_quantile,
-    weighted_mean,
 )
 
 
@@ -80,16 +79,6 @@ def test_coverage_bounds_are_exact() -> None:
 
 def test_expected_by_chance_is_the_normal_tail() -> None:
     assert expected_by_chance(1000) == pytest.approx(22.75, rel=1e-3)
-
-
-def test_weighted_mean_adds_variances() -> None:
-    values, errors = np.array([[1.0], [4.0]]), np.array([[3.0], [4.0]])
-    mean, error = weighted_mean(values, errors, np.array([1.0, 1.0]))
-    assert (mean[0], error[0]) == (2.5, 2.5)
-    mean, _ = weighted_mean(values, errors, np.array([3.0, 1.0]))
-    assert mean[0] == 1.75
-    with pytest.raises(ValueError, match="weights"):
-        weighted_mean(values, errors, np.zeros(2))
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 7), (7, 7), (3, 7), (355, 383)])
