@@ -29,7 +29,6 @@ POINTS: Final = Unit("points", 100.0, " points")
 HOSTS: Final = Unit("hosts", decimals=0)
 WINDOWS: Final = Unit("windows", decimals=0)
 GPU_HOURS: Final = Unit("GPU hours", suffix=" GPU h", decimals=1)
-HOURS: Final = Unit("hours", suffix=" h", decimals=1)
 PLAIN: Final = Unit("number")
 
 

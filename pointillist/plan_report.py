@@ -188,7 +188,7 @@ def _costs(plan: Plan, tasks: Iterable[TaskFigures]) -> HostCosts:
     for task in tasks:
         reports = DAY_S / task.window_s
         size += reports * task.report_bytes
-        cpu_s += reports * (task.coordinates * (DRAW_CPU_S + WORD_CPU_S) + REPORT_CPU_S)
+        cpu_s += reports * report_cpu_s(task.coordinates)
     return HostCosts(round(size), cpu_s, 100 * cpu_s / DAY_S)
 
 

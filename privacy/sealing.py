@@ -21,8 +21,6 @@ from cryptography.hazmat.primitives.hpke import (
     Suite,
 )
 
-LABEL_SEAL_H: Final = b"plst1/seal-h".ljust(16, b"\0")
-LABEL_SEAL_L: Final = b"plst1/seal-l".ljust(16, b"\0")
 MLKEM_SEED_BYTES: Final = 64
 MLKEM_PUBLIC_BYTES: Final = 1184
 SEED_BYTES: Final = MLKEM_SEED_BYTES + 32
@@ -30,8 +28,6 @@ PUBLIC_BYTES: Final = MLKEM_PUBLIC_BYTES + 32
 KEY_BYTES: Final = 32
 SEAL_OVERHEAD_BYTES: Final = 1136
 """ML-KEM ciphertext 1088, X25519 share 32, AES-GCM tag 16."""
-
-SEALED_BYTES: Final = KEY_BYTES + SEAL_OVERHEAD_BYTES
 
 _SUITE: Final = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
@@ -126,11 +122,6 @@ def check_public_key(public_bytes: bytes) -> None:
         raise
     except Exception as error:  # the library has several for a share of small order
         raise SealError("HPKE public key: nothing can be sealed to it") from error
-
-
-def open_seal(pair: HpkeKeyPair, sealed: bytes, info: bytes) -> bytes:
-    """Open a seal addressed to `pair`; see `HpkeKeyPair.open`."""
-    return pair.open(sealed, info)
 
 
 @lru_cache(maxsize=64)  # a host seals to two keys all day; parsing costs as much as sealing

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +34,6 @@ from .release_files import (
     suppressed_path,
 )
 from .release_rows import of_window, release_rows, utc
-
-_OF_BASIS: Final = tuple(BASIS)
 
 
 def series_period(window_start_s: int, window_s: int | None) -> str:

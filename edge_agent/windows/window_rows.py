@@ -19,7 +19,6 @@ IDLE, UNMEASURED = "idle", "unmeasured"
 OTHER_FAMILY = "other"
 OTHER_MODEL = "other"
 _NS_PER_MS = 1_000_000
-_MS_PER_S = 1_000
 
 Row = NDArray[np.int64]
 

@@ -27,7 +27,6 @@ LIMIT: Final = 0.95
 KNOTS: Final = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 POINTS: Final = 400
 NEIGHBOURS: Final = 3
-DIMENSIONS: Final = 12
 LEAST_SCALE: Final = 0.25
 """Features are in octaves: a quarter of one is noise, whatever the training runs show."""
 

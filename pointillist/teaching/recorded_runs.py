@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -89,15 +89,6 @@ class RecordedRun:
     def worker_hours(self) -> float:
         """Hours of one worker that were watched."""
         return self.facts.workers * self.watched_s / 3600
-
-    def without_steps(self) -> RecordedRun:
-        """The same run where nothing marks a step: its subjects have their rhythm alone."""
-        return RecordedRun(self.facts, tuple(_rhythm_only(frame) for frame in self.frames))
-
-
-def _rhythm_only(frame: Frame) -> Frame:
-    bare = {key: replace(subject, steps=None) for key, subject in frame.subjects.items()}
-    return replace(frame, subjects=bare)
 
 
 def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[Frame]) -> Facts:

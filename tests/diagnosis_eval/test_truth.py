@@ -10,7 +10,7 @@ import pytest
 
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
-from diagnosis.frames.frame import Frame, Steps, Subject
+from diagnosis.frames.frame import Frame, Steps
 from pointillist.teaching.fault_episodes import GATE, episodes, lasting
 from pointillist.teaching.recorded_runs import (
     InjectedFault,
@@ -68,12 +68,6 @@ def test_overlapping_faults_are_one_episode_of_both_causes() -> None:
     found = episodes(RecordedRun(facts, run.frames))
     assert [one.causes for one in found] == [(Cause.CPU_CONTENTION, Cause.DISK_IO)]
     assert (found[0].start_ns, found[0].end_ns) == (40 * NS, 65 * NS)
-
-
-def test_rhythm_only_run_keeps_no_measured_step() -> None:
-    bare = made_up_run("steps", None).without_steps()
-    subjects: list[Subject] = [frame.subjects[SUBJECT] for frame in bare.frames]
-    assert all(one.steps is None and one.rhythm is not None for one in subjects)
 
 
 @pytest.mark.parametrize(

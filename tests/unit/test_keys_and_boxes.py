@@ -5,6 +5,7 @@ import os
 import pytest
 
 from privacy import masks, sealing, signing
+from wire import labels
 
 GROUP_ORDER = 2**252 + 27742317777372353535851937790883648493
 PRIME = 2**255 - 19
@@ -24,12 +25,12 @@ def pair() -> sealing.HpkeKeyPair:
 
 def test_seal_opens_only_under_its_information(pair: sealing.HpkeKeyPair) -> None:
     key = os.urandom(32)
-    sealed = sealing.seal(pair.public_bytes, key, sealing.LABEL_SEAL_H + b"epoch")
-    assert len(sealed) == sealing.SEALED_BYTES == 1168
-    assert sealing.open_seal(pair, sealed, sealing.LABEL_SEAL_H + b"epoch") == key
-    for info in (sealing.LABEL_SEAL_L + b"epoch", sealing.LABEL_SEAL_H + b"other", b""):
+    sealed = sealing.seal(pair.public_bytes, key, labels.SEAL_H + b"epoch")
+    assert len(sealed) == 1168
+    assert pair.open(sealed, labels.SEAL_H + b"epoch") == key
+    for info in (labels.SEAL_L + b"epoch", labels.SEAL_H + b"other", b""):
         with pytest.raises(sealing.SealError):
-            sealing.open_seal(pair, sealed, info)
+            pair.open(sealed, info)
 
 
 @pytest.mark.parametrize("place", [0, 1087, 1088, 1119, 1120, 1167])
@@ -37,14 +38,14 @@ def test_seal_altered_anywhere_does_not_open(pair: sealing.HpkeKeyPair, place: i
     sealed = bytearray(sealing.seal(pair.public_bytes, bytes(32), b"info"))
     sealed[place] ^= 1
     with pytest.raises(sealing.SealError):
-        sealing.open_seal(pair, bytes(sealed), b"info")
+        pair.open(bytes(sealed), b"info")
 
 
 def test_seal_of_another_length_is_refused(pair: sealing.HpkeKeyPair) -> None:
     sealed = sealing.seal(pair.public_bytes, bytes(32), b"info")
     for wrong in (b"", sealed[:-1], sealed + b"\0"):
         with pytest.raises(sealing.SealError, match="1168"):
-            sealing.open_seal(pair, wrong, b"info")
+            pair.open(wrong, b"info")
     with pytest.raises(ValueError, match="32 bytes"):
         sealing.seal(pair.public_bytes, bytes(31), b"info")
 

@@ -129,8 +129,6 @@ def test_privacy_labels_are_those_of_the_wire() -> None:
     assert masks.LABEL_K_MASK == labels.K_MASK
     assert masks.LABEL_K_ID == labels.K_ID
     assert masks.LABEL_K_BOX == labels.K_BOX
-    assert sealing.LABEL_SEAL_H == labels.SEAL_H
-    assert sealing.LABEL_SEAL_L == labels.SEAL_L
 
 
 def test_tag_and_nonce_are_cut_from_one_hmac() -> None:
