@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
+from aggregator.protocol.checkpoints import Checkpoint
 from aggregator.protocol.directory import PinnedParties
 from privacy.signing import verify
 from transport.port import Producer, Transport
@@ -119,7 +120,7 @@ class LogPublisher:
             self._waiting.popleft()
         self._producer.flush()
 
-    def publish_releases(self, state: LeaderState, checkpoint: Callable[[str], None]) -> None:
+    def publish_releases(self, state: LeaderState, checkpoint: Checkpoint) -> None:
         """Give the log what the transcript holds: at least once each, in the order of a chain.
 
         Raises      TransportUnavailable

@@ -1,4 +1,4 @@
-"""Names of steps as effects are carried out, so that a test can end the process there."""
+"""Who is told of each step as it is carried out, so that a test can end the process there."""
 
 from __future__ import annotations
 

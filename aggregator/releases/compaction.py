@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.state.public_files import make_public, public_folder, sync_folder
 
 from . import packs
@@ -34,8 +35,6 @@ from .release_files import BASIS, MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_SCHEMA
 LOCK: Final = ".compaction.lock"
 _PLAIN_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
 _TEXTS: Final = ("series", "section", "cell", "unit", "kind", "domain", "rejections")
-
-Checkpoint = Callable[[str], None]
 
 
 class CompactionUnderWay(OSError):
@@ -71,10 +70,6 @@ class PackRows:
     plain: pa.Table | None = None
 
 
-def _no_checkpoint(step: str) -> None:
-    """Go on."""
-
-
 @dataclass(frozen=True, slots=True)
 class RollUps:
     """What retention asks of whoever makes roll-ups, which outlive the windows.
@@ -104,7 +99,7 @@ class Compaction:
     folder: Path
     keep_days: Mapping[str, int] = field(default_factory=dict)
     roll_ups: RollUps = NO_ROLL_UPS
-    checkpoint: Checkpoint = _no_checkpoint
+    checkpoint: Checkpoint = no_checkpoint
 
     def run(self, today: date) -> Compacted:
         """Pack every day before this one, and remove what is too old.

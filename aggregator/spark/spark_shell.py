@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.coordinator_session import CoordinatorSession
 from aggregator.workers.desk import Reply, WordVerdict
@@ -82,7 +83,7 @@ class SparkShell:
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
         draw: Callable[[int], bytes] = os.urandom,
-        checkpoint: Callable[[str], None] = lambda _step: None,
+        checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
         """Begin a session with the first turn.
 
