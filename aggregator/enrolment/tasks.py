@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from aggregator.protocol.answers import BODY_RETENTION_S
 from privacy import calibrate
 from privacy.calibrate import WEEK_S, ParameterError
 from privacy.plan import HELPER_OUTAGE_S, Plan, PlannedTask
@@ -18,7 +19,6 @@ from wire.ids import NO_SIGNATURE, TaskId, task_id
 from wire.roster import Roster
 from wire.task import DEMO_DOMAIN, SectionKind, SectionSpec, Task
 
-BODY_RETENTION_S: Final = 7 * 86_400
 FULL_RATE: Final = calibrate.MILLION
 
 # Lateness and retention of a cadence: the longest window for which they hold, in seconds.

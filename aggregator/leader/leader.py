@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Final, assert_never
+from typing import assert_never
 
 from aggregator.party.quotas import Quotas
 from aggregator.protocol.admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.known_epochs import Mark
 from aggregator.protocol.party_events import RosterSeen, Stopwatch, TaskSeen, no_stopwatch
@@ -57,7 +57,6 @@ from .schedule import CloseRule, Schedule
 from .window_room import WindowRoom
 from .window_sums import OpenWindow
 
-HOST_BYTES: Final = 16
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
 
 _PRUNE_EVERY_S = 60.0
@@ -228,7 +227,7 @@ class Leader:
             self.admitted += len(heading.admitted) // ENTRY.itemsize
             return
         for at in range(0, len(heading.admitted), ENTRY.itemsize):
-            host_id = bytes(heading.admitted[at : at + HOST_BYTES])
+            host_id = bytes(heading.admitted[at : at + HOST_ID_BYTES])
             self.count_admitted(host_id, len(heading.roster), heading.late_s)
 
     def count_admitted(self, host_id: bytes, fleet: int, late_s: float | None) -> None:
