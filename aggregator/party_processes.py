@@ -22,9 +22,9 @@ from aggregator.spark.spark_processes import drive_alone, driving, spark_job
 from aggregator.statistics.incident_detector import Detector
 from aggregator.witness.witness_config import WitnessConfig
 from aggregator.witness.witness_shell import WitnessShell
-from aggregator.workers.children import Nursery
+from aggregator.workers.children import Nursery, on_signals
 from aggregator.workers.coordinator_shell import CoordinatorShell
-from aggregator.workers.leader_processes import on_signals, run_workers_alone, working
+from aggregator.workers.leader_processes import run_workers_alone, working
 from aggregator.workers.mask_pool import MaskPool
 from aggregator.workers.mask_worker import MaskJob
 from transport.files.ownership import set_folder

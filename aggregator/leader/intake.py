@@ -31,6 +31,9 @@ from .admission import (
 from .dead_letters import DeadLetters
 from .window_sums import OpenWindow
 
+LEADER_GROUP: Final = "leader"
+"""Of those who read reports: one Leader, its workers, or Spark."""
+
 PARKED_SHARES: Final = 2
 """Places for reports without an epoch that an operator may fill: so many times its part."""
 

@@ -40,6 +40,7 @@ from wire.rejection import ReportRejected
 from wire.topics import EPOCHS, REPORTS
 
 from .helper_calls import HelperCalls
+from .intake import LEADER_GROUP
 from .leader import Leader
 from .leader_events import (
     CallCountersign,
@@ -58,7 +59,6 @@ from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
 from .log_watch import LogWatch
 
-GROUP: Final = "leader"
 POLL_RECORDS: Final = 500
 """2 MB at d = 1,000, which stays in a core's cache; the Helper's answer waits for so many."""
 POLL_S: Final = 0.1
@@ -232,7 +232,7 @@ class LeaderShell:
         try:
             if self._consumer is None:
                 self._publisher.open()
-                self._consumer = self._transport.consumer(GROUP, self.topics)
+                self._consumer = self._transport.consumer(LEADER_GROUP, self.topics)
             wait_s = POLL_CALLED_S if self._calls.under_way else self.poll_s
             self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
             self._lag = LogWatch.unread(self._consumer, self.topics)

@@ -36,19 +36,6 @@ MEASURES: Final = (
     DISK_MEASURE,
 )
 
-WORKER_MEASURES: Final = (
-    HealthMetric("workers", "workers", "workers that the coordinator hears"),
-    HealthMetric(
-        "partitions_unread",
-        "partitions_unread",
-        "partitions of the report topic that no worker reads, or one that is silent",
-    ),
-    HealthMetric(
-        "partial_sums", "partial_sums", "partitions' sums taken since the start", counter=True
-    ),
-)
-"""What a Leader with workers says beside."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:

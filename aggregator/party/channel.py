@@ -1,7 +1,8 @@
 """The direct channel between Leader and Helper: gRPC over a Unix socket or mutual TLS.
 
 Batches, shares and releases carry their own signatures; the channel is the second lock. Every
-message is bounded, every call has a deadline, and the Helper works on one call at a time.
+message is bounded, every call has a deadline, and the Helper works on one call at a time. A witness
+and a coordinator of workers are reached the same way: `open_channel`, `start_server`.
 """
 
 from __future__ import annotations
@@ -250,9 +251,9 @@ def start_server(
 
 
 def prepare_socket_folder(socket: Path, owner: str | None, peer_group: str | None) -> None:
-    """Make the socket's folder so that only the Helper and the Leader's group can reach it.
+    """Make the socket's folder so that only who listens and the group of who calls can reach it.
 
-    owner, peer_group   given when root prepares it before dropping to the Helper's user
+    owner, peer_group   given when root prepares it before dropping to the listening party's user
     """
     folder = socket.parent
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -263,6 +264,12 @@ def prepare_socket_folder(socket: Path, owner: str | None, peer_group: str | Non
 def _server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
     pair = (read_private(tls.key_file), tls.cert_file.read_bytes())
     return grpc.ssl_server_credentials([pair], tls.ca_file.read_bytes(), require_client_auth=True)
+
+
+def code_of(error: grpc.RpcError) -> str:
+    """Name what went wrong: the library's own text may quote what the other side sent."""
+    code = getattr(error, "code", None)
+    return str(code().name) if callable(code) else type(error).__name__
 
 
 def read_private(path: Path) -> bytes:

@@ -24,7 +24,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class HelperAddress:
-    """Where the Helper listens: a Unix socket, or host:port with TLS files.
+    """Where a party listens: a Unix socket, or host:port with TLS files.
 
     max_message_bytes   of one message; a batch has 72 B a host, a share 4 B a word
     """

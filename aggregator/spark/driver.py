@@ -15,11 +15,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from threading import Thread
 
-from aggregator.workers.coordinator_shell import PARTITIONS
-from aggregator.workers.leader_processes import on_signals, until_parent_ends
+from aggregator.leader.intake import LEADER_GROUP
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.workers.children import on_signals, until_parent_ends
+from aggregator.workers.readers import PARTITIONS
 from aggregator.workers.words import CLAIM_BYTES
 from aggregator.workers.worker_channel import CoordinatorChannel
-from aggregator.workers.worker_shell import GROUP
 from transport.kafka.kafka_aggregator_offsets import KafkaOffsets
 from transport.process.log_lines import log_to_stderr
 from wire.topics import REPORTS
@@ -35,7 +36,7 @@ def run_driver(
     *,
     begun: Callable[[SparkShell], None],
     clock: Callable[[], float] = time.time,
-    checkpoint: Callable[[str], None] = lambda _step: None,
+    checkpoint: Checkpoint = no_checkpoint,
 ) -> None:
     """Read, until the shell is stopped.
 
@@ -45,7 +46,7 @@ def run_driver(
     store = SumStore(job.folder / "sums.sqlite")
     # Java is begun by a fork that runs Python, and gRPC ends such a child where it has threads.
     session = open_session(job.settings, job.jars)
-    log = KafkaOffsets(job.log, GROUP, REPORTS, PARTITIONS)
+    log = KafkaOffsets(job.log, LEADER_GROUP, REPORTS, PARTITIONS)
     channel = CoordinatorChannel(job.coordinator, job.others)
     shell = SparkShell(
         channel, job.parties, store, log, PARTITIONS, clock=clock, checkpoint=checkpoint

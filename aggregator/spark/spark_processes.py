@@ -18,8 +18,8 @@ from aggregator.party.channel_address import HelperAddress
 from aggregator.party.party_config import LeaderConfig
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
-from aggregator.workers.children import Children, Nursery, kept
-from aggregator.workers.leader_processes import job_of, on_signals
+from aggregator.workers.children import Children, Nursery, kept, on_signals
+from aggregator.workers.leader_processes import job_of
 from transport.kafka.kafka_settings import KafkaSettings
 
 from .kafka_options import kafka_options

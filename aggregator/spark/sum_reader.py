@@ -26,6 +26,7 @@ from aggregator.workers.words import (
     NamedHosts,
     OpenedEpoch,
     Order,
+    Place,
     Rebuild,
     Refusals,
     SignedRoster,
@@ -39,7 +40,7 @@ from transport.port import Record
 from wire.rejection import Reason
 
 from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum, report_id
-from .sum_store import Place, Source, SumStore
+from .sum_store import Source, SumStore
 from .wanted_sums import WantedSums
 
 _FORGET_EVERY_S: Final = 3600.0

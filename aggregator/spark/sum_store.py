@@ -20,14 +20,13 @@ import numpy as np
 from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST
 from aggregator.protocol.answers import BatchKey
 from aggregator.state.state_file import StateUnusable, open_state, transaction
+from aggregator.workers.words import Place
 from transport.port import Record
 from wire.rejection import Reason
 from wire.topics import REPORTS
 
 from .partial_sums import ParkedReport, PartialSum
 
-Place = tuple[BatchKey, int]
-"""A window, and a partition of its reports."""
 Source = tuple[str, int]
 """A streaming query of Spark, and the number of its batch."""
 

@@ -13,12 +13,19 @@ import numpy as np
 from aggregator.leader.window_sums import LOCAL_WORD, MASKED_WORD
 from aggregator.protocol.answers import BatchKey
 from aggregator.workers.given_epochs import GivenEpochs
-from aggregator.workers.words import HOST_BYTES, NAME_BYTES, WORD_BYTES, PartitionSum, SumWanted
+from aggregator.workers.words import (
+    HOST_BYTES,
+    NAME_BYTES,
+    WORD_BYTES,
+    PartitionSum,
+    Place,
+    SumWanted,
+)
 from transport.port import Record
 from wire.bounds import Scheme
 
 from .partial_sums import Gatherer, PartialSum, report_id
-from .sum_store import Place, SumStore
+from .sum_store import SumStore
 
 LeftOut = list[tuple[PartialSum, dict[bytes, int]]]
 """Partial sums with hosts that are not asked for, and where the reports of these lie."""

@@ -6,7 +6,7 @@ import os
 
 import grpc
 
-from aggregator.party.channel import open_channel
+from aggregator.party.channel import code_of, open_channel
 from aggregator.party.channel_address import HelperAddress
 from privacy.signing import SigningKey, verify
 from transport.rpc.pointillist_pb2_grpc import WitnessStub
@@ -53,7 +53,7 @@ class ProcessWitness:
             reply = self._stub.Ask(pb.AskRequest(ask=raw), timeout=self._timeout_s)
         except grpc.RpcError as error:
             raise WitnessUnavailable(
-                f"{self._where}: expected an answer, got {_code(error)}"
+                f"{self._where}: expected an answer, got {code_of(error)}"
             ) from error
         if reply.refusal:
             raise WitnessUnavailable(
@@ -76,9 +76,3 @@ class ProcessWitness:
                 Reason.WITNESS_SIGNATURE, "an answer to this question", "another's"
             )
         return signed.head
-
-
-def _code(error: grpc.RpcError) -> str:
-    """Name what went wrong: the library's own text may quote what the other side sent."""
-    code = getattr(error, "code", None)
-    return str(code().name) if callable(code) else type(error).__name__

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from threading import Event, Lock, Thread
+from types import FrameType
 from typing import Any, Final
 
 import structlog
@@ -171,3 +172,21 @@ def kept(children: Children) -> Iterator[Children]:
         raise ChildProcessError(
             f"workers: expected the process that begins them, it is gone: {lost[0].strerror}"
         ) from lost[0]
+
+
+def until_parent_ends(pipe: Connection, stop: Callable[[], None]) -> None:
+    """Stop when the other end of a pipe is gone, or speaks."""
+    with suppress(EOFError, OSError):
+        pipe.recv_bytes()
+    stop()
+
+
+def on_signals(stop: Callable[[], None]) -> None:
+    """Stop at SIGTERM and SIGINT."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)

@@ -8,13 +8,26 @@ from typing import Any, Final
 
 from aggregator.leader.leader_events import Settled
 from aggregator.leader.leader_shell import LeaderShell
-from aggregator.leader.leader_status import MEASURES, WORKER_MEASURES
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from aggregator.leader.leader_status import MEASURES
+from aggregator.party.party_health import HealthMetric
+from wire.topics import EPOCHS
 
 from .coordinator import Coordinator
 from .desk import Desk, Heard
+from .readers import PARTITIONS
 
-PARTITIONS: Final = next(topic.partitions for topic in TOPICS if topic.name == REPORTS)
+WORKER_MEASURES: Final = (
+    HealthMetric("workers", "workers", "workers that the coordinator hears"),
+    HealthMetric(
+        "partitions_unread",
+        "partitions_unread",
+        "partitions of the report topic that no worker reads, or one that is silent",
+    ),
+    HealthMetric(
+        "partial_sums", "partial_sums", "partitions' sums taken since the start", counter=True
+    ),
+)
+"""What a Leader with workers says beside."""
 
 
 class CoordinatorShell(LeaderShell):

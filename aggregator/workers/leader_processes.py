@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from threading import Event, Thread
-from types import FrameType
 from typing import Final
 
 from aggregator.party.channel import prepare_socket_folder
@@ -18,7 +16,7 @@ from aggregator.party.quotas import Quotas
 from aggregator.protocol.directory import PinnedParties
 from transport.opening import Side, TransportSettings, open_transport
 
-from .children import Children, Nursery, kept
+from .children import Children, Nursery, kept, on_signals, until_parent_ends
 from .coordinator_shell import CoordinatorShell
 from .worker_channel import CoordinatorChannel, serve_workers
 from .worker_shell import WorkerShell
@@ -51,24 +49,6 @@ def work(pipe: Connection, job: WorkerJob) -> None:
         on_signals(shell.stop)
         shell.run()
     channel.close()
-
-
-def until_parent_ends(pipe: Connection, stop: Callable[[], None]) -> None:
-    """Stop when the other end of a pipe is gone, or speaks."""
-    with suppress(EOFError, OSError):
-        pipe.recv_bytes()
-    stop()
-
-
-def on_signals(stop: Callable[[], None]) -> None:
-    """Stop at SIGTERM and SIGINT."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
 
 
 @contextmanager

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wire.topics import REPORTS, TOPICS
+
 from .words import Claim
+
+PARTITIONS: Final = next(topic.partitions for topic in TOPICS if topic.name == REPORTS)
+"""Of the report topic as a Leader makes it; a log may have been given more."""
 
 SILENT_S: Final = 2.0
 """A worker speaks twenty times a second; one that is silent so long may have reports unread."""

@@ -21,6 +21,9 @@ HOST_BYTES: Final = 16
 WORD_BYTES: Final = 4 << 20
 """One word says so much of a kind, and more waits for the next."""
 
+Place = tuple[BatchKey, int]
+"""A window, and a partition of its reports."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

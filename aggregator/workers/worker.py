@@ -21,10 +21,11 @@ from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from transport.port import Record, TopicPartition
 from wire.bounds import Scheme
 from wire.rejection import Reason, ReportRejected
-from wire.topics import REPORTS, TOPICS
+from wire.topics import REPORTS
 
 from .claims import Claims
 from .given_epochs import GivenEpochs
+from .readers import PARTITIONS
 from .words import (
     HOST_BYTES,
     NAME_BYTES,
@@ -36,6 +37,7 @@ from .words import (
     OpenedEpoch,
     Order,
     PartitionSum,
+    Place,
     Rebuild,
     Refusals,
     SignedRoster,
@@ -47,14 +49,8 @@ from .words import (
 )
 
 _FORGET_EVERY_S: Final = 60.0
-_LEAST_PARTITIONS: Final = next(topic.partitions for topic in TOPICS if topic.name == REPORTS)
-"""Of the reports: a log may have been given more, of which a worker sees those that it holds."""
-
 _CORE_LENGTH_AT: Final = 3
 """Of an envelope: behind its kind and the tag of its core."""
-
-Place = tuple[BatchKey, int]
-"""A window, and a partition of its reports."""
 
 
 class Worker:
@@ -193,7 +189,7 @@ class Worker:
     def _hosts_of_a_part(self, heading: Heading) -> int:
         """Hosts of a window's cohort that a partition has reports of, on average."""
         cohort = heading.roster.hosts(heading.known.task.series)[heading.key.cohort]
-        return -(-cohort // max(_LEAST_PARTITIONS, max(self.claims.held) + 1))
+        return -(-cohort // max(PARTITIONS, max(self.claims.held) + 1))
 
     def note_admitted(self, heading: Heading, partition: int) -> None:
         """Name hosts that are in their window now."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import grpc
 
-from aggregator.party.channel import open_channel, start_server
+from aggregator.party.channel import code_of, open_channel, start_server
 from aggregator.party.channel_address import HelperAddress
 
 from . import workers_pb2 as pb
@@ -60,7 +60,7 @@ class CoordinatorChannel:
             return Reply(verdict, decode_orders(response.orders))
         except grpc.RpcError as error:
             self._turn_away()
-            raise CoordinatorUnavailable(f"expected an answer, got {_code(error)}") from error
+            raise CoordinatorUnavailable(f"expected an answer, got {code_of(error)}") from error
         except BadMessage as error:
             raise CoordinatorUnavailable(str(error)) from error
 
@@ -100,9 +100,3 @@ def serve_workers(desk: Desk, address: HelperAddress) -> grpc.Server:
     return start_server(
         address, lambda server: server.add_generic_rpc_handlers((service,)), calls=MOST_CALLS
     )
-
-
-def _code(error: grpc.RpcError) -> str:
-    """Name what went wrong: the library's own text may quote what the other side sent."""
-    code = getattr(error, "code", None)
-    return str(code().name) if callable(code) else type(error).__name__

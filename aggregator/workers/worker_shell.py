@@ -16,7 +16,9 @@ from typing import Final
 
 import structlog
 
+from aggregator.leader.intake import LEADER_GROUP
 from aggregator.party.quotas import Quotas
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import PinnedParties
 from transport.port import Consumer, Producer, Record, Transport, TransportUnavailable
 from wire.topics import DEAD_LETTERS, REPORTS
@@ -27,7 +29,6 @@ from .words import CLAIM_BYTES, Word
 from .worker import Worker
 from .worker_port import CoordinatorPort
 
-GROUP: Final = "leader"
 POLL_RECORDS: Final = 2000
 POLL_S: Final = 0.05
 """What the coordinator asks is heard when a poll ends, and a release waits for it twice."""
@@ -52,7 +53,7 @@ class WorkerShell:
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
         draw: Callable[[int], bytes] = os.urandom,
-        checkpoint: Callable[[str], None] = lambda _step: None,
+        checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
         """Join the group with the first turn.
 
@@ -126,7 +127,7 @@ class WorkerShell:
 
     def _read(self) -> None:
         if self._consumer is None:
-            self._consumer = self._transport.consumer(GROUP, [REPORTS])
+            self._consumer = self._transport.consumer(LEADER_GROUP, [REPORTS])
         records: list[Record] = self._consumer.poll(POLL_RECORDS, POLL_S)
         held = {partition for _topic, partition in self._consumer.positions()}
         worker = self._worker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.leader.leader_shell import GROUP
+from aggregator.leader.intake import LEADER_GROUP
 from aggregator.releases.releases import windows_without_an_end
 from tests.agent_world import T0
 from tests.fault_fleet import STEP_S, FaultFleet
@@ -109,7 +109,7 @@ def test_partitions_that_dead_readers_still_hold_are_waited_for(tmp_path: Path) 
     fleet = FaultFleet(tmp_path)
     fleet.run_to(fleet.first, step_s=STEP_S)
     with EmbeddedLog(tmp_path / "log", lease_s=3600) as log:
-        readers = [log.consumer(GROUP, [topic.name for topic in TOPICS]) for _ in range(2)]
+        readers = [log.consumer(LEADER_GROUP, [topic.name for topic in TOPICS]) for _ in range(2)]
         fleet.run_to(fleet.end_s + 100, step_s=STEP_S)
         # That all hosts write to the one partition of four that it holds happens once in a million.
         assert fleet.leader._leader.admitted < 3 * HOSTS

@@ -19,11 +19,12 @@ import yaml
 from aggregator.enrolment.tasks import sign_task
 from aggregator.helper.helper_shell import HelperShell
 from aggregator.leader.leader_shell import LeaderShell
-from aggregator.leader.leader_status import MEASURES, WORKER_MEASURES
+from aggregator.leader.leader_status import MEASURES
 from aggregator.party.channel import ChannelHelper
 from aggregator.party.party_config import HttpAddress
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.releases.store import Store
+from aggregator.workers.coordinator_shell import WORKER_MEASURES
 from edge_agent.observer import AgentStatus
 from edge_agent.service.self_metrics import SelfStatus, metrics_port
 from scripts.dashboards import FOLDER, PAGES
