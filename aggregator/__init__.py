@@ -1,4 +1,4 @@
-"""Leader, Helper, statistics and store."""
+"""The parties, a room each, what their processes stand on, and releases with their readers."""
 
 from __future__ import annotations
 

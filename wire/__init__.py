@@ -1,1 +1,1 @@
-"""Formats: messages, codec, metric catalogue, topic names. Pure."""
+"""Formats: messages, metric catalogue, topics; bytes in, frozen dataclasses out. Pure."""
