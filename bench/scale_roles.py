@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 import psutil
 
 from aggregator.helper.helper_shell import HelperShell
+from aggregator.helper_process import mask_pool_of
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.party.channel import prepare_socket_folder
 from aggregator.party.channel_address import HelperAddress
 from aggregator.party.key_ring import DAY_S
 from aggregator.party.party_config import HelperConfig, LeaderConfig
-from aggregator.party_processes import mask_pool_of
 from aggregator.protocol.released import MemoryStore, ReleasedWindow
 from aggregator.workers.children import Children, Nursery, kept
 from aggregator.workers.coordinator_shell import CoordinatorShell

@@ -14,11 +14,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from aggregator.helper.helper_shell import HelperShell
+from aggregator.helper_process import mask_pool_of
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder
 from aggregator.party.channel_address import HelperAddress
 from aggregator.party.party_config import HelperConfig, LeaderConfig
-from aggregator.party_processes import mask_pool_of
 from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
 from aggregator.protocol.released import MemoryStore, ReleasedWindow
 from aggregator.workers.children import Nursery

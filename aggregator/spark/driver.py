@@ -16,8 +16,9 @@ from multiprocessing.connection import Connection
 from threading import Thread
 
 from aggregator.leader.intake import LEADER_GROUP
+from aggregator.party.party_start import on_signals
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
-from aggregator.workers.children import on_signals, until_parent_ends
+from aggregator.workers.children import until_parent_ends
 from aggregator.workers.readers import PARTITIONS
 from aggregator.workers.words import CLAIM_BYTES
 from aggregator.workers.worker_channel import CoordinatorChannel

@@ -16,9 +16,10 @@ from typing import Final
 
 from aggregator.party.channel_address import HelperAddress
 from aggregator.party.party_config import LeaderConfig
+from aggregator.party.party_start import on_signals
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
-from aggregator.workers.children import Children, Nursery, kept, on_signals
+from aggregator.workers.children import Children, Nursery, kept
 from aggregator.workers.leader_processes import job_of
 from transport.kafka.kafka_settings import KafkaSettings
 

@@ -1,4 +1,4 @@
-"""The process of a witness: its key, its chains, the channel."""
+"""The process of a witness: how it starts; its key, its chains, the channel."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ from aggregator.party.party_health import (
     Troubles,
     told,
     trouble_measure,
+)
+from aggregator.party.party_start import (
+    become,
+    health_served,
+    on_signals,
+    prepare_folders,
+    prepare_socket,
+    silent,
 )
 from aggregator.party.status_file import STATUS_EVERY_S, process_document, write_status
 from aggregator.state.state_file import StorageUnavailable
@@ -126,3 +134,17 @@ class WitnessShell:
             "refused": dict(self._book.refused),
             "links": served,
         }
+
+
+def run_witness(config: WitnessConfig, *, say: Callable[[str], None] = silent) -> None:
+    """Run a witness until SIGTERM or SIGINT.
+
+    Raises      what `WitnessShell` raises; PrivilegeError
+    """
+    prepare_socket(config.user, config.address, config.peer_group)
+    prepare_folders(config.user, 0o700, config.state_dir)
+    say(become(config.user, umask=0o077).line)
+    shell = WitnessShell(config, notifier=Notifier.from_environment())
+    on_signals(shell.stop)
+    with health_served(shell.health, config.http):
+        shell.run()

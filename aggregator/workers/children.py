@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from threading import Event, Lock, Thread
-from types import FrameType
 from typing import Any, Final
 
 import structlog
@@ -179,14 +178,3 @@ def until_parent_ends(pipe: Connection, stop: Callable[[], None]) -> None:
     with suppress(EOFError, OSError):
         pipe.recv_bytes()
     stop()
-
-
-def on_signals(stop: Callable[[], None]) -> None:
-    """Stop at SIGTERM and SIGINT."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)

@@ -12,11 +12,12 @@ from typing import Final
 from aggregator.party.channel import prepare_socket_folder
 from aggregator.party.channel_address import HelperAddress
 from aggregator.party.party_config import WORKERS_TIMEOUT_S, LeaderConfig
+from aggregator.party.party_start import on_signals
 from aggregator.party.quotas import Quotas
 from aggregator.protocol.directory import PinnedParties
 from transport.opening import Side, TransportSettings, open_transport
 
-from .children import Children, Nursery, kept, on_signals, until_parent_ends
+from .children import Children, Nursery, kept, until_parent_ends
 from .coordinator_shell import CoordinatorShell
 from .worker_channel import CoordinatorChannel, serve_workers
 from .worker_shell import WorkerShell

@@ -63,7 +63,7 @@ def run(
     that its witness, or such a release, shows to be rolled back answers nothing: exit code 3.
     """
     from aggregator.helper.helper_state import FencedOut
-    from aggregator.party_processes import run_helper
+    from aggregator.helper_process import run_helper
     from aggregator.state.state_file import StateUnusable
     from aggregator.witness.chain import NO_WITNESS
     from aggregator.witness.port import RollbackSeen, WitnessUnavailable

@@ -93,7 +93,7 @@ def run(
     and one of them goes on when it falls.
     """
     from aggregator.leader.leader_tables import LeadershipLost, OtherLeader
-    from aggregator.party_processes import run_leader, run_workers
+    from aggregator.leader_process import run_leader, run_workers
     from aggregator.spark.spark_processes import SparkMissing, SparkRefused
     from aggregator.state.state_file import StateUnusable
     from aggregator.statistics.incident_detector import DetectorFileError

@@ -40,8 +40,8 @@ def run(config: ConfigOption) -> None:
     Run it on another machine than the Helper's, one whose backups are not put back with the
     Helper's. It learns how many answers a Helper gave and when, and hashes; no host and no number.
     """
-    from aggregator.party_processes import run_witness
     from aggregator.state.state_file import StateUnusable
+    from aggregator.witness.witness_shell import run_witness
     from transport.process.privileges import PrivilegeError
 
     settings = _load(config)

@@ -72,8 +72,8 @@ AGENT = (
     "pointillist.cli.diagnose_replay", "pointillist.cli.top_screen",
 )  # fmt: skip
 PARTIES = (
-    "aggregator.party_processes", "aggregator.releases.releases", "aggregator.witness",
-    "web.web_server", "transport.opening", "transport.kafka.kafka_aggregator",
+    "aggregator.leader_process", "aggregator.helper_process", "aggregator.releases.releases",
+    "aggregator.witness", "web.web_server", "transport.opening", "transport.kafka.kafka_aggregator",
     "pointillist.cli.leader_command",
 )  # fmt: skip
 

@@ -43,7 +43,7 @@ def run_as_configured(
     (root / "leader.toml").write_text(text)
     monkeypatch.setattr("pointillist.cli.leader_command.log_to_stderr", lambda: None)
     monkeypatch.setattr(
-        "aggregator.party_processes.run_leader",
+        "aggregator.leader_process.run_leader",
         lambda config, **more: given.update(more, config=config),
     )
     leader_command.run(root / "leader.toml")

@@ -1,0 +1,71 @@
+"""How a party's process begins: what root prepares, another user, health over HTTP, signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from transport.files.ownership import set_folder
+from transport.process.privileges import Dropped, drop_to, ensure_users
+
+from .channel import prepare_socket_folder
+from .channel_address import HelperAddress
+from .party_config import HttpAddress
+from .party_health import Health
+
+
+def silent(line: str) -> None:
+    """Say nothing."""
+
+
+def prepare_socket(user: str, address: HelperAddress, peer_group: str | None) -> None:
+    """Make the folder of a socket, if that is where the party listens."""
+    if address.socket is not None:
+        owner = user if os.geteuid() == 0 else None
+        prepare_socket_folder(address.socket, owner, peer_group)
+
+
+def prepare_folders(user: str, mode: int, *folders: Path) -> None:
+    """Make the party's own folders while root still can give them away."""
+    root = os.geteuid() == 0
+    if root:
+        ensure_users()
+    for folder in folders:
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            set_folder(folder, mode, *((user, user) if root else ()))
+
+
+def become(user: str, *, umask: int) -> Dropped:
+    """Give root up; files made from here on are the party's own."""
+    os.umask(umask)
+    return drop_to(user)
+
+
+@contextmanager
+def health_served(health: Health, address: HttpAddress | None) -> Iterator[None]:
+    """Serve health and metrics meanwhile, where the configuration says so.
+
+    Raises      OSError when the port is taken
+    """
+    port = None if address is None else health.serve(address)
+    try:
+        yield
+    finally:
+        if port is not None:
+            port.close()
+
+
+def on_signals(stop: Callable[[], None]) -> None:
+    """Stop at SIGTERM and SIGINT."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
