@@ -30,7 +30,6 @@ from aggregator.leader.leader_events import (
 )
 from aggregator.leader.leader_runner import LeaderRunner
 from aggregator.leader.leader_state import LeaderState
-from aggregator.protocol.released import MemoryStore
 from bench.round_fleet import (
     HELPER,
     HELPER_BOX,
@@ -47,6 +46,7 @@ from bench.round_fleet import (
 from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import verify
+from simulator.engine.memory_store import MemoryStore
 from wire import labels
 from wire.epoch import HEADER_BYTES, Epoch
 from wire.ids import TaskId, key_id

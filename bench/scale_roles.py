@@ -22,7 +22,7 @@ from aggregator.party.channel import prepare_socket_folder
 from aggregator.party.channel_address import HelperAddress
 from aggregator.party.key_ring import DAY_S
 from aggregator.party.party_config import HelperConfig, LeaderConfig
-from aggregator.protocol.released import MemoryStore, ReleasedWindow
+from aggregator.protocol.released import ReleasedWindow
 from aggregator.workers.children import Children, Nursery, kept
 from aggregator.workers.coordinator_shell import CoordinatorShell
 from aggregator.workers.leader_processes import WorkerJob, job_of
@@ -41,6 +41,7 @@ from bench.scale_hour import (
     hour_of_reports,
 )
 from pointillist.broker.local import RunningBroker
+from simulator.engine.memory_store import MemoryStore
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport

@@ -20,8 +20,9 @@ from aggregator.party.channel import ChannelHelper, prepare_socket_folder
 from aggregator.party.channel_address import HelperAddress
 from aggregator.party.party_config import HelperConfig, LeaderConfig
 from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
-from aggregator.protocol.released import MemoryStore, ReleasedWindow
+from aggregator.protocol.released import ReleasedWindow
 from aggregator.workers.children import Nursery
+from simulator.engine.memory_store import MemoryStore
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
 from transport.embedded.embedded import EmbeddedLog

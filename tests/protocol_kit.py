@@ -36,12 +36,13 @@ from aggregator.leader.leader_state import LeaderState
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import Directory, PinnedParties
 from aggregator.protocol.helper_port import HelperPort
-from aggregator.protocol.released import MemoryStore, ReleasedWindow
+from aggregator.protocol.released import ReleasedWindow
 from aggregator.witness.chain import Unwitnessed, WitnessedChain
 from aggregator.witness.port import Witness
 from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_nonce
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey
+from simulator.engine.memory_store import MemoryStore
 from transport.port import Record, TopicPartition
 from wire import labels
 from wire.bounds import Scheme

@@ -1,4 +1,4 @@
-"""Where a Leader's state lies: a file of its machine, or a database that several machines reach.
+"""A Leader's tables in a file of its machine; in a database they are `standby`'s.
 
 `LeaderState` says what is kept, in SQL that SQLite and PostgreSQL both take, with `?` for values.
 """
@@ -42,14 +42,6 @@ _KEPT_BY_NAME: Final = (
 
 It would find none where they are now, and not say so: it must not open the file again.
 """
-
-
-class LeadershipLost(Exception):
-    """Another machine leads, or may: this one must stop."""
-
-
-class OtherLeader(Exception):
-    """A database holds the state of another Leader."""
 
 
 class LeaderFile:

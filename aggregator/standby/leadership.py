@@ -22,9 +22,9 @@ from typing import Any, Final
 import psycopg
 import structlog
 
-from aggregator.leader.leader_tables import LeadershipLost, OtherLeader
 from aggregator.party.postgresql_database import Database, DatabaseUnavailable
 from aggregator.party.postgresql_settings import PostgresqlSettings
+from aggregator.state.state_tables import LeadershipLost, OtherLeader
 
 SCHEMA_VERSION: Final = 1
 RENEWALS: Final = 5

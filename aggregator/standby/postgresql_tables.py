@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import psycopg
 
-from aggregator.leader.leader_tables import LeadershipLost
 from aggregator.party.postgresql_database import Database, DatabaseUnavailable
 from aggregator.party.standby_settings import StandbySettings
 from aggregator.state.state_file import StorageUnavailable
-from aggregator.state.state_tables import StatementRows, Statements
+from aggregator.state.state_tables import LeadershipLost, StatementRows, Statements
 
 from .leadership import Term, leader_database
 

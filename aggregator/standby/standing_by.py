@@ -11,12 +11,12 @@ from typing import Final
 import structlog
 
 from aggregator.leader.leader_state import LeaderState
-from aggregator.leader.leader_tables import LeadershipLost
 from aggregator.party.party_config import LeaderConfig
 from aggregator.party.party_health import Health, HealthMetric, Presence
 from aggregator.party.postgresql_database import DatabaseUnavailable
 from aggregator.party.status_file import process_document, write_status
 from aggregator.state.state_file import StateUnusable
+from aggregator.state.state_tables import LeadershipLost
 from transport.files.keyfiles import load_signing_key
 from transport.process.supervision import Notifier
 

@@ -7,6 +7,14 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 
+class LeadershipLost(Exception):
+    """Another machine leads, or may: this one must stop."""
+
+
+class OtherLeader(Exception):
+    """A database holds the state of another Leader."""
+
+
 class StatementRows(Protocol):
     """What a statement gives."""
 

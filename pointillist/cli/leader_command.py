@@ -92,10 +92,10 @@ def run(
     With a table `standby` the same command runs on several machines: one leads, the others wait,
     and one of them goes on when it falls.
     """
-    from aggregator.leader.leader_tables import LeadershipLost, OtherLeader
     from aggregator.leader_process import run_leader, run_workers
     from aggregator.spark.spark_processes import SparkMissing, SparkRefused
     from aggregator.state.state_file import StateUnusable
+    from aggregator.state.state_tables import LeadershipLost, OtherLeader
     from aggregator.statistics.incident_detector import DetectorFileError
     from analytics.rollups import kept_roll_ups
     from transport.port import TransportUnavailable

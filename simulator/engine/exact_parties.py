@@ -30,7 +30,7 @@ from aggregator.leader.leader_runner import LeaderRunner
 from aggregator.leader.leader_state import LeaderState
 from aggregator.protocol.directory import Directory, PinnedParties
 from aggregator.protocol.helper_port import HelperPort
-from aggregator.protocol.released import MemoryStore, ReleasedWindow
+from aggregator.protocol.released import ReleasedWindow
 from aggregator.statistics.possible_sums import SumRules
 from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
@@ -45,6 +45,7 @@ from wire.topics import EPOCHS, REPORTS, TOPICS
 
 from .crew import Laps
 from .exact_hosts import HostPapers
+from .memory_store import MemoryStore
 
 _GROUP: Final = "leader"
 _POLL_RECORDS: Final = 2000

@@ -26,10 +26,11 @@ from aggregator.leader.leader_state import LeaderState
 from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.party_events import RosterSeen, TaskSeen
-from aggregator.protocol.released import MemoryStore, ReleasedWindow, SuppressedWindow
+from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from aggregator.workers.coordinator import Coordinator
 from aggregator.workers.desk import Desk, Heard
+from simulator.engine.memory_store import MemoryStore
 from tests.agent_world import T0
 from tests.schedules.helpers import Channel
 from tests.schedules.machine import Crash, Machine, Process, copy_database

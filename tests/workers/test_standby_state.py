@@ -20,10 +20,10 @@ from aggregator.leader.leader_events import (
     StoreUnsigned,
 )
 from aggregator.leader.leader_state import LeaderState
-from aggregator.leader.leader_tables import LeadershipLost, OtherLeader
 from aggregator.protocol.answers import BatchKey
 from aggregator.standby.leadership import Leadership
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
+from aggregator.state.state_tables import LeadershipLost, OtherLeader
 from tests.postgresql_kit import PostgresqlServer
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, honest_reports, open_epochs
 from tests.standby_kit import LeaderDatabase
