@@ -18,7 +18,7 @@ from aggregator.party.party_start import (
 )
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import PinnedParties
-from aggregator.workers.children import Nursery
+from aggregator.workers.children import ForkServer
 from aggregator.workers.mask_pool import MaskPool
 from aggregator.workers.mask_worker import MaskJob
 from transport.opening import Side, prepare_transport
@@ -44,25 +44,25 @@ def run_helper(
     if config.transport is not None:
         prepare_transport(config.transport, Side.AGGREGATOR)
     say(become(config.user, umask=0o077).line)
-    nursery = None if workers is None else Nursery()
+    fork_server = None if workers is None else ForkServer()
     shell = HelperShell(
         config,
         after_restore=after_restore,
         notifier=Notifier.from_environment(),
         checkpoint=checkpoint,
-        mask_maker=mask_pool_of(nursery, workers, config.key_dir),
+        mask_maker=mask_pool_of(fork_server, workers, config.key_dir),
     )
     on_signals(shell.stop)
     with health_served(shell.health, config.http):
         shell.run()
-    if nursery is not None:
-        nursery.close()
+    if fork_server is not None:
+        fork_server.close()
 
 
 def mask_pool_of(
-    nursery: Nursery | None, workers: int | None, key_dir: Path
+    fork_server: ForkServer | None, workers: int | None, key_dir: Path
 ) -> Callable[[PinnedParties, HelperState], MaskPool] | None:
     """What makes a Helper's workers; None where it has none."""
-    if nursery is None or workers is None:
+    if fork_server is None or workers is None:
         return None
-    return lambda parties, state: MaskPool(nursery, workers, MaskJob(parties, key_dir), state)
+    return lambda parties, state: MaskPool(fork_server, workers, MaskJob(parties, key_dir), state)

@@ -14,7 +14,7 @@ from aggregator.releases.compaction import NO_ROLL_UPS, RollUps
 from aggregator.releases.store import Store
 from aggregator.spark.spark_processes import drive_alone, driving, spark_job
 from aggregator.statistics.incident_detector import Detector
-from aggregator.workers.children import Nursery
+from aggregator.workers.children import ForkServer
 from aggregator.workers.coordinator_shell import CoordinatorShell
 from aggregator.workers.leader_processes import run_workers_alone, working
 from transport.opening import Side, open_transport, prepare_transport
@@ -50,13 +50,13 @@ def run_leader(
     prepare_folders(config.user, 0o755, *released)
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(become(config.user, umask=0o022).line)  # releases are for every reader of the machine
-    nursery = Nursery() if spark or workers is not None else None
+    fork_server = ForkServer() if spark or workers is not None else None
     notifier = Notifier.from_environment()
     with _turn_of(config, notifier) as turn:
         if turn is None or turn.leads:
-            _lead(config, turn, notifier, checkpoint, roll_ups, nursery, workers, spark)
-    if nursery is not None:
-        nursery.close()
+            _lead(config, turn, notifier, checkpoint, roll_ups, fork_server, workers, spark)
+    if fork_server is not None:
+        fork_server.close()
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def _lead(
     notifier: Notifier,
     checkpoint: Checkpoint,
     roll_ups: RollUps,
-    nursery: Nursery | None,
+    fork_server: ForkServer | None,
     workers: int | None,
     spark: bool,
 ) -> None:
@@ -105,32 +105,32 @@ def _lead(
             config.transport, Side.AGGREGATOR, retention_s=RETENTION_S, keep=KEPT
         ) as log,
     ):
-        kind = LeaderShell if nursery is None else CoordinatorShell
+        kind = LeaderShell if fork_server is None else CoordinatorShell
         state = None if turn is None else turn.state()
         shell = kind(config, log, store, state=state, notifier=notifier, checkpoint=checkpoint)
         on_signals(shell.stop)
         if turn is not None:
             turn.on_loss(shell.stop)
-        readers = _readers_of(nursery, shell, config, workers, spark)
+        readers = _readers_of(fork_server, shell, config, workers, spark)
         with health_served(shell.health, config.http), readers:
             shell.run()
 
 
 @contextmanager
 def _readers_of(
-    nursery: Nursery | None,
+    fork_server: ForkServer | None,
     shell: LeaderShell,
     config: LeaderConfig,
     workers: int | None,
     spark: bool,
 ) -> Iterator[None]:
     """Have the reports read by whoever shall, meanwhile."""
-    if nursery is None or not isinstance(shell, CoordinatorShell):
+    if fork_server is None or not isinstance(shell, CoordinatorShell):
         yield
         return
     job = spark_job(config, shell.leader_pk) if spark else None
-    driver = nullcontext() if job is None else driving(nursery, job)
-    with working(nursery, shell, config, workers or 0), driver:
+    driver = nullcontext() if job is None else driving(fork_server, job)
+    with working(fork_server, shell, config, workers or 0), driver:
         yield
 
 
@@ -151,9 +151,9 @@ def run_workers(
         prepare_folders(config.user, 0o700, config.state_dir)
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(become(config.user, umask=0o077).line)
-    nursery = Nursery()
+    fork_server = ForkServer()
     if spark:
-        drive_alone(nursery, spark_job(config, leader_pk))
+        drive_alone(fork_server, spark_job(config, leader_pk))
     else:
-        run_workers_alone(nursery, config, leader_pk, workers)
-    nursery.close()
+        run_workers_alone(fork_server, config, leader_pk, workers)
+    fork_server.close()

@@ -19,11 +19,11 @@ from aggregator.helper.helper_shell import HelperShell
 from aggregator.helper_process import mask_pool_of
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.party.channel import prepare_socket_folder
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.key_ring import DAY_S
 from aggregator.party.party_config import HelperConfig, LeaderConfig
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.workers.children import Children, Nursery, kept
+from aggregator.workers.children import Children, ForkServer, kept
 from aggregator.workers.coordinator_shell import CoordinatorShell
 from aggregator.workers.leader_processes import WorkerJob, job_of
 from aggregator.workers.worker_channel import CoordinatorChannel, serve_workers
@@ -97,9 +97,9 @@ class Round:
         return self.folder / "hold"
 
     @property
-    def helper_socket(self) -> HelperAddress:
+    def helper_socket(self) -> ChannelAddress:
         """Where the Helper listens."""
-        return HelperAddress(self.folder / "run" / "helper")
+        return ChannelAddress(self.folder / "run" / "helper")
 
     @property
     def leader(self) -> LeaderConfig:
@@ -137,8 +137,8 @@ class Round:
 def run_helper(asked: Round) -> None:
     """What the Helper's process does."""
     workers = asked.workers or None
-    nursery = None if workers is None else Nursery()
-    maker = mask_pool_of(nursery, workers, asked.helper.key_dir)
+    fork_server = None if workers is None else ForkServer()
+    maker = mask_pool_of(fork_server, workers, asked.helper.key_dir)
     shell = HelperShell(asked.helper, clock=asked.clock, mask_maker=maker)
     signal.signal(signal.SIGTERM, lambda *_: shell.stop())
     shell.run()
@@ -146,7 +146,7 @@ def run_helper(asked: Round) -> None:
 
 def run_leader(asked: Round) -> None:
     """What the Leader's process does."""
-    nursery = Nursery()
+    fork_server = ForkServer()
     store = NotingStore(asked.folder / "released")
     with HeldTransport(open_transport(asked.log, Side.AGGREGATOR), asked.hold) as log:
         kind = CoordinatorShell if asked.workers else LeaderShell
@@ -159,7 +159,7 @@ def run_leader(asked: Round) -> None:
         assert job.coordinator.socket is not None
         prepare_socket_folder(job.coordinator.socket, None, None)
         server = serve_workers(shell.desk, job.coordinator)
-        with kept(Children(nursery, asked.workers, work, (job, asked.clock, asked.hold))):
+        with kept(Children(fork_server, asked.workers, work, (job, asked.clock, asked.hold))):
             shell.run()
         server.stop(None).wait()
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.spark.spark_processes import SparkJob, python_of, spark_job
-from aggregator.workers.children import Nursery
+from aggregator.workers.children import ForkServer
 from aggregator.workers.coordinator_shell import CoordinatorShell
 from aggregator.workers.leader_processes import working
 from bench.kafka import bare_rate
@@ -52,14 +52,14 @@ SETTINGS: Final = SparkSettings(
 
 def run_coordinator(asked: Round) -> None:
     """What the Leader's own process does."""
-    nursery = Nursery()
+    fork_server = ForkServer()
     with open_transport(asked.log, Side.AGGREGATOR) as log:
         store = NotingStore(asked.folder / "released")
         shell = CoordinatorShell(asked.leader, log, store, clock=asked.clock)
         signal.signal(signal.SIGTERM, lambda *_: shell.stop())
-        with working(nursery, shell, asked.leader, 0):
+        with working(fork_server, shell, asked.leader, 0):
             shell.run()
-    nursery.close()
+    fork_server.close()
 
 
 def begin_driver(asked: Round, job: SparkJob) -> subprocess.Popen[bytes]:

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from aggregator.helper.helper_shell import HelperShell
-from aggregator.party.channel_address import HelperAddress, TlsFiles
+from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from tests.process_kit import FileClock, helper_config
 
 
-def tls_address(host_port: str, tls: Path, name: str) -> HelperAddress:
+def tls_address(host_port: str, tls: Path, name: str) -> ChannelAddress:
     """Where the Helper listens, for one side of the channel."""
     files = TlsFiles(tls / "ca.pem", tls / f"{name}.pem", tls / f"{name}.key")
-    return HelperAddress(None, host_port, files, call_timeout_s=2)
+    return ChannelAddress(None, host_port, files, call_timeout_s=2)
 
 
 def main() -> None:

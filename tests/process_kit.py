@@ -17,11 +17,11 @@ from aggregator.helper.helper_shell import HelperShell
 from aggregator.helper_process import mask_pool_of
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.party_config import HelperConfig, LeaderConfig
 from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.workers.children import Nursery
+from aggregator.workers.children import ForkServer
 from simulator.engine.memory_store import MemoryStore
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
@@ -104,7 +104,7 @@ class FileStore(MemoryStore):
 class RecordingChannel:
     """The channel, noting each share that came back, by batch."""
 
-    def __init__(self, address: HelperAddress, folder: Path) -> None:
+    def __init__(self, address: ChannelAddress, folder: Path) -> None:
         self._inner, self._path = ChannelHelper(address), folder / "shares.jsonl"
 
     def submit_epochs(self, epochs: Sequence[bytes]) -> None:
@@ -137,7 +137,7 @@ def helper_config(folder: Path, leader_pk: bytes) -> HelperConfig:
         signed_dir=folder / "signed",
         leader_pk=leader_pk,
         user="pointillist-helper",
-        address=HelperAddress(socket=folder / "run" / "h.sock", call_timeout_s=10),
+        address=ChannelAddress(socket=folder / "run" / "h.sock", call_timeout_s=10),
         peer_group=None,
         status_file=folder / "helper-status.json",
     )
@@ -151,7 +151,7 @@ def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
         helper_pk=helper_pk,
         user="pointillist-leader",
         transport=EmbeddedSettings(folder / "log"),
-        helper=HelperAddress(socket=folder / "run" / "h.sock", call_timeout_s=10),
+        helper=ChannelAddress(socket=folder / "run" / "h.sock", call_timeout_s=10),
         database=folder / "r.duckdb",
         releases_dir=folder / "parquet",
         catalogue=None,
@@ -161,13 +161,13 @@ def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
 
 def helper_process(folder: Path, leader_pk: bytes, workers: int | None = None) -> None:
     """What runs in the Helper's process."""
-    nursery = None if workers is None else Nursery()
+    fork_server = None if workers is None else ForkServer()
     config = helper_config(folder, leader_pk)
     shell = HelperShell(
         config,
         clock=FileClock(folder),
         checkpoint=KillHere(folder, "helper"),
-        mask_maker=mask_pool_of(nursery, workers, config.key_dir),
+        mask_maker=mask_pool_of(fork_server, workers, config.key_dir),
     )
     signal.signal(signal.SIGTERM, lambda *_: shell.stop())
     shell.run()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.party.standby_settings import StandbySettings
 from aggregator.protocol.directory import PinnedParties
@@ -34,8 +34,8 @@ LEASE_S = 2.0
 MACHINES = ("leader-a", "leader-b")
 
 
-def desk_address(folder: Path, name: str = "w") -> HelperAddress:
-    return HelperAddress(socket=folder / "run" / f"{name}.sock", call_timeout_s=5)
+def desk_address(folder: Path, name: str = "w") -> ChannelAddress:
+    return ChannelAddress(socket=folder / "run" / f"{name}.sock", call_timeout_s=5)
 
 
 def coordinator_process(folder: Path, helper_pk: bytes, log: TransportSettings) -> None:

@@ -36,7 +36,7 @@ from .leader_events import (
 )
 from .leader_windows import Chain, ChainState, FrozenWindow, StoredFrozen, Unsigned, resume_window
 from .period_sums import PeriodSums
-from .release_signing import is_local, released_window, sum_local, unmask, verified_share
+from .unmasking import is_local, released_window, sum_local, unmask, verified_share
 
 _TRY_AGAIN = frozenset(
     {Reason.WINDOW_OPEN, Reason.TASK_UNKNOWN, Reason.ROSTER_VERSION, Reason.EPOCH_UNKNOWN}

@@ -27,7 +27,7 @@ from .leader_events import (
     StoreTask,
     StoreUnsigned,
 )
-from .leader_tables import LeaderFile
+from .leader_file import LeaderFile
 from .leader_windows import Chain, StoredFrozen
 
 _PUBLISH: Final = (

@@ -34,7 +34,7 @@ from transport.rpc.pointillist_pb2_grpc import (
 )
 from wire.proto import pointillist_pb2 as pb
 
-from .channel_address import HelperAddress, TlsFiles
+from .channel_address import ChannelAddress, TlsFiles
 
 SOCKET_MODE: Final = 0o2750
 SOCKET_UMASK: Final = 0o007
@@ -55,7 +55,7 @@ _Reply = TypeVar("_Reply")
 class ChannelHelper:
     """The Leader's end: a `HelperPort` across the channel."""
 
-    def __init__(self, address: HelperAddress) -> None:
+    def __init__(self, address: ChannelAddress) -> None:
         """Connect lazily; a Helper that is away shows in the first call.
 
         Raises      KeyFileRefused, OSError
@@ -185,7 +185,7 @@ class _Service(HelperServicer):
 
 def serve(
     port: HelperPort,
-    address: HelperAddress,
+    address: ChannelAddress,
     failed: Callable[[BaseException], bool],
     lock: AbstractContextManager[object],
 ) -> grpc.Server:
@@ -199,7 +199,7 @@ def serve(
     return start_server(address, lambda server: add_HelperServicer_to_server(service, server))
 
 
-def open_channel(address: HelperAddress) -> grpc.Channel:
+def open_channel(address: ChannelAddress) -> grpc.Channel:
     """Make the calling end of a channel, which connects when it is used.
 
     Raises      KeyFileRefused, OSError
@@ -215,7 +215,7 @@ def open_channel(address: HelperAddress) -> grpc.Channel:
 
 
 def start_server(
-    address: HelperAddress,
+    address: ChannelAddress,
     add_service: Callable[[grpc.Server], None],
     *,
     calls: int = _CONCURRENT_CALLS,
@@ -289,7 +289,7 @@ def read_private(path: Path) -> bytes:
         return file.read(MAX_SECRET_BYTES)
 
 
-def _target(address: HelperAddress) -> str:
+def _target(address: ChannelAddress) -> str:
     return f"unix:{address.socket}" if address.socket is not None else address.host_port
 
 

@@ -23,7 +23,7 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class HelperAddress:
+class ChannelAddress:
     """Where a party listens: a Unix socket, or host:port with TLS files.
 
     max_message_bytes   of one message; a batch has 72 B a host, a share 4 B a word
@@ -53,12 +53,12 @@ class ChannelTable:
         if (self.socket is None) == (not self.address) or not wanted:
             raise ValueError("expected either socket, or address with ca_file, cert_file, key_file")
 
-    def bounded(self, max_message_bytes: int, call_timeout_s: float) -> HelperAddress:
+    def bounded(self, max_message_bytes: int, call_timeout_s: float) -> ChannelAddress:
         """The address, with bounds that the table does not name."""
         tls = None
         if self.ca_file and self.cert_file and self.key_file:
             tls = TlsFiles(self.ca_file, self.cert_file, self.key_file)
-        return HelperAddress(self.socket, self.address, tls, max_message_bytes, call_timeout_s)
+        return ChannelAddress(self.socket, self.address, tls, max_message_bytes, call_timeout_s)
 
 
 def check_paths(table: Any) -> None:

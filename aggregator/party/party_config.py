@@ -16,8 +16,8 @@ from transport.settings.config_tree import ConfigError, build, limited, read_tab
 from .channel_address import (
     DEFAULT_MESSAGE_BYTES,
     DEFAULT_TIMEOUT_S,
+    ChannelAddress,
     ChannelTable,
-    HelperAddress,
     check_paths,
 )
 from .postgresql_settings import PostgresqlSettings
@@ -38,7 +38,7 @@ MOST_WITNESS_TIMEOUT_S: Final = 30.0
 class WitnessProcess:
     """A witness process: where it listens, and its identity, 32 B."""
 
-    address: HelperAddress
+    address: ChannelAddress
     witness_pk: bytes
 
 
@@ -69,9 +69,9 @@ class WorkersSettings:
     others      where a coordinator of another machine listens once it leads
     """
 
-    address: HelperAddress
+    address: ChannelAddress
     leader_pk: bytes | None = None
-    others: tuple[HelperAddress, ...] = ()
+    others: tuple[ChannelAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class LeaderConfig:
     helper_pk: bytes
     user: str
     transport: TransportSettings
-    helper: HelperAddress | None
+    helper: ChannelAddress | None
     database: Path
     releases_dir: Path
     catalogue: Path | None
@@ -127,7 +127,7 @@ class HelperConfig:
     signed_dir: Path
     leader_pk: bytes
     user: str
-    address: HelperAddress
+    address: ChannelAddress
     peer_group: str | None
     status_file: Path
     http: HttpAddress | None = None
@@ -173,7 +173,7 @@ class _AddressTable(ChannelTable):
     call_timeout_s: float = limited(DEFAULT_TIMEOUT_S, low=0.001)
 
     @property
-    def found(self) -> HelperAddress:
+    def found(self) -> ChannelAddress:
         return self.bounded(self.max_message_bytes, self.call_timeout_s)
 
 

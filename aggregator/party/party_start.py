@@ -13,7 +13,7 @@ from transport.files.ownership import set_folder
 from transport.process.privileges import Dropped, drop_to, ensure_users
 
 from .channel import prepare_socket_folder
-from .channel_address import HelperAddress
+from .channel_address import ChannelAddress
 from .party_config import HttpAddress
 from .party_health import Health
 
@@ -22,7 +22,7 @@ def silent(line: str) -> None:
     """Say nothing."""
 
 
-def prepare_socket(user: str, address: HelperAddress, peer_group: str | None) -> None:
+def prepare_socket(user: str, address: ChannelAddress, peer_group: str | None) -> None:
     """Make the folder of a socket, if that is where the party listens."""
     if address.socket is not None:
         owner = user if os.geteuid() == 0 else None

@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
-from aggregator.state.public_files import make_public, public_folder, sync_folder
 
 from . import packs
 from .cause_files import CAUSE_SCHEMA
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .pack_files import CELL_SCHEMA, write_merged
 from .packs import CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Pack, Single
+from .public_files import make_public, public_folder, sync_folder
 from .release_files import BASIS, MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_SCHEMA
 
 LOCK: Final = ".compaction.lock"

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aggregator.state.public_files import make_public
-
+from .public_files import make_public
 from .release_files import BASIS, MEANINGS
 
 _DERIVED: Final = (

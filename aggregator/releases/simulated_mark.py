@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from aggregator.state.public_files import make_public, public_folder, sync_folder
+from .public_files import make_public, public_folder, sync_folder
 
 NAME: Final = "simulated.json"
 FORMAT: Final = 1

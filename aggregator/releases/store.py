@@ -21,7 +21,6 @@ from typing import Final
 import duckdb
 
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
-from aggregator.state.public_files import public_folder, write_whole
 from aggregator.state.state_file import StorageUnavailable
 from aggregator.statistics.causes import CAUSE_SECTIONS
 from aggregator.statistics.incident_detector import Detector
@@ -33,6 +32,7 @@ from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
 from .compaction import NO_ROLL_UPS, RollUps
 from .packs import DAY_S, is_packed
+from .public_files import public_folder, write_whole
 from .release_files import (
     COLUMNS,
     SCHEMA,

@@ -14,12 +14,12 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.party_config import LeaderConfig
 from aggregator.party.party_start import on_signals
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
-from aggregator.workers.children import Children, Nursery, kept
+from aggregator.workers.children import Children, ForkServer, kept
 from aggregator.workers.leader_processes import job_of
 from transport.kafka.kafka_settings import KafkaSettings
 
@@ -48,12 +48,12 @@ class SparkJob:
     """
 
     log: KafkaSettings
-    coordinator: HelperAddress
+    coordinator: ChannelAddress
     parties: PinnedParties
     settings: SparkSettings
     jars: Path
     folder: Path
-    others: tuple[HelperAddress, ...] = ()
+    others: tuple[ChannelAddress, ...] = ()
 
 
 def spark_job(config: LeaderConfig, leader_pk: bytes) -> SparkJob:
@@ -97,7 +97,7 @@ def python_of(settings: SparkSettings) -> Path:
 
 
 def drive(pipe: Connection, job: SparkJob) -> None:
-    """Become the driver: what runs in the process that the nursery forked."""
+    """Become the driver: what runs in the process that the fork server forked."""
     told, ours = os.pipe()
     os.write(ours, pickle.dumps(job))
     os.close(ours)
@@ -113,15 +113,15 @@ def drive(pipe: Connection, job: SparkJob) -> None:
 
 
 @contextmanager
-def driving(nursery: Nursery, job: SparkJob) -> Iterator[None]:
+def driving(fork_server: ForkServer, job: SparkJob) -> Iterator[None]:
     """Keep one driver on this machine until the block ends."""
-    with kept(Children(nursery, 1, drive, (job,))):
+    with kept(Children(fork_server, 1, drive, (job,))):
         yield
 
 
-def drive_alone(nursery: Nursery, job: SparkJob) -> None:
+def drive_alone(fork_server: ForkServer, job: SparkJob) -> None:
     """Keep one driver for a coordinator on another machine, until a signal."""
     over = Event()
     on_signals(over.set)
-    with driving(nursery, job):
+    with driving(fork_server, job):
         over.wait()

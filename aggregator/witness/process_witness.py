@@ -7,7 +7,7 @@ import os
 import grpc
 
 from aggregator.party.channel import code_of, open_channel
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from privacy.signing import SigningKey, verify
 from transport.rpc.pointillist_pb2_grpc import WitnessStub
 from wire.proto import pointillist_pb2 as pb
@@ -20,7 +20,7 @@ from .port import WitnessUnavailable
 class ProcessWitness:
     """One Helper's chain at a witness process."""
 
-    def __init__(self, address: HelperAddress, witness_pk: bytes, identity: SigningKey) -> None:
+    def __init__(self, address: ChannelAddress, witness_pk: bytes, identity: SigningKey) -> None:
         """Connect lazily.
 
         witness_pk  the pinned witness's key, 32 B

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.party.channel_address import ChannelTable, HelperAddress, check_paths
+from aggregator.party.channel_address import ChannelAddress, ChannelTable, check_paths
 from aggregator.party.party_config import (
     WITNESS_MESSAGE_BYTES,
     WITNESS_TIMEOUT_S,
@@ -28,7 +28,7 @@ class WitnessConfig:
     state_dir: Path
     helper_pks: tuple[bytes, ...]
     user: str
-    address: HelperAddress
+    address: ChannelAddress
     peer_group: str | None
     status_file: Path
     http: HttpAddress | None = None

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import grpc
 
 from aggregator.party.channel import start_server
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from privacy.signing import SigningKey, verify
 from transport.rpc.pointillist_pb2_grpc import WitnessServicer, add_WitnessServicer_to_server
 from wire.proto import pointillist_pb2 as pb
@@ -80,7 +80,7 @@ class _Asked(WitnessServicer):
 
 def serve_witness(
     book: WitnessBook,
-    address: HelperAddress,
+    address: ChannelAddress,
     failed: Callable[[BaseException], None],
     lock: AbstractContextManager[object],
 ) -> grpc.Server:

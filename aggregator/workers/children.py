@@ -1,6 +1,6 @@
 """Processes that a party begins after it gave root up, by way of one that was made early.
 
-The nursery is forked while the party has one thread, no connection and no secret in memory; it
+The fork server is forked while the party has one thread, no connection and no secret in memory; it
 forks workers whenever it is asked. So a worker that fell can be replaced while the party's threads
 run, also where the code lies in a folder that a new Python could not enter. A worker's end of its
 pipe is its life line: when the party is gone, however it went, the pipe ends and the worker does.
@@ -34,7 +34,7 @@ Work = Callable[..., None]
 """A function of a module, which takes its end of the pipe and the arguments of its job."""
 
 
-class Nursery:
+class ForkServer:
     """The process that forks workers."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Nursery:
         """Have a worker begin a job; gives the party's end of its pipe.
 
         arguments   are pickled, and hold no secret
-        Raises      OSError when the nursery is gone
+        Raises      OSError when the fork server is gone
         """
         ours, theirs = Pipe()
         job = pickle.dumps((work, tuple(arguments)))
@@ -104,20 +104,22 @@ def _in_child(work: Callable[[], None]) -> None:
 class Children:
     """Several workers at the same job; one that falls is followed by another."""
 
-    def __init__(self, nursery: Nursery, count: int, work: Work, arguments: Sequence[Any]) -> None:
+    def __init__(
+        self, fork_server: ForkServer, count: int, work: Work, arguments: Sequence[Any]
+    ) -> None:
         """Begin them."""
-        self._nursery, self._work, self._arguments = nursery, work, arguments
+        self._fork_server, self._work, self._arguments = fork_server, work, arguments
         self._log = structlog.get_logger("workers")
         self._again_s = [0.0] * count
         self._pipes = [self._begin() for _ in range(count)]
 
     def _begin(self) -> Connection:
-        return self._nursery.begin(self._work, self._arguments)
+        return self._fork_server.begin(self._work, self._arguments)
 
     def look(self) -> None:
         """Replace those that fell; call it now and then. A pipe that says something has ended.
 
-        Raises      OSError when the nursery is gone
+        Raises      OSError when the fork server is gone
         """
         now_s = time.monotonic()
         over = wait(self._pipes, timeout=0)
@@ -145,9 +147,9 @@ class Children:
 def kept(children: Children) -> Iterator[Children]:
     """Replace children that fall, from a thread, until the block ends; then end them.
 
-    Without the nursery nobody can be replaced, and no other can be forked by a party that works:
-    it is then told to end, as by SIGTERM.
-    Raises      ChildProcessError at the end, when the nursery was gone
+    Without the fork server nobody can be replaced, and no other can be forked by a party that
+    works: it is then told to end, as by SIGTERM.
+    Raises      ChildProcessError at the end, when the fork server was gone
     """
     over, lost = Event(), list[OSError]()
 

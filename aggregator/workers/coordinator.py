@@ -23,7 +23,7 @@ from aggregator.leader.leader_events import (
     Tick,
 )
 from aggregator.leader.leader_windows import FrozenWindow
-from aggregator.leader.release_signing import is_local, verified_share
+from aggregator.leader.unmasking import is_local, verified_share
 from aggregator.leader.window_sums import OpenWindow
 from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.party_events import RosterSeen, TaskSeen

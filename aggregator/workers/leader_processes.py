@@ -10,14 +10,14 @@ from threading import Event, Thread
 from typing import Final
 
 from aggregator.party.channel import prepare_socket_folder
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.party_config import WORKERS_TIMEOUT_S, LeaderConfig
 from aggregator.party.party_start import on_signals
 from aggregator.party.quotas import Quotas
 from aggregator.protocol.directory import PinnedParties
 from transport.opening import Side, TransportSettings, open_transport
 
-from .children import Children, Nursery, kept, until_parent_ends
+from .children import Children, ForkServer, kept, until_parent_ends
 from .coordinator_shell import CoordinatorShell
 from .worker_channel import CoordinatorChannel, serve_workers
 from .worker_shell import WorkerShell
@@ -35,10 +35,10 @@ class WorkerJob:
     """
 
     transport: TransportSettings
-    coordinator: HelperAddress
+    coordinator: ChannelAddress
     parties: PinnedParties
     quotas: Quotas
-    others: tuple[HelperAddress, ...] = ()
+    others: tuple[ChannelAddress, ...] = ()
 
 
 def work(pipe: Connection, job: WorkerJob) -> None:
@@ -54,7 +54,7 @@ def work(pipe: Connection, job: WorkerJob) -> None:
 
 @contextmanager
 def working(
-    nursery: Nursery, shell: CoordinatorShell, config: LeaderConfig, count: int
+    fork_server: ForkServer, shell: CoordinatorShell, config: LeaderConfig, count: int
 ) -> Iterator[None]:
     """Serve the desk, and have so many workers on this machine meanwhile.
 
@@ -65,7 +65,7 @@ def working(
         prepare_socket_folder(job.coordinator.socket, None, None)
     server = serve_workers(shell.desk, job.coordinator)
     try:
-        with kept(Children(nursery, count, work, (job,))):
+        with kept(Children(fork_server, count, work, (job,))):
             yield
     finally:
         server.stop(_GRACE_S).wait()
@@ -78,13 +78,15 @@ def job_of(config: LeaderConfig, leader_pk: bytes) -> WorkerJob:
         met = config.workers
         return WorkerJob(config.transport, met.address, parties, config.quotas, met.others)
     own = config.state_dir / "workers" / "socket"
-    address = HelperAddress(own, call_timeout_s=WORKERS_TIMEOUT_S)
+    address = ChannelAddress(own, call_timeout_s=WORKERS_TIMEOUT_S)
     return WorkerJob(config.transport, address, parties, config.quotas)
 
 
-def run_workers_alone(nursery: Nursery, config: LeaderConfig, leader_pk: bytes, count: int) -> None:
+def run_workers_alone(
+    fork_server: ForkServer, config: LeaderConfig, leader_pk: bytes, count: int
+) -> None:
     """Keep workers for a coordinator on another machine, until a signal."""
     over = Event()
     on_signals(over.set)
-    with kept(Children(nursery, count, work, (job_of(config, leader_pk),))):
+    with kept(Children(fork_server, count, work, (job_of(config, leader_pk),))):
         over.wait()

@@ -25,7 +25,7 @@ from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from wire.batch import SignedBatch
 from wire.rejection import ReportRejected
 
-from .children import Nursery
+from .children import ForkServer
 from .mask_worker import BatchRows, MaskJob, work_masks
 
 ANSWER_S: Final = 60.0
@@ -49,12 +49,14 @@ class MaskRecords(Protocol):
 class MaskPool:
     """A `MaskMaker` of several processes."""
 
-    def __init__(self, nursery: Nursery, count: int, job: MaskJob, records: MaskRecords) -> None:
+    def __init__(
+        self, fork_server: ForkServer, count: int, job: MaskJob, records: MaskRecords
+    ) -> None:
         """Begin the workers.
 
         Raises      MasksUnavailable
         """
-        self._nursery, self._job, self._records = nursery, job, records
+        self._fork_server, self._job, self._records = fork_server, job, records
         self._log = structlog.get_logger("helper")
         self._learned: list[TaskSeen | RosterSeen] = []
         self._known = [0] * count
@@ -78,7 +80,7 @@ class MaskPool:
         pipe = self._pipes[worker]
         if pipe is not None:
             pipe.close()
-        self._pipes[worker] = self._nursery.begin(work_masks, (self._job,))
+        self._pipes[worker] = self._fork_server.begin(work_masks, (self._job,))
         marks = self._records.counters()
         own = {host: mark for host, mark in marks.items() if self._worker_of(host) == worker}
         self._ask_one(worker, "count_from", (own,))

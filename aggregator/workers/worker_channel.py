@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 
 from aggregator.party.channel import code_of, open_channel, start_server
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 
 from . import workers_pb2 as pb
 from .codec import BadMessage, decode_orders, decode_word, encode_order, encode_word, parse_request
@@ -33,7 +33,7 @@ _NUMBERS: Final = {number: verdict for verdict, number in _VERDICTS.items()}
 class CoordinatorChannel:
     """A worker's end: a `CoordinatorPort` across the channel, to whichever coordinator answers."""
 
-    def __init__(self, address: HelperAddress, others: Sequence[HelperAddress] = ()) -> None:
+    def __init__(self, address: ChannelAddress, others: Sequence[ChannelAddress] = ()) -> None:
         """Connect lazily.
 
         others      where coordinators of other machines listen, once they lead
@@ -75,7 +75,7 @@ class CoordinatorChannel:
         self._channel.close()
 
 
-def serve_workers(desk: Desk, address: HelperAddress) -> grpc.Server:
+def serve_workers(desk: Desk, address: ChannelAddress) -> grpc.Server:
     """Start to take words; the caller stops it.
 
     Raises      KeyFileRefused, OSError

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from aggregator.party.channel import ChannelHelper, read_private
-from aggregator.party.channel_address import HelperAddress, TlsFiles
+from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.protocol.helper_port import HelperStatus, HelperUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole
 from pointillist.broker.topic_settings import differing, visible_topics
@@ -36,7 +36,7 @@ _SOON_S: Final = 30 * 86_400
 _ADMIN: Final = "an administrator runs `pointillist kafka topics --config FILE`"
 
 
-def helper_checks(address: HelperAddress, helper_pk: bytes) -> list[tuple[str, str, Check]]:
+def helper_checks(address: ChannelAddress, helper_pk: bytes) -> list[tuple[str, str, Check]]:
     """Ask the Helper who it is and what time it has; give one finding for each."""
     asked: list[HelperStatus | Finding] = []
 
@@ -51,11 +51,11 @@ def helper_checks(address: HelperAddress, helper_pk: bytes) -> list[tuple[str, s
     ]
 
 
-def _place(address: HelperAddress) -> str:
+def _place(address: ChannelAddress) -> str:
     return address.host_port or str(address.socket)
 
 
-def _ask(address: HelperAddress) -> HelperStatus | Finding:
+def _ask(address: ChannelAddress) -> HelperStatus | Finding:
     told = FindingOf("helper", "peer")
     if reason := _unreachable(address):
         line = f"{_place(address)}: {reason}"
@@ -75,7 +75,7 @@ def _ask(address: HelperAddress) -> HelperStatus | Finding:
         helper.close()
 
 
-def _unreachable(address: HelperAddress) -> str:
+def _unreachable(address: ChannelAddress) -> str:
     """Try to connect, so that a firewall is told from a certificate; "" where it works."""
     try:
         if address.socket is not None:

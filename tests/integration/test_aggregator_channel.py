@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.protocol.helper_port import HelperUnavailable
 from tests.protocol_kit import (
     Clock,
@@ -32,7 +32,7 @@ class Served:
 
     def __init__(self, world: World, folder: Path) -> None:
         self.clock = Clock()
-        self.address = HelperAddress(socket=folder / "run" / "h.sock", call_timeout_s=10)
+        self.address = ChannelAddress(socket=folder / "run" / "h.sock", call_timeout_s=10)
         assert self.address.socket is not None
         prepare_socket_folder(self.address.socket, None, None)
         _, self.state, runner = start_helper(world, folder, self.clock)
@@ -70,7 +70,7 @@ def test_window_is_released_across_the_channel(
 
 
 def test_helper_that_is_away_is_unavailable_and_nothing_else(tmp_path: Path) -> None:
-    channel = ChannelHelper(HelperAddress(socket=tmp_path / "none.sock", call_timeout_s=1))
+    channel = ChannelHelper(ChannelAddress(socket=tmp_path / "none.sock", call_timeout_s=1))
     with pytest.raises(HelperUnavailable):
         channel.status()
     channel.close()

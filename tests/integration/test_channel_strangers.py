@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.party import channel
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.workers.desk import Desk
 from aggregator.workers.worker_channel import serve_workers
 from pointillist.broker.local import free_ports
@@ -40,7 +40,7 @@ def test_strangers_hold_few_connections_and_none_for_long(
     (port,) = free_ports(1)
     tls = Authority.make(tmp_path / "ca").issue("leader")
     server = serve_workers(
-        Desk(time.monotonic), HelperAddress(host_port=f"127.0.0.1:{port}", tls=tls)
+        Desk(time.monotonic), ChannelAddress(host_port=f"127.0.0.1:{port}", tls=tls)
     )
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(STRANGERS)]
     try:

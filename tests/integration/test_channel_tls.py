@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from aggregator.party.channel import ChannelHelper, serve
-from aggregator.party.channel_address import HelperAddress, TlsFiles
+from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.protocol.helper_port import HelperUnavailable
 from tests.protocol_kit import Clock, Failures, build_world, start_helper
 from transport.files.keyfiles import KeyFileRefused
@@ -101,22 +101,22 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def address(authority: Authority, tmp_path: Path) -> Iterator[HelperAddress]:
+def address(authority: Authority, tmp_path: Path) -> Iterator[ChannelAddress]:
     """A Helper that listens with a certificate of the CA; the address has a Leader's files."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host_port = f"127.0.0.1:{free.getsockname()[1]}"
     _, state, runner = start_helper(build_world(9), tmp_path, Clock())
-    listens = HelperAddress(None, host_port, authority.issue("helper"))
+    listens = ChannelAddress(None, host_port, authority.issue("helper"))
     failures = Failures()
     server = serve(runner, listens, failures, threading.Lock())
-    yield HelperAddress(None, host_port, authority.issue("leader"), call_timeout_s=10)
+    yield ChannelAddress(None, host_port, authority.issue("leader"), call_timeout_s=10)
     server.stop(0).wait()
     state.close()
     assert failures.seen == []
 
 
-def test_leader_with_a_certificate_of_the_ca_is_answered(address: HelperAddress) -> None:
+def test_leader_with_a_certificate_of_the_ca_is_answered(address: ChannelAddress) -> None:
     channel = ChannelHelper(address)
     assert channel.status().version == "plst1"
     assert channel.submit_batch(b"\1" * 300, epochs_complete=False).refusal == "version"
@@ -124,7 +124,7 @@ def test_leader_with_a_certificate_of_the_ca_is_answered(address: HelperAddress)
 
 
 def test_certificate_of_another_ca_is_refused_by_the_helper(
-    address: HelperAddress, authority: Authority, tmp_path: Path
+    address: ChannelAddress, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority.make(tmp_path / "other").issue("leader")
     trusting = replace(other, ca_file=authority.folder / "ca.pem")
@@ -135,7 +135,7 @@ def test_certificate_of_another_ca_is_refused_by_the_helper(
 
 
 def test_helper_of_another_ca_is_refused_by_the_leader(
-    address: HelperAddress, tmp_path: Path
+    address: ChannelAddress, tmp_path: Path
 ) -> None:
     assert address.tls is not None
     other = Authority.make(tmp_path / "other")
@@ -147,7 +147,7 @@ def test_helper_of_another_ca_is_refused_by_the_leader(
 
 
 def test_client_without_a_certificate_is_refused(
-    address: HelperAddress, authority: Authority
+    address: ChannelAddress, authority: Authority
 ) -> None:
     root = (authority.folder / "ca.pem").read_bytes()
     with_tls = grpc.secure_channel(address.host_port, grpc.ssl_channel_credentials(root))
@@ -157,7 +157,7 @@ def test_client_without_a_certificate_is_refused(
         channel.close()
 
 
-def test_tls_key_that_others_may_read_is_refused(address: HelperAddress, tmp_path: Path) -> None:
+def test_tls_key_that_others_may_read_is_refused(address: ChannelAddress, tmp_path: Path) -> None:
     assert address.tls is not None
     address.tls.key_file.chmod(0o640)
     with pytest.raises(KeyFileRefused, match="0640"):

@@ -40,7 +40,7 @@ def need_reach() -> None:
 
 
 def driver_of(leader: psutil.Process) -> psutil.Process | None:
-    """The process that the nursery forked, once it has become the driver."""
+    """The process that the fork server forked, once it has become the driver."""
     for process in leader.children(recursive=True):
         with suppress(psutil.Error):  # it may end meanwhile
             if "aggregator.spark.driver" in process.cmdline():

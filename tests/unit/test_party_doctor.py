@@ -16,7 +16,7 @@ import pytest
 from cryptography.x509 import load_pem_x509_certificates
 
 from aggregator.party.channel import serve
-from aggregator.party.channel_address import HelperAddress, TlsFiles
+from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from pointillist.broker.local import free_ports
 from pointillist.broker.rights import KafkaRole
 from pointillist.fleet import channel_certificate
@@ -145,16 +145,16 @@ def test_folder_that_is_missing_or_holds_the_fence_is_named(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def helper(tmp_path: Path) -> Iterator[tuple[World, HelperAddress]]:
+def helper(tmp_path: Path) -> Iterator[tuple[World, ChannelAddress]]:
     """A Helper that listens by certificates as `fleet init` makes them, and its Leader's end."""
     world, clock = build_world(), Clock(time.time())
     for party in ("leader", "helper"):
         make_certificate(tmp_path, party, ["127.0.0.1"], None)
     _, state, runner = start_helper(world, tmp_path, clock)
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    listen = HelperAddress(None, address, _files(tmp_path, "helper", "leader"))
+    listen = ChannelAddress(None, address, _files(tmp_path, "helper", "leader"))
     server = serve(runner, listen, Failures(), threading.Lock())
-    yield world, HelperAddress(None, address, _files(tmp_path, "leader", "helper"))
+    yield world, ChannelAddress(None, address, _files(tmp_path, "leader", "helper"))
     server.stop(0).wait()
     state.close()
 
@@ -163,12 +163,12 @@ def _files(folder: Path, own: str, peer: str) -> TlsFiles:
     return TlsFiles(folder / f"{peer}.pem", folder / f"{own}.pem", folder / f"{own}.key")
 
 
-def peer(address: HelperAddress, helper_pk: bytes) -> Finding:
+def peer(address: ChannelAddress, helper_pk: bytes) -> Finding:
     return next(iter(examine(helper_checks(address, helper_pk))))
 
 
 def test_helper_that_answers_by_its_pinned_certificate_is_well(
-    helper: tuple[World, HelperAddress],
+    helper: tuple[World, ChannelAddress],
 ) -> None:
     world, address = helper
     findings = list(examine(helper_checks(address, world.helper_key.public_bytes)))
@@ -178,7 +178,7 @@ def test_helper_that_answers_by_its_pinned_certificate_is_well(
 
 
 def test_peer_that_is_away_is_told_from_one_with_another_certificate(
-    helper: tuple[World, HelperAddress], tmp_path: Path
+    helper: tuple[World, ChannelAddress], tmp_path: Path
 ) -> None:
     world, address = helper
     pinned = world.helper_key.public_bytes

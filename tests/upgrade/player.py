@@ -22,7 +22,7 @@ import numpy as np
 import wire
 from aggregator.enrolment.tasks import TaskPlan, build_task
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.releases.releases import read_releases, read_windows
 from aggregator.releases.store import Store
@@ -88,8 +88,8 @@ class Fleet:
     def window(self, number: int) -> int:
         return T0 + number * WINDOW_S
 
-    def address(self) -> HelperAddress:
-        return HelperAddress(socket=self.folder / "run" / "h.sock", call_timeout_s=20)
+    def address(self) -> ChannelAddress:
+        return ChannelAddress(socket=self.folder / "run" / "h.sock", call_timeout_s=20)
 
 
 def _party(seeds: list[str]) -> Party:

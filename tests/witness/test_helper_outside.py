@@ -17,7 +17,7 @@ from aggregator.helper import helper_shell
 from aggregator.helper.helper_shell import HelperShell
 from aggregator.helper.own_releases import compare_releases
 from aggregator.party.channel import ChannelHelper
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.party_config import HelperConfig, WitnessProcess, WitnessSettings
 from aggregator.protocol.helper_port import HelperUnavailable
 from aggregator.witness.port import RollbackSeen, WitnessUnavailable
@@ -174,7 +174,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessFl
 
 def release_one(fleet: ProcessFleet, folder: Path) -> bytes:
     """One window through a Leader and the Helper that serves; the release as it goes to the log."""
-    channel = ChannelHelper(HelperAddress(socket=fleet.folder / "run" / "h.sock"))
+    channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
     wait_for(lambda: answers(channel))
     folder.mkdir()
     leader = Fleet(fleet.world, folder, helper=channel)
@@ -218,7 +218,7 @@ def test_restored_process_reads_the_releases_before_it_answers(
     publish(fleet.log, release_one(fleet, tmp_path / "leader"))
     live.stop()
     again = Running(fleet, transport=transport)  # a restart of what was not rolled back
-    channel = ChannelHelper(HelperAddress(socket=fleet.folder / "run" / "h.sock"))
+    channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
     wait_for(lambda: answers(channel))
     channel.close()
     again.stop()
@@ -241,7 +241,7 @@ def test_log_that_is_away_at_the_start_is_waited_for(
 
     monkeypatch.setattr(helper_shell, "open_transport", open_or_not)
     running = Running(fleet, transport=EmbeddedSettings(fleet.folder / "log"))
-    channel = ChannelHelper(HelperAddress(socket=fleet.folder / "run" / "h.sock"))
+    channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
     wait_for(lambda: serves(channel))
     wait_for(lambda: "log_away" in running.troubles())
     assert not answers(channel)
@@ -252,7 +252,7 @@ def test_log_that_is_away_at_the_start_is_waited_for(
     running.stop()
 
 
-def witnessed(address: HelperAddress) -> dict[str, Any]:
+def witnessed(address: ChannelAddress) -> dict[str, Any]:
     address = replace(address, call_timeout_s=TIMEOUT_S)
     return {
         "witness": WitnessSettings(WitnessProcess(address, WITNESS_KEY.public_bytes), TIMEOUT_S)
@@ -265,7 +265,7 @@ def test_helper_says_that_its_witness_is_away_and_goes_on_when_it_is_back(
     stand = ProcessStand(tmp_path / "witness")
     stand.stop()
     running = Running(fleet, **witnessed(stand.address))
-    channel = ChannelHelper(HelperAddress(socket=fleet.folder / "run" / "h.sock"))
+    channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
     wait_for(lambda: serves(channel))  # keys are announced meanwhile
     wait_for(lambda: "witness_away" in running.troubles())
     assert not answers(channel)
@@ -319,7 +319,7 @@ def witness_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WitnessCo
         state_dir=tmp_path / "disk" / "state",
         helper_pks=(HELPER_KEYS[0].public_bytes,),
         user="pointillist-witness",
-        address=HelperAddress(socket=tmp_path / "w.sock", call_timeout_s=TIMEOUT_S),
+        address=ChannelAddress(socket=tmp_path / "w.sock", call_timeout_s=TIMEOUT_S),
         peer_group=None,
         status_file=tmp_path / "status.json",
     )
@@ -365,7 +365,7 @@ def test_witness_on_a_full_disk_takes_no_link_and_goes_on_when_there_is_room(
         witness.close()
 
 
-def appended(address: HelperAddress, before: int) -> int:
+def appended(address: ChannelAddress, before: int) -> int:
     witness = ProcessWitness(address, WITNESS_KEY.public_bytes, HELPER_KEYS[0])
     assert patiently(witness.head).sequence == before
     after = extend(witness, 2).sequence

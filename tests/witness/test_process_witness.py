@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from aggregator.party.channel import start_server
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.witness.port import Witness, WitnessUnavailable
 from aggregator.witness.process_witness import ProcessWitness
 from aggregator.witness.witness_service import WitnessBook
@@ -50,7 +50,7 @@ class LyingWitness(WitnessServicer):
 @pytest.fixture
 def answered_by(tmp_path: Path) -> Iterator[Callable[[Answer], Witness]]:
     """Makes a Helper's end whose witness answers as told."""
-    address = HelperAddress(socket=tmp_path / "w.sock", call_timeout_s=TIMEOUT_S)
+    address = ChannelAddress(socket=tmp_path / "w.sock", call_timeout_s=TIMEOUT_S)
     opened: list[Witness] = []
     servers: list[grpc.Server] = []
 
@@ -103,7 +103,7 @@ def test_witness_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(path))
         mute.listen()
-        address = HelperAddress(socket=path, call_timeout_s=0.5)
+        address = ChannelAddress(socket=path, call_timeout_s=0.5)
         witness = ProcessWitness(address, WITNESS_KEY.public_bytes, HELPER_KEYS[0])
         with pytest.raises(WitnessUnavailable, match="expected an answer"):
             witness.head()
@@ -145,9 +145,9 @@ def test_witness_serves_over_mutual_tls_alone(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host_port = f"127.0.0.1:{free.getsockname()[1]}"
-    listens = HelperAddress(None, host_port, authority.issue("witness"))
+    listens = ChannelAddress(None, host_port, authority.issue("witness"))
     stand = ProcessStand(tmp_path / "w", listens)
-    asks = HelperAddress(None, host_port, authority.issue("helper"), call_timeout_s=10)
+    asks = ChannelAddress(None, host_port, authority.issue("helper"), call_timeout_s=10)
     witness = ProcessWitness(asks, WITNESS_KEY.public_bytes, HELPER_KEYS[0])
     assert extend(witness, 2).sequence == 2
     witness.close()

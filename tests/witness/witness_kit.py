@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import grpc
 
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
 from aggregator.witness.port import Witness, WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
@@ -92,10 +92,10 @@ class MemoryWitness:
 class ProcessStand:
     """The witness process's parts behind a Unix socket, or over mutual TLS."""
 
-    def __init__(self, folder: Path, address: HelperAddress | None = None) -> None:
+    def __init__(self, folder: Path, address: ChannelAddress | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.failures = folder, Failures()
-        self.address = address or HelperAddress(socket=folder / "w.sock")
+        self.address = address or ChannelAddress(socket=folder / "w.sock")
         self.address = replace(self.address, call_timeout_s=TIMEOUT_S)
         self._server: grpc.Server | None = None
         self._store: WitnessStore | None = None

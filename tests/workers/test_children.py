@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from aggregator.workers.children import Children, Nursery, kept
+from aggregator.workers.children import Children, ForkServer, kept
 from tests.process_kit import wait_for
 
 
@@ -25,27 +25,27 @@ def test_child_that_the_machine_has_no_room_for_is_begun_later(
 
     def full_at_first() -> int:
         calls.append(0)
-        if len(calls) == 2:  # the first one made the nursery
+        if len(calls) == 2:  # the first one made the fork server
             raise BlockingIOError
         return fork()
 
     monkeypatch.setattr(os, "fork", full_at_first)
-    nursery = Nursery()
-    with kept(Children(nursery, 1, note_and_fall, (str(tmp_path),))):
+    fork_server = ForkServer()
+    with kept(Children(fork_server, 1, note_and_fall, (str(tmp_path),))):
         wait_for(lambda: any(tmp_path.iterdir()))
-    nursery.close()
+    fork_server.close()
 
 
 def test_party_ends_when_nobody_can_begin_its_children(tmp_path: Path) -> None:
     told = Event()
     before = signal.signal(signal.SIGTERM, lambda *_: told.set())
     try:
-        nursery = Nursery()
-        children = Children(nursery, 1, note_and_fall, (str(tmp_path),))
+        fork_server = ForkServer()
+        children = Children(fork_server, 1, note_and_fall, (str(tmp_path),))
         wait_for(lambda: any(tmp_path.iterdir()))
-        os.kill(nursery._pid, signal.SIGKILL)
+        os.kill(fork_server._pid, signal.SIGKILL)
         with pytest.raises(ChildProcessError, match="it is gone"), kept(children):
             wait_for(told.is_set)
-        nursery.close()
+        fork_server.close()
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -28,7 +28,7 @@ from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_
 DAY_S = 86_400
 
 
-class ThreadNursery:
+class ThreadForkServer:
     """Begins workers as threads, whose pipes a test may cut."""
 
     def __init__(self) -> None:
@@ -68,19 +68,19 @@ def key_dir(world: World, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def nursery() -> Iterator[ThreadNursery]:
-    made = ThreadNursery()
+def fork_server() -> Iterator[ThreadForkServer]:
+    made = ThreadForkServer()
     yield made
     made.cut()
 
 
 def pooled(
-    world: World, folder: Path, key_dir: Path, nursery: ThreadNursery, **options: object
+    world: World, folder: Path, key_dir: Path, fork_server: ThreadForkServer, **options: object
 ) -> Bench:
     """A Helper of three workers."""
 
     def make(world: World, state: HelperState) -> MaskPool:
-        return MaskPool(nursery, 3, MaskJob(world.parties, key_dir), state)  # type: ignore[arg-type]
+        return MaskPool(fork_server, 3, MaskJob(world.parties, key_dir), state)  # type: ignore[arg-type]
 
     folder.mkdir(exist_ok=True)
     bench = Bench(world, folder, mask_maker=make, **options)
@@ -94,12 +94,12 @@ def epochs_of(world: World) -> list[bytes]:
 
 
 def test_answers_are_those_of_one_process(
-    world: World, tmp_path: Path, key_dir: Path, nursery: ThreadNursery
+    world: World, tmp_path: Path, key_dir: Path, fork_server: ThreadForkServer
 ) -> None:
     (tmp_path / "one").mkdir()
     one, many = (
         Bench(world, tmp_path / "one"),
-        pooled(world, tmp_path / "many", key_dir, nursery),
+        pooled(world, tmp_path / "many", key_dir, fork_server),
     )
     batch = one.batch(world.hosts, spoil_tag=3, spoil_check=5)
     asked = [bench.ask(batch, complete=False) for bench in (one, many)]
@@ -117,13 +117,13 @@ def test_answers_are_those_of_one_process(
 
 
 def test_worker_that_falls_clears_no_host_and_answers_nothing(
-    world: World, tmp_path: Path, key_dir: Path, nursery: ThreadNursery
+    world: World, tmp_path: Path, key_dir: Path, fork_server: ThreadForkServer
 ) -> None:
     """The Leader has given all epochs it has; a worker without them may not judge their hosts."""
-    bench = pooled(world, tmp_path / "many", key_dir, nursery)
+    bench = pooled(world, tmp_path / "many", key_dir, fork_server)
     bench.runner.submit_epochs(epochs_of(world))
     batch = bench.batch(world.hosts)
-    nursery.cut()
+    fork_server.cut()
     with pytest.raises(MasksUnavailable):
         bench.ask(batch)
     assert bench.state.counts()["answers"] == 0
@@ -134,13 +134,13 @@ def test_worker_that_falls_clears_no_host_and_answers_nothing(
 
 
 def test_answer_that_was_committed_before_workers_fell_is_the_same(
-    world: World, tmp_path: Path, key_dir: Path, nursery: ThreadNursery
+    world: World, tmp_path: Path, key_dir: Path, fork_server: ThreadForkServer
 ) -> None:
     def crash(step: str) -> None:
         if step == "between commit and sum":
             raise SystemExit
 
-    broken = pooled(world, tmp_path / "many", key_dir, nursery, checkpoint=crash)
+    broken = pooled(world, tmp_path / "many", key_dir, fork_server, checkpoint=crash)
     broken.runner.submit_epochs(epochs_of(world))
     batch = broken.batch(world.hosts, spoil_tag=3)
     with pytest.raises(SystemExit):
@@ -149,7 +149,7 @@ def test_answer_that_was_committed_before_workers_fell_is_the_same(
     (tmp_path / "one").mkdir()
     one = Bench(world, tmp_path / "one")
     one.runner.submit_epochs(epochs_of(world))
-    again = pooled(world, tmp_path / "many", key_dir, nursery)
+    again = pooled(world, tmp_path / "many", key_dir, fork_server)
     assert len(again.ask(batch, complete=False).need_epochs) == 11
     again.runner.submit_epochs(epochs_of(world))
     assert again.ask(batch).share == one.ask(batch).share
@@ -158,15 +158,15 @@ def test_answer_that_was_committed_before_workers_fell_is_the_same(
 
 
 def test_of_two_live_helpers_and_a_restored_one_a_single_one_answers(
-    world: World, tmp_path: Path, key_dir: Path, nursery: ThreadNursery, stand: Stand
+    world: World, tmp_path: Path, key_dir: Path, fork_server: ThreadForkServer, stand: Stand
 ) -> None:
     """The same witnesses hold Helpers with workers apart: a process, and PostgreSQL."""
     live = tmp_path / "live"
-    pooled(world, live, key_dir, nursery, witness=stand.open()).state.close()
+    pooled(world, live, key_dir, fork_server, witness=stand.open()).state.close()
     for copy in ("second", "backup"):
         shutil.copytree(live, tmp_path / copy)
-    one = pooled(world, live, key_dir, nursery, witness=stand.open())
-    second = pooled(world, tmp_path / "second", key_dir, nursery, witness=stand.open())
+    one = pooled(world, live, key_dir, fork_server, witness=stand.open())
+    second = pooled(world, tmp_path / "second", key_dir, fork_server, witness=stand.open())
     assert second.ask(b"").refusal == "length"  # it has found itself level with the witness
     for bench in (one, second):
         bench.runner.submit_epochs(epochs_of(world))
@@ -174,7 +174,7 @@ def test_of_two_live_helpers_and_a_restored_one_a_single_one_answers(
     assert one.ask(batch).share
     with pytest.raises(RollbackSeen, match="another copy"):
         second.ask(second.batch(world.hosts[:-1]))
-    restored = pooled(world, tmp_path / "backup", key_dir, nursery, witness=stand.open())
+    restored = pooled(world, tmp_path / "backup", key_dir, fork_server, witness=stand.open())
     with pytest.raises(RollbackSeen, match="--after-restore"):
         restored.ask(restored.batch(world.hosts[:-1]))
     one.clock.now_s = T0 + 2 * WINDOW_S + 6

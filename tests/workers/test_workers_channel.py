@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.party.channel_address import HelperAddress
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.party_config import load_leader_config
 from aggregator.protocol.answers import BatchKey
 from aggregator.workers import workers_pb2 as pb
@@ -107,7 +107,7 @@ def test_word_of_another_shape_is_refused(spoil: Callable[[pb.Word], object], na
 
 def test_word_is_said_to_whichever_coordinator_answers(tmp_path: Path) -> None:
     desk = Desk(lambda: 0.0)
-    first, second = (HelperAddress(tmp_path / name, call_timeout_s=5) for name in "ab")
+    first, second = (ChannelAddress(tmp_path / name, call_timeout_s=5) for name in "ab")
     server = serve_workers(desk, second)
     channel = CoordinatorChannel(first, [second])
     try:
@@ -171,7 +171,7 @@ def test_channel_asks_both_ends_for_a_certificate(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{free.getsockname()[1]}"
     desk = Desk(lambda: 0.0)
-    address = HelperAddress(host_port=place, tls=authority.issue("leader"), call_timeout_s=10)
+    address = ChannelAddress(host_port=place, tls=authority.issue("leader"), call_timeout_s=10)
     server = serve_workers(desk, address)
     try:
         worker = CoordinatorChannel(replace(address, tls=authority.issue("worker")))

@@ -83,8 +83,8 @@ def test_workers_come_are_followed_and_end_with_the_leader(place: Path) -> None:
     leader = subprocess.Popen(closed(command), stderr=subprocess.PIPE, text=True)
     try:
         wait_for(lambda: status(place).get("workers") == 2 and status(place)["log_lag"] == 0, 40)
-        (nursery,) = psutil.Process(leader.pid).children()
-        workers = nursery.children()
+        (fork_server,) = psutil.Process(leader.pid).children()
+        workers = fork_server.children()
         assert len(workers) == 2
         uid = os.geteuid() or psutil.Process(workers[0].pid).uids().real
         assert {worker.uids().real for worker in workers} == {uid}
@@ -98,7 +98,7 @@ def test_workers_come_are_followed_and_end_with_the_leader(place: Path) -> None:
         workers[0].send_signal(signal.SIGKILL)
         # The session of the one that fell goes on for a minute.
         wait_for(lambda: status(place)["workers"] == 3 and status(place)["log_lag"] == 0, 40)
-        workers = nursery.children()
+        workers = fork_server.children()
         leader.send_signal(signal.SIGTERM)
         assert leader.wait(40) == 0
         wait_for(lambda: not any(worker.is_running() for worker in workers), 20)

@@ -87,8 +87,8 @@ def test_workers_of_another_machine_read_are_followed_and_come_back(link: Link, 
 
         try:
             wait_for(lambda: reads(2))
-            (nursery,) = psutil.Process(workers.pid).children()
-            nursery.children()[0].kill()
+            (fork_server,) = psutil.Process(workers.pid).children()
+            fork_server.children()[0].kill()
             wait_for(lambda: reads(3))  # the session of the one that fell goes on for a minute
             link.cut()
             wait_for(lambda: status(place / "here")["log_lag"] != 0)

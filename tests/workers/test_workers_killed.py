@@ -62,8 +62,8 @@ def play_window(fleet: WorkerProcessFleet, hosts: LedgerHosts, number: int, step
 
 
 def kill_worker_of_helper(fleet: WorkerProcessFleet) -> None:
-    (nursery,) = psutil.Process(fleet.processes["helper"].pid).children()
-    nursery.children()[0].kill()
+    (fork_server,) = psutil.Process(fleet.processes["helper"].pid).children()
+    fork_server.children()[0].kill()
     note(f"helper@{WORKER_OF_HELPER}")
 
 
