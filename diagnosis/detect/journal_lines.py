@@ -7,7 +7,6 @@ so a line carries its format, and every number, text and list of it is bounded w
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
@@ -105,7 +104,10 @@ def decode(line: bytes) -> JournalLine:
     if kind is None:
         raise JournalLineError(f"expected a kind of {', '.join(_KINDS)}")
     offset_ns = _integer(record["offset_ns"], "offset_ns")
-    return JournalLine(offset_ns, _built(kind, record["finding"], record["kind"]))
+    found = _built(kind, record["finding"], record["kind"])
+    if isinstance(found, Series):
+        _check_seconds(found)
+    return JournalLine(offset_ns, found)
 
 
 @dataclass(slots=True)
@@ -150,6 +152,14 @@ def _built(kind: type[Any], raw: Any, where: str) -> Any:
     return kind(**{name: _value(hints[name], raw[name], f"{where}.{name}") for name in raw})
 
 
+def _check_seconds(series: Series) -> None:
+    for values in (series.p50_ms, series.longest_ms, *(s.values for s in series.signals)):
+        if len(values) != len(series.seconds):
+            raise JournalLineError(
+                f"series: expected {len(series.seconds)} values, one a second, got {len(values)}"
+            )
+
+
 def _value(kind: Any, raw: Any, where: str) -> Any:
     if isinstance(kind, UnionType):
         first, *rest = (part for part in get_args(kind) if part is not type(None))
@@ -189,8 +199,9 @@ def _integer(raw: Any, where: str) -> int:
 
 
 def _number(raw: Any, where: str) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
-        raise JournalLineError(f"{where}: expected a finite number")
+    # What is no number is not below it either; a whole number may be too long for a float.
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not abs(raw) <= MAX_INTEGER:
+        raise JournalLineError(f"{where}: expected a finite number of at most {MAX_INTEGER}")
     return float(raw)
 
 

@@ -16,6 +16,7 @@ from diagnosis.detect.journal_lines import (
     decode,
     encode,
 )
+from diagnosis.detect.trail import Series, SignalSeries
 from tests.causes.findings_kit import EVIDENCE, diagnosis, one_of_each
 
 OFFSET_NS = 1_792_000_000_000_000_000
@@ -75,6 +76,8 @@ def changed(**changes: Any) -> bytes:
         (changed(at_ns=1.5), r"at_ns: expected a whole"),
         (changed(at_ns=True), r"at_ns: expected a whole"),
         (changed(confidence="high"), r"confidence: expected a finite"),
+        (changed(confidence=10**400), r"confidence: expected a finite"),
+        (changed(confidence=1e308), r"confidence: expected a finite"),
         (changed(incident=1), r"incident: expected true"),
         (changed(ranked=[["unknown"]]), r"ranked: expected 2 values"),
         (changed(evidence=[{}] * 65), r"evidence: expected a list"),
@@ -86,6 +89,18 @@ def changed(**changes: Any) -> bytes:
 def test_line_that_no_agent_wrote_is_refused(line: bytes, what: str) -> None:
     with pytest.raises(JournalLineError, match=what):
         decode(line)
+
+
+@pytest.mark.parametrize("short", ["p50_ms", "longest_ms", "signals"])
+def test_picture_has_one_value_a_second(short: str) -> None:
+    signal = SignalSeries("own", "block_write_ms", (1.0, 2.0))
+    whole = Series("/train", 1, (-1.0, 0.0), (1.0, None), (2.0, 3.0), (signal,))
+    assert decode(encode(whole, OFFSET_NS)).finding == whole
+    record = json.loads(encode(whole, OFFSET_NS))
+    cut = record["finding"][short]
+    (cut if short != "signals" else cut[0]["values"]).pop()
+    with pytest.raises(JournalLineError, match="one a second, got 1"):
+        decode(json.dumps(record).encode())
 
 
 def test_reader_leaves_out_what_a_crash_cut_off_and_counts_it() -> None:
