@@ -7,7 +7,6 @@ another site could have a viewer's browser make to any effect; other methods are
 from __future__ import annotations
 
 import base64
-import binascii
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -152,6 +151,6 @@ def _secret(header: str) -> str | None:
     if kind.lower() == "basic":
         try:
             return base64.b64decode(rest, validate=True).decode().partition(":")[2] or None
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # of base64, of text that is not ASCII, of UTF-8
             return ""
     return None

@@ -92,7 +92,8 @@ def test_token_opens_and_nothing_else_does(store: Path, token_file: Path) -> Non
         bearer = {"authorization": f"Bearer {_secret(ada)}"}
         assert asked.get("/fleet", headers=bearer).status_code == 200
         forged = header_of("plst_" + "A" * 43)
-        for headers in ({}, late, forged, {"authorization": "Basic %%%"}, header_of("")):
+        odd = {"authorization": b"Basic \xe9"}
+        for headers in ({}, late, forged, {"authorization": "Basic %%%"}, odd, header_of("")):
             answer = asked.get("/fleet", headers=headers)
             assert (answer.status_code, "Fleet" in answer.text) == (401, False)
             assert answer.headers["www-authenticate"].startswith("Basic ")
