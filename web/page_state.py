@@ -26,7 +26,7 @@ class PageState(BaseModel):
         Field(description="length of what is shown as one number; auto: what the store has"),
     ] = AUTO
     until: Annotated[
-        date | None,
+        Annotated[date, Field(ge=date(1970, 1, 1), lt=date(9000, 1, 1))] | None,
         BeforeValidator(_absent),
         Field(description="the day after the last one, UTC; newest without it"),
     ] = None

@@ -64,7 +64,10 @@ def report(
     ]
     if len(chosen) > 1:
         raise usage_error("expected one of --day, --week and --eight-weeks")
-    state = PageState.model_validate({"span": (chosen or ["week"])[0], "until": _day(until)})
+    try:
+        state = PageState.model_validate({"span": (chosen or ["week"])[0], "until": _day(until)})
+    except ValueError:
+        raise usage_error(f"--until: expected a day of the years 1970 to 8999, got {until}") from None
     folder = (store or default_folder()).resolve()
     owners = series_owners(fleet_series or [], [])
     with reported(ExitCode.UNAVAILABLE, ReportRefused, OSError):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pointillist.cli.output import CommandError
+from pointillist.cli.root import command
 from tests.web_kit import client, fill
 from web.page_state import PageState
 from web.span_report import ReportRefused, span_report
@@ -70,3 +72,10 @@ def test_report_has_no_series_of_a_single_operator(store: Path) -> None:
 def test_report_of_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReportRefused, match="expected a folder of releases, got no store"):
         span_report(tmp_path / "gone", tmp_path / "rollups", WEEK, NOBODY)
+
+
+@pytest.mark.parametrize("day", ["0001-01-02", "9999-12-31"])
+def test_report_of_a_day_that_arithmetic_does_not_bear_is_refused(day: str, tmp_path: Path) -> None:
+    asked = ["report", "--until", day, "--store", str(tmp_path), "--out", str(tmp_path / "r.html")]
+    with pytest.raises(CommandError, match="years 1970 to 8999, got"):
+        command()(asked, standalone_mode=False)

@@ -148,8 +148,12 @@ def test_answer_is_asked_for_again_by_its_tag_until_the_store_changes(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "query", ["span=aeon", "unknown=1", "model=%3Cscript%3E", "until=yesterday", "measure="]
-)
+    "query",
+    [
+        "span=aeon", "unknown=1", "model=%3Cscript%3E", "until=yesterday", "measure=",
+        "until=0001-01-02", "until=1969-12-31", "until=9000-01-01",
+    ],
+)  # fmt: skip
 def test_state_that_cannot_be_is_refused_and_not_repeated(asked: TestClient, query: str) -> None:
     page, api = asked.get(f"/fleet?{query}"), asked.get(f"/api/v1/pages/fleet/mix?{query}")
     assert (page.status_code, api.status_code) == (422, 422)
