@@ -123,6 +123,8 @@ _TIMES: Final = {
     "not_before", "not_after", "frozen_until", "resumes_after", "refuses_windows_before",
 }  # fmt: skip
 """Names of values that are seconds since 1970; text shows them as dates."""
+_LAST_S: Final = 253_402_300_799
+"""The last second that a date can name; messages hold later ones, and text shows their number."""
 
 
 def as_text(name: str, value: Any) -> str:
@@ -131,7 +133,7 @@ def as_text(name: str, value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name in _TIMES and isinstance(value, int):
+    if name in _TIMES and isinstance(value, int) and value <= _LAST_S:
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%SZ}" if value > 0 else "never"
     if isinstance(value, float):
         return f"{value:.10g}"

@@ -345,6 +345,7 @@ def test_text_shows_dates_and_small_tables(capsys: pytest.CaptureFixture[str]) -
     answer = {
         "expiry": 0,
         "first_window": 86_400,
+        "last_window": (1 << 48) - 1,
         "rejected": {"tag": 2},
         "sections": [{"name": "a", "weight": 0.5}, {"name": "long", "weight": 0.25}],
         "hosts": [],
@@ -353,6 +354,7 @@ def test_text_shows_dates_and_small_tables(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.splitlines() == [
         "expiry        never",
         "first_window  1970-01-02 00:00:00Z",
+        "last_window   281474976710655",
         "rejected",
         "  tag  2",
         "sections",
