@@ -14,7 +14,7 @@ from transport.process.printable import listed
 from .families import UNKNOWN_APPLICATION, FamilyRules, pipeline_applications
 from .kernel_mix import mix_rows
 from .launches.kineto import gpu_events, open_trace, read_header
-from .launches.read import table_row
+from .launches.read import amount, table_row
 from .signatures import Signature, SignatureError
 
 _MOST_BYTES: Final = 256 << 20
@@ -63,6 +63,8 @@ def _table(path: Path, rules: FamilyRules, application: str | None) -> Signature
         kernels = [_table_row(row, rules) for row in table["kernel"]]
         source = f"{table.get('source', '')} {table.get('source_file', '')}".strip()
         said, model = table.get("application"), str(table.get("gpu_model", "other"))
+        if not isinstance(said, str | None):
+            raise TypeError(f"a class in quotes expected, got {said!r:.40}")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SignatureError(f"{path}: expected a kernel table, got {error!r}") from None
     return _made(path, application or said, model, source, iter(kernels))
@@ -84,7 +86,7 @@ def _is_history(path: Path) -> bool:
 
 
 def _time(time_ns: Any) -> int | None:
-    return None if time_ns is None else int(time_ns)
+    return None if time_ns is None else amount(int(time_ns))
 
 
 def _history(path: Path, application: str | None) -> Signature:
@@ -93,7 +95,10 @@ def _history(path: Path, application: str | None) -> Signature:
     try:
         kinds = json.loads(path.read_text(encoding="utf-8"))
         kernels = [
-            (str(row["name"]), str(row["family"]), int(row["count"]), _time(row["gpu_time_ns"]))
+            (
+                *(str(row["name"]), str(row["family"])),
+                *(amount(int(row["count"])), _time(row["gpu_time_ns"])),
+            )
             for row in kinds.get("activity", ())
         ]
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

@@ -21,6 +21,7 @@ from .kernel_mix import OPERATION_WEIGHT, KernelMix, MixMeasure, MixRow, distanc
 FORMAT: Final = 1
 LEAST_MARGIN: Final = 0.02
 """Nearer than this to two classes is no answer."""
+_MOST_BYTES: Final = 64 << 20
 _MOST_SIGNATURES: Final = 4096
 _MOST_ROWS: Final = 512
 _LEAST_MILLIONTHS: Final = 100
@@ -105,11 +106,15 @@ class Signatures:
         """
         source = path if path is not None else resources.files(__package__) / "signatures.json"
         try:
-            document = json.loads(source.read_text(encoding="utf-8"))
+            with source.open("rb") as file:
+                content = file.read(_MOST_BYTES + 1)
+            if len(content) > _MOST_BYTES:
+                raise SignatureError(f"more than {_MOST_BYTES:,} bytes")
+            document = json.loads(content)
             known = tuple(_signature(entry) for entry in document["signatures"])
-            limits = {measure: float(document["thresholds"][measure]) for measure in MixMeasure}
-            form, weight = document["format"], float(document["operation_weight"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            limits = {measure: _part(document["thresholds"][measure]) for measure in MixMeasure}
+            form, weight = document["format"], _part(document["operation_weight"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SignatureError(f"{source}: expected signatures, got {error!r}") from None
         if form != FORMAT or not 0 < len(known) <= _MOST_SIGNATURES:
             raise SignatureError(
@@ -217,6 +222,12 @@ def _signature(entry: Any) -> Signature:
         source=str(entry["source"]),
         rows=rows,
     )
+
+
+def _part(number: Any) -> float:
+    if not isinstance(number, int | float) or not 0 <= number <= 1:  # nor is what is no number
+        raise SignatureError(f"expected thresholds and a weight of 0 .. 1, got {number!r:.40}")
+    return float(number)
 
 
 def _row(row: Any) -> MixRow:

@@ -28,6 +28,7 @@ _ROWS: Final = "expected [[kernel]] rows of name, launches and time_ns"
 _HEAD_BYTES: Final = 1 << 16
 _MOST_NAMES: Final = 10_000_000
 _MOST_TOML_BYTES: Final = 64 << 20
+_MOST_AMOUNT: Final = (1 << 63) - 1
 _NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 """Bytes that no text has; ESC is left out, as a hostile name may hold it and is shown escaped."""
 _NO_LIST: Final = re.compile(rb"\[CUDA |\[\[?[\w.-]+\]\]?[ \t]*(#.*)?$", re.MULTILINE)
@@ -140,10 +141,17 @@ def table_row(row: object) -> tuple[str, int, int | None]:
         launches, time_ns = row["launches_per_1000_steps"], row["time_ns_per_step"]
     else:
         launches, time_ns = row["launches"], row.get("time_ns")
-    numbers = [launches] if time_ns is None else [launches, time_ns]
-    if not all(isinstance(number, int) and number >= 0 for number in numbers):
-        raise TypeError(f"whole numbers of at least 0 expected, got {numbers}")
-    return str(row["name"]), launches, time_ns
+    return str(row["name"]), amount(launches), None if time_ns is None else amount(time_ns)
+
+
+def amount(number: object) -> int:
+    """Give launches or nanoseconds back.
+
+    Raises      TypeError; ValueError for a number too long to be told
+    """
+    if not isinstance(number, int) or not 0 <= number <= _MOST_AMOUNT:
+        raise TypeError(f"whole numbers of at least 0 expected, below 2^63, got {number!r:.40}")
+    return number
 
 
 def _names(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:

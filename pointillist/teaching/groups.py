@@ -224,7 +224,7 @@ def load_groups(path: Path) -> list[SpikeGroup]:
                 f"{told[0]!r} and {told[1]!r}"
             )
         return [_read(row) for row in document["groups"]]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, GroupsRefused):
             raise
         raise GroupsRefused(f"{path}: expected a file of groups, got {error}") from None

@@ -125,7 +125,7 @@ def test_rename_refuses_what_is_no_name(old: str, new: str) -> None:
         rename(grouped(spikes(0, 4)), old, new)
 
 
-@pytest.mark.parametrize("spoil", ["format", "mean", "scale", "text"])
+@pytest.mark.parametrize("spoil", ["format", "mean", "long", "scale", "text"])
 def test_file_of_groups_is_refused_when_it_was_spoilt(tmp_path: Path, spoil: str) -> None:
     path = tmp_path / "groups.json"
     save_groups(path, grouped(spikes(0, 4)))
@@ -135,6 +135,8 @@ def test_file_of_groups_is_refused_when_it_was_spoilt(tmp_path: Path, spoil: str
             document["format"] = 2
         case "mean":
             document["groups"][0]["mean"] = [1.0]
+        case "long":
+            document["groups"][0]["mean"][0] = 10**400
         case "scale":
             document["groups"][0]["scale"][0] = 0
         case _:

@@ -78,6 +78,7 @@ def test_profile_of_local_history_keeps_its_families(tmp_path: Path, rules: Fami
         ("a.toml", "x = ", "expected a kernel table"),
         ("b.toml", "application = 'x'", "expected a kernel table"),
         ("c.toml", "[[kernel]]\nname = 'a'\nlaunches = -1", "at least 0 expected"),
+        ("c.toml", TABLE.replace('"text_encoder"', "[1]"), "a class in quotes expected"),
         ("d.toml", "kernel = []", "expected kernels, found none"),
         ("e.json", '{"since_ns": 1, "activity": [{}]}', "expected kernel activity"),
         ("h.json", '{"since_ns": 1, "kernel": [], "cut_short": []}', "activity`, got kernel$"),
@@ -97,15 +98,24 @@ def test_profile_of_a_cut_trace_is_refused(tmp_path: Path, rules: FamilyRules) -
         read_profile(write(tmp_path / "cut.json", '{"traceEvents": [{"cat": "ker'), rules)
 
 
+def _activity(count: str) -> bytes:
+    row = f'{{"name": "a", "family": "b", "count": {count}, "gpu_time_ns": null}}'
+    return f'{{"since_ns": 1, "activity": [{row}]}}'.encode()
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("run.json.gz", gzip.compress(b'{"traceEvents": []}', mtime=0)[:9]),
         ("run.json", b'{"since_ns": ' + b"[" * 100_000),
         ("run.toml", b"kernel = " + b"[" * 5_000),
-        ("run.json", b'{"since_ns": 1, "activity": [{"name": "a", "family": "b", "count": []}]}'),
+        ("run.json", _activity("[]")),
+        ("run.json", _activity("-1")),
+        ("run.json", _activity("1" + "0" * 400)),
+        ("run.toml", b"[[kernel]]\nname = 'a'\nlaunches = 1" + b"0" * 400),
+        ("run.toml", b"[[kernel]]\nname = 'a'\nlaunches = 0x1" + b"0" * 5_000),
     ],
-    ids=["cut", "nested JSON", "nested TOML", "no number"],
+    ids=["cut", "nested JSON", "nested TOML", "no number", "negative", "long", "TOML", "hex"],
 )
 def test_profile_that_is_damaged_or_nested_is_refused(
     tmp_path: Path, name: str, content: bytes

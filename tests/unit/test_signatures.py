@@ -118,6 +118,9 @@ def test_signatures_survive_their_file(tmp_path: Path) -> None:
         ({"format": 2}, "expected format 1"),
         ({"signatures": []}, "got format 1 and 0"),
         ({"thresholds": {}}, "expected signatures"),
+        ({"thresholds": {"launches": float("nan"), "gpu_time": 0.1}}, "0 .. 1, got nan"),
+        ({"operation_weight": -7}, "0 .. 1, got -7"),
+        ({"operation_weight": 10**400}, "0 .. 1, got 1000"),
         ({"signatures": [{"name": "x", "rows": [["a", "b", -1, None]]}]}, "0 .. 1000000"),
         ({"signatures": [{"name": "x", "rows": []}]}, "expected rows"),
     ],
@@ -129,6 +132,17 @@ def test_signatures_broken_file_is_refused(
     good = json.loads(Signatures.train(three_classes()).text())
     path.write_text(json.dumps(good | change), encoding="utf-8")
     with pytest.raises(SignatureError, match=message):
+        Signatures.load(path)
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, b" " * 101, b"\xff"])
+def test_signatures_nested_long_or_no_text_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(signatures, "_MOST_BYTES", 100 if len(content) == 101 else 1 << 20)
+    path = tmp_path / "signatures.json"
+    path.write_bytes(content)
+    with pytest.raises(SignatureError, match="expected signatures, got"):
         Signatures.load(path)
 
 
