@@ -23,9 +23,9 @@ from wire.batch import SignedBatch, SignedRelease
 from wire.ids import SIGNATURE_BYTES
 
 from .transcript_check import HELPER, LEADER, Link, Place, Transcript, TranscriptRefused
-from .transcript_export import read_export
+from .transcript_export import place_of, read_export
 from .unreleased_shares import UnreleasedShare
-from .window_evidence import WindowEvidence, accepted_ids, bitmap_of
+from .window_evidence import WindowEvidence, accepted_ids, bitmap_of, cleared_of
 
 MOST_VALUE_BYTES: Final = 128 << 20
 """Of one value in a party's state: a batch of 2^20 hosts is 72 MiB."""
@@ -34,6 +34,16 @@ MOST_STEPS: Final = 500_000_000
 """Of SQLite's machine, to read a party's state; two million releases take less than a fifth."""
 
 _STEPS_AT_ONCE: Final = 1_000_000
+_NO_STATE: Final = (
+    sqlite3.Error,
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    struct.error,
+)
 Windows = Callable[[str, int, int], bool]
 """Says of a place whether something is wanted of it."""
 
@@ -66,7 +76,7 @@ def read_transcript(
             raise StateUnusable(f"{path}: {error}") from error
     try:
         return _from_state(path, evidence_of, ids_of)
-    except (sqlite3.Error, TypeError, ValueError, KeyError, AttributeError, struct.error) as error:
+    except _NO_STATE as error:
         raise StateUnusable(f"{path}: expected a party's state, got: {error}") from error
 
 
@@ -141,7 +151,7 @@ def _leader_links(connection: Readable, evidence_of: Windows, ids_of: Windows) -
         "WHERE state = 'released' ORDER BY series, cohort, \"window\""
     )
     for task, series, cohort, window, entry in rows:
-        place: Place = series, cohort, window
+        place = place_of(series, cohort, window)
         release = SignedRelease.decode(entry)
         ids, evidence = None, None
         batch_hash, share_hash = release.release.batch_hash, release.release.share_hash
@@ -170,7 +180,7 @@ def _helper_links(
         "ORDER BY chain.series, chain.cohort, chain.window"
     )
     for task, series, cohort, window, entry, batch_hash, share_hash in rows:
-        place: Place = series, cohort, window
+        place = place_of(series, cohort, window)
         release = SignedRelease.decode(entry)
         if release.release.batch_hash != batch_hash:
             continue  # the answer of another version of the task in the same window
@@ -183,7 +193,7 @@ def _helper_links(
             ).fetchone()
             if body is not None:
                 ids = accepted_ids(body, bitmap)
-                kept = WindowEvidence(body, b"", reply or b"", json.loads(cleared))
+                kept = WindowEvidence(body, b"", reply or b"", cleared_of(json.loads(cleared)))
                 evidence = kept if evidence_of(*place) else None
         yield Link(*place, release, batch_hash, share_hash, ids, evidence)
 

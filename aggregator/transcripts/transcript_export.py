@@ -96,17 +96,17 @@ def export_parts(
     size = path.stat().st_size
     if size > most_bytes:
         raise TranscriptRefused(f"expected at most {most_bytes} bytes, got {size}")
-    told: set[str] = set()
+    missing = {"format", "party"}
     try:
         with path.open("rb") as file:
             text = _BoundedText(file, most_text)
             for kind, raw in _elements(ijson.basic_parse(text, use_float=True)):
-                told.add(kind)
+                missing.discard(kind)
                 if kind == "format" and raw != FORMAT:
                     raise ValueError(f"format {raw!r:.40}")
                 if (read := _READ.get(kind)) is not None:
                     yield kind, read(raw)
-        if missing := {"format", "party"} - told:
+        if missing:
             raise ValueError(f"no {' and no '.join(sorted(missing))}")
     except _NOT_AN_EXPORT as error:
         found = " ".join(str(error).split())[:200] or type(error).__name__
@@ -174,7 +174,11 @@ def _text(raw: Any) -> str:
     return raw
 
 
-def _place(series: Any, cohort: Any, window: Any) -> Place:
+def place_of(series: Any, cohort: Any, window: Any) -> Place:
+    """Give a place as a stranger has it.
+
+    Raises      TypeError, ReportRejected
+    """
     if not (isinstance(cohort, int) and isinstance(window, int)):
         raise TypeError("a cohort or window that is no whole number")
     return (
@@ -187,7 +191,7 @@ def _place(series: Any, cohort: Any, window: Any) -> Place:
 def _link(raw: Any) -> Link:
     ids, evidence = raw["report_ids"], raw.get("evidence")
     return Link(
-        *_place(raw["series"], raw["cohort"], raw["window"]),
+        *place_of(raw["series"], raw["cohort"], raw["window"]),
         SignedRelease.decode(bytes.fromhex(raw["release"])),
         bytes.fromhex(raw["batch_hash"]),
         bytes.fromhex(raw["share_hash"]),
@@ -198,7 +202,7 @@ def _link(raw: Any) -> Link:
 
 def _suppressed(raw: Any) -> tuple[Place, str]:
     series, cohort, window, reason = raw
-    return _place(series, cohort, window), _text(reason)
+    return place_of(series, cohort, window), _text(reason)
 
 
 _READ: Final[dict[str, Callable[[Any], Any]]] = {

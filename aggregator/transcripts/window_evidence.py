@@ -59,9 +59,14 @@ class WindowEvidence:
     @classmethod
     def of_export(cls, raw: Any) -> WindowEvidence:
         """Read it back. Raises ValueError, KeyError, TypeError."""
-        cleared = {str(reason): int(hosts) for reason, hosts in raw["cleared"].items()}
+        cleared = cleared_of(raw["cleared"])
         batch, signature = bytes.fromhex(raw["batch"]), bytes.fromhex(raw["batch_signature"])
         return cls(batch, signature, bytes.fromhex(raw["share"]), cleared)
+
+
+def cleared_of(raw: Any) -> dict[str, int]:
+    """Read reason -> hosts. Raises ValueError, AttributeError, TypeError, OverflowError."""
+    return {str(reason): int(hosts) for reason, hosts in raw.items()}
 
 
 def accepted_ids(batch: bytes, bitmap: bytes) -> frozenset[bytes]:

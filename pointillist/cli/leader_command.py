@@ -177,12 +177,23 @@ def verify(
     from aggregator.protocol.directory import PinnedParties
     from aggregator.state.state_file import StateUnusable
     from aggregator.transcripts.transcript import read_transcript
-    from aggregator.transcripts.transcript_check import find_report, verify_transcripts
+    from aggregator.transcripts.transcript_check import (
+        HELPER,
+        LEADER,
+        find_report,
+        verify_transcripts,
+    )
     from wire.rejection import ReportRejected
 
     parties = PinnedParties(public_key(leader), public_key(helper))
     with reported(ExitCode.USAGE, StateUnusable, ReportRejected):
         both = [read_transcript(leader_file), read_transcript(helper_file)]
+    for file, party, kept in zip((leader_file, helper_file), (LEADER, HELPER), both, strict=True):
+        if kept.party != party:
+            raise usage_error(
+                f"{file}: expected the transcript of the {party.capitalize()}, the file says it is "
+                f"of: {kept.party[:40]!r}"
+            )
     verdict = verify_transcripts(both[0], both[1], parties)
     found: dict[str, Any] = {}
     for text in report or []:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import struct
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import pytest
 from aggregator.state.state_file import StateUnusable
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import verify_transcripts
+from pointillist.cli.output import CommandError
+from pointillist.cli.root import command
 from tests.transcript_kit import WORLD, alter, flip, sign_and_export
 
 
@@ -62,6 +65,42 @@ def test_other_files_are_no_transcripts(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(StateUnusable, match="transcript"):
         read_transcript(path)
+
+
+@pytest.mark.parametrize(
+    ("party", "change"),
+    [
+        ("helper", f"UPDATE answers SET rejections = '{'[' * 100_000}'"),
+        ("helper", "UPDATE answers SET rejections = '5'"),
+        ("leader", "UPDATE windows SET series = x'00'"),
+        ("leader", "UPDATE windows SET \"window\" = 'soon'"),
+        ("helper", "UPDATE chain SET cohort = x'01'; UPDATE answers SET cohort = x'01'"),
+    ],
+    ids=["nested", "no object", "series", "window", "cohort"],
+)
+def test_state_whose_values_are_of_another_kind_is_refused(
+    party: str, change: str, tmp_path: Path
+) -> None:
+    sign_and_export(tmp_path, windows=1)
+    path = tmp_path / f"{party}.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(change)
+    with pytest.raises(StateUnusable, match="expected a party's state, got"):
+        read_transcript(path)
+
+
+def test_party_that_says_it_is_the_other_is_refused(exported: tuple[Path, Path]) -> None:
+    """Its link of a report would stand for the other party's, which may lack it."""
+    leader, helper = exported
+    document = json.loads(helper.read_text(encoding="utf-8"))
+    helper.write_text(json.dumps(document | {"party": "leader"}), encoding="utf-8")
+    keys = "--leader", WORLD.parties.leader_pk.hex(), "--helper", WORLD.parties.helper_pk.hex()
+    for second in (helper, leader):
+        with pytest.raises(CommandError, match=r"transcript of the Helper, .* of: 'leader'"):
+            command()(
+                ["leader", "transcript", "verify", str(leader), str(second), *keys],
+                standalone_mode=False,
+            )
 
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n)"

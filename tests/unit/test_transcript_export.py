@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,18 @@ def test_what_is_none_is_refused_with_what_came(
         list(parts(path, text, most_text=100_000))
     assert said in str(refused.value)
     assert len(str(refused.value)) < 300
+
+
+def test_names_that_no_export_has_take_no_room(path: Path) -> None:
+    names = ", ".join(f'"{number:x}": 1' for number in range(30_000))
+    found = parts(path, f'{{{names}, "format": "{FORMAT}", "party": "leader"}}')
+    tracemalloc.start()
+    try:
+        assert list(found) == [("party", "leader")]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000
 
 
 def test_longer_file_than_is_taken_is_not_read(path: Path) -> None:
