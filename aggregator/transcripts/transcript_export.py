@@ -200,6 +200,11 @@ def _link(raw: Any) -> Link:
     )
 
 
+def _unreleased(raw: Any) -> UnreleasedShare:
+    place_of(raw["series"], raw["cohort"], raw["window"])
+    return UnreleasedShare.of_record(raw)
+
+
 def _suppressed(raw: Any) -> tuple[Place, str]:
     series, cohort, window, reason = raw
     return place_of(series, cohort, window), _text(reason)
@@ -208,7 +213,7 @@ def _suppressed(raw: Any) -> tuple[Place, str]:
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "party": _text,
     LINKS: _link,
-    UNRELEASED: UnreleasedShare.of_record,
+    UNRELEASED: _unreleased,
     SUPPRESSED: _suppressed,
 }
 

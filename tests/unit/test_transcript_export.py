@@ -28,6 +28,11 @@ def link(window: int, **changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
+def share(**changes: Any) -> dict[str, Any]:
+    place = {"series": "minute", "cohort": 0, "window": 60, "reason": "", "share": ""}
+    return place | {"batch_hash": HASH.hex(), "share_hash": HASH.hex()} | changes
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "leader.json"
@@ -64,6 +69,8 @@ def test_piece_is_given_before_the_next_is_read(path: Path) -> None:
         (json.dumps({"links": [link(1, release="00")]}), "length"),
         (json.dumps({"links": "leader"}), "transcript"),
         (json.dumps({"suppressed": [["minute", 0, 60]]}), "transcript"),
+        (json.dumps({"unreleased": [share(series={"a": 1})]}), "where a text is expected"),
+        (json.dumps({"unreleased": [share(window=-1e300)]}), "no whole number"),
     ],
 )
 def test_what_is_none_is_refused_with_what_came(
