@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from edge_agent.local.quantity import counted
 from pointillist.table import Column, table_lines, terminal_columns, value_lines
+from transport.process.printable import printable_lines
 
 from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
 
@@ -226,7 +227,7 @@ def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
         say(f"{counted(len(rows), 'row')}, too wide for {width} columns")
         return
     numbers = {i for i, kind in enumerate(rows.dtypes) if kind.kind in "iuf"}
-    typer.echo(_drawn(cells, names, numbers))
+    typer.echo(printable_lines(_drawn(cells, names, numbers)))
     say(counted(len(rows), "row"))
 
 
@@ -241,7 +242,7 @@ def _draw_records(rows: list[list[str]], names: list[str], width: int) -> None:
     """One line a value: what is too wide for a table stays readable, and loses no column."""
     for number, row in enumerate(rows, 1):
         typer.echo(f"-- row {number} ".ljust(min(width, 40), "-"))
-        typer.echo("\n".join(value_lines(zip(names, row, strict=True), width)))
+        typer.echo(printable_lines("\n".join(value_lines(zip(names, row, strict=True), width))))
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

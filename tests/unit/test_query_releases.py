@@ -217,6 +217,18 @@ def test_query_command_finds_the_newest_run_here(
     assert run("SELECT 1 AS one", "--json")[:2] == (0, '[\n  {\n    "one": 1\n  }\n]\n')
 
 
+@pytest.mark.parametrize("columns", ["80", "20"])
+def test_query_command_escapes_what_a_terminal_would_act_on(
+    columns: str, run: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    sql = "SELECT chr(27) || ']0;title' || chr(7) AS cell, 'x' AS other FROM releases LIMIT 1"
+    code, out, _ = run(sql, folder=folder)
+    assert code == 0
+    assert "\x1b" not in out
+    assert r"\x1b]0;title\x07" in out
+
+
 def test_query_command_shows_every_column_of_rows_too_wide_for_the_terminal(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
