@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,11 @@ from aggregator.statistics.incident_detector import Detector
 from wire.section import LEFT_OUT
 
 from .release_files import release_path
+
+
+class CausesUnreadable(ValueError):
+    """Rows of `causes` that no Leader stored; says what came."""
+
 
 Record = Mapping[Any, Any]
 """One row, by column."""
@@ -120,7 +125,15 @@ def tables_read(records: Iterable[Record]) -> list[CauseTable]:
     """Give the tables that rows of `causes` hold, newest first.
 
     Columns that an older store did not write are taken for empty.
+    Raises      CausesUnreadable
     """
+    try:
+        return _tables_read(records)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CausesUnreadable(f"expected root causes as a Leader stores them: {error}") from error
+
+
+def _tables_read(records: Iterable[Record]) -> list[CauseTable]:
     found = []
     records = [dict.fromkeys(CAUSE_MEANINGS) | dict(record) for record in records]
     for rows in _grouped(records, ("window_start", "series", "cohort", "section")):
@@ -196,11 +209,29 @@ def _catalogued(row: Record) -> tuple[int, str]:
 
 
 def _seconds(when: datetime) -> int:
+    if when.year > MAXYEAR:  # of pandas, whose years go further
+        raise ValueError(f"a window of the year {when.year}")
     return int(when.replace(tzinfo=UTC).timestamp())
 
 
+_MAY_LACK: Final = frozenset(
+    {"part", "part_low", "part_high", "as_reported", "change", "change_low", "change_high"}
+    | {"scope", "bias_bound"}
+)
+
+
 def _read(name: str, value: Any) -> Any:
-    """Give a column's value its type again: NULL may have come as NaN."""
+    """Give a column's value its type again: NULL may have come as NaN.
+
+    Raises      ValueError
+    """
+    found = _typed(name, value)
+    if found is None and name not in _MAY_LACK:
+        raise ValueError(f"a row without {name}")
+    return found
+
+
+def _typed(name: str, value: Any) -> Any:
     if name == "trend":
         return Trend(value)
     kind = CAUSE_MEANINGS[name][0]

@@ -12,6 +12,7 @@ import typer
 
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
+from transport.process.printable import first_line, printable_lines
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
 from .query import ReleasesFolder, default_folder, say_simulated
@@ -94,7 +95,9 @@ def causes(
 
 def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[CauseTable]:
     """Give every table, newest first: as the Leader stored them, or made anew by other rates."""
-    from aggregator.releases.cause_files import tables_of, tables_read
+    import duckdb
+
+    from aggregator.releases.cause_files import CausesUnreadable, tables_of, tables_read
     from aggregator.releases.releases import read_causes, read_releases
     from aggregator.statistics.incident_detector import Detector, DetectorFileError
 
@@ -104,9 +107,9 @@ def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[
             released = read_releases(folder).to_dict("records")
             return tables_of(released, Detector.load(rates), agents_model)
         return tables_read(read_causes(folder).to_dict("records"))
-    except (FileNotFoundError, DetectorFileError) as error:
+    except (FileNotFoundError, DetectorFileError, CausesUnreadable, duckdb.Error) as error:
         raise CommandError(
-            ExitCode.USAGE, str(error), "run `pointillist demo` first, or name it with --store"
+            ExitCode.USAGE, first_line(error), "run `pointillist demo` first, or name it with --store"
         ) from error
 
 
@@ -129,7 +132,7 @@ def _newest(tables: list[CauseTable], section: str, week: datetime | None) -> li
 def _draw(tables: list[CauseTable]) -> None:
     width = terminal_columns()
     for table in tables:
-        typer.echo("\n".join(drawn(table, width)))
+        typer.echo(printable_lines("\n".join(drawn(table, width))))
         for line in remarks(table):
             say("\n".join(textwrap.wrap(line, width, subsequent_indent="  ")))
         typer.echo()

@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
 from aggregator import read_causes, read_releases
-from aggregator.releases.cause_files import cause_columns, tables_of, tables_read
+from aggregator.releases.cause_files import CausesUnreadable, cause_columns, tables_of, tables_read
 from aggregator.releases.releases import query
 from aggregator.releases.store import Store
 from aggregator.statistics.causes import CauseRow, CauseTable, Trend, cause_table
@@ -19,6 +22,8 @@ from aggregator.statistics.correction import Reported
 from aggregator.statistics.incident_detector import Detector, _poisson_bounds
 from aggregator.statistics.ratios import CONFIDENCE
 from pointillist.cli.causes_command import remarks
+from pointillist.cli.output import CommandError
+from pointillist.cli.root import command
 from tests.causes.causes_kit import (
     HOSTS,
     MODEL,
@@ -248,6 +253,42 @@ def test_store_writes_the_table_beside_each_release_and_readers_find_it(tmp_path
     assert rows.iloc[0].tolist() == ["disk_io", "rising"]
     # The tables are no releases: nothing of them comes up among the cells.
     assert set(read_releases(folder).columns).isdisjoint({"cause", "trend"})
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("trend", "sideways"),
+        ("hosts", float("nan")),
+        ("cause", None),
+        ("window_start", pd.Timestamp(np.datetime64(1 << 62, "us"))),
+    ],
+)
+def test_rows_that_no_leader_stored_are_refused(
+    column: str, value: object, tmp_path: Path
+) -> None:
+    rows = read_causes(fill(tmp_path)).to_dict("records")
+    with pytest.raises(CausesUnreadable, match="expected root causes as a Leader stores them"):
+        tables_read([{**row, column: value} for row in rows])
+
+
+def test_command_refuses_a_damaged_table_and_escapes_its_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = fill(tmp_path)
+    for path in (folder / "causes").rglob("*.parquet"):
+        table = pq.read_table(path)
+        causes = pa.array([f"{name}\x1b]0;title\x07" for name in table["cause"].to_pylist()])
+        at = table.schema.get_field_index("cause")
+        pq.write_table(table.set_column(at, "cause", causes), path)
+    asked = ["causes", "--store", str(folder)]
+    command()(asked, standalone_mode=False)
+    said = capsys.readouterr()
+    assert r"\x1b]0;title\x07" in said.out
+    assert "\x1b" not in said.out + said.err
+    path.write_bytes(b"PAR1")
+    with pytest.raises(CommandError, match="Invalid Input"):
+        command()(asked, standalone_mode=False)
 
 
 def test_store_writes_tables_that_a_crash_left_out(tmp_path: Path) -> None:
