@@ -42,7 +42,9 @@ def call_helper(
     except HelperUnavailable:
         return HelperAway(effect.key, clock())
     if reply.share:
-        return ShareCame(effect.key, reply.share, reply.cleared, clock())
+        # Nothing signs these words, and every reader of the release gets them.
+        cleared = {reason: n for reason, n in reply.cleared.items() if reason in _REASONS}
+        return ShareCame(effect.key, reply.share, cleared, clock())
     if reply.need_epochs:
         return EpochsWanted(effect.key, reply.need_epochs, clock())
     if reply.refusal in _REASONS:
