@@ -46,6 +46,11 @@ class Batch:
     def n(self) -> int:
         return len(self.entries)
 
+    def epoch_names(self) -> frozenset[bytes]:
+        """host_id 16 B || epoch_id 16 B of each entry."""
+        rows, size = self.entries.tobytes(), ENTRY.itemsize
+        return frozenset(rows[at : at + 32] for at in range(0, len(rows), size))
+
     def unsigned(self) -> bytes:
         """Return what the Leader signs."""
         head = _HEAD.pack(

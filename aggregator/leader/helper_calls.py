@@ -45,7 +45,7 @@ def call_helper(
         # Nothing signs these words, and every reader of the release gets them.
         cleared = {reason: n for reason, n in reply.cleared.items() if reason in _REASONS}
         return ShareCame(effect.key, reply.share, cleared, clock())
-    if reply.need_epochs:
+    if reply.need_epochs and effect.wanted is None:  # it was told that there are no more
         return EpochsWanted(effect.key, reply.need_epochs, clock())
     if reply.refusal in _REASONS:
         return BatchRefused(effect.key, reply.refusal, clock())

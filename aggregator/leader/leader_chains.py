@@ -166,7 +166,9 @@ class Chains:
             return []
         match event:
             case EpochsWanted():
-                return [CallHelper(frozen.key, frozen.signed_batch, tuple(event.epochs))]
+                names = frozen.batch.epoch_names()
+                wanted = tuple(name for name in dict.fromkeys(event.epochs) if name in names)
+                return [CallHelper(frozen.key, frozen.signed_batch, wanted)]
             case BatchRefused() if event.reason not in _TRY_AGAIN:
                 return self._settle(frozen, Reason(event.reason), event.now_s)
             case _:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader_events import CallHelper, ShareCame
 from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
+from tests.protocol_kit import T0, WINDOW_S, Fleet, build_world, honest_reports, open_epochs
+from wire.batch import SignedBatch
 
 KEY = BatchKey(bytes(32), 0, 60)
 
@@ -31,3 +34,29 @@ class TalkativeHelper:
 def test_reasons_that_no_party_has_do_not_reach_a_release() -> None:
     event = call_helper(TalkativeHelper(), CallHelper(KEY, b"share", None), lambda _: [], lambda: 1)
     assert event == ShareCame(KEY, b"share", {"tag": 2}, 1)
+
+
+class InsatiableHelper(TalkativeHelper):
+    """Asks for every epoch of the first batch a hundred times, and for one that is none."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+        self.batches = 0
+
+    def submit_epochs(self, epochs: Sequence[bytes]) -> None:
+        self.given.append(len(epochs))
+
+    def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
+        self.batches += 1
+        names = SignedBatch.decode(signed_batch).batch.epoch_names()
+        return BatchReply(need_epochs=[*names, *names, b"none"] * 50)
+
+
+def test_epochs_are_handed_over_once_each_however_often_they_are_asked_for(tmp_path: Path) -> None:
+    world, helper = build_world(9), InsatiableHelper()
+    fleet = Fleet(world, tmp_path, helper=helper)
+    fleet.send_epochs(open_epochs(world))
+    fleet.send(honest_reports(world), T0 + WINDOW_S + 1)
+    fleet.close_window()
+    assert (helper.given, helper.batches) == ([9], 2)
+    fleet.state.close()
