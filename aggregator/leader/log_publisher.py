@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from aggregator.protocol.checkpoints import Checkpoint
@@ -35,6 +36,8 @@ from .dead_letters import DeadLetters
 from .leader_state import LeaderState
 
 PUBLISHED_AT_ONCE: Final = 500
+MOST_KEYS: Final = 16
+"""Of one answer: a party has two or three in force or soon to be."""
 
 
 class LogPublisher:
@@ -72,11 +75,16 @@ class LogPublisher:
             self._waiting.append((topic, key, wrap(kind, core)))
 
     def put_keys(self, announcements: Iterable[bytes]) -> None:
-        """Publish sealing keys; hosts check them against the identity they pinned."""
-        for raw in announcements:
+        """Publish sealing keys that their party signed; what else the Helper says is left out."""
+        parties = {self._parties.leader_pk, self._parties.helper_pk}
+        for raw in islice(announcements, MOST_KEYS):
             try:
                 key = KeyAnnouncement.decode(raw)
             except ReportRejected:
+                continue
+            if key.party_pk not in parties or not verify(
+                key.party_pk, key.unsigned(), key.signature
+            ):
                 continue
             self._put(KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, raw)
 
