@@ -60,7 +60,7 @@ class Receiver:
                     "POST", url, body=json.dumps(body).encode(), headers=self._headers(),
                     timeout=_TIMEOUT_S, retries=_TRIES,
                 )  # fmt: skip
-            except (HTTPError, OSError, UnicodeDecodeError) as error:
+            except (HTTPError, OSError) as error:
                 why = getattr(error, "strerror", None) or type(error).__name__
                 said = f"{self.name} at {self.address.url}: {why}"
                 raise ReceiverUnavailable(said) from error
@@ -75,7 +75,13 @@ class Receiver:
             "user-agent": f"pointillist/{metadata.version('pointillist')}",
         }
         if self.address.token_file is not None:
-            token = read_secret(self.address.token_file, _MOST_TOKEN).decode("ascii").strip()
+            token = read_secret(self.address.token_file, _MOST_TOKEN).decode("latin-1").strip()
+            # The library's own refusal quotes the header.
+            if not token.isascii() or not token.isprintable():
+                raise ReceiverUnavailable(
+                    f"{self.name}: expected a token of one line of printable ASCII in "
+                    f"{self.address.token_file}, got other bytes"
+                )
             headers["authorization"] = f"Bearer {token}"
         return headers
 

@@ -168,6 +168,21 @@ def test_webhook_that_fails_is_tried_again_and_told_once(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("content", ["s3cret\ns3cret", "s3cret\0", "s3crét"])
+def test_token_that_no_header_can_hold_is_refused_and_not_quoted(
+    tmp_path: Path, content: str
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(content, encoding="utf-8")
+    token.chmod(0o600)
+    text = f'[webhook]\nurl = "http://127.0.0.1:{free_port()}"\ntoken_file = "{token}"\n'
+    config = load_alerts_config(configured(tmp_path, text))
+    done = look(AlertOutbox(tmp_path / "outbox.json"), config, [Alert({}, {}, 1_000.0, 2_000.0)])
+    (said,) = done.away
+    assert "expected a token of one line" in said
+    assert "s3cr" not in said
+
+
 def test_what_was_found_is_on_disk_before_it_is_sent(tmp_path: Path) -> None:
     config = load_alerts_config(
         configured(tmp_path, f'[webhook]\nurl = "http://127.0.0.1:{free_port()}"\n')
