@@ -252,3 +252,11 @@ def parse_request(raw: bytes) -> pb.ExchangeRequest:
         return pb.ExchangeRequest.FromString(raw)
     except DecodeError:
         raise BadMessage("expected a word of a worker, got other bytes") from None
+
+
+def parse_response(raw: bytes) -> pb.ExchangeResponse:
+    """Read an answer. Raises BadMessage."""
+    try:
+        return pb.ExchangeResponse.FromString(raw)
+    except DecodeError:
+        raise BadMessage("expected an answer of a coordinator, got other bytes") from None

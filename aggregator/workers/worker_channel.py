@@ -12,7 +12,15 @@ from aggregator.party.channel import code_of, open_channel, start_server
 from aggregator.party.channel_address import ChannelAddress
 
 from . import workers_pb2 as pb
-from .codec import BadMessage, decode_orders, decode_word, encode_order, encode_word, parse_request
+from .codec import (
+    BadMessage,
+    decode_orders,
+    decode_word,
+    encode_order,
+    encode_word,
+    parse_request,
+    parse_response,
+)
 from .desk import Desk, Reply, WordVerdict
 from .words import CLAIM_BYTES, Word
 from .worker_port import CoordinatorUnavailable
@@ -53,7 +61,7 @@ class CoordinatorChannel:
         request = pb.ExchangeRequest(session=session, sequence=sequence, word=encode_word(word))
         try:
             raw = self._call(request.SerializeToString(), timeout=self._timeout_s)
-            response = pb.ExchangeResponse.FromString(raw)
+            response = parse_response(raw)
             verdict = _NUMBERS.get(response.verdict)
             if verdict is None:
                 raise BadMessage(f"verdict: expected 1..3, got {response.verdict}")

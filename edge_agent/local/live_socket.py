@@ -115,7 +115,7 @@ class LiveClient:
         self.close()
         try:
             found = json.loads(received) if received else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 

@@ -109,7 +109,9 @@ def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[
         return tables_read(read_causes(folder).to_dict("records"))
     except (FileNotFoundError, DetectorFileError, CausesUnreadable, duckdb.Error) as error:
         raise CommandError(
-            ExitCode.USAGE, first_line(error), "run `pointillist demo` first, or name it with --store"
+            ExitCode.USAGE,
+            first_line(error),
+            "run `pointillist demo` first, or name it with --store",
         ) from error
 
 

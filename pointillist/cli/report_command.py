@@ -67,7 +67,9 @@ def report(
     try:
         state = PageState.model_validate({"span": (chosen or ["week"])[0], "until": _day(until)})
     except ValueError:
-        raise usage_error(f"--until: expected a day of the years 1970 to 8999, got {until}") from None
+        raise usage_error(
+            f"--until: expected a day of the years 1970 to 8999, got {until}"
+        ) from None
     folder = (store or default_folder()).resolve()
     owners = series_owners(fleet_series or [], [])
     with reported(ExitCode.UNAVAILABLE, ReportRefused, OSError):

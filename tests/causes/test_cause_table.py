@@ -264,9 +264,7 @@ def test_store_writes_the_table_beside_each_release_and_readers_find_it(tmp_path
         ("window_start", pd.Timestamp(np.datetime64(1 << 62, "us"))),
     ],
 )
-def test_rows_that_no_leader_stored_are_refused(
-    column: str, value: object, tmp_path: Path
-) -> None:
+def test_rows_that_no_leader_stored_are_refused(column: str, value: object, tmp_path: Path) -> None:
     rows = read_causes(fill(tmp_path)).to_dict("records")
     with pytest.raises(CausesUnreadable, match="expected root causes as a Leader stores them"):
         tables_read([{**row, column: value} for row in rows])

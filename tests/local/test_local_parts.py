@@ -337,6 +337,18 @@ def test_live_socket_answers_from_a_deep_folder_and_is_private(tmp_path: Path) -
     assert not path.exists()
 
 
+def test_answer_that_is_nested_without_end_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "live.sock"
+    client = LiveClient(path)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+        assert client.poll() is None
+        with listening.accept()[0] as peer:
+            peer.sendall(b"[" * 50_000)
+    assert client.poll() is None
+
+
 def test_live_socket_of_a_later_agent_stays_when_an_earlier_one_ends(tmp_path: Path) -> None:
     path = tmp_path / "live.sock"
     earlier, later = LiveSocket(path), LiveSocket(path)

@@ -121,6 +121,14 @@ def test_word_is_said_to_whichever_coordinator_answers(tmp_path: Path) -> None:
     assert [heard.word for heard in desk.take()] == [None, WORD, WORD]
 
 
+def test_answer_of_other_bytes_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = CoordinatorChannel(HelperAddress(tmp_path / "a", call_timeout_s=5))
+    monkeypatch.setattr(channel, "_call", lambda *_, **__: b"\xff\xff")
+    with pytest.raises(CoordinatorUnavailable, match="got other bytes"):
+        channel.exchange(SESSION, 1, WORD)
+    channel.close()
+
+
 def test_order_of_another_release_is_refused() -> None:
     with pytest.raises(BadMessage, match="another"):
         decode_orders([pb.Order()])
