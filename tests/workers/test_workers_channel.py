@@ -122,7 +122,7 @@ def test_word_is_said_to_whichever_coordinator_answers(tmp_path: Path) -> None:
 
 
 def test_answer_of_other_bytes_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    channel = CoordinatorChannel(HelperAddress(tmp_path / "a", call_timeout_s=5))
+    channel = CoordinatorChannel(ChannelAddress(tmp_path / "a", call_timeout_s=5))
     monkeypatch.setattr(channel, "_call", lambda *_, **__: b"\xff\xff")
     with pytest.raises(CoordinatorUnavailable, match="got other bytes"):
         channel.exchange(SESSION, 1, WORD)
