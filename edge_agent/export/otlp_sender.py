@@ -26,7 +26,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from urllib3.exceptions import HTTPError
 
 from edge_agent.export_settings import OtlpSection
-from transport.files.secret_file import read_secret
+from transport.files.secret_file import UnfitToken, read_token
 
 from .host_numbers import HostSnapshot
 from .otlp_message import MessageWriter
@@ -164,10 +164,13 @@ class OtlpSender:
             "user-agent": "pointillist",
         }
         if self._settings.token_file is not None:
-            token = read_secret(self._settings.token_file, _MOST_TOKEN).strip()
-            if not token.isascii() or not token.decode("ascii").isprintable() or not token:
+            try:
+                token = read_token(self._settings.token_file, _MOST_TOKEN)
+            except UnfitToken:
+                token = ""
+            if not token:
                 raise _CollectorAway("expected a token of printable ASCII in token_file")
-            headers["authorization"] = f"Bearer {token.decode('ascii')}"
+            headers["authorization"] = f"Bearer {token}"
         return headers
 
     def _say(self, why: str) -> None:

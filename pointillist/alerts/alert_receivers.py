@@ -12,7 +12,7 @@ from typing import Any, Final
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from transport.files.secret_file import read_secret
+from transport.files.secret_file import UnfitToken, read_token
 
 from .alert import Alert
 from .alerts_config import AlertsConfig, ReceiverAddress
@@ -75,13 +75,10 @@ class Receiver:
             "user-agent": f"pointillist/{metadata.version('pointillist')}",
         }
         if self.address.token_file is not None:
-            token = read_secret(self.address.token_file, _MOST_TOKEN).decode("latin-1").strip()
-            # The library's own refusal quotes the header.
-            if not token.isascii() or not token.isprintable():
-                raise ReceiverUnavailable(
-                    f"{self.name}: expected a token of one line of printable ASCII in "
-                    f"{self.address.token_file}, got other bytes"
-                )
+            try:
+                token = read_token(self.address.token_file, _MOST_TOKEN)
+            except UnfitToken as error:
+                raise ReceiverUnavailable(f"{self.name}: {error}") from None
             headers["authorization"] = f"Bearer {token}"
         return headers
 
