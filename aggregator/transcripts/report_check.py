@@ -106,9 +106,8 @@ def check_report(
     """
     found = ReportVerdict()
     for expected, transcript in (("leader", leader), ("helper", helper)):
-        if transcript.party != expected:
-            what = f"expected the transcript of the {expected.capitalize()}"
-            found.failed.append(f"{what}, the file says it is of: {transcript.party[:40]!r}")
+        if not_of := transcript.not_of(expected):
+            found.failed.append(not_of)
     if found.failed:
         return found
     links = {side.party: _link_of(own, side) for side in (leader, helper)}

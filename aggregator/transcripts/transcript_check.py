@@ -67,6 +67,15 @@ class Transcript:
     unreleased: tuple[UnreleasedShare, ...] = ()
     suppressed: Mapping[Place, str] = field(default_factory=lambda: MappingProxyType({}))
 
+    def not_of(self, party: str) -> str:
+        """Say that it is another party's than it was taken for; empty where it is not."""
+        if self.party == party:
+            return ""
+        return (
+            f"expected the transcript of the {party.capitalize()}, the file says it is of: "
+            f"{self.party[:40]!r}"
+        )
+
     def contains(self, report_id: bytes) -> Link | None:
         """The release that a report went into, as far as bodies are still kept."""
         for link in self.links:

@@ -189,11 +189,8 @@ def verify(
     with reported(ExitCode.USAGE, StateUnusable, ReportRejected):
         both = [read_transcript(leader_file), read_transcript(helper_file)]
     for file, party, kept in zip((leader_file, helper_file), (LEADER, HELPER), both, strict=True):
-        if kept.party != party:
-            raise usage_error(
-                f"{file}: expected the transcript of the {party.capitalize()}, the file says it is "
-                f"of: {kept.party[:40]!r}"
-            )
+        if not_of := kept.not_of(party):
+            raise usage_error(f"{file}: {not_of}")
     verdict = verify_transcripts(both[0], both[1], parties)
     found: dict[str, Any] = {}
     for text in report or []:
