@@ -193,7 +193,7 @@ class Pair:
             self._leader.feed(Tick(self.now_s))
             self._leader_laps("freeze")
         with self._helper_laps:
-            came = call_helper(self._helper, self._calls.pop(), lambda _: (), lambda: self.now_s)
+            came = call_helper(self._helper, self._calls.pop(), (), lambda: self.now_s)
             self._helper_laps("commit")
         with self._leader_laps:
             self._leader.feed(came)

@@ -465,7 +465,8 @@ class Fleet:
     def call(self, effect: CallHelper | CallCountersign) -> LeaderEvent:
         if isinstance(effect, CallCountersign):
             return call_countersign(self.port, effect, self.clock)
-        return call_helper(self.port, effect, self.state.epoch_bytes, self.clock)
+        epochs = self.state.epoch_bytes(list(effect.wanted or ()))
+        return call_helper(self.port, effect, epochs, self.clock)
 
     def send_epochs(self, epochs: Iterable[bytes]) -> None:
         records = [self.epoch_log.append(Kind.EPOCH, raw) for raw in epochs]

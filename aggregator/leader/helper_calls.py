@@ -26,17 +26,17 @@ from .leader_events import (
 EPOCHS_PER_CALL: Final = 2_000
 """Epochs of one message: 5 MB, so that no party ever holds 100,000 of them in one buffer."""
 
-EpochsOf = Callable[[list[bytes]], Iterable[bytes]]
-"""host_id 16 B || epoch_id 16 B each -> the raw epochs that the Leader keeps."""
-
 
 def call_helper(
-    port: HelperPort, effect: CallHelper, epochs_of: EpochsOf, clock: Callable[[], float]
+    port: HelperPort, effect: CallHelper, epochs: Iterable[bytes], clock: Callable[[], float]
 ) -> LeaderEvent:
-    """Hand over what the Helper asked for, then the batch; say what came back."""
+    """Hand over what the Helper asked for, then the batch; say what came back.
+
+    epochs      raw, those that the effect names, as far as the Leader keeps them
+    """
     try:
         if effect.wanted is not None:
-            for part in _parts(epochs_of(list(effect.wanted))):
+            for part in _parts(epochs):
                 port.submit_epochs(part)
         reply = port.submit_batch(effect.signed_batch, epochs_complete=effect.wanted is not None)
     except HelperUnavailable:
@@ -122,8 +122,7 @@ class HelperCalls:
         if self._helper is None:
             self._answers.put(HelperAway(effect.key, self._clock()))
         elif isinstance(effect, CallHelper):
-            helper, clock = self._helper, self._clock
-            self._answers.put(call_helper(helper, effect, lambda _wanted: epochs, clock))
+            self._answers.put(call_helper(self._helper, effect, epochs, self._clock))
         else:
             self._answers.put(call_countersign(self._helper, effect, self._clock))
 

@@ -196,7 +196,8 @@ class ExactParties:
                 came = call_countersign(self._helper, effect, lambda: self.now_s)
                 self.helper_laps("countersign")
                 return came
-            came = call_helper(self._helper, effect, self._state.epoch_bytes, lambda: self.now_s)
+            epochs = self._state.epoch_bytes(list(effect.wanted or ()))
+            came = call_helper(self._helper, effect, epochs, lambda: self.now_s)
             self.helper_laps("commit")
             return came
 

@@ -263,7 +263,7 @@ class LeaderProcess(Process):
     def _answer(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> LeaderEvent:
         if isinstance(effect, CallCountersign):
             return call_countersign(self.channel, effect, self.clock)
-        return call_helper(self.channel, effect, lambda _wanted: epochs, self.clock)
+        return call_helper(self.channel, effect, epochs, self.clock)
 
     def deliver_stray_calls(self) -> None:
         """What a dead Leader had sent reaches the Helper all the same; nobody hears the answer."""

@@ -32,7 +32,7 @@ class TalkativeHelper:
 
 
 def test_reasons_that_no_party_has_do_not_reach_a_release() -> None:
-    event = call_helper(TalkativeHelper(), CallHelper(KEY, b"share", None), lambda _: [], lambda: 1)
+    event = call_helper(TalkativeHelper(), CallHelper(KEY, b"share", None), [], lambda: 1)
     assert event == ShareCame(KEY, b"share", {"tag": 2}, 1)
 
 
