@@ -96,8 +96,10 @@ def _history(path: Path, application: str | None) -> Signature:
         kinds = json.loads(path.read_text(encoding="utf-8"))
         kernels = [
             (
-                *(str(row["name"]), str(row["family"])),
-                *(amount(int(row["count"])), _time(row["gpu_time_ns"])),
+                str(row["name"]),
+                str(row["family"]),
+                amount(int(row["count"])),
+                _time(row["gpu_time_ns"]),
             )
             for row in kinds.get("activity", ())
         ]

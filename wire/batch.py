@@ -48,8 +48,7 @@ class Batch:
 
     def epoch_names(self) -> frozenset[bytes]:
         """host_id 16 B || epoch_id 16 B of each entry."""
-        rows, size = self.entries.tobytes(), ENTRY.itemsize
-        return frozenset(rows[at : at + 32] for at in range(0, len(rows), size))
+        return frozenset(host + epoch for host, epoch, *_ in self.entries.tolist())
 
     def unsigned(self) -> bytes:
         """Return what the Leader signs."""

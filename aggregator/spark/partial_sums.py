@@ -16,11 +16,10 @@ from aggregator.leader.admission import Heading
 from aggregator.leader.intake import Intake
 from aggregator.leader.window_sums import OpenWindow
 from aggregator.party.quotas import Quotas
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from aggregator.protocol.known_epochs import KnownEpochs
 from aggregator.workers.words import (
-    HOST_BYTES,
     NAME_BYTES,
     Frozen,
     OpenedEpoch,
@@ -283,9 +282,9 @@ class Gatherer:
 def by_host(records: bytes) -> dict[bytes, bytes]:
     """host_id -> dedupe record: a report begins with its host."""
     rows = (records[at : at + RECORD_BYTES] for at in range(0, len(records), RECORD_BYTES))
-    return {row[:HOST_BYTES]: row for row in rows}
+    return {row[:HOST_ID_BYTES]: row for row in rows}
 
 
 def report_id(entry: bytes) -> bytes:
     """Of a batch entry: it stands behind host_id and epoch_id."""
-    return entry[NAME_BYTES : NAME_BYTES + HOST_BYTES]
+    return entry[NAME_BYTES : NAME_BYTES + HOST_ID_BYTES]

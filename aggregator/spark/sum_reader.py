@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import PinnedParties
 from aggregator.workers.claims import Claims
 from aggregator.workers.given_epochs import GivenEpochs
 from aggregator.workers.words import (
-    HOST_BYTES,
     WORD_BYTES,
     EpochUnknown,
     Frozen,
@@ -360,7 +359,7 @@ class SumReader:
 
 def _only(part: PartialSum, expected: Mapping[bytes, bytes]) -> PartialSum:
     """The hosts of a sum that a batch names, as they are said: the sum itself stays."""
-    kept = (row for row in part.rows if expected.get(row[:HOST_BYTES]) == report_id(row))
+    kept = (row for row in part.rows if expected.get(row[:HOST_ID_BYTES]) == report_id(row))
     return replace(part, entries=b"".join(kept))
 
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from aggregator.leader.window_sums import LOCAL_WORD, MASKED_WORD
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.workers.given_epochs import GivenEpochs
 from aggregator.workers.words import (
-    HOST_BYTES,
     NAME_BYTES,
     WORD_BYTES,
     PartitionSum,
@@ -118,7 +117,9 @@ class WantedSums:
         """The sum of some hosts of a partial sum, made again of their reports."""
         offsets = set(gone.values())
         records = [record for record in self._read_again[place] if record.offset in offsets]
-        only = {row[:HOST_BYTES]: report_id(row) for row in part.rows if row[:HOST_BYTES] in gone}
+        only = {
+            row[:HOST_ID_BYTES]: report_id(row) for row in part.rows if row[:HOST_ID_BYTES] in gone
+        }
         again = gatherer.gather(place[1], records, {}, part.received_s, only)
         found = [made for made in again.sums if made.hosts.keys() == gone.keys()]
         if len(found) != 1:
@@ -129,11 +130,11 @@ class WantedSums:
 def _knows_epochs(out: LeftOut, epochs: GivenEpochs) -> bool:
     """Whether the boxes of these hosts can be opened again; what lacks is asked for."""
     names = [
-        row[:NAME_BYTES] for part, gone in out for row in part.rows if row[:HOST_BYTES] in gone
+        row[:NAME_BYTES] for part, gone in out for row in part.rows if row[:HOST_ID_BYTES] in gone
     ]
     for name in names:
         epochs.need(name)
-    return all(epochs.find(name[:HOST_BYTES], name[HOST_BYTES:]) for name in names)
+    return all(epochs.find(name[:HOST_ID_BYTES], name[HOST_ID_BYTES:]) for name in names)
 
 
 def _word_of(key: BatchKey, gatherer: Gatherer) -> np.dtype[np.uint32] | np.dtype[np.int64]:
@@ -143,4 +144,4 @@ def _word_of(key: BatchKey, gatherer: Gatherer) -> np.dtype[np.uint32] | np.dtyp
 
 def _hosts_of(wanted: SumWanted) -> set[bytes]:
     names = wanted.hosts
-    return {names[at : at + HOST_BYTES] for at in range(0, len(names), HOST_BYTES)}
+    return {names[at : at + HOST_ID_BYTES] for at in range(0, len(names), HOST_ID_BYTES)}

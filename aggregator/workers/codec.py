@@ -7,14 +7,13 @@ from typing import Final, assert_never
 
 from google.protobuf.message import DecodeError
 
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from wire.batch import ENTRY
 from wire.bounds import MAX_COUNTER, MAX_TIME
 
 from . import workers_pb2 as pb
 from .words import (
     CLAIM_BYTES,
-    HOST_BYTES,
     NAME_BYTES,
     Claim,
     EpochUnknown,
@@ -224,7 +223,7 @@ def _order_of(message: pb.Order) -> Order:
             return Frozen(_key_of(message.frozen))
         case "sum_wanted":
             wanted = message.sum_wanted
-            hosts = _rows(wanted.hosts, HOST_BYTES, "hosts")
+            hosts = _rows(wanted.hosts, HOST_ID_BYTES, "hosts")
             return SumWanted(_key_of(wanted.key), _claim_of(wanted.claim), hosts)
         case "settled":
             until_s = _at_most(message.settled.until_s, MAX_TIME, "until_s")
@@ -235,8 +234,8 @@ def _order_of(message: pb.Order) -> Order:
 
 def _epoch_of(epoch: pb.OpenedEpoch) -> OpenedEpoch:
     return OpenedEpoch(
-        need_bytes(epoch.host_id, HOST_BYTES, "host_id"),
-        need_bytes(epoch.epoch_id, HOST_BYTES, "epoch_id"),
+        need_bytes(epoch.host_id, HOST_ID_BYTES, "host_id"),
+        need_bytes(epoch.epoch_id, HOST_ID_BYTES, "epoch_id"),
         need_bytes(epoch.epoch_hash, _ID_BYTES, "epoch_hash"),
         _at_most(epoch.not_before, MAX_TIME, "not_before"),
         _at_most(epoch.not_after, MAX_TIME, "not_after"),

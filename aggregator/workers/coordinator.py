@@ -25,7 +25,7 @@ from aggregator.leader.leader_events import (
 from aggregator.leader.leader_windows import FrozenWindow
 from aggregator.leader.unmasking import is_local, verified_share
 from aggregator.leader.window_sums import OpenWindow
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from transport.port import Record
 from wire.batch import ENTRY
@@ -34,7 +34,6 @@ from wire.topics import REPORTS
 
 from .readers import Reader, Readers
 from .words import (
-    HOST_BYTES,
     NAME_BYTES,
     Claim,
     EpochUnknown,
@@ -218,7 +217,7 @@ class Coordinator(Leader):
         for entry in named.each():
             refusal = _name(window, partition, entry)
             if refusal is None:
-                self.count_admitted(entry[:HOST_BYTES], fleet, named.late_s)
+                self.count_admitted(entry[:HOST_ID_BYTES], fleet, named.late_s)
             elif refusal:
                 self.rejected[refusal] += 1
                 window.reject(refusal)
@@ -257,7 +256,7 @@ class Coordinator(Leader):
         return True
 
     def _want(self, name: bytes, worker: str) -> None:
-        if not self._give_epoch(name[:HOST_BYTES], name[HOST_BYTES:], worker):
+        if not self._give_epoch(name[:HOST_ID_BYTES], name[HOST_ID_BYTES:], worker):
             self._wanted.setdefault(name, set()).add(worker)
             self._tell(worker, EpochUnknown(name))
 
@@ -324,7 +323,7 @@ class Coordinator(Leader):
         if due is None or frozen is None or partition not in due.hosts or partition in due.come:
             return []
         word_bytes = frozen.known.task.scheme.word_bytes
-        wanted = len(due.hosts[partition]) // HOST_BYTES, frozen.known.d * word_bytes
+        wanted = len(due.hosts[partition]) // HOST_ID_BYTES, frozen.known.d * word_bytes
         if (part.hosts, len(part.vector)) != wanted:
             raise ValueError(f"sum: expected {wanted}, got {(part.hosts, len(part.vector))}")
         frozen.window.put_sum(partition, part.vector)
@@ -355,12 +354,12 @@ class Coordinator(Leader):
 
 def _name(window: OpenWindow, partition: int, entry: bytes) -> str | None:
     """Put a host into a window; else the reason why not, or nothing where it is known already."""
-    host, report = entry[:HOST_BYTES], entry[NAME_BYTES : NAME_BYTES + HOST_BYTES]
+    host, report = entry[:HOST_ID_BYTES], entry[NAME_BYTES : NAME_BYTES + HOST_ID_BYTES]
     before = window.entries.get(host)
     if before is not None:
         if before == entry and window.places[host][0] == partition:
             return ""  # by a claim that gathers a frozen window again
-        same = before[NAME_BYTES : NAME_BYTES + HOST_BYTES] == report
+        same = before[NAME_BYTES : NAME_BYTES + HOST_ID_BYTES] == report
         return (Reason.DUPLICATE if same else Reason.SECOND_REPORT).value
     if window.expected is not None and window.expected.get(host) != report:
         return Reason.WINDOW_LATE.value

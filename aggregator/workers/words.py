@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.known_epochs import KnownEpoch
 from wire.batch import ENTRY
 
 CLAIM_BYTES: Final = 16
 NAME_BYTES: Final = 32
 """Of an epoch: host_id || epoch_id; of a report that a batch names: host_id || report_id."""
-HOST_BYTES: Final = 16
 WORD_BYTES: Final = 4 << 20
 """One word says so much of a kind, and more waits for the next."""
 
@@ -157,7 +156,7 @@ class Rebuild:
         """host_id -> report_id."""
         names = self.reports
         return {
-            names[at : at + HOST_BYTES]: names[at + HOST_BYTES : at + NAME_BYTES]
+            names[at : at + HOST_ID_BYTES]: names[at + HOST_ID_BYTES : at + NAME_BYTES]
             for at in range(0, len(names), NAME_BYTES)
         }
 

@@ -16,7 +16,7 @@ from aggregator.leader.intake import Intake
 from aggregator.leader.window_room import WindowRoom
 from aggregator.leader.window_sums import OpenWindow
 from aggregator.party.quotas import Quotas
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from transport.port import Record, TopicPartition
 from wire.bounds import Scheme
@@ -27,7 +27,6 @@ from .claims import Claims
 from .given_epochs import GivenEpochs
 from .readers import PARTITIONS
 from .words import (
-    HOST_BYTES,
     NAME_BYTES,
     WORD_BYTES,
     EpochUnknown,
@@ -140,7 +139,7 @@ class Worker:
 
     def _waits(self, name: bytes) -> bool:
         """Whether a report is parked for an epoch."""
-        host, epoch = name[:HOST_BYTES], name[HOST_BYTES:]
+        host, epoch = name[:HOST_ID_BYTES], name[HOST_ID_BYTES:]
         return any(parked.epoch_id == epoch for parked in self._intake.parked.get(host, ()))
 
     # The windows that reports enter: `intake.ReportWindows`
@@ -313,7 +312,7 @@ class Worker:
         found, size = [], 0
         for place, wanted in list(self._sums_wanted.items()):
             window, names = self._windows.get(place), wanted.hosts
-            hosts = [names[at : at + HOST_BYTES] for at in range(0, len(names), HOST_BYTES)]
+            hosts = [names[at : at + HOST_ID_BYTES] for at in range(0, len(names), HOST_ID_BYTES)]
             if size >= WORD_BYTES:
                 break
             if window is not None and all(host in window.hosts for host in hosts):
