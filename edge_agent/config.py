@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.gpu_time.settings import GpuTimeSection
@@ -20,9 +20,11 @@ from .ledger.ledger_records import SpoolLimits
 from .local.history import HistoryLimits
 from .local.history_db import LEAST_BYTES
 from .local.log_level import LEVELS
-from .protocol.task_check import Bounds, Pins
+from .protocol.task_check import N_MIN_AT_LEAST, Bounds, Pins
 
 LOADERS: Final = ("auto", "libbpf", "bcc")
+AUTO: Final = "auto"
+DIAGNOSIS_HZ: Final = 100
 _LONGEST_HISTORY_S = 7 * 86_400
 
 
@@ -32,16 +34,26 @@ class HostSection:
 
     key_file    the host's key, 0600; the ledger's fence lies beside it
     state_dir   ledger, spool and open windows, 0700
-    gpus        the model of each GPU, as in the catalogue; empty for a host without GPUs
+    gpus        the model of each GPU, as in the catalogue; empty for a host without GPUs; "auto":
+                those that the drivers list when the host joins (`bound_gpus`)
     gpu_uuids   `GPU-...` of each; they and the machine id bind the key to this machine
     user        whom the agent becomes when it is started as root
     """
 
     key_file: Path
     state_dir: Path
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[str, ...] | Literal["auto"] = ()
     gpu_uuids: tuple[str, ...] = ()
     user: str = "pointillist-agent"
+
+    def __post_init__(self) -> None:
+        if self.gpus == AUTO and self.gpu_uuids:
+            raise ValueError('expected no gpu_uuids beside gpus = "auto"')
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The model of each GPU; none as long as "auto" is not settled."""
+        return () if self.gpus == AUTO else self.gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,7 @@ class BoundsSection:
 
     epsilon_millionths: int = EPSILON_MILLIONTHS
     delta_1e12: int = DELTA_1E12
-    n_min_at_least: int = 1_000
+    n_min_at_least: int = N_MIN_AT_LEAST
     n_max_at_most: int = 200_000
     bound_steps_at_most: int = 65_536
     d_at_most: int = 65_536
@@ -133,6 +145,7 @@ class SourcesSection:
     gpus      utilisation, memory, power and temperature of this host's GPUs
     faults    hardware faults, from sysfs and the kernel's log
     ebpf      kernel-level host metrics for the local view, through `loader`
+    ebpf_hz   snapshots of them a second; diagnosis asks for 100
     loader    of `ebpf` and `probes`: `libbpf`, `bcc`, or `auto`: libbpf where it serves, else BCC
     probes    GPU calls of all processes
     gpu_time  how long kernels ran, of processes that load the library
@@ -142,6 +155,7 @@ class SourcesSection:
     gpus: bool = True
     faults: bool = True
     ebpf: bool = False
+    ebpf_hz: int = limited(DIAGNOSIS_HZ, low=1, high=DIAGNOSIS_HZ)
     loader: str = limited("auto", choices=LOADERS)
     probes: ProbesSection = field(default_factory=ProbesSection)
     gpu_time: GpuTimeSection = field(default_factory=GpuTimeSection)
@@ -218,6 +232,13 @@ class AgentConfig:
     export: ExportSection = field(default_factory=ExportSection)
     log: LogSection = field(default_factory=LogSection)
 
+    def __post_init__(self) -> None:
+        if self.diagnosis.enabled and self.sources.ebpf and self.sources.ebpf_hz != DIAGNOSIS_HZ:
+            raise ValueError(
+                f"diagnosis.enabled: expected sources.ebpf_hz = {DIAGNOSIS_HZ} beside it, got "
+                f"{self.sources.ebpf_hz}"
+            )
+
     @property
     def ledger_file(self) -> Path:
         return self.host.state_dir / "ledger.sqlite"
@@ -225,6 +246,11 @@ class AgentConfig:
     @property
     def fence_file(self) -> Path:
         return self.host.key_file.with_name(f"{self.host.key_file.name}.fence")
+
+    @property
+    def gpus_file(self) -> Path:
+        """Which GPUs the key is bound to, where `host.gpus` is "auto"."""
+        return self.host.key_file.with_name(f"{self.host.key_file.name}.gpus")
 
     @property
     def windows_file(self) -> Path:

@@ -64,6 +64,9 @@ def rekey(config: AgentConfig, next_key: Path, binding: bytes, now_s: int) -> Re
         # With a ledger or without: a place left empty could not be told from a host without a key.
         put = write_host_key if old is None else supersede_host_key
         put(place, replace(new, ledger_exists=carried))
+    made = with_key(config, next_key).gpus_file
+    if made.exists():  # which GPUs the new key is bound to, where host.gpus is "auto"
+        made.replace(config.gpus_file)
     sweep_leftovers(place.parent)
     destroy_key(next_key, in_place=True)
     return Rekeyed(None if before is None else _id(before), _id(new), carried)

@@ -39,7 +39,7 @@ def retire(config: AgentConfig) -> Retired:
         host = _destroy_key(config.host.key_file)
         raw = (
             config.windows_file, config.history_file, config.journal_file,
-            older(config.journal_file), config.kernel_names_file,
+            older(config.journal_file), config.kernel_names_file, config.gpus_file,
         )  # fmt: skip
         gone = [path for file in raw for path in _with_journal(file) if path.exists()]
         for path in gone:

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from collectors.port import Source
+from collectors.port import Absence, Source
 from collectors.rounds import Rounds
 from transport.port import Transport, TransportUnavailable
 from wire.ids import TaskId
@@ -135,6 +135,11 @@ class AgentShell:
         self._diagnosis = diagnosis
         if diagnosis is not None:
             diagnosis.lack(self._rounds.lacking)
+
+    @property
+    def lacking(self) -> Sequence[Absence]:
+        """Parts that running sources lack on this host."""
+        return self._rounds.lacking
 
     def status(self) -> AgentStatus:
         """Give what the agent counts, as it stands."""

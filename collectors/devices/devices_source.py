@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from collectors.kernel_log import load_rules
-from collectors.port import SourceUnavailable
+from collectors.port import Absence, SourceUnavailable
 from collectors.records.activity import GpuCoverage, Observation
 from collectors.records.gap import GapKind
 
@@ -75,14 +76,19 @@ class DevicesSource:
         *,
         spawner: Spawner | None = None,
         users: GpuUsers | None = None,
+        bound: Sequence[str] = (),
     ) -> None:
         """Take the readers to try in turn (None: NVML, then amdgpu); the first that opens serves.
 
         spawner     where the children of those two come from; None: from this process
         users       told who uses which GPU
-        The index of a device is its place in the reader's order, as in the configuration's `gpus`.
+        bound       `GPU-<uuid>` of each GPU that the host is known by: a device's index is its
+                    place there, behind them where it is none of these. Empty: the reader's order
         """
         self._users = users
+        self._bound = [uuid.strip().lower() for uuid in bound]
+        self._places: dict[str, int] = {}
+        self._missing: tuple[str, ...] = ()
         self._choices = list(readers) if readers is not None else default_readers(spawner)
         self._reader: _Reads | None = None
         self._devices = self._first = self._turn = 0
@@ -94,6 +100,14 @@ class DevicesSource:
         self._xids: dict[int, int] = {}
         self.gaps: Counter[tuple[Field, GapKind]] = Counter()
         """Fields without a value, by why, since the start."""
+
+    @property
+    def absent(self) -> list[Absence]:
+        """GPUs that the host is known by, and no driver lists."""
+        return [
+            Absence(f"{self.name}: {uuid}", "no driver lists it; its time is unmeasured")
+            for uuid in self._missing
+        ]
 
     def probe(self) -> str | None:
         """Say why there is no device to read."""
@@ -117,10 +131,30 @@ class DevicesSource:
             if inventory.devices:
                 self._reader, self._devices = reader, inventory.devices
                 self._cheap = inventory.throughput_is_cheap
+                self._look_for_bound(reader)
                 return
             reader.close()
             reasons.append("a driver without devices")
+        self._miss(self._bound)
         raise SourceUnavailable(f"devices: {'; '.join(reasons) or _LIBRARY_MISSING}")
+
+    def _look_for_bound(self, reader: _Reads) -> None:
+        """Give every device its place among those that the host is known by."""
+        if not self._bound:
+            return
+        ids = [reader.read(index, ()).id.strip().lower() for index in range(self._devices)]
+        order = [*self._bound, *(uuid for uuid in ids if uuid not in self._bound)]
+        self._places = {uuid: place for place, uuid in enumerate(order)}
+        self._miss([uuid for uuid in self._bound if uuid not in ids])
+
+    def _miss(self, uuids: Sequence[str]) -> None:
+        self._missing = tuple(uuids)
+        if self._users is not None:
+            self._users.missing = frozenset(self._bound.index(uuid) for uuid in uuids)
+
+    def _placed(self, reading: DeviceReading) -> DeviceReading:
+        place = self._places.get(reading.id.strip().lower(), reading.index)
+        return reading if place == reading.index else replace(reading, index=place)
 
     def drain(self, now_boottime_ns: int) -> Iterable[Observation | GpuCoverage]:
         """Yield samples every 5 s and idle time; calls well below a second apart give nothing.
@@ -186,7 +220,7 @@ class DevicesSource:
                 if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
                     self._first = index
                     return
-                yield reader.read(index, fields, processes=sampling)
+                yield self._placed(reader.read(index, fields, processes=sampling))
 
     def _watched_now(self) -> frozenset[int]:
         """Choose the devices whose link is watched in this look: all, or those whose turn it is."""

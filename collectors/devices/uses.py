@@ -29,6 +29,8 @@ class GpuUsers:
         self._pids: dict[int, frozenset[int]] = {}
         self._seen_ns = 0
         self._indices: dict[str, int] = {}
+        self.missing: frozenset[int] = frozenset()
+        """GPUs that the host is known by, and no driver lists: none of their time is measured."""
         self.timed: frozenset[ProcessKey] = frozenset()
         """Processes whose GPU time is measured: no other source counts their kernels and copies."""
 

@@ -73,8 +73,14 @@ class EbpfSource:
 
     name = "ebpf"
 
-    def __init__(self, loader: str = "auto", limits: Limits | None = None) -> None:
-        self._loader = loader
+    def __init__(
+        self, loader: str = "auto", limits: Limits | None = None, *, rhythm: bool = True
+    ) -> None:
+        """Take bounds and loader.
+
+        rhythm      mark the rhythm of the watched, or of the busiest: of use to diagnosis alone
+        """
+        self._loader, self._rhythm = loader, rhythm
         self._limits = limits or Limits()
         self._drain: _Drain | None = None
         self._wanted: frozenset[str] = frozenset()
@@ -102,7 +108,7 @@ class EbpfSource:
         if load is None:
             raise SourceUnavailable(f"eBPF: {reason}; {LOST}")
         try:
-            self._drain = _Drain(load())
+            self._drain = _Drain(load(), self._rhythm)
         except SourceUnavailable as error:
             raise SourceUnavailable(f"eBPF: {error}; {LOST}") from None
 
@@ -150,8 +156,8 @@ class EbpfSource:
 class _Drain:
     """Reads the maps of running programs."""
 
-    def __init__(self, programs: HostPrograms) -> None:
-        self.programs = programs
+    def __init__(self, programs: HostPrograms, rhythm: bool) -> None:
+        self.programs, self._rhythm = programs, programs.rhythm if rhythm else None
         self._tables = [
             (GrowingTable(name, programs.tables[key], columns), name_of)
             for key, name, columns, name_of in (
@@ -188,10 +194,10 @@ class _Drain:
             busy = table if table.name == "cgroup" else busy
             yield table
         self._seen = seen
-        if self.programs.rhythm is not None and self._cgroups is not None:
-            yield from self.programs.rhythm.records(self._cgroups.name_of)
+        if self._rhythm is not None and self._cgroups is not None:
+            yield from self._rhythm.records(self._cgroups.name_of)
             names = wanted or self._watched.choose(busy)
-            self.programs.rhythm.watch(frozenset(self._cgroups.ids(names)))
+            self._rhythm.watch(frozenset(self._cgroups.ids(names)))
 
     def _grown(self, seen: TickState, begun_ns: int, span_ns: int) -> Iterator[HostTable]:
         states = self.programs.states()

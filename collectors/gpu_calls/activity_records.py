@@ -79,7 +79,10 @@ class GpuPlaces(NamedTuple):
         """Give the GPUs over which a process's calls are spread; none where the host has none."""
         told = self.users.gpus(process.pid, boottime_ns)
         own = tuple(gpu for gpu in told if gpu < self.gpus)
-        return own or tuple(range(self.gpus))
+        return own or tuple(self._there())
+
+    def _there(self) -> Iterator[int]:
+        return (gpu for gpu in range(self.gpus) if gpu not in self.users.missing)
 
     def watched(self, probed: Collection[int], boottime_ns: int) -> tuple[int, ...]:
         """Give the GPUs of which all processes are probed.
@@ -87,9 +90,7 @@ class GpuPlaces(NamedTuple):
         probed  pids with at least one probed file
         """
         return tuple(
-            gpu
-            for gpu in range(self.gpus)
-            if self.users.pids(gpu, boottime_ns) <= frozenset(probed)
+            gpu for gpu in self._there() if self.users.pids(gpu, boottime_ns) <= frozenset(probed)
         )
 
 

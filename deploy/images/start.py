@@ -2,12 +2,11 @@
 """Start a role in a container: bring what was mounted into the shape that it insists on.
 
 pointillist-start party [--keys DIR] [--signed DIR] [--secrets DIR] -- COMMAND...
-pointillist-start agent --node NAME [--gpus expected|none] [--secrets DIR] -- COMMAND...
+pointillist-start agent --node NAME [--secrets DIR] -- COMMAND...
 
 A mounted secret belongs to root and is a link, and the roles refuse key files that are not their
 own, 0600. So secrets are copied into a folder in memory first, and a party's identity into the
-folder of its keys. An agent besides gets the GPUs of
-its host written into its configuration, an identity of its own, and a place on the roster by the
+folder of its keys. An agent besides gets an identity of its own, and a place on the roster by the
 token of its node; each once, later starts find them.
 """
 
@@ -16,17 +15,14 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 SECRETS = Path("/run/secrets/pointillist")
 OWN_SECRETS = Path("/run/pointillist/secrets")
-TEMPLATE = Path("/etc/pointillist/agent.toml")
-WRITTEN = Path("/run/pointillist/agent.toml")
+CONFIG = Path("/etc/pointillist/agent.toml")
 STATE = Path("/var/lib/pointillist/agent")
 TOKENS = Path("/run/secrets/tokens")
 AGENT_USER = "pointillist-agent"
@@ -86,94 +82,35 @@ def place_identity(secrets: Path, keys: Path) -> None:
     partial.replace(placed)
 
 
-def gpus_of_host() -> list[tuple[str, str]]:
-    """Give class and UUID of each NVIDIA GPU.
-
-    Raises  StartRefused where NVML shows none: a key made now would be bound to a host without
-            GPUs, and refused once they are there
-    """
-    import pynvml
-
-    from collectors.devices.gpu_models import gpu_class
-    from wire.catalogue import Catalogue
-
-    classes = Catalogue.load().classes("gpu_model")
-    try:
-        pynvml.nvmlInit()
-        handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
-        ]
-        found = [
-            (
-                gpu_class(str(pynvml.nvmlDeviceGetName(handle)), classes),
-                str(pynvml.nvmlDeviceGetUUID(handle)),
-            )
-            for handle in handles
-        ]
-    except pynvml.NVMLError as error:
-        raise StartRefused(
-            f"expected NVIDIA GPUs, as --gpus says; NVML: {error}. Is the driver ready, and does "
-            "NVIDIA's container toolkit mount it here?"
-        ) from error
-    if not found:
-        raise StartRefused("expected NVIDIA GPUs, as --gpus says; NVML lists none")
-    return found
-
-
-def with_gpus(template: str, gpus: Sequence[tuple[str, str]]) -> str:
-    """Put GPUs into a configuration, in place of its two empty lists.
-
-    Raises  StartRefused
-    """
-    text = template
-    lists = {"gpus": [model for model, _ in gpus], "gpu_uuids": [uuid for _, uuid in gpus]}
-    for key, values in lists.items():
-        listed = ", ".join(f'"{value}"' for value in values)
-        text, times = re.subn(rf"(?m)^{key} = \[\]$", f"{key} = [{listed}]", text)
-        if times != 1:
-            raise StartRefused(f"agent.toml: expected one line `{key} = []`, got {times}")
-    return text
-
-
 def keep_folder(folder: Path) -> None:
     """Take a mounted folder in memory, to which all may write, for root alone.
 
-    The agent starts as root and reads agent.toml there: whoever could change the file in between
-    would say as whom it runs, and which folder is given to it.
+    The agent's secrets are copied into it: whoever could write there would choose what they are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     os.chown(folder, os.geteuid(), os.getegid())
     folder.chmod(0o755)
 
 
-def write_config(text: str) -> None:
-    """Write agent.toml anew, through no name that lies there."""
-    WRITTEN.unlink(missing_ok=True)
-    handle = os.open(WRITTEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(text)
+def prepare_agent(node: str) -> None:
+    """Make the identity and ask to be enrolled, where not done before.
 
-
-def prepare_agent(node: str, expect_gpus: bool) -> None:
-    """Write the configuration; make the identity and ask to be enrolled, where not done before.
+    With `gpus = "auto"` the join binds the identity to the GPUs of this host, and fails as long as
+    no driver lists those that there are.
 
     Raises  StartRefused
     """
-    gpus = gpus_of_host() if expect_gpus else []
-    write_config(with_gpus(TEMPLATE.read_text(encoding="utf-8"), gpus))
     STATE.mkdir(parents=True, exist_ok=True)
     keys = STATE / "keys"
     if not (keys / "host" / "identity.key").exists():
-        chosen = [part for _, uuid in gpus for part in ("--gpu", uuid)]
-        _run("pointillist", "keys", "generate", "host", "--folder", str(keys), *chosen)
+        _run("pointillist", "keys", "generate", "host", "--folder", str(keys))
     asked = STATE / "asked"
     token = TOKENS / f"{node}.token"
     if asked.exists():
         return
     if not token.is_file():
         raise StartRefused(f"expected a token of this node, {token}; `pointillist operator vouch`")
-    _run("pointillist", "agent", "join", "--config", str(WRITTEN), "--token-file", str(token),
+    _run("pointillist", "agent", "join", "--config", str(CONFIG), "--token-file", str(token),
          "--wait-s", "0")  # fmt: skip
     asked.touch()
 
@@ -193,7 +130,6 @@ def main() -> None:
     parser.add_argument("--keys", type=Path, help="a party's key_dir, which gets identity.key")
     parser.add_argument("--signed", type=Path, help="its signed_dir, made where it is not there")
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node's name")
-    parser.add_argument("--gpus", choices=("expected", "none"), default="none")
     parser.add_argument("command", nargs="+", help="what to run then, behind --")
     given = parser.parse_args()
     command = given.command
@@ -202,10 +138,10 @@ def main() -> None:
         if given.role == "agent":
             user = pwd.getpwnam(AGENT_USER)
             uid, gid = user.pw_uid, user.pw_gid
-            keep_folder(WRITTEN.parent)
+            keep_folder(OWN_SECRETS.parent)
         own_secrets(given.secrets, OWN_SECRETS, uid, gid)
         if given.role == "agent":
-            prepare_agent(given.node, given.gpus == "expected")
+            prepare_agent(given.node)
         elif given.keys is not None:
             place_identity(OWN_SECRETS, given.keys)
         if given.signed is not None:

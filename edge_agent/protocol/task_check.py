@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from edge_agent.windows.encode import match_section
 from privacy.accountant import SectionNoise
@@ -57,6 +58,10 @@ class Pins:
     operators: frozenset[bytes] = frozenset()
 
 
+N_MIN_AT_LEAST: Final = 400
+"""The n_min of 500 hosts of which one in five may be away; only a trial asks for less."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What this host accepts, whatever is signed; epsilon and delta must be equal.
@@ -68,7 +73,7 @@ class Bounds:
 
     epsilon_millionths: int = EPSILON_MILLIONTHS
     delta_1e12: int = DELTA_1E12
-    n_min_at_least: int = 100
+    n_min_at_least: int = N_MIN_AT_LEAST
     n_max_at_most: int = 200_000
     bound_steps_at_most: int = 1 << 16
     d_at_most: int = 1 << 16

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _HINT: Final = f"name it with --config; {sample_hint('agent.toml')}"
 
+_GPUS_HINT: Final = "install their driver and ask again; or name none: gpus = [] below [host]"
 DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 
 ConfigOption = Annotated[
@@ -25,14 +26,31 @@ ConfigOption = Annotated[
 ]
 
 
-def load_file(path: Path) -> AgentConfig:
-    """Read a configuration file."""
+def load_file(path: Path, key_file: Path | None = None) -> AgentConfig:
+    """Read a configuration file.
+
+    key_file    a key that is to follow host.key_file
+    """
+    from edge_agent.bound_gpus import with_bound_gpus
     from edge_agent.config import load_config
     from transport.settings.config_tree import ConfigError
 
     need_file(path, "the agent's configuration", _HINT)
     with reported(ExitCode.USAGE, ConfigError, hint=sample_hint("agent.toml")):
-        return load_config(path)
+        config = load_config(path)
+    if key_file is not None:
+        from edge_agent.rekey import with_key
+
+        config = with_key(config, key_file)
+    return with_bound_gpus(config)
+
+
+def bind_gpus(config: AgentConfig) -> AgentConfig:
+    """Bind the host's key to its GPUs where that is still to be done; call it as the agent."""
+    from edge_agent.bound_gpus import GpusUnready, bind_gpus
+
+    with reported(ExitCode.UNAVAILABLE, GpusUnready, hint=_GPUS_HINT):
+        return bind_gpus(config)
 
 
 def become_agent(config: AgentConfig) -> None:

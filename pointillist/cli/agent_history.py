@@ -104,7 +104,7 @@ def history(
 
         def series() -> GpuTimeSeries:
             coverage = reader.rows("metric", since_ns, until_ns, COVERAGE)
-            return gpu_time_series(rows("gpu_time"), coverage, len(loaded.host.gpus))
+            return gpu_time_series(rows("gpu_time"), coverage, len(loaded.host.models))
 
         if target is not None:
             written = target.write(rows)

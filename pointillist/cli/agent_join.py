@@ -43,8 +43,9 @@ def join(
 ) -> None:
     """Ask to be enrolled; enrolment takes effect at the next week start.
 
-    The request carries the host's public key, its GPU models, and hashes of its machine id and of
-    each GPU's UUID. It is sealed to the Leader that the token names; the token itself stays here.
+    With gpus = "auto" the host's key is bound to the GPUs that its drivers list now, once. The
+    request carries the host's public key, its GPU models, and hashes of its machine id and of each
+    GPU's UUID. It is sealed to the Leader that the token names; the token itself stays here.
     `enrolled` says whether the newest roster on the log, signed by both parties, has this host.
     """
     from edge_agent.joining import (
@@ -56,18 +57,15 @@ def join(
         send_join,
     )
     from edge_agent.live import load_host, this_machine
-    from edge_agent.rekey import with_key
     from transport.files.join_token import TokenUnusable, read_token
     from transport.files.keyfiles import machine_id
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
     from wire.catalogue import Catalogue
 
-    loaded = agent_file.load_file(config)
-    if key_file is not None:
-        loaded = with_key(loaded, key_file)
+    loaded = agent_file.load_file(config, key_file)
     key = loaded.host.key_file
-    need_file(key, "this host's key", "`pointillist keys generate host`, with --gpu for each GPU")
+    need_file(key, "this host's key", "`pointillist keys generate host`")
     need_file(
         token_file, "a one-use token from this host's operator", "`pointillist operator vouch`"
     )
@@ -80,10 +78,11 @@ def join(
             "token and agent.toml are of two fleets: ask whoever gave them which is right",
         )
     agent_file.become_agent(loaded)
+    loaded = agent_file.bind_gpus(loaded)
     host = load_host(loaded, this_machine(loaded))
     with reported(ExitCode.USAGE, ValueError):
         hardware = hardware_names(machine_id(), loaded.host.gpu_uuids)
-    request = join_request(host, hardware, token, gpu_counts(Catalogue.load(), loaded.host.gpus))
+    request = join_request(host, hardware, token, gpu_counts(Catalogue.load(), loaded.host.models))
     with (
         reported(ExitCode.UNAVAILABLE, NoSealingKey, hint="start the Leader first"),
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(loaded)),

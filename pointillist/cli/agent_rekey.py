@@ -49,7 +49,7 @@ def rekey(
     """
     from edge_agent.ledger.ledger_errors import LedgerRefused
     from edge_agent.live import load_host, this_machine
-    from edge_agent.rekey import end_of_earlier, with_key
+    from edge_agent.rekey import end_of_earlier
     from edge_agent.rekey import rekey as carry_on
 
     loaded = agent_file.load_file(config)
@@ -61,10 +61,12 @@ def rekey(
         "earlier call came to its end",
     )
     agent_file.become_agent(loaded)
-    binding, now_s = this_machine(loaded), int(time.time())
-    done = end_of_earlier(loaded, key_file, binding)
+    now_s = int(time.time())
+    done = end_of_earlier(loaded, key_file, this_machine(loaded))
     if done is None:
-        new = load_host(with_key(loaded, key_file), binding)
+        following = agent_file.bind_gpus(agent_file.load_file(config, key_file))
+        binding = this_machine(following)
+        new = load_host(following, binding)
         if not early:
             _need_enrolled(loaded, new.host_id, now_s)
         _confirm(yes, f"Destroy the key {place}, and go on as {new.host_id.hex()}?")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pointillist.samples import sample_hint
 from transport.process.foreign import libc
 
+from . import agent_file
 from .agent_file import DEFAULT_CONFIG
 from .output import ExitCode, need_file, reported, say
 
@@ -91,6 +92,7 @@ class Options:
 
 def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
     """Read the configuration, and give how to read it again."""
+    from edge_agent.bound_gpus import with_bound_gpus
     from edge_agent.config import load_config
     from transport.settings.config_tree import ConfigError
 
@@ -100,7 +102,11 @@ def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
         if path is not None:
             # Made absolute: the working directory is not the agent's to rely on.
             path = need_file(path, "the agent's configuration", _HINT).absolute()
-        return load_config(path, overrides), lambda: load_config(path, overrides)
+
+        def read() -> AgentConfig:
+            return with_bound_gpus(load_config(path, overrides))
+
+        return read(), read
 
 
 def log_hint(config: AgentConfig) -> str:
@@ -164,13 +170,14 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     become_agent(config)
     domain = _domain_of(config)
     spawner = Spawner()  # before a key is opened, and for every source of a later reload
+    config = agent_file.bind_gpus(config)
     users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(config)):
             shell, absent = open_agent(
                 config, domain=domain, gate=choose_gate(), spawner=spawner, users=users
             )
-        for source in absent:
+        for source in [*absent, *shell.lacking]:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
         again = Reloading(read, lambda new: sources_of(new, catalogue, spawner, users), log_gate)

@@ -41,7 +41,7 @@ _EXAMPLES = """Examples:
 
 pointillist keys generate leader   an aggregator's identity
 
-pointillist keys generate host --gpu GPU-8a1f...   this host's identity, bound to its hardware
+pointillist keys generate host   this host's identity; its GPUs are added when it joins
 
 pointillist keys show   fingerprints of all key files here
 
@@ -110,7 +110,11 @@ def generate(
     folder: FolderOption = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option("--gpu", help="UUID of a GPU of this host; repeat it. Only for `host`."),
+        typer.Option(
+            "--gpu",
+            help="UUID of a GPU of this host; repeat it. Only for `host`, where agent.toml names "
+            'its GPUs: with gpus = "auto" the key is bound to them when the host joins.',
+        ),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -135,6 +139,8 @@ def _write_identity(role: KeyRole, path: Path, key: SigningKey, gpus: list[str])
 
     if role is KeyRole.HOST:
         write_host_key(path, HostKey(key, host_binding(machine_id(), gpus)), owner=_owner(role))
+        # Of a key that was moved away: which GPUs that one was bound to.
+        path.with_name(f"{path.name}.gpus").unlink(missing_ok=True)
     else:
         write_signing_key(path, key, owner=_owner(role))
 

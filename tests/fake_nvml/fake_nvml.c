@@ -3,6 +3,7 @@
  * The file named by FAKE_NVML says what happens, read anew at each call; the last line that fits
  * wins:
  *   gpus 8
+ *   lost 1                               GPUs that are not listed any more, of the first on
  *   <gpu|*> <function|*> value N...      e.g.  0 nvmlDeviceGetPowerUsage value 300000
  *   <gpu|*> <function|*> error CODE      e.g.  2 * error 15
  *   <gpu|*> <function|*> hang
@@ -23,17 +24,18 @@ enum { SUCCESS = 0, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, 
 static struct device devices[MOST];
 static unsigned events_given;
 
-static unsigned gpus(void)
+static unsigned said(const char *form, unsigned count)
 {
 	char line[512];
-	unsigned count = 8;
 	FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "/dev/null", "r");
 	while (file && fgets(line, sizeof line, file))
-		sscanf(line, "gpus %u", &count);
+		sscanf(line, form, &count);
 	if (file)
 		fclose(file);
 	return count;
 }
+static unsigned lost(void) { return said("lost %u", 0); }
+static unsigned gpus(void) { return said("gpus %u", 8) - lost(); }
 
 /* Fill out[0..n) for a call; values that the file does not give stay as they are. */
 static nvmlReturn_t ask(unsigned gpu, const char *name, u64 *out, int n)
@@ -87,6 +89,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 	u64 none = 0;
 	if (index >= gpus() || index >= 100)
 		return INVALID;
+	index += lost();
 	devices[index].number = index;
 	*device = &devices[index];
 	return ask(index, __func__, &none, 0);

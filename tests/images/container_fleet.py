@@ -221,7 +221,7 @@ class ContainerFleet:
         ]  # fmt: skip
         command = [
             "agent", "--", "pointillist", "agent", "run",
-            "--config", "/run/pointillist/agent.toml",
+            "--config", "/etc/pointillist/agent.toml",
         ]  # fmt: skip
         self.containers.start("agent", image("agent"), options, command)
 

@@ -15,7 +15,7 @@ from tests.images.compose_fleet import ComposeFleet, compose_fleet, why_no_compo
 from tests.images.container_fleet import eventually
 from tests.images.podman import why_no_containers
 
-AGENT = "/run/pointillist/agent.toml"
+AGENT = "/etc/pointillist/agent.toml"
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1500)]
 
 

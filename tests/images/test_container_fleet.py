@@ -23,7 +23,7 @@ from tests.images.container_fleet import (
 from tests.images.podman import Containers, why_no_containers
 from transport.process.privileges import CAP_BPF, CAP_PERFMON
 
-CONFIG = "/run/pointillist/agent.toml"
+CONFIG = "/etc/pointillist/agent.toml"
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1500)]
 
 

@@ -107,68 +107,41 @@ def test_gpus_are_named_as_the_catalogue_does(name: str, known: str) -> None:
     assert gpu_class(name, Catalogue.load().classes("gpu_model")) == known
 
 
-def test_gpus_of_the_host_are_put_into_the_configuration(tmp_path: Path) -> None:
-    template = compose_file("agent.toml")
-    written = tmp_path / "agent.toml"
-    written.write_text(start.with_gpus(template, [("H100", "GPU-a"), ("H100", "GPU-b")]))
-    host = load_config(written).host
-    assert host.gpus == ("H100", "H100")
-    assert host.gpu_uuids == ("GPU-a", "GPU-b")
-    with pytest.raises(start.StartRefused, match="expected one line `gpus = "):
-        start.with_gpus(template.replace("gpus = []", "", 1), [])
-
-
-def test_agent_without_the_driver_it_expects_makes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pynvml
-
-    def no_driver() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
-    with pytest.raises(start.StartRefused, match="expected NVIDIA GPUs"):
-        start.gpus_of_host()
-
-
 def test_agent_asks_once_with_the_token_of_its_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, ...]] = []
-    for name in ("TOKENS", "STATE", "WRITTEN", "TEMPLATE"):
+    for name in ("TOKENS", "STATE", "CONFIG"):
         monkeypatch.setattr(start, name, tmp_path / name.lower())
     monkeypatch.setattr(start, "_run", lambda *command: asked.append(command))
-    start.TEMPLATE.write_text(compose_file("agent.toml"))
     start.TOKENS.mkdir()
     with pytest.raises(start.StartRefused, match=r"node-1\.token"):
-        start.prepare_agent("node-1", False)
+        start.prepare_agent("node-1")
     (start.TOKENS / "node-1.token").touch()
     asked.clear()
     for _start in range(2):
-        start.prepare_agent("node-1", False)
+        start.prepare_agent("node-1")
     joins = [command for command in asked if command[1:3] == ("agent", "join")]
     assert len(joins) == 1
     assert str(start.TOKENS / "node-1.token") in joins[0]
 
 
 @pytest.mark.root
-def test_what_root_reads_at_an_agents_start_is_no_file_of_the_agents(
+def test_what_an_agent_s_start_copies_is_written_where_root_alone_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kubernetes' folder in memory is open to all, and outlives a restart of the container."""
     ensure_users()
-    agent, run, other = pwd.getpwnam(AGENT_USER).pw_uid, tmp_path / "run", tmp_path / "other"
-    for name in ("TOKENS", "STATE", "TEMPLATE"):
+    agent, run = pwd.getpwnam(AGENT_USER).pw_uid, tmp_path / "run"
+    for name in ("TOKENS", "STATE", "CONFIG"):
         monkeypatch.setattr(start, name, tmp_path / name.lower())
-    monkeypatch.setattr(start, "WRITTEN", run / "agent.toml")
     monkeypatch.setattr(start, "OWN_SECRETS", run / "secrets")
-    start.TEMPLATE.write_text(compose_file("agent.toml"))
     start.TOKENS.mkdir()
     (start.TOKENS / "node-1.token").touch()
     secrets = given_secrets(tmp_path / "given", password="one")
     run.mkdir()
     os.chown(run, agent, -1)
     run.chmod(0o777)
-    other.write_text("not the agent's")
-    start.WRITTEN.symlink_to(other)
     done: list[tuple[str, ...]] = []
 
     def ran(*command: str) -> None:
@@ -182,10 +155,7 @@ def test_what_root_reads_at_an_agents_start_is_no_file_of_the_agents(
         monkeypatch.setattr(sys, "argv", ["pointillist-start", *words])
         start.main()
     assert [command[-1] for command in done].count("true") == 2
-    written = start.WRITTEN.lstat()
-    assert (written.st_uid, stat.S_IMODE(written.st_mode)) == (0, 0o644)
     assert (run / "secrets").stat().st_uid == (run / "secrets" / "password").stat().st_uid == agent
-    assert other.read_text() == "not the agent's"
 
 
 def test_seccomp_profile_allows_ebpf_to_its_own_capabilities_alone() -> None:

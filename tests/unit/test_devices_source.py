@@ -22,9 +22,12 @@ from collectors.devices.device_port import (
     Measured,
 )
 from collectors.devices.devices_source import DevicesSource
+from collectors.devices.uses import GpuUsers
+from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, Observation
 from collectors.records.gap import Gap, GapKind
+from collectors.records.process import ProcessKey
 from diagnosis.frames.gpu_signals import FRESH_NS, GpuSignals
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.fake_nvml_kit import FakeDriver
@@ -291,3 +294,33 @@ def test_devices_source_tells_the_fault_of_each_new_xid_once() -> None:
     assert faults(6, 1, 119) == ["gpu_system_processor"]
     assert faults(7, 2, 13) == []  # an application's doing
     assert faults(8, 3, 48) == []  # where in the GPU, the log tells
+
+
+def test_gpus_keep_their_place_when_one_before_them_is_gone() -> None:
+    """What is left of the host's GPUs is measured as itself; of the missing one nothing is."""
+    users = GpuUsers()
+    idle: dict[Field, Measured] = {**FULL, Field.UTILISATION: 0}
+    played = PlayedDevices(idle, idle)  # GPU-0 and GPU-1, of which the first is a stranger
+    source = DevicesSource([played], users=users, bound=["GPU-9", " gpu-1"])
+    source.start()
+    assert [part.source for part in source.absent] == ["devices: gpu-9"]
+    task = task_of(["kernel_mix"])
+    windows = WindowAccumulator(
+        CATALOGUE, task, ["H100", "H100"], clock=HostClock(START * S), first_window=START
+    )
+    for at_s in range(61):
+        for record in _drain(source, played, at_s):
+            windows.add(record)
+    row = cells(task, windows.close(START), "kernel_mix")
+    assert (row["idle"], row["unmeasured"]) == (60_000, 60_000)
+    assert windows.dropped["stray_gpu"] == 60, "the stranger's"
+    places = GpuPlaces(2, users)
+    assert places.watched((), 61 * S) == (1,), "no launch is looked for on it, none is missed"
+    assert places.of(ProcessKey(7, 0), 61 * S) == (1,)
+
+
+def test_host_whose_driver_is_gone_measures_none_of_its_gpus() -> None:
+    users = GpuUsers()
+    source = DevicesSource([AbsentDevices()], users=users, bound=["GPU-0", "GPU-1"])
+    assert source.probe() == "devices: no such library"
+    assert GpuPlaces(2, users).watched((), S) == ()

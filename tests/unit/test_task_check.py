@@ -90,7 +90,7 @@ def _tiny_noise(task: Task) -> Task:
     ("weaken", "reason"),
     [
         (lambda t: dataclasses.replace(t, t=99), Reason.CORRUPTED_BOUND),
-        (lambda t: dataclasses.replace(t, n_min=150, t=100), Reason.CORRUPTED_BOUND),
+        (lambda t: dataclasses.replace(t, n_min=450, t=300), Reason.CORRUPTED_BOUND),
         (lambda t: dataclasses.replace(t, n_max=99, n_min=80, t=10), Reason.N_MIN_BOUND),
         (lambda t: dataclasses.replace(t, n_max=10**6, n_min=10**6, t=10**5), Reason.N_MIN_BOUND),
         (lambda t: dataclasses.replace(t, epsilon_millionths=4_000_000), Reason.BUDGET),

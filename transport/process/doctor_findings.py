@@ -21,6 +21,8 @@ class CheckVerdict(StrEnum):
     OK = "ok"
     ABSENT = "absent"
     """Something is not there; the program runs without it."""
+    UNMEASURED = "unmeasured"
+    """A signed task asks for this, and nothing here measures it: zeros would be reported."""
     BROKEN = "broken"
     """The program does not run, or does nothing, until this is put right."""
 
@@ -58,13 +60,13 @@ def examine(
             yield Finding(group, name, CheckVerdict.BROKEN, line, f"look at {name} and try again")
 
 
-def broken(findings: Iterable[Finding]) -> str:
-    """Name what is broken, for the last line of an answer that may be longer than a screen."""
-    return ", ".join(f.name for f in findings if f.verdict is CheckVerdict.BROKEN)
+def named(findings: Iterable[Finding], verdict: CheckVerdict) -> str:
+    """Name what came out so, for the last line of an answer that may be longer than a screen."""
+    return ", ".join(f.name for f in findings if f.verdict is verdict)
 
 
 def worst(findings: Iterable[Finding]) -> CheckVerdict:
     """Give the worst verdict."""
     found = {finding.verdict for finding in findings}
-    order = (CheckVerdict.BROKEN, CheckVerdict.ABSENT)
+    order = (CheckVerdict.BROKEN, CheckVerdict.UNMEASURED, CheckVerdict.ABSENT)
     return next((verdict for verdict in order if verdict in found), CheckVerdict.OK)

@@ -109,9 +109,18 @@ def _keys_of(kind: Any) -> Mapping[str, tuple[dataclasses.Field[Any], Any]]:
 
 
 def _without_none(hint: Any) -> Any:
-    if isinstance(hint, types.UnionType):
+    """Leave out None; beside words of their own (`Literal`) there may be one type more."""
+    if isinstance(hint, types.UnionType) and not _words_of(hint):
         return next(one for one in typing.get_args(hint) if one is not types.NoneType)
     return hint
+
+
+def _words_of(hint: Any) -> tuple[str, ...]:
+    """Give words that may stand in place of a value: `tuple[str, ...] | Literal["auto"]`."""
+    if typing.get_origin(hint) not in {types.UnionType, typing.Union}:
+        return ()
+    literals = [one for one in typing.get_args(hint) if typing.get_origin(one) is typing.Literal]
+    return tuple(word for one in literals for word in typing.get_args(one))
 
 
 def _without_format(table: Mapping[str, Any], wanted: int, where: str) -> dict[str, Any]:
@@ -150,6 +159,12 @@ def _unknown(key: str, known: Iterable[str], where: str) -> ConfigError:
 
 
 def _value(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Any:
+    if words := _words_of(hint):
+        if value in words:
+            return value
+        if isinstance(value, str):
+            raise ConfigError(f"{where}: expected {_expected(hint, limits)}, got {_said(value)}")
+        hint = typing.get_args(hint)[0]
     origin = typing.get_origin(hint)
     if origin in {tuple, frozenset}:
         return origin(_items(hint, limits, value, where))
@@ -241,6 +256,8 @@ def _fits(made: Any, limits: Mapping[str, Any]) -> bool:
 
 def _expected(hint: Any, limits: Mapping[str, Any]) -> str:
     """Say in words what a key may hold."""
+    if words := _words_of(hint):
+        return " or ".join([_expected(typing.get_args(hint)[0], limits), *map(json.dumps, words)])
     origin = typing.get_origin(hint) or hint
     if origin in {tuple, frozenset}:
         return f"an array{_bounds(' of', limits.get('fewest'), limits.get('most'), 'or more')}"
