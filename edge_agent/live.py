@@ -12,6 +12,7 @@ from collectors.devices.devices_source import DevicesSource
 from collectors.devices.spawner import Spawner
 from collectors.devices.uses import GpuUsers
 from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.ebpf.host_programs import Limits
 from collectors.faults.faults_source import FaultsSource
 from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource
@@ -140,11 +141,18 @@ def sources_of(
     if config.sources.host:
         registry.register("host", lambda: HostSource(catalogue))
     if config.sources.gpus:
-        registry.register("devices", lambda: DevicesSource(spawner=spawner, users=users))
+        bound = config.host.gpu_uuids
+        registry.register(
+            "devices", lambda: DevicesSource(spawner=spawner, users=users, bound=bound)
+        )
     if config.sources.faults:
         registry.register("faults", FaultsSource)
     if config.sources.ebpf:
-        registry.register("ebpf", lambda: EbpfSource(config.sources.loader), config.sources.loader)
+        loader, hz, rhythm = config.sources.loader, config.sources.ebpf_hz, config.diagnosis.enabled
+        limits = Limits(tick_ns=1_000_000_000 // hz)
+        registry.register(
+            "ebpf", lambda: EbpfSource(loader, limits, rhythm=rhythm), (loader, hz, rhythm)
+        )
         registry.register("pressure", PressureSource)
         registry.register("rdma", RdmaSource)
     if config.sources.probes.enabled:
@@ -153,7 +161,7 @@ def sources_of(
             lambda: GpuProbesSource(
                 config.sources.probes,
                 catalogue,
-                GpuPlaces(len(config.host.gpus), users),
+                GpuPlaces(len(config.host.models), users),
                 config.kernel_names_file,
                 loader=config.sources.loader,
             ),
@@ -162,7 +170,7 @@ def sources_of(
     if config.sources.gpu_time.enabled:
         registry.register(
             "gpu_time",
-            lambda: GpuTimeSource(config.sources.gpu_time, len(config.host.gpus), users),
+            lambda: GpuTimeSource(config.sources.gpu_time, len(config.host.models), users),
             config.sources.gpu_time,
         )
     if config.diagnosis.enabled and config.sources.ebpf and config.diagnosis.steps:
@@ -177,7 +185,7 @@ def sources_of(
 def _replay(config: AgentConfig, rules: FamilyRules, replay: ReplaySection) -> Callable[[], Source]:
     def make() -> Source:
         options = ReplayOptions(
-            gpus=len(config.host.gpus),
+            gpus=len(config.host.models),
             every_gpu=replay.every_gpu,
             speed=replay.speed,
             application=replay.application,
@@ -186,6 +194,15 @@ def _replay(config: AgentConfig, rules: FamilyRules, replay: ReplaySection) -> C
         return ReplaySource(Path(replay.path), rules, options)
 
     return make
+
+
+def task_rules(
+    config: AgentConfig, catalogue: Catalogue, domain: str = "", gate: Gate | None = None
+) -> ParticipantRules:
+    """Give what this host takes of tasks; without a domain that of its configuration."""
+    domain = domain or (DEMO_DOMAIN if config.trust.trial else LIVE_DOMAIN)
+    bounds = config.bounds.bounds(catalogue.hash)
+    return ParticipantRules(config.trust.pins, bounds, domain, gate, catalogue)
 
 
 def noise_sampler() -> NoiseSampler:
@@ -224,8 +241,7 @@ def open_agent(
     now_s = clock.unix_ms() // 1000
     host = load_host(config, binding)
     catalogue = Catalogue.load()
-    bounds = config.bounds.bounds(catalogue.hash)
-    rules = ParticipantRules(config.trust.pins, bounds, domain, gate, catalogue)
+    rules = task_rules(config, catalogue, domain, gate)
     config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     ledger = open_ledger(config, binding, now_s, fault_point)
     try:
@@ -245,7 +261,7 @@ def open_agent(
             diagnosis = None
         windows = TaskWindows(
             catalogue,
-            config.host.gpus,
+            config.host.models,
             DurableAccumulators(config.windows_file),
             lambda: host_clock_of(clock),
         )

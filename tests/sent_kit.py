@@ -58,7 +58,7 @@ USER_MS = 13_000
 class BusyHost:
     """A source that tells of one busy CPU."""
 
-    name = "busy"
+    name = "host"
 
     def __init__(self, clock: SteppedClock) -> None:
         self._clock, self._window = clock, 0

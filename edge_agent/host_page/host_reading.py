@@ -23,7 +23,7 @@ from edge_agent.live import read_ledger
 from edge_agent.local.history_db import HistoryUnavailable
 from edge_agent.local.history_sums import HistorySums
 from edge_agent.local.live_socket import LiveClient
-from edge_agent.local.sent_view import SentReport, raw_cells, sent_reports
+from edge_agent.local.sent_view import PutIn, SentReport, put_into, sent_reports
 from transport.files.keyfiles import KeyFileRefused
 
 _NS: Final = 1_000_000_000
@@ -121,11 +121,11 @@ class HostReading:
         except (LedgerRefused, KeyFileRefused) as error:
             raise PartUnavailable(f"the ledger cannot be read: {error}") from error
 
-    def put_in(self, report: SentReport) -> list[list[int]] | None:
+    def put_in(self, report: SentReport) -> PutIn | None:
         """Give what was put into a report; None where the history no longer has it."""
         try:
             with self.history() as history:
-                return raw_cells(history.rows("report", name=report.series), report)
+                return put_into(lambda kind, name: history.rows(kind, name=name), report)
         except PartUnavailable:
             return None
 

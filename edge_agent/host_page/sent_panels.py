@@ -73,7 +73,8 @@ def report_panels(report: SentReport, sections: Sequence[SentSection]) -> list[P
         said = "An earlier agent spent this window, and kept no more of it."
         return [Panel("report", "Report", said)]
     kept = any(section.cells is not None for section in sections)
-    empty = [plain(section.name) for section in sections if section.cells == ()]
+    unmeasured = [s for s in sections if s.unmeasured is not None]
+    empty = [plain(s.name) for s in sections if s.cells == () and s.unmeasured is None]
     said = (
         f"{report.series}, {length_said(task.window_s)} from {moment_said(report.window_start)} "
         f"UTC: {counted(task.d, 'coordinate')} in {quantity(left.size_bytes, 'bytes')}, "
@@ -83,6 +84,8 @@ def report_panels(report: SentReport, sections: Sequence[SentSection]) -> list[P
         said += " What was put in is no longer kept here."
     elif empty:
         said += f" Nothing was put into {', '.join(empty)}."
+    for section in unmeasured:
+        said += f" {plain(section.name).capitalize()} was not measured, {section.unmeasured}."
     identity = [("Report", left.report_id.hex()), ("Task", left.task_id.hex()), ("Log", left.log)]
     head = Panel(
         "report", "Report", said,

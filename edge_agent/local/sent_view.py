@@ -6,8 +6,9 @@ here: noise, masks and keys are kept nowhere, and the owner needs none of them t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any, Final
 
@@ -21,7 +22,11 @@ from wire.envelope import Signed
 from wire.section import Bound, Section
 from wire.task import SectionKind, SectionSpec, Task
 
+from .local_rows import EventRow
+
 MILLION: Final = 1_000_000
+UNMEASURED_EVENT: Final = "unmeasured"
+"""In the history: what no source measures of a series, written when that changes and each hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class SentSection:
     noise            standard deviation of this host's share, in `unit`
     release_noise    of all shares together, in a release of the fewest hosts that are allowed
     cells            what was put in, but zeros; None where the local history no longer has it
+    unmeasured       why nothing measured it, in words; None where something did, or it is not kept
     """
 
     name: str
@@ -52,6 +58,19 @@ class SentSection:
     noise: float
     release_noise: float
     cells: tuple[SentCell, ...] | None
+    unmeasured: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutIn:
+    """What the local history has of a report.
+
+    cells        (place, value) in base units of all but zeros
+    unmeasured   section -> why no source measured it, and what was reported in its place
+    """
+
+    cells: Sequence[Sequence[int]]
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +161,20 @@ def _budget(ledger: LedgerView, row: LeftReport, task: Task) -> SentBudget | Non
     return SentBudget(share, epsilon, task.epsilon_millionths / MILLION, task.delta_1e12 / 10**12)
 
 
-def sections_of(
-    task: Task, catalogue: Catalogue, cells: Sequence[Sequence[int]] | None
-) -> list[SentSection]:
+def sections_of(task: Task, catalogue: Catalogue, put_in: PutIn | None) -> list[SentSection]:
     """Describe a task's sections and what was put into them.
 
-    cells   (place, value) in base units of all but zeros; None where it is not kept
+    put_in   None where it is not kept
     """
+    cells = None if put_in is None else put_in.cells
+    why = {} if put_in is None else put_in.unmeasured
     sections, at = [], 0
     for spec in task.sections:
         known = _known(catalogue, spec.name)
         own = [(place - at, value) for place, value in cells or () if 0 <= place - at < spec.length]
         shown = None if cells is None or known is None else tuple(_cells(spec, known, own))
-        sections.append(_section(task, spec, known, shown))
+        section = _section(task, spec, known, shown)
+        sections.append(replace(section, unmeasured=why.get(spec.name)))
         at += spec.length
     return sections
 
@@ -202,12 +222,38 @@ def _unit(known: Section) -> tuple[str, float]:
     return known.unit, 1.0
 
 
-def raw_cells(rows: Iterable[Mapping[str, Any]], report: SentReport) -> list[list[int]] | None:
-    """Find in the history's rows of kind `report` what was put into a report."""
+Rows = Callable[[str, str], Iterable[Mapping[str, Any]]]
+"""The history's rows of a kind and a name."""
+
+
+def put_into(rows: Rows, report: SentReport) -> PutIn | None:
+    """Find in the history what was put into a report; None where it is not there."""
     if report.left is None:
         return None
     wanted = report.series, report.window_start, report.left.task_id.hex()
-    for row in rows:
+    for row in rows("report", report.series):
         if (row["name"], row["window_start_s"], row["task_id"]) == wanted:
-            return list(row["cells"])
+            return PutIn(list(row["cells"]), _unmeasured(rows("event", UNMEASURED_EVENT), report))
     return None
+
+
+def unmeasured_event(
+    boottime_ns: int, source: str, series: str, window_start_s: int, sections: Mapping[str, str]
+) -> EventRow:
+    """Write down what no source measured of a series, from a window on.
+
+    sections   section -> why, and what was reported in its place
+    """
+    detail = json.dumps({"window_start": window_start_s, "sections": dict(sections)})
+    return EventRow(boottime_ns, source, UNMEASURED_EVENT, series, detail)
+
+
+def _unmeasured(events: Iterable[Mapping[str, Any]], report: SentReport) -> dict[str, str]:
+    """Give what the last event up to a report's window says; nothing without one."""
+    said: dict[str, str] = {}
+    for event in events:
+        if event["key"] == report.series:
+            detail = json.loads(event["detail"])
+            if detail["window_start"] <= report.window_start:
+                said = detail["sections"]
+    return said

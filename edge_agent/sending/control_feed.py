@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 from typing import Final
 
+from edge_agent.ledger.ledger_records import LedgerView
 from edge_agent.protocol.protocol_events import (
     Event,
     KeysAnnounced,
@@ -14,16 +15,21 @@ from edge_agent.protocol.protocol_events import (
     RosterReceived,
     TaskReceived,
 )
+from edge_agent.protocol.task_book import Recovering, TaskBook
+from edge_agent.protocol.task_check import ParticipantRules
 from transport.port import Consumer, Record, Transport, TransportUnavailable
 from wire.envelope import Kind, unwrap
 from wire.epoch import KeyAnnouncement
 from wire.rejection import ReportRejected
+from wire.task import Task
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
 
 _MAX_BYTES: Final = {topic.name: topic.max_bytes for topic in TOPICS}
 _TOPICS: Final = (TASKS, ROSTERS, KEYS)
 _RECORDS: Final = 100
 _POLLS: Final = 10
+_FIRST_WAIT_S: Final = 5.0
+"""A cluster lets a new member in only after seconds."""
 
 
 class ControlFeed:
@@ -65,6 +71,27 @@ class ControlFeed:
         """Let the consumer go. Raises TransportUnavailable."""
         if self._consumer is not None:
             self._consumer.close()
+
+
+def tasks_on(transport: Transport, rules: ParticipantRules, now_s: int) -> list[Task]:
+    """Give the newest version of each series that a host with these rules would take.
+
+    Raises      TransportUnavailable, UnknownTopic
+    """
+    book = TaskBook(rules, LedgerView(hosts=()))
+    consumer = transport.consumer(f"tasks-{secrets.token_hex(6)}", (TASKS,))
+    wait_s = _FIRST_WAIT_S
+    try:
+        while records := consumer.poll(_RECORDS, wait_s):
+            wait_s = 0.0
+            for record in records:
+                with contextlib.suppress(ReportRejected, Recovering):
+                    kind, core = unwrap(record.value, _MAX_BYTES[TASKS])
+                    if kind is Kind.TASK:
+                        book.take(core, now_s)
+    finally:
+        consumer.close()
+    return list(book.current.values())
 
 
 def _event(record: Record, now_s: int) -> Event | Refuse | None:

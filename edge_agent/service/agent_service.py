@@ -29,17 +29,23 @@ from edge_agent.local.live_socket import LiveSocket
 from edge_agent.local.local_rows import EventRow, Flattener, ReportRow, clean_name
 from edge_agent.local.log_level import LEVELS, LevelGate
 from edge_agent.local.report_view import report_views
+from edge_agent.local.sent_view import unmeasured_event
+from edge_agent.observer import AgentStatus
 from edge_agent.service.reload import Changed, change_sources
 from edge_agent.shell import AgentShell
+from edge_agent.unmeasured import Unmeasured, by_reason, unmeasured
 from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
 from transport.process.supervision import HttpPort, Notifier
 from wire.catalogue import Catalogue
+from wire.ids import TaskId
+from wire.task import Task
 
 from .reload import reload
 from .self_metrics import SelfStatus, metrics_port
 
 _CLOCK_EVERY_MS: Final = 60_000
 _SETTLE_MS: Final = 60_000
+_TELL_AGAIN_NS: Final = 3_600_000_000_000
 SELF: Final = "agent"
 """The source of events about the agent itself."""
 
@@ -93,6 +99,9 @@ class AgentService:
         self._reload_wanted = False
         self._clock_ms = 0
         self._status: SelfStatus | None = None
+        self._asked: tuple[tuple[TaskId, ...], tuple[str, ...]] = ((), ())
+        self._unmeasured: dict[TaskId, list[Unmeasured]] = {}
+        self._unmeasured_told: dict[str, tuple[dict[str, str], int]] = {}
         self._history = self._open_history()
         batch = HistoryBatch(self._history) if self._history else None
         self._gathering = Gathering(self._flattener, self._board, batch)
@@ -143,7 +152,40 @@ class AgentService:
         kept = ReportRow(
             now_boottime_ns, SELF, task.series, window.start_s, window.task_id.hex(), cells
         )
-        self._gathering.add(SELF, (), [kept])
+        self._gathering.add(SELF, (), [kept, *self._unmeasured_in(window, task, now_boottime_ns)])
+
+    def _unmeasured_in(
+        self, window: ClosedWindow, task: Task, now_boottime_ns: int
+    ) -> Iterator[EventRow]:
+        """Give what no source measured of a window, where that changed or was told an hour ago."""
+        found = self._unmeasured.get(window.task_id, [])
+        sections = {gap.section: gap.said for gap in found}
+        before, at_ns = self._unmeasured_told.get(task.series, (None, 0))
+        if sections != before or (sections and now_boottime_ns - at_ns >= _TELL_AGAIN_NS):
+            self._unmeasured_told[task.series] = sections, now_boottime_ns
+            yield unmeasured_event(now_boottime_ns, SELF, task.series, window.start_s, sections)
+
+    def _look_for_unmeasured(self, status: AgentStatus) -> None:
+        """Say what tasks ask and nothing measures, once for as long as it stays so."""
+        tasks = dict(self._shell.tasks)
+        asked = (tuple(tasks), status.sources)
+        if asked == self._asked:
+            return
+        self._asked = asked
+        has_gpus = "devices" in status.sources or bool(self._config.host.models)
+        for task_id, task in tasks.items():
+            found = unmeasured(
+                task, self._config, status.sources, self._absent, has_gpus=has_gpus,
+                catalogue=self._catalogue,
+            )  # fmt: skip
+            if found != self._unmeasured.get(task_id, []):
+                for said, gaps in by_reason(found).items():
+                    expected = all(gap.expected for gap in gaps)
+                    say = self._log.info if expected else self._log.warning
+                    names = [gap.section for gap in gaps]
+                    say("not measured", series=task.series, sections=names, why=said)
+            self._unmeasured[task_id] = found
+        self._unmeasured = {task_id: self._unmeasured[task_id] for task_id in tasks}
 
     def _failed(self, name: str, failure: str | None, now_boottime_ns: int) -> Iterator[EventRow]:
         """Count a failure, and give it once for as long as it stays the same."""
@@ -174,6 +216,7 @@ class AgentService:
             self._settle()
             self._settle = None
         self._status = self._self_status()
+        self._look_for_unmeasured(self._status.agent)
 
     def stopping(self) -> None:
         """Say so, and let everything go."""

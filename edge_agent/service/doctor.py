@@ -10,13 +10,18 @@ from typing import Final
 
 from collectors.gpu_calls.programs import ADVICE as PROBES_ADVICE
 from collectors.port import Absence, SourceRegistry, SourceUnavailable
-from edge_agent.config import AgentConfig
+from edge_agent.config import AUTO, AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.local_rows import clean_name
+from edge_agent.unmeasured import by_reason, unmeasured
 from transport.process import doctor_findings
 from transport.process.doctor_findings import Check, CheckVerdict, Finding
+from wire.catalogue import Catalogue
+from wire.task import Task
 
+MEASURED: Final = "measured"
+"""The group of what signed tasks ask for."""
 _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     # source begins with, reason contains, what to do: the first that fits
     ("ebpf", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
@@ -74,6 +79,44 @@ def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[F
             name = switch if section is False else f"{switch}.enabled"
             advice = f"sources.{name} = true in the configuration"
             yield Finding("sources", switch, CheckVerdict.ABSENT, f"switched off: {off}", advice)
+
+
+def measured_findings(
+    config: AgentConfig,
+    tasks: Iterable[Task],
+    sources: Iterable[Finding],
+    *,
+    has_gpus: bool,
+    catalogue: Catalogue,
+) -> Iterator[Finding]:
+    """Hold what signed tasks ask for against what can be measured here.
+
+    sources     findings of `source_findings`
+    has_gpus    whether this machine has any, named or not
+    """
+    known = [finding for finding in sources if finding.group == "sources"]
+    running = [finding.name for finding in known if finding.verdict is CheckVerdict.OK]
+    absent = [Absence(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK]
+    bound = "the drivers' GPUs" if config.host.gpus == AUTO else "the GPUs of host.gpus"
+    any_task = False
+    for task in sorted(tasks, key=lambda one: one.series):
+        any_task = True
+        found = unmeasured(task, config, running, absent, has_gpus=has_gpus, catalogue=catalogue)
+        for said, gaps in by_reason(found).items():
+            names = ", ".join(gap.section for gap in gaps)
+            expected = all(gap.expected for gap in gaps)
+            verdict = CheckVerdict.ABSENT if expected else CheckVerdict.UNMEASURED
+            advice = "nothing: it is as it should be" if expected else _MEASURE
+            yield Finding(MEASURED, task.series, verdict, f"{names} {said}", advice)
+        if not found:
+            line = f"all {len(task.sections)} sections, of {bound}"
+            yield Finding(MEASURED, task.series, CheckVerdict.OK, line)
+    if not any_task:
+        line = "no signed task is on the log: nothing is asked so far"
+        yield Finding(MEASURED, "tasks", CheckVerdict.OK, line)
+
+
+_MEASURE: Final = "put the source above right, or switch it on in agent.toml: docs/sources.md"
 
 
 def _probe(name: str, registry: SourceRegistry) -> Check:

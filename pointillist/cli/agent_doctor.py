@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -36,15 +37,17 @@ def doctor(
     """Say what can be collected here, what cannot, and the one thing to do about each.
 
     It changes nothing. Started as root it looks with the eyes of the agent's user, and with the
-    capabilities that `agent run` keeps. Exit code 1
-    when something keeps the agent from running; what is merely absent is no failure.
+    capabilities that `agent run` keeps. Exit code 1 when something keeps the agent from running,
+    and when a signed task asks for what nothing here measures. What is merely absent is no failure:
+    a host without GPUs, diagnosis or GPU time switched off.
     """
+    from edge_agent.bound_gpus import listed_gpus
     from edge_agent.service.doctor import examine
     from edge_agent.service.doctor_collectors import fault_checks, probe_checks
     from edge_agent.service.doctor_gpu_time import gpu_time_checks
-    from edge_agent.service.doctor_gpus import gpu_lines, gpus_finding, listed_gpus
+    from edge_agent.service.doctor_gpus import gpus_finding
     from edge_agent.service.doctor_host import host_checks
-    from transport.process.doctor_findings import CheckVerdict, broken, worst
+    from transport.process.doctor_findings import CheckVerdict, named, worst
     from wire.catalogue import Catalogue
 
     from .top_screen import warm_up
@@ -67,14 +70,16 @@ def doctor(
         )
     else:
         findings += _of_agent(loaded, catalogue, root)
+        has_gpus = not isinstance(listed, str) or bool(loaded.host.models)
+        findings += _of_tasks(loaded, catalogue, findings, has_gpus)
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: show_findings(findings))
-    if not json and not isinstance(listed, str) and (loaded is None or gpus.do):
-        say(gpu_lines(listed))
     if verdict is CheckVerdict.BROKEN:
-        raise CommandError(
-            ExitCode.FAILED, f"the agent cannot run until this is put right: {broken(findings)}"
-        )
+        line = f"the agent cannot run until this is put right: {named(findings, verdict)}"
+        raise CommandError(ExitCode.FAILED, line)
+    if verdict is CheckVerdict.UNMEASURED:
+        line = f"asked for and not measured here: {named(findings, verdict)}"
+        raise CommandError(ExitCode.FAILED, line)
 
 
 def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator[Finding]:
@@ -93,6 +98,30 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
     if config.sources.gpu_time.enabled:
         yield from examine(gpu_time_checks(config.sources.gpu_time.socket))
     yield from examine(agent_checks(config, started_by_root=root))
+
+
+def _of_tasks(
+    config: AgentConfig, catalogue: Catalogue, findings: list[Finding], has_gpus: bool
+) -> Iterator[Finding]:
+    """Look at what the tasks on the log ask of this host; a log out of reach is told elsewhere."""
+    from edge_agent.live import task_rules
+    from edge_agent.sending.control_feed import tasks_on
+    from edge_agent.service.doctor import MEASURED, measured_findings
+    from transport.opening import Side, open_transport
+    from transport.port import TransportUnavailable, UnknownTopic
+    from transport.process.doctor_findings import CheckVerdict, Finding
+
+    if any(f.group == "transport" and f.verdict is CheckVerdict.BROKEN for f in findings):
+        return
+    try:
+        with open_transport(config.transport.settings, Side.AGENT) as log:
+            tasks = tasks_on(log, task_rules(config, catalogue), int(time.time()))
+    except UnknownTopic:
+        tasks = []
+    except TransportUnavailable as error:
+        yield Finding(MEASURED, "tasks", CheckVerdict.ABSENT, str(error), "see transport")
+        return
+    yield from measured_findings(config, tasks, findings, has_gpus=has_gpus, catalogue=catalogue)
 
 
 def _look_as(config: AgentConfig) -> None:

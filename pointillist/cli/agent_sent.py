@@ -17,7 +17,7 @@ from .sent_text import check_text, report_text, reports_text
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
-    from edge_agent.local.sent_view import SentReport
+    from edge_agent.local.sent_view import PutIn, SentReport
 
 EPILOG: Final = """Examples:
 
@@ -145,28 +145,28 @@ def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
             "tag_h": left.tag_h, "cohort": left.cohort, "log": left.log, "topic": REPORTS,
         }  # fmt: skip
     if task is not None:
-        cells = _raw(loaded, report)
+        put_in = _put_in(loaded, report)
         body |= {
             "version": task.version, "scheme": task.scheme.value, "coordinates": task.d,
             "n_min": task.n_min,
             "leader": fingerprint(task.leader_pk), "leader_pk": task.leader_pk,
             "helper": fingerprint(task.helper_pk) if task.helper_pk else None,
             "helper_pk": task.helper_pk or None,
-            "inputs_kept": cells is not None,
-            "sections": sections_of(task, Catalogue.load(), cells),
+            "inputs_kept": put_in is not None,
+            "sections": sections_of(task, Catalogue.load(), put_in),
         }  # fmt: skip
     return body
 
 
-def _raw(loaded: AgentConfig, report: SentReport) -> list[list[int]] | None:
+def _put_in(loaded: AgentConfig, report: SentReport) -> PutIn | None:
     """What was put in, where the local history still has it."""
     from edge_agent.local.history_db import HistoryUnavailable
     from edge_agent.local.history_read import HistoryReader
-    from edge_agent.local.sent_view import raw_cells
+    from edge_agent.local.sent_view import put_into
 
     try:
         with HistoryReader(loaded.history_file) as reader:
-            return raw_cells(reader.rows("report", name=report.series), report)
+            return put_into(lambda kind, name: reader.rows(kind, name=name), report)
     except HistoryUnavailable:
         return None
 

@@ -11,7 +11,7 @@ from pointillist.table import Column
 if TYPE_CHECKING:
     from transport.process.doctor_findings import Finding
 
-_STYLES: Final = {"ok": "green", "absent": "yellow", "broken": "red"}
+_STYLES: Final = {"ok": "green", "absent": "yellow", "unmeasured": "red", "broken": "red"}
 
 
 def show_findings(findings: Sequence[Finding]) -> None:

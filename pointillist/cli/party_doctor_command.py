@@ -68,7 +68,7 @@ def _look_as(user: str) -> None:
 
 
 def _tell(party: str, checks: Iterable[tuple[str, str, Check]], json: bool) -> None:
-    from transport.process.doctor_findings import CheckVerdict, broken, examine, worst
+    from transport.process.doctor_findings import CheckVerdict, examine, named, worst
 
     findings = list(examine(checks))
     verdict = worst(findings)
@@ -77,5 +77,5 @@ def _tell(party: str, checks: Iterable[tuple[str, str, Check]], json: bool) -> N
     if verdict is CheckVerdict.BROKEN:
         raise CommandError(
             ExitCode.FAILED,
-            f"the {party} does not do its work until this is put right: {broken(findings)}",
+            f"the {party} does not do its work until this is put right: {named(findings, verdict)}",
         )

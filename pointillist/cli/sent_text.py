@@ -143,12 +143,21 @@ def _sections(body: Body) -> Iterable[str]:
     hidden = sum(max(0, len(s["cells"] or ()) - _SHOWN_CELLS) for s in body["sections"])
     if hidden:
         yield f"{hidden} smaller values left out: --json has them"
+    reasons: dict[str, list[str]] = {}
+    for section in body["sections"]:
+        if section.get("unmeasured") is not None:
+            reasons.setdefault(section["unmeasured"], []).append(section["name"])
+    for said, names in reasons.items():
+        yield ""
+        yield from _folded([f"Not measured, {said}: {', '.join(names)}."])
 
 
 def _section_rows(section: Body) -> Iterable[list[str]]:
     many = f"{section['name']}, {section['coordinates']:,} numbers"
     if not section["cells"]:
         put_in = "all 0" if section["cells"] is not None else ""
+        if section.get("unmeasured") is not None:
+            put_in = "not measured: 0"
         noises = section["noise"], section["release_noise"]
         yield [many, put_in, *(_with_unit(noise, section["unit"]) for noise in noises)]
         return

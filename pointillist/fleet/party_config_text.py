@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 
 def quoted(value: str | Path) -> str:
@@ -130,6 +131,44 @@ n_min_at_least = {terms.n_min}
 """
 
 
+MEASURING: Final = """
+# What this host can measure is on. What needs a right or a library that is not there is left out
+# with one line in the log; `pointillist agent doctor` says which, and what to do.
+[sources]
+# CPU, memory, disk and network: some files of /proc a second. GPUs, by their driver: each is asked
+# once a second. Hardware faults: the kernel's log.
+host = true
+gpus = true
+faults = true
+# What the kernel does, shown on this host and never reported. It counts every switch of a task: a
+# program with 8,000 a second is slowed by less than 1 %, one that does nothing but switch by more
+# (docs/figures.md). Ten snapshots a second; diagnosis would need 100.
+ebpf = true
+ebpf_hz = 10
+
+# Calls of GPU libraries in all processes. They are watched in turns, so that no process loses more
+# than this share of its time.
+[sources.probes]
+enabled = true
+budget_percent = 0.5
+
+# Off, as it costs: how long kernels ran. GPU programs load a library for it, and attached and idle
+# it took 25.5 % of a launch-bound loop on an H100 (docs/gpu-time.md).
+[sources.gpu_time]
+enabled = false
+
+# Off, as it is wrong too often: why a job was slow. It raised 90 false alarms in 4 hours without a
+# fault (docs/diagnosis-figures.md).
+[diagnosis]
+enabled = false
+
+# Counters of the agent itself, for Prometheus, on this machine alone.
+[metrics]
+port = 9469
+"""
+"""The tables of a new agent.toml that say what is measured."""
+
+
 def agent_text(home: Path, terms: AgentTerms, log: LogPlace, *, keys: Path | None = None) -> str:
     """Write agent.toml of a host that keeps its files in `home`.
 
@@ -139,29 +178,11 @@ def agent_text(home: Path, terms: AgentTerms, log: LogPlace, *, keys: Path | Non
 [host]
 key_file = {quoted((keys or home / "keys") / "host" / "identity.key")}
 state_dir = {quoted(home / "state")}
-# With GPUs: the lines gpus and gpu_uuids that `pointillist agent doctor` prints.
+# Those that the drivers list when this host joins; its key is bound to them from then on.
+gpus = "auto"
 
 {log.text}
-{trust_text(terms)}
-[sources]
-host = true
-gpus = true
-faults = false
-ebpf = false
-
-# GPU calls of all processes, and how long kernels ran: docs/first-host.md says what each needs.
-[sources.probes]
-enabled = false
-
-[sources.gpu_time]
-enabled = false
-
-[diagnosis]
-enabled = false
-
-[metrics]
-port = 0
-"""
+{trust_text(terms)}{MEASURING}"""
 
 
 def export_text(identities: Path, plan: str, terms: AgentTerms, log: LogPlace) -> str:

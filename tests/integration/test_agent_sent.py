@@ -171,6 +171,17 @@ def test_sent_shows_what_was_put_in_and_its_noise(sent: Sent, played: Played) ->
     assert 0 < body["budget"]["epsilon"] < body["budget"]["epsilon_most"] == 2
 
 
+def test_sent_says_what_nothing_measured(sent: Sent, played: Played) -> None:
+    """No source of kernels runs on this host: its GPU time is unmeasured, and said to be."""
+    report = played.report_id(LAST)[:8]
+    _, out = sent("--report", report, "--json")
+    why = "reported as unmeasured: sources.probes and sources.gpu_time off"
+    told = {section["name"]: section["unmeasured"] for section in json.loads(out)["sections"]}
+    assert told == {"kernel_mix": why, "host_cpu": None}
+    _, out = sent("--report", report)
+    assert f"Not measured, {why}: kernel_mix." in " ".join(out.split())
+
+
 def test_sent_without_a_local_history_says_that_inputs_are_gone(
     sent: Sent, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
