@@ -66,12 +66,19 @@ class AgentHost:
 
 
 def make_host(
-    folder: Path, *, ebpf: bool, gpus: bool, demo: bool = False, more: str = ""
+    folder: Path,
+    *,
+    ebpf: bool = True,
+    gpus: bool = True,
+    demo: bool = False,
+    more: str = "",
+    measuring: str | None = None,
 ) -> AgentHost:
     """Write key, roster, tasks and configuration into a folder that is the agent's own.
 
-    demo    a throw-away identity under demo tasks, so that several agents of one machine may run
-    more    tables of the configuration
+    demo        a throw-away identity under demo tasks, so that several agents may run on a machine
+    more        tables of the configuration
+    measuring   the tables of what is measured; None: host, and as `ebpf` and `gpus` say
     """
     leader, helper = SigningKey.generate(), SigningKey.generate()
     for name in ("keys", "state"):
@@ -93,7 +100,9 @@ def make_host(
         producer.close()
     host = AgentHost(folder, folder / "agent.toml", len(tasks), demo)
     parties = leader.public_bytes.hex(), helper.public_bytes.hex()
-    host.config.write_text(_toml(folder, parties, ebpf=ebpf, gpus=gpus) + more, encoding="utf-8")
+    if measuring is None:
+        measuring = _measuring(ebpf=ebpf, gpus=gpus)
+    host.config.write_text(_toml(folder, parties) + measuring + more, encoding="utf-8")
     if os.geteuid() == 0:
         ensure_users()
         for path in (folder, *folder.rglob("*")):
@@ -128,7 +137,7 @@ def _roster(key: SigningKey, tasks: list[Task], leader: SigningKey, helper: Sign
     return sign_roster(roster_of([(key.public_bytes, 0, ((h100, GPUS),))], plan), leader, helper)
 
 
-def _toml(folder: Path, parties: tuple[str, str], *, ebpf: bool, gpus: bool) -> str:
+def _toml(folder: Path, parties: tuple[str, str]) -> str:
     user = AGENT_USER if os.geteuid() == 0 else Path.home().name
     return f"""
 [host]
@@ -141,6 +150,11 @@ folder = "{folder}/log"
 [trust]
 leaders = ["{parties[0]}"]
 helpers = ["{parties[1]}"]
+"""
+
+
+def _measuring(*, ebpf: bool, gpus: bool) -> str:
+    return f"""
 [sources]
 host = true
 gpus = {str(gpus).lower()}

@@ -60,11 +60,11 @@ print(json.dumps(kib() - before))
 
 
 @contextmanager
-def host(*, gpus: bool = True) -> Iterator[AgentHost]:
-    """Make a host in a folder that goes away."""
+def host(measuring: str | None = None) -> Iterator[AgentHost]:
+    """Make a host in a folder that goes away, as `make_host` does."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="pointillist-bench-") as folder:
         Path(folder).chmod(0o755)
-        yield make_host(Path(folder) / "host", ebpf=True, gpus=gpus)
+        yield make_host(Path(folder) / "host", measuring=measuring)
 
 
 def steady(seconds: float, say: Say) -> Numbers:
@@ -178,15 +178,20 @@ def sampler(_seconds: float, say: Say) -> Numbers:
 
 
 def pairs(
-    done: list[Numbers], keep: Callable[[list[Numbers]], None], say: Say, count: int = PAIRS
+    done: list[Numbers],
+    keep: Callable[[list[Numbers]], None],
+    say: Say,
+    count: int = PAIRS,
+    measuring: str | None = None,
 ) -> list[Numbers]:
     """Measure the workloads with and without the agent, two pairs to a start of it.
 
-    done    pairs of an earlier run; `keep` is called after every two
+    done        pairs of an earlier run; `keep` is called after every two
+    measuring   what the agent measures, as `make_host` has it
     """
     fit = fitted()
     while len(done) < count:
-        with host() as made:
+        with host(measuring) as made:
             off = [_both(fit)]
             with running(made) as pid:
                 time.sleep(_SETTLE_S)

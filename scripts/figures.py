@@ -1,6 +1,6 @@
 """Write the figures that pages quote from committed results, or check that they are as they stand.
 
-python -m scripts.figures            rewrites README.md, docs/*.md and wire/SPEC.md in place
+python -m scripts.figures            rewrites docs/*.md and wire/SPEC.md in place
 python -m scripts.figures --check    exit code 1 where a page differs, or has a figure of nobody's
 
 A page marks what is generated. Within a line, an expression and how it is written:
@@ -16,6 +16,9 @@ and for a table or a paragraph a Jinja template, on lines of its own, and what c
     -->
     ...
     <!-- /figures -->
+
+README.md is read as it stands and has no marks: its figures are typed, and `quoted` in stated.toml
+names the result that each is held to.
 
 Names are those of bench/results: `agent.NAME` is the value of the figure NAME in agent.json,
 `goal.agent.NAME` its goal, `agent.tables` its tables, `about.agent.date` (`commit`, `device`,
@@ -115,6 +118,22 @@ class Pages:
             raise FigureError(f"{name}: expected a whole mark, got {broken[0]!r} alone")
         return filled
 
+    def misquoted(self, name: str, quoted: Mapping[str, str]) -> list[str]:
+        """Name each quantity of a page without marks whose number is not that of its result.
+
+        quoted      quantity -> mark
+        Raises      FigureError for a mark that names no result
+        """
+        wrong = []
+        for quantity, mark in quoted.items():
+            try:
+                number = self._value(mark)
+            except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+                raise FigureError(f"{name}: {mark}: {error}") from error
+            if number not in quantity.split():
+                wrong.append(f'{name}: has "{quantity}", bench/results {number} ({mark})')
+        return wrong
+
     def _replaced(self, found: re.Match[str]) -> str:
         if found["code"] is not None:
             return found[0]
@@ -183,6 +202,7 @@ def review(write: bool) -> list[str]:
             continue
         if name not in whole:
             wrong += stated.objections(name, generated(text))
+            wrong += filler.misquoted(name, stated.quoted.get(name, {}))
         if write and fresh != text:
             path.write_text(fresh, encoding="utf-8")
         elif fresh != text:

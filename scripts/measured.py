@@ -48,28 +48,33 @@ class Stated:
 
     results     names of pages that carry results
     pages       page -> quantities, as they stand there
+    quoted      page -> quantity of a result, as it stands there -> the mark that would write its
+                number: for a page that is read as it is, and has no marks
     """
 
     results: frozenset[str]
     pages: Mapping[str, Sequence[str]]
+    quoted: Mapping[str, Mapping[str, str]]
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read stated.toml."""
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return cls(frozenset(content["results"]), content["pages"])
+        return cls(frozenset(content["results"]), content["pages"], content["quoted"])
 
     def objections(self, name: str, text: str) -> list[str]:
         """Name each quantity of a page that is neither generated nor stated, and what is stale.
 
         text        the page without code and without what is generated
         """
-        known, seen = set(self.pages.get(name, ())), set()
+        known, seen = {*self.pages.get(name, ()), *self.quoted.get(name, ())}, set()
         found = []
         for line, quantity in quantities(text, strict=name in self.results):
             seen.add(quantity)
             if quantity not in known:
                 found.append(f'{name}:{line}: "{quantity}" is typed by hand')
+        plain = " ".join(text.split())
+        seen |= {quantity for quantity in self.quoted.get(name, ()) if quantity in plain}
         stale = [f'{name}: stated.toml has "{one}", the page not' for one in sorted(known - seen)]
         return found + stale
 

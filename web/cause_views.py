@@ -24,6 +24,7 @@ from .page_state import PageState
 from .store_reading import StoreReading
 
 LINES: Final = 6
+UNSEEN: Final = "A host that does not measure it counts as one without."
 MONEY: Final = Unit("money", decimals=0)
 _TOLD: Final = frozenset(map(str, (Trend.RISING, Trend.FALLING)))
 
@@ -132,12 +133,12 @@ class CauseViews:
         told = frame[frame["told"]]
         unsure = len(frame) - len(told)
         if told.empty:
-            return f"No {self.noun} is told from zero: all {unsure} rows are mostly noise."
+            return f"No {self.noun} is told from zero: all {unsure} rows are mostly noise. {UNSEEN}"
         leading = [
             f"{plain(name)} ({value_said(number, HOSTS)})"
             for name, number in zip(told["name"].head(3), numbers_of(told.head(3)), strict=True)
         ]
-        return f"Most hosts had {listed(leading)}.{noise_said(unsure)}"
+        return f"Most hosts had {listed(leading)}.{noise_said(unsure)} {UNSEEN}"
 
     def _trend_words(self, frame: pd.DataFrame) -> str:
         length = length_said(float(frame["period_s"].iloc[0]))

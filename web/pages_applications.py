@@ -40,7 +40,8 @@ def _seen_chart(frame: pd.DataFrame) -> Markup:
 def _seen_words(frame: pd.DataFrame) -> str:
     return (
         f"{counted(len(frame), 'application')} told from zero, each with the hosts on which it ran "
-        "at least once in a window. Crowded hosts leave some out, so a share can only be low."
+        "at least once in a window. Crowded hosts leave some out, and a host that does not measure "
+        "it counts as one without, so a share can only be low."
     )
 
 

@@ -13,7 +13,7 @@ from scripts import figures
 from scripts.figures import FigureError, Pages, context_of, generated
 from scripts.measured import Stated, quantities
 
-STRICT = Stated(frozenset({"docs/page.md"}), {"docs/page.md": ["30 s"]})
+STRICT = Stated(frozenset({"docs/page.md"}), {"docs/page.md": ["30 s"]}, {})
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_marks_in_code_are_left_alone(results: Path) -> None:
 def test_page_of_results_holds_no_typed_quantity(typed: str) -> None:
     assert len(STRICT.objections("docs/page.md", f"after 30 s\n\n{typed}\n")) == 1
     # A page of parameters is asked only about sentences that speak of measuring.
-    named = Stated(frozenset(), {}).objections("docs/other.md", typed)
+    named = Stated(frozenset(), {}, {}).objections("docs/other.md", typed)
     assert bool(named) == typed.startswith("it took")
 
 
@@ -156,3 +156,20 @@ def _flat(row: dict[str, object]) -> dict[str, float]:
         elif isinstance(value, int | float):
             flat[name] = float(value)
     return flat
+
+
+def test_page_without_marks_is_held_to_the_results_it_names(results: Path) -> None:
+    """README.md is read by `cat`: a figure that is typed there follows its result all the same."""
+    pages, quoted = Pages(context_of(results)), {"5.3 s": "round.core_seconds:.1f"}
+    stated = Stated(frozenset({"README.md"}), {}, {"README.md": quoted})
+    page = "It takes 5.3\ns, as measured."
+    assert stated.objections("README.md", page) == []
+    assert pages.misquoted("README.md", quoted) == []
+    assert pages.misquoted("README.md", {"5.2 s": "round.core_seconds:.1f"}) == [
+        'README.md: has "5.2 s", bench/results 5.3 (round.core_seconds:.1f)'
+    ]
+    assert stated.objections("README.md", "It takes 9 s.") == [
+        'README.md:1: "9 s" is typed by hand', 'README.md: stated.toml has "5.3 s", the page not',
+    ]  # fmt: skip
+    with pytest.raises(FigureError, match=r"README\.md: round\.none"):
+        pages.misquoted("README.md", {"1 s": "round.none:.1f"})

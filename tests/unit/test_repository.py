@@ -157,6 +157,13 @@ def test_links_of_the_readme_exist() -> None:
     assert [t for t in targets if not (REPOSITORY / t).exists()] == []
 
 
+def test_readme_is_short_and_reads_as_it_stands() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 600
+    assert "<!--" not in text
+    assert max(map(len, text.splitlines())) <= 82
+
+
 def test_workers_begin_with_what_takes_longest(pytestconfig: pytest.Config) -> None:
     """Else xdist sorts groups by their numbers of tests, and one worker is left with a long one."""
     assert not pytestconfig.option.loadscopereorder
