@@ -59,7 +59,7 @@ class CauseViews:
             View(
                 "trend", "Over time", self.over_time, (FROM, name, hosts),
                 self._trend_words, self._trend_chart, _how_counted,
-                f"No {self.noun} is told from zero in the newest window.",
+                f"No {self.noun} is told from zero in the newest window, if one was released.",
             ),
             View(
                 "cost", "What it costs", self.cost, (name, *_COST),
