@@ -10,10 +10,9 @@ import re
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,9 +22,22 @@ _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Terminal:
-    """Runs Python code with arguments in a terminal of a size, until the block ends."""
+    """Runs a command in a terminal of a size, until the block ends; its Ctrl-C is a signal there.
 
-    def __init__(self, columns: int, rows: int, code: str, *arguments: str) -> None:
+    errors      whether what it says on stderr is on the terminal as well
+    patience_s  how long a picture or the end is waited for
+    """
+
+    def __init__(
+        self,
+        columns: int,
+        rows: int,
+        command: Sequence[str],
+        *,
+        errors: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._patience_s = patience_s
         self._leader, self._follower = pty.openpty()
         fcntl.ioctl(self._follower, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
         self._before = termios.tcgetattr(self._follower)
@@ -33,12 +45,13 @@ class Terminal:
         # A read may end within a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         environment = {**os.environ, "TERM": "xterm-256color"}
-        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "CI"):  # a person looks on
             environment.pop(name, None)
-        self._child = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments], stdin=self._follower,
-            stdout=self._follower, stderr=subprocess.DEVNULL, env=environment,
-            start_new_session=True,
+        # Tests in the background ignore the signal of a Ctrl-C, and so would a child.
+        self.child = subprocess.Popen(
+            ["setsid", "--ctty", "env", "--default-signal=INT", *command], stdin=self._follower,
+            stdout=self._follower, stderr=self._follower if errors else subprocess.DEVNULL,
+            env=environment,
         )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -50,8 +63,8 @@ class Terminal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._child.kill()
-        self._child.wait()
+        self.child.kill()
+        self.child.wait()
         os.close(self._leader)
         os.close(self._follower)
 
@@ -63,13 +76,18 @@ class Terminal:
 
     def until(self, right: Callable[[str], bool], meanwhile: Callable[[], object]) -> list[str]:
         """Wait for a picture; `meanwhile` is done again and again."""
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end and self._child.poll() is None:
+        end = time.monotonic() + self._patience_s
+        while time.monotonic() < end and self.child.poll() is None:
             meanwhile()
             self._read(0.05)
             if right("\n".join(self.frame())):
                 return self.frame()
         raise AssertionError("never shown; last:\n" + "\n".join(self.frame()))
+
+    @property
+    def text(self) -> str:
+        """Everything that was written so far, without colours and moves of the cursor."""
+        return _ESCAPES.sub("", self.shown).replace("\r", "")
 
     def press(self, key: bytes) -> None:
         """Press a key."""
@@ -77,10 +95,11 @@ class Terminal:
 
     def ended(self) -> tuple[int, bool]:
         """Wait for the end: (exit code, whether the terminal is as it was)."""
-        end = time.monotonic() + PATIENCE_S
-        while self._child.poll() is None and time.monotonic() < end:
+        end = time.monotonic() + self._patience_s
+        while self.child.poll() is None and time.monotonic() < end:
             self._read(0.05)
-        return self._child.wait(1), termios.tcgetattr(self._follower) == self._before
+        self._read(0)
+        return self.child.wait(1), termios.tcgetattr(self._follower) == self._before
 
     def _read(self, seconds: float) -> None:
         while select.select([self._leader], [], [], seconds)[0]:

@@ -154,7 +154,8 @@ def test_gpu_time_of_real_programs_is_shown_live_and_kept(
         )  # fmt: skip
         stack.enter_context(working(trainer))
         with running(config, driver.environment):
-            with Terminal(80, 24, _CODE, "agent", "top", "-c", str(config)) as terminal:
+            top = [sys.executable, "-c", _CODE, "agent", "top", "-c", str(config)]
+            with Terminal(80, 24, top) as terminal:
                 terminal.until(lambda text: "this host" in text, lambda: None)
                 terminal.press(b"t")
                 shown = terminal.until(lambda text: "gemm_kernel(float*)" in text, lambda: None)

@@ -75,7 +75,7 @@ def test_top_shows_recorded_gpu_calls_in_a_small_terminal(made: Surroundings) ->
         live.serve(recorded_view)
 
     arguments = ("agent", "top", "-c", str(config), "--interval", "0.2")
-    with Terminal(80, 24, _CODE, *arguments) as terminal:
+    with Terminal(80, 24, [sys.executable, "-c", _CODE, *arguments]) as terminal:
         terminal.until(shows("(key g)", "beside the running agent"), serve)
         terminal.press(b"g")
         picture = terminal.until(shows("GPU calls, raw", "GPU→GPU", "all_reduce"), serve)
