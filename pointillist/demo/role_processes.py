@@ -94,8 +94,12 @@ class RoleProcess:
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._process.kill()
+        self._process.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -137,10 +141,15 @@ class Family:
         self.stop()
 
     def stop(self) -> None:
-        """End all children: politely, then not."""
-        for child in self.children:
-            child.terminate()
-        deadline = time.monotonic() + STOP_S
-        for child in self.children:
-            child.join(max(deadline - time.monotonic(), 0.1))
+        """End all children: politely, then not; a Ctrl-C meanwhile kills them at once."""
+        try:
+            for child in self.children:
+                child.terminate()
+            deadline = time.monotonic() + STOP_S
+            for child in self.children:
+                child.join(max(deadline - time.monotonic(), 0.1))
+        except KeyboardInterrupt:
+            for child in self.children:
+                child.kill()
+            raise
         self._survivor.communicate()  # the pipe ends, and nobody is left to be ended

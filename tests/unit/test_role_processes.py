@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
+
+from pointillist.demo.role_processes import Family
 
 LONGEST_S = 60
 PARENT = """
@@ -36,3 +42,15 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(child, signal.SIGKILL)
         os.close(child)
+
+
+def test_second_ctrl_c_ends_a_child_that_does_not_stop(tmp_path: Path) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('{}', flush=True)"
+    with Family(tmp_path) as family:
+        words = ("-n1", "-r1", "-s", deaf, "import time; time.sleep(600)")
+        child = family.start("child", "timeit", *words)
+        child.message(LONGEST_S)
+        threading.Timer(0.2, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            family.stop()
+        assert not child.running
