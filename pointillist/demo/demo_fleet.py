@@ -34,7 +34,7 @@ from wire.join import JoinRequest
 from wire.task import Task
 
 from .demo_enrolment import DemoEnrolment
-from .demo_plan import EVENT_SERIES, WINDOW_S, DemoPlan, lateness_s
+from .demo_plan import ONE_WINDOW_SERIES, WINDOW_S, DemoPlan, lateness_s
 from .folders import RunFolders, write_private, write_public
 from .role_processes import Family, RoleProcess
 
@@ -190,7 +190,7 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
             leader_pk=self.leader_pk.hex(),
             helper_pk=self.helper_pk.hex(),
             n_min_at_least=options.plan.n_min,
-            tasks=1 + len(EVENT_SERIES),
+            tasks=1 + len(ONE_WINDOW_SERIES),
             tokens_file=str(folders.base / f"{name}.tokens"),
         )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,9 +24,14 @@ from simulator.outcome import TOTAL, SectionCoverage, coverage_rows
 
 from .demo_fleet import DemoFleet
 from .demo_pages import HELPER_TRANSCRIPT, LEADER_TRANSCRIPT
-from .demo_plan import EVENT_SERIES
+from .demo_plan import EVENTS
 from .demo_run import epsilon_spent, latencies_s, live_reports, rejections
 from .demo_tally import DemoTally
+
+WEEKLY_HOSTS: Final = 12_500
+"""The cohort of the shipped plan, for the command that says what a real fleet would see."""
+
+_COMMAND: Final = ".venv/bin/pointillist"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class Summary:
                             are of things that no simulated host did
     event_bias_bounds   by section, hosts that its cells may lack, see `Cell`
     files         what it is -> path; empty until they are written
+    try_next      what for -> a command that works on the files
     """
 
     hosts: int
@@ -68,6 +75,7 @@ class Summary:
     events: dict[str, list[dict[str, Any]]]
     event_hosts: dict[str, int]
     files: dict[str, str] = field(default_factory=dict)
+    try_next: dict[str, str] = field(default_factory=dict)
     event_bias_bounds: dict[str, float] = field(default_factory=dict)
     coverage: list[dict[str, Any]] = field(default_factory=list)
 
@@ -137,6 +145,7 @@ def write_results(fleet: DemoFleet, tally: DemoTally, summary: Summary, output: 
     }
     files = {what: output / name for what, name in names.items()}
     summary = replace(summary, files={what: str(path) for what, path in files.items()})
+    summary = replace(summary, try_next=next_commands(summary))
     shutil.copytree(fleet.folders.releases, files["releases"])
     leader, helper = _transcripts(fleet)
     export_transcript(leader, files["leader_transcript"])
@@ -146,10 +155,41 @@ def write_results(fleet: DemoFleet, tally: DemoTally, summary: Summary, output: 
     return summary
 
 
+def pages_command(releases: str) -> str:
+    """Give the command that serves the pages of a run after it, from its folder of releases."""
+    return f"{_COMMAND} web --store {shlex.quote(releases)}"
+
+
+def next_commands(summary: Summary) -> dict[str, str]:
+    """Give commands that work on what the run has left, by what they are for."""
+    files = {name: shlex.quote(path) for name, path in summary.files.items()}
+    store = f"--store {files['releases']}"
+    sql = (
+        "SELECT name, share, share_low, share_high FROM hours "
+        "WHERE section = 'kernel_mix' AND told ORDER BY share DESC"
+    )
+    both = f"{files['leader_transcript']} {files['helper_transcript']}"
+    signed = f"--leader {summary.leader_pk} --helper {summary.helper_pk}"
+    commands = {
+        "GPU time by SQL": f'query "{sql}" {store}',
+        "how many hosts had which trouble": f"causes {store}",
+        "whether both parties signed the same releases": (
+            f"leader transcript verify {both} {signed}"
+        ),
+        "what a real fleet would see": f"plan --hosts {WEEKLY_HOSTS}",
+        "a Leader, a Helper and this host, each with its own keys: docs/first-fleet.md": (
+            "fleet init /srv/trial"
+        ),
+    }
+    return {
+        "the fleet's pages again": pages_command(summary.files["releases"]),
+        **{what: f"{_COMMAND} {words}" for what, words in commands.items()},
+    }
+
+
 def events_of(tally: DemoTally) -> dict[str, Struck]:
     """Give the release of each event section, in the order they are shown."""
-    sections = (section for weights in EVENT_SERIES.values() for section in weights)
-    return {section: tally.struck(section) for section in sections}
+    return {section: tally.struck(section) for section in EVENTS}
 
 
 def _counted(coverage: Sequence[SectionCoverage]) -> tuple[int, int]:

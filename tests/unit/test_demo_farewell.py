@@ -1,4 +1,4 @@
-"""What a demo ends with: text and chart say the same, and hide no false discovery."""
+"""What demos and simulations end with: text and chart say the same, and hide no discovery."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MIX = judged(
 def tally() -> DemoTally:
     """The newest window is of another series, with other hosts."""
     tasks = DemoPlan(1_500, 3, live=False).tasks(CATALOGUE, WINDOW, 2, bytes(32), bytes([1]) * 32)
-    mix, _, week, _ = tasks
+    mix, week, *_ = tasks
     found = DemoTally(tasks, CATALOGUE)
     cells = CATALOGUE.section("incidents").cells
     struck = released(week, "incidents", 1_469, {"disk_io": (132.77, 14.8)})

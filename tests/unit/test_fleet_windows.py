@@ -40,21 +40,21 @@ def closed(tasks: Sequence[Task], looks: Sequence[int]) -> list[tuple[bytes, int
 
 
 @pytest.mark.parametrize(
-    ("windows", "of_events"), [(24, [21, 22, 23]), (3, [0, 1, 2]), (2, [0, 0, 1]), (1, [0, 0, 0])]
+    ("windows", "alone"), [(24, [1, 2, 3, 4]), (3, [1, 2, 2, 2]), (1, [0, 0, 0, 0])]
 )
-def test_event_sections_have_a_window_each_where_there_are_enough(
-    windows: int, of_events: list[int]
+def test_series_of_one_window_have_the_first_ones_after_the_mix_began(
+    windows: int, alone: list[int]
 ) -> None:
     plan = DemoPlan(20, windows, live=False)
-    mix, *events = plan.tasks(CATALOGUE, FIRST, 2, bytes(32), bytes([1]) * 32)
+    mix, *others = plan.tasks(CATALOGUE, FIRST, 2, bytes(32), bytes([1]) * 32)
     assert mix.windows == windows
-    assert [(task.first_window - FIRST) // WINDOW_S for task in events] == of_events
-    assert {task.windows for task in events} == {1}
+    assert [(task.first_window - FIRST) // WINDOW_S for task in others] == alone
+    assert {task.windows for task in others} == {1}
 
 
 def test_windows_come_in_one_order_however_late_they_are_asked_for(tasks: list[Task]) -> None:
     in_time = closed(tasks, [FIRST + WINDOW_S, FIRST + 2 * WINDOW_S])
-    assert [start for _, start, _ in in_time] == [FIRST] * 3 + [FIRST + WINDOW_S] * 2
+    assert [start for _, start, _ in in_time] == [FIRST] + [FIRST + WINDOW_S] * 5
     assert closed(tasks, [FIRST + 9 * WINDOW_S]) == in_time
     assert closed(tasks[::-1], [FIRST + 9 * WINDOW_S]) == in_time
 
