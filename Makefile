@@ -25,8 +25,9 @@ $(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/set
 	@scripts/setup.sh
 	@touch $@
 
+# 130 is a Ctrl-C, by which a person ends it.
 demo: $(STAMP)  ## a private fleet of 12,000 GPUs, three minutes; KAFKA=1
-	@.venv/bin/pointillist demo $(if $(KAFKA),--kafka) $(ARGS)
+	@.venv/bin/pointillist demo $(if $(KAFKA),--kafka) $(ARGS) || exit $$(($$? == 130 ? 0 : $$?))
 
 kafka: $(STAMP)  ## Apache Kafka on loopback; pointillist kafka stop ends it
 	@.venv/bin/pointillist kafka start $(ARGS)

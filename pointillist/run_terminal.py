@@ -22,13 +22,14 @@ from .table import Column, table_text
 class LiveStage:
     """The frame of a stage; its children say what they show.
 
-    quiet   show nothing at all: a script reads the JSON at the end
+    quiet       show nothing at all: a script reads the JSON at the end
+    transient   take the last frame off the screen at the end
     """
 
-    def __init__(self, console: Console, *, quiet: bool) -> None:
+    def __init__(self, console: Console, *, quiet: bool, transient: bool = False) -> None:
         self._console = console
         self._quiet = quiet
-        self._live = Live(console=console, auto_refresh=False)
+        self._live = Live(console=console, auto_refresh=False, transient=transient)
         self._on_screen = console.is_terminal and not quiet
 
     def __enter__(self) -> Self:
@@ -80,10 +81,13 @@ class Struck:
     views: list[CellView]
 
 
-def mix_table(newest: list[CellView], mean: list[CellView], width: int) -> Text:
-    """The kernel mix; ± is half of the 95 % interval. A narrow screen goes without bars."""
+def mix_table(newest: list[CellView], mean: list[CellView], width: int, most: int = ROWS) -> Text:
+    """The kernel mix; ± is half of the 95 % interval. A narrow screen goes without bars.
+
+    most    rows, of which those told from zero come first
+    """
     latest = {view.cell: view for view in newest}
-    rows = [(view, latest.get(view.cell)) for view in ranked(mean)[:ROWS]]
+    rows = [(view, latest.get(view.cell)) for view in ranked(mean)[:most]]
     return table_text(_MIX, rows, width, "a wider terminal has them")
 
 
@@ -170,6 +174,19 @@ def tell_cells(
     write   a share, as the table's unit
     """
 
+    print_cells(console, title, shown, write)
+    console.print(
+        f"{_told(shown, views)} told from zero; of such rows at most {RATE} are expected to be "
+        "empty\n",
+        style="dim",
+        highlight=False,
+        soft_wrap=not console.is_terminal,
+    )
+
+
+def print_cells(console: Console, title: str, shown: list[CellView], write: Writer) -> None:
+    """Print some cells beside the truth; `write` writes a share as the table's unit."""
+
     def released(view: CellView) -> str:
         return write(view.share) if view.told else f"< {write(view.most)}"
 
@@ -180,13 +197,6 @@ def tell_cells(
         Column("truth", lambda view: write(view.truth), right=True, style=lambda _: "green"),
     )
     print_table(console, columns, shown)
-    console.print(
-        f"{_told(shown, views)} told from zero; of such rows at most {RATE} are expected to be "
-        "empty\n",
-        style="dim",
-        highlight=False,
-        soft_wrap=not console.is_terminal,
-    )
 
 
 def _told(shown: list[CellView], views: list[CellView]) -> str:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from .browser import open_page
 from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
-from .run_folder import interrupt_on_signals, keep, new_run_folder
+from .run_folder import Terminated, interrupt_on_signals, keep, new_run_folder
 
 if TYPE_CHECKING:
     from pointillist.demo.demo_fleet import DemoFleet, DemoOptions
     from pointillist.demo.demo_pages import DemoPages
     from pointillist.demo.demo_screen import DemoScreen
     from pointillist.demo.demo_tally import DemoTally
+    from pointillist.demo.role_processes import Family
 
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
@@ -33,13 +35,14 @@ app = typer.Typer(
 @app.callback(
     epilog="""Examples:
 
-[bold]pointillist demo[/bold]   1,500 hosts of 8 GPUs and this host, 24 windows, about 2.5 minutes
+[bold]pointillist demo[/bold]   1,500 hosts of 8 GPUs and this host, 24 windows, about 2.5 minutes;
+on a terminal its pages stay until Ctrl-C
 
 [bold]pointillist demo --windows 6 --json[/bold]   a short run, one JSON document at its end
 
 [bold]pointillist demo --seed 7 --opendp-hosts 0 --no-live[/bold]   repeats to the last digit
 
-[bold]pointillist demo --open --serve[/bold]   in a browser as well, and on until Ctrl-C
+[bold]pointillist demo --open[/bold]   in a browser as well
 
 [bold]pointillist demo --trace train.json.gz[/bold]   this host plays a PyTorch trace of yours""",
 )
@@ -86,8 +89,13 @@ def demo(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the fleet's in a browser.")] = False,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Go on serving the pages at the end, until Ctrl-C.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--serve/--no-serve",
+            help="Go on serving the pages at the end, until Ctrl-C; so on a terminal.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path,
         typer.Option("--out", help="Folder for the results; a subfolder is made for each run."),
@@ -96,6 +104,8 @@ def demo(
 ) -> None:
     """Start a Leader, a Helper and a whole fleet, and watch the releases beside the truth.
 
+    On a terminal, where CI is not set, its pages are served on at the end, and Ctrl-C ends it at
+    any time with what was released so far.
     Identities, roster, budget and tasks are made for this run and thrown away; nothing of a real
     agent on this machine is touched.
     """
@@ -118,33 +128,42 @@ def demo(
         dropout=dropout,
         trace=trace.resolve() if trace else None,
     )
-    shown = ShownPages(open_ or serve or (not json if web is None else web), open_, serve)
     if web is False and (open_ or serve):
         raise usage_error("--no-web: expected neither --open nor --serve beside it")
-    _play(options, out, json, shown, kafka=kafka)
+    person = not json and _person_looks_on()
+    pages = bool(open_ or serve or (not json if web is None else web))
+    shown = Shown(json, person, pages, open_, serve=person if serve is None else serve)
+    _play(options, out, shown, kafka=kafka)
 
 
 @dataclass(frozen=True, slots=True)
-class ShownPages:
-    """Whether pages are served, opened in a browser, and served on at the end."""
+class Shown:
+    """What is shown, and to whom.
 
+    json        nothing but one document at the end
+    person      who is at the terminal can end it by Ctrl-C, and is told what was released
+    web, open_, serve   whether pages are served, opened in a browser, and served on at the end
+    """
+
+    json: bool
+    person: bool
     web: bool
     open_: bool
     serve: bool
 
 
-def _play(options: DemoOptions, out: Path, json: bool, shown: ShownPages, *, kafka: bool) -> None:
-    from rich.console import Console
+def _person_looks_on() -> bool:
+    """Whether a person is at the terminal: in a pipe or under CI nobody would press Ctrl-C."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI")
 
+
+def _play(options: DemoOptions, out: Path, shown: Shown, *, kafka: bool) -> None:
     from pointillist.broker.jars import BrokerError
     from pointillist.demo.demo_fleet import DemoFleet
-    from pointillist.demo.demo_run import follow
-    from pointillist.demo.demo_screen import DemoStage
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.role_processes import ChildFailed, Family
 
     interrupt_on_signals()
-    console = Console(stderr=True)
     folder = new_run_folder(out, "demo", "--out")
     folders = RunFolders.make(embedded=not kafka)
     try:
@@ -155,14 +174,15 @@ def _play(options: DemoOptions, out: Path, json: bool, shown: ShownPages, *, kaf
             fleet = DemoFleet(options, folders, family)
             # Left after the fleet's own, which ends first.
             pages = _pages(stack, fleet) if shown.web else None
-            with DemoStage(console, quiet=json) as stage:
-                stage.say("starting Leader, Helper and hosts")
-                fleet.start()
-                if pages is not None:
-                    _show(pages, fleet, folder)
-                tally = follow(fleet, family, _beside(stage.show, pages, shown.open_))
-            family.stop()
-            _end(fleet, tally, folder, json)
+            try:
+                tally = _run(fleet, family, pages, shown, folder)
+            except KeyboardInterrupt as interrupt:
+                if isinstance(interrupt, Terminated) or not shown.person:
+                    raise
+                say("ending; Ctrl-C again ends at once")
+                family.stop()
+                _end_early(fleet, folder)
+            _end(fleet, tally, folder, shown.json)
             if pages is not None and shown.serve:
                 _serve_on(pages)
     except (BrokerError, ChildFailed) as error:
@@ -171,6 +191,25 @@ def _play(options: DemoOptions, out: Path, json: bool, shown: ShownPages, *, kaf
         folders.remove()
         with suppress(OSError):
             folder.rmdir()  # an interrupted run leaves no empty folder
+
+
+def _run(
+    fleet: DemoFleet, family: Family, pages: DemoPages | None, shown: Shown, results: Path
+) -> DemoTally:
+    """Play to the end of the last window, and show it meanwhile."""
+    from rich.console import Console
+
+    from pointillist.demo.demo_run import follow
+    from pointillist.demo.demo_screen import DemoStage
+
+    with DemoStage(Console(stderr=True), quiet=shown.json) as stage:
+        stage.say("starting Leader, Helper and hosts")
+        fleet.start()
+        if pages is not None:
+            _show(pages, fleet, results)
+        tally = follow(fleet, family, _beside(stage.show, pages, shown.open_))
+    family.stop()
+    return tally
 
 
 def _pages(stack: ExitStack, fleet: DemoFleet) -> DemoPages:
@@ -214,14 +253,27 @@ def _beside(
 
 
 def _serve_on(pages: DemoPages) -> None:
-    for name, address in pages.look().items():
-        say(f"{address}   {name} in a browser, until Ctrl-C")
     with suppress(KeyboardInterrupt):
-        pages.serve()
+        pages.serve(say)
 
 
-def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
+def _end_early(fleet: DemoFleet, folder: Path) -> NoReturn:
+    """Show and keep what an interrupted run had released."""
+    from pointillist.demo.demo_run import released_so_far
+
+    tally = released_so_far(fleet)
+    if not tally.mix:
+        raise CommandError(ExitCode.INTERRUPTED, "ended before a window was released")
+    _end(fleet, tally, folder, json=False, early=True)
+    raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _end(
+    fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool, *, early: bool = False
+) -> None:
     """Show what came of a run, and keep it.
+
+    early       a person ended it
 
     Raises      CommandError where nothing was released, or where its disk did not take the files
     """
@@ -242,7 +294,7 @@ def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
     if json:
         emit(asdict(shown), json)
     else:
-        tell(Console(), shown, tally.mean.mean(), events_of(tally))
+        tell(Console(), shown, tally.mean.mean(), events_of(tally), early=early)
     if kept.problem is not None:
         raise unavailable(kept.problem)
 

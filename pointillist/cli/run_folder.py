@@ -20,15 +20,19 @@ _DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """What may be over when it is tried again; anything else needs another folder."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: whoever sent it waits for no last words."""
+
+
 def interrupt_on_signals() -> None:
-    """Have SIGTERM and SIGHUP end this process as Ctrl-C does."""
+    """Have SIGTERM and SIGHUP end this process as Ctrl-C does: they raise Terminated."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, frame: object) -> None:
     del number, frame
-    raise KeyboardInterrupt
+    raise Terminated
 
 
 def new_run_folder(base: Path, name: str, option: str) -> Path:

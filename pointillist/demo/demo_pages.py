@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,11 @@ from .role_processes import Family, RoleProcess
 LEADER_TRANSCRIPT: Final = "leader-transcript.json"
 HELPER_TRANSCRIPT: Final = "helper-transcript.json"
 _LOOK_S: Final = 0.5
+
+
+def page_line(name: str, address: str) -> str:
+    """Say where what is shown in a browser."""
+    return f"{address}   {name} in a browser"
 
 
 def transcript_options(results: Path, leader_pk: str, helper_pk: str) -> list[str]:
@@ -65,11 +70,20 @@ class DemoPages:
         for name, server in self._servers.items():
             if name not in self.addresses and (told := server.heard()) is not None:
                 self.addresses[name] = str(told["address"])
-        return {name: self.addresses[name] for name in self.addresses if self._runs(name)}
+        return {
+            name: self.addresses[name]
+            for name in self._servers
+            if name in self.addresses and self._runs(name)
+        }
 
-    def serve(self) -> None:
-        """Wait until the servers end, or the demo is ended."""
+    def serve(self, tell: Callable[[str], None]) -> None:
+        """Tell each address, and wait until the servers end, or the demo is ended."""
+        told: set[str] = set()
         while any(map(self._runs, self._servers)):
+            for name, address in self.look().items():
+                if name not in told:
+                    told.add(name)
+                    tell(f"{page_line(name, address)}, until Ctrl-C")
             time.sleep(_LOOK_S)
 
     def _runs(self, name: str) -> bool:

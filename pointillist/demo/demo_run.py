@@ -45,6 +45,15 @@ def follow(fleet: DemoFleet, family: Family, show: Callable[[DemoScreen], None])
         time.sleep(POLL_S)
 
 
+def released_so_far(fleet: DemoFleet) -> DemoTally:
+    """Give everything that a run has released by now, and none of it counted by half."""
+    from .demo_tally import DemoTally
+
+    tally = DemoTally(fleet.tasks, fleet.catalogue)
+    refresh(fleet, tally)
+    return tally
+
+
 def complete(fleet: DemoFleet, tally: DemoTally) -> bool:
     """Whether the last window of every series has been released and its truth is written."""
     return all(task.last_window in tally.windows(task.series) for task in fleet.tasks)
@@ -87,7 +96,7 @@ def _stage(fleet: DemoFleet, released: int) -> str:
         return f"first window in {until_s:.0f} s"
     if released < fleet.options.plan.windows:
         return f"windows of {WINDOW_S} s"
-    return "now the day's, week's and eight weeks' sections"
+    return "all windows are released"
 
 
 def epsilon_spent(fleet: DemoFleet, tally: DemoTally) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleRenderable, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,6 +16,7 @@ from pointillist.run_terminal import (
     FRAME,
     LESS,
     PLUS_MINUS,
+    ROWS,
     LiveStage,
     families,
     mix_table,
@@ -22,6 +24,13 @@ from pointillist.run_terminal import (
     with_error,
 )
 from simulator.cell_view import CellView, listed
+
+from .demo_pages import page_line
+
+AROUND: Final = 4
+"""Rows that are not the panel's own: two borders, the line below, and the cursor's at the end."""
+LEAST_ROWS: Final = 4
+"""Rows of the table, with its head, for which what explains it gives way on a low terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +59,39 @@ class DemoScreen:
     pages: Mapping[str, str] = field(default_factory=dict)
 
 
-def render(frame: DemoScreen, width: int) -> RenderableType:
-    """The whole screen for one frame, on a terminal of `width` columns."""
-    return Panel(
-        Group(
-            _headline(frame),
-            _progress(frame),
-            mix_table(frame.latest, frame.mean, width - FRAME),
-            _footer(frame),
-        ),
+def render(frame: DemoScreen, console: Console) -> RenderableType:
+    """The whole screen for one frame, in the rows and columns that the terminal has.
+
+    A terminal writes ^C where the cursor is: behind the line below the panel, where it has room.
+    """
+    panel = Panel(
+        Group(*_fitted(frame, console)),
         title="[bold]Pointillist demo[/bold] · see the fleet, never the machine",
         subtitle="[dim]throw-away identities, budget and roster · label: demo[/dim]",
         border_style="cyan",
     )
+    return Group(panel, Text("Ctrl-C ends it", "dim"))
+
+
+def _fitted(frame: DemoScreen, console: Console) -> list[ConsoleRenderable]:
+    """Give the parts that have room: the addresses first, then as much of the table as there is."""
+    width = console.width - FRAME
+    options = console.options.update(width=width)
+
+    def rows(parts: list[ConsoleRenderable]) -> int:
+        return sum(len(console.render_lines(part, options)) for part in parts)
+
+    above: list[ConsoleRenderable] = [Text(line, "cyan") for line in page_lines(frame.pages)]
+    above += [_headline(frame), _progress(frame)]
+    room = console.height - AROUND - rows(above)
+    explained: list[ConsoleRenderable] = [_refused(frame), Text(f"{PLUS_MINUS}\n{LESS}", "dim")]
+    while explained and room - rows(explained) < LEAST_ROWS:
+        del explained[0]
+    for most in range(ROWS, 0, -1):
+        table = mix_table(frame.latest, frame.mean, width, most)
+        if rows([table, *explained]) <= room:
+            return [*above, table, *explained]
+    return above
 
 
 def _headline(frame: DemoScreen) -> Text:
@@ -74,38 +103,33 @@ def _headline(frame: DemoScreen) -> Text:
         text.append(f"{frame.roster:,} hosts · ")
     text.append(f"{frame.gpus:,} GPUs · ")
     text.append(f"epsilon spent {frame.epsilon_spent:.2f} of {frame.epsilon:g}", "bold yellow")
-    text.append(f" · {frame.stage}")
     return text
 
 
 def _progress(frame: DemoScreen) -> Table:
     row = Table.grid(padding=(0, 1))
     row.add_row(
-        ProgressBar(total=frame.windows, completed=frame.window, width=50),
-        f"window {frame.window} of {frame.windows}",
+        ProgressBar(total=frame.windows, completed=frame.window, width=30),
+        f"window {frame.window} of {frame.windows} · {frame.stage}",
     )
     return row
 
 
-def _footer(frame: DemoScreen) -> Text:
+def _refused(frame: DemoScreen) -> Text:
     refused = listed(frame.rejections)
-    planted = f"refused (planted by the demo): {refused or 'nothing yet'}"
-    text = Text(f"{planted}\n{PLUS_MINUS}\n{LESS}", "dim")
-    for line in page_lines(frame.pages):
-        text.append(f"\n{line}", "not dim cyan")
-    return text
+    return Text(f"refused (planted by the demo): {refused or 'nothing yet'}", "dim")
 
 
 def page_lines(pages: Mapping[str, str]) -> list[str]:
-    """Say where what is shown in a browser."""
-    return [f"{address}   {name} in a browser" for name, address in pages.items()]
+    """Say where what is shown in a browser, a line each."""
+    return [page_line(name, address) for name, address in pages.items()]
 
 
 class DemoStage(LiveStage):
-    """Shows frames until left."""
+    """Shows frames until left; what the run ends with then has the screen."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
-        super().__init__(console, quiet=quiet)
+        super().__init__(console, quiet=quiet, transient=True)
         self._last = -1
         self._told: frozenset[str] = frozenset()
 
@@ -119,7 +143,7 @@ class DemoStage(LiveStage):
     def show(self, frame: DemoScreen) -> None:
         """Show a frame; without a terminal, a line for every new window."""
         if self._on_screen:
-            self._live.update(render(frame, self._console.width), refresh=True)
+            self._live.update(render(frame, self._console), refresh=True)
         elif not self._quiet:
             self._show_lines(frame)
 

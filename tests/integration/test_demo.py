@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -20,20 +23,25 @@ import pytest
 
 from aggregator.releases.releases import read_releases
 from aggregator.transcripts.transcript import read_transcript
+from bench.demo import COLUMNS, END_LINES, LAST_WORDS, ROWS, end_lines, in_folder, panels
 from tests import recording_slice
-from tests.closed_kit import closed, may_mount
+from tests.closed_kit import REPOSITORY, closed, may_mount
 from tests.conftest import why_not
+from tests.terminal_kit import Terminal
 from wire.batch import vector_hash
 
 pytestmark = pytest.mark.slow
 
 LONGEST_S = 150
+CTRL_C = b"\x03"
+ROLES = 5
+"""Processes of a demo that plays: Leader, Helper, hosts, and one each that outlives a kill."""
 ATTEMPTS = 3
 WINDOWS = 2
 SEED = "8"
 """One by which the demo's network holds no report back: the record has every report."""
-SERIES_WINDOWS = WINDOWS + 3
-"""Windows of the mix, and one of each event section."""
+SERIES_WINDOWS = WINDOWS + 4
+"""Windows of the mix, and one of each other series."""
 
 
 def demo_command(output: Path, *options: str, module: str = "pointillist") -> list[str]:
@@ -129,11 +137,40 @@ def run_seeded(folder: Path, at_once: bool) -> SeededRuns:
     return SeededRuns(*summaries, windows, releases)
 
 
+@pytest.fixture
+def on_terminal(tmp_path: Path) -> tuple[str, dict[str, Any]]:
+    """A demo on a terminal of 80x24 to its end, ended by Ctrl-C: what it showed, its summary."""
+    sizes = ("--hosts", "120", "--windows", "2", "--opendp-hosts", "4")
+    command = closed(in_folder(tmp_path, demo_command(Path("runs"), *sizes)))
+    with Terminal(COLUMNS, ROWS, command, errors=True, patience_s=LONGEST_S) as terminal:
+        terminal.until(lambda text: LAST_WORDS in text, lambda: None)
+        shown = terminal.text
+        address = end_lines(shown)[-2].split()[0]
+        for page in (b"causes", b"faults"):
+            with urlopen(f"{address}{page.decode()}", timeout=LONGEST_S) as answer:
+                said = answer.read()
+            assert b"No window of " + page not in said
+            assert b"hosts, as hosts told them" in said
+        children = psutil.Process(terminal.child.pid).children(recursive=True)
+        terminal.press(CTRL_C)
+        assert terminal.ended() == (0, True)
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert alive == []
+    with pytest.raises(URLError):
+        urlopen(address, timeout=LONGEST_S)
+    (written,) = tmp_path.glob("runs/*/summary.json")
+    return shown, json.loads(written.read_text())
+
+
 @pytest.mark.timeout(2 * LONGEST_S)
-def test_demo_releases_with_this_host_in_both_transcripts(tmp_path: Path) -> None:
-    summary = finish(
-        start(tmp_path / "runs", "--hosts", "120", "--windows", "2", "--opendp-hosts", "4")
-    )
+def test_demo_releases_with_this_host_in_both_transcripts(
+    on_terminal: tuple[str, dict[str, Any]],
+) -> None:
+    shown, summary = on_terminal
+    assert max(map(len, panels(shown))) <= ROWS
+    addresses = [line.split()[0] for line in end_lines(shown)[-2:]]
+    assert [row.split()[1] for row in panels(shown)[-1][1:3]] == addresses
+    assert len(end_lines(shown)) <= END_LINES
     assert summary["windows_released"] == 2
     assert summary["transcripts_agree"]
     sent = summary["live_reports_sent"]
@@ -148,6 +185,7 @@ def test_demo_releases_with_this_host_in_both_transcripts(tmp_path: Path) -> Non
     assert set(frame["domain"]) == {"demo"}
     for path in summary["files"].values():
         assert Path(path).exists()
+    assert summary["files"]["releases"] in summary["try_next"]["the fleet's pages again"]
 
 
 def released(summary: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -194,24 +232,43 @@ def test_demo_with_a_seed_releases_through_kafka_what_it_does_through_the_embedd
 
 
 @pytest.mark.timeout(2 * LONGEST_S)
-@pytest.mark.parametrize("after_s", [1.0, 9.0])
-def test_demo_interrupted_leaves_no_process_behind(tmp_path: Path, after_s: float) -> None:
+def test_ctrl_c_ends_a_demo_with_what_was_released_and_no_error_of_make(tmp_path: Path) -> None:
+    options = f"ARGS=--out {tmp_path} --hosts 40 --windows 50"
+    # What is installed is what runs this test: nothing is installed anew.
+    make = ["make", "-C", str(REPOSITORY), "-o", ".venv/.installed", "demo", options]
+    with Terminal(COLUMNS, ROWS, make, errors=True, patience_s=LONGEST_S) as terminal:
+        released = re.compile(r"window [1-9]\d* of 50")
+        terminal.until(lambda text: bool(released.search(text)), lambda: None)
+        children = psutil.Process(terminal.child.pid).children(recursive=True)
+        terminal.press(CTRL_C)
+        assert terminal.ended() == (-signal.SIGINT, True)
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert children
+    assert alive == []
+    assert " of 50 windows were released: you ended it" in terminal.text
+    assert "Error" not in terminal.text
+
+
+@pytest.mark.timeout(2 * LONGEST_S)
+@pytest.mark.parametrize("plays", [False, True])
+def test_demo_interrupted_leaves_no_process_behind(tmp_path: Path, plays: bool) -> None:
     command = demo_command(tmp_path, "--hosts", "40", "--windows", "50")
     process = subprocess.Popen(
         ["env", "--default-signal=INT", *command],  # which tests in the background would ignore
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    time.sleep(after_s)
-    children = psutil.Process(process.pid).children(recursive=True)
+    time.sleep(1.0)
+    demo = psutil.Process(process.pid)
+    while plays and len(demo.children()) < ROLES and process.poll() is None:
+        time.sleep(0.1)
+    children = demo.children(recursive=True)
     process.send_signal(signal.SIGINT)
     process.wait(timeout=60)
     # On a loaded machine a second may end while Python itself is starting: that dies by the signal.
-    assert process.returncode in ({130} if after_s > 5 else {130, -signal.SIGINT})
+    assert process.returncode in ({130} if plays else {130, -signal.SIGINT})
     _, alive = psutil.wait_procs(children, timeout=20)
     assert alive == []
-    if after_s > 5:
-        assert children  # it was interrupted while its processes ran
 
 
 def test_demo_refuses_a_junk_trace_before_anything_starts(tmp_path: Path) -> None:

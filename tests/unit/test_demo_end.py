@@ -18,10 +18,10 @@ from pointillist.demo import demo_farewell as farewell
 from pointillist.demo import summary
 from pointillist.demo.demo_fleet import DemoFleet
 from pointillist.demo.demo_plan import lateness_s
-from pointillist.demo.demo_screen import DemoScreen, DemoStage
+from pointillist.demo.demo_screen import DemoScreen, DemoStage, render
 from pointillist.demo.demo_tally import DemoTally
 from pointillist.demo.summary import Summary
-from pointillist.run_terminal import Struck
+from pointillist.run_terminal import ROWS, Struck
 from simulator.cell_view import CellView, judged
 from tests.window_kit import CATALOGUE
 
@@ -68,6 +68,39 @@ def test_demo_tells_each_address_once_and_before_its_window() -> None:
     assert lines[0] == "http://127.0.0.1:1/   the fleet in a browser"
 
 
+@pytest.mark.parametrize("rows", [12, 24, 40])
+def test_demo_screen_fits_the_terminal_and_shows_the_addresses_first(rows: int) -> None:
+    pages = {"the fleet": "http://127.0.0.1:1/", "this host": "http://127.0.0.1:2/"}
+    planted = {"duplicate": 163, "host_unknown": 72, "second_report": 72, "window_late": 114}
+    mix = judged([replace(MIX[0], cell=f"gpu_time/family_{n}") for n in range(20)])
+    frame = replace(FRAME, pages=pages, latest=mix, mean=mix, rejections=planted)
+    console = Console(file=io.StringIO(), width=80, height=rows)
+    console.print(render(frame, console))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) < rows  # and the cursor has the last
+    assert [line.split()[1] for line in lines[1:3]] == list(pages.values())
+    assert lines[-2].endswith("╯")
+    assert sum("family" in line for line in lines) == min(max(rows - 13, 3), ROWS)
+
+
+def test_demo_ends_in_thirty_lines_with_all_that_can_be_said() -> None:
+    mix = judged([replace(MIX[0], cell=f"gpu_time/quantize_activation_{n}") for n in range(20)])
+    names = ("incidents", "hardware_faults", "applications_seen")
+    events = {name: Struck(1_461, mix) for name in names}
+    files = {name: f"runs/demo-20261127-120000/{name}" for name in ("releases", "summary")}
+    whole = replace(
+        WHOLE, windows=24, windows_released=23, cells_checked=33_333, live_reports_sent=28,
+        live_reports_in_leader_transcript=27, live_reports_in_helper_transcript=27, files=files,
+        event_bias_bounds=dict.fromkeys(names, 123.4),
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    farewell.tell(console, whole, mix, events)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) + 2 <= 30  # the addresses of two pages follow
+
+
 def told(of: Summary, events: dict[str, Struck]) -> str:
     console = Console(file=io.StringIO(), width=100)
     farewell.tell(console, of, MIX, events)
@@ -97,13 +130,17 @@ def test_demo_waits_longer_for_reports_where_the_fleet_started_slowly(
 def test_demo_says_which_windows_were_lost_and_why() -> None:
     text = told(replace(WHOLE, windows_released=2), {"incidents": Struck(0, [])})
     assert "2 of 3 windows were released: reports of the others came too late" in text
+    by_hand = Console(file=io.StringIO(), width=100)
+    farewell.tell(by_hand, replace(WHOLE, windows_released=2), MIX, {}, early=True)
+    assert isinstance(by_hand.file, io.StringIO)
+    assert "2 of 3 windows were released: you ended it" in by_hand.file.getvalue()
     assert "Incidents: the window was not released" in text
     assert "of 0 hosts" not in text
     assert "windows were released" not in told(WHOLE, {})
 
 
 def test_demo_without_files_names_none() -> None:
-    assert "Files" not in told(WHOLE, {})
+    assert "summary.json" not in told(WHOLE, {})
 
 
 def test_demo_that_released_nothing_keeps_its_logs_and_says_why(

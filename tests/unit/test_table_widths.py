@@ -82,7 +82,7 @@ def demo_frame() -> str:
         window=1, windows=24, hosts=1_476, roster=1_501, gpus=12_000, epsilon=2.0,
         epsilon_spent=0.93, rejections={"host_unknown": 4}, latest=VIEWS, mean=VIEWS, stage="now",
     )  # fmt: skip
-    return on_console(lambda console: console.print(demo_screen(frame, console.width)))
+    return on_console(lambda console: console.print(demo_screen(frame, console)))
 
 
 def doctor() -> None:
