@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,3 +165,19 @@ def test_demo_that_released_nothing_keeps_its_logs_and_says_why(
 @pytest.mark.parametrize("checked", [1, 10, 383, 33_333])
 def test_expected_coverage_is_scipys_binomial_interval(checked: int) -> None:
     assert summary._binomial_bounds(checked) == stats.binom.interval(0.95, checked, 0.95)
+
+
+def test_demo_waits_for_ctrl_c_only_where_a_person_looks_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader, follower = pty.openpty()
+    with os.fdopen(leader), os.fdopen(follower) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        monkeypatch.setattr("sys.stdout", terminal)
+        monkeypatch.delenv("CI", raising=False)
+        assert command._person_looks_on()
+        monkeypatch.setenv("CI", "true")
+        assert not command._person_looks_on()
+        monkeypatch.delenv("CI")
+        monkeypatch.setattr("sys.stdout", io.StringIO())
+        assert not command._person_looks_on()
