@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aggregator.releases.compaction import RollUps
-from aggregator.releases.releases import MoreViews, open_views
+from aggregator.releases.releases import MoreViews, open_duckdb, open_views
 
 from .outcomes_sql import OUTCOME_SCHEMA, merged_outcomes_sql, outcomes_sql
 from .rollup_files import (
@@ -122,7 +122,7 @@ def _write_months(folder: Path, go_on: Callable[[], None]) -> int:
     """Write the months that are over; return how many files were written."""
     if not (months := _months(folder)):
         return 0
-    with duckdb.connect(":memory:") as database:
+    with open_duckdb() as database:
         for month, days in months.items():
             go_on()
             write_month(database, month, days)

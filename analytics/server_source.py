@@ -13,7 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aggregator.releases import releases
-from aggregator.releases.releases import Moment, MoreViews, QueryRefused, moment
+from aggregator.releases.releases import (
+    Moment,
+    MoreViews,
+    QueryRefused,
+    moment,
+    open_duckdb,
+)
 from aggregator.releases.simulated_mark import SimulatedMark
 
 from .analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS, Frames, views_named
@@ -129,7 +135,7 @@ class ServerSource:
         Views of single cells of windows are not among them: they are in the folder alone.
         Raises      QueryRefused, QueryForbidden
         """
-        with duckdb.connect(":memory:") as database:
+        with open_duckdb() as database:
             named, _ = views_named(text, {*_VIEWS, *_IN_THE_FOLDER, *frames}, database)
         if named & _IN_THE_FOLDER:
             known = ", ".join(sorted({*_VIEWS, *frames}))
@@ -226,7 +232,7 @@ def _asked(since: Moment | None, until: Moment | None, **chosen: Any) -> dict[st
 
 def _frame(rows: pa.Table) -> pd.DataFrame:
     """Give a frame in the order and with the types that a folder's has: both are DuckDB's."""
-    with duckdb.connect(":memory:") as database:
+    with open_duckdb() as database:
         database.register("rows", rows)
         frame: pd.DataFrame = database.execute("FROM rows ORDER BY ALL").df()
     return frame

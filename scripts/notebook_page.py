@@ -21,15 +21,30 @@ MARK: Final = "<!-- the notebook -->"
 TIMEOUT_S: Final = 600
 
 
-def executed(store: Path) -> nbformat.NotebookNode:
-    """Run every cell on a store of releases; nothing of this machine stays in the outputs.
+def executed(store: Path, *more: str) -> nbformat.NotebookNode:
+    """Have a Jupyter kernel run every cell on a store; nothing of this machine stays in outputs.
 
+    more        code of cells that it runs after those of the notebook
     Raises      CellExecutionError
     """
     notebook: nbformat.NotebookNode = nbformat.read(NOTEBOOK, as_version=4)
-    os.environ["POINTILLIST_STORE"] = str(store.resolve())
-    NotebookClient(notebook, timeout=TIMEOUT_S, record_timing=False).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    notebook.cells += [nbformat.v4.new_code_cell(code) for code in more]
+    client = NotebookClient(notebook, timeout=TIMEOUT_S, record_timing=False)
+    client.execute(env={**os.environ, "POINTILLIST_STORE": str(store.resolve())})
     return notebook
+
+
+def cells_run(notebook: nbformat.NotebookNode) -> int:
+    """Count the code cells of what `executed` gave that the kernel numbered, which all showed."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    kinds = [{output.output_type for output in cell.outputs} for cell in code]
+    return sum(
+        cell.execution_count is not None and "error" not in shown
+        for cell, shown in zip(code, kinds, strict=True)
+    )
 
 
 def on_page_markdown(markdown: str, **_of_the_page: object) -> str:

@@ -244,6 +244,23 @@ def _run(
     raise AssertionError("the last attempt returns or raises")
 
 
+def open_duckdb(path: str | os.PathLike[str] = ":memory:") -> duckdb.DuckDBPyConnection:
+    """Open DuckDB without its progress bar, which would write into logs and notebooks.
+
+    Where DuckDB itself has switched it off, in a notebook without `ipywidgets`, nothing is set:
+    DuckDB refuses any change there.
+    """
+    database = duckdb.connect(os.fspath(path))  # noqa: TID251  (the one place)
+    try:
+        shown = database.execute("SELECT current_setting('enable_progress_bar')").fetchall()
+        if shown == [(True,)]:
+            database.execute("SET enable_progress_bar = false")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
 def open_views(
     folder: str | os.PathLike[str], more: MoreViews | None = None, sql: str | None = None
 ) -> duckdb.DuckDBPyConnection:
@@ -257,10 +274,8 @@ def open_views(
         raise FileNotFoundError(f"no folder of releases at {root}")
     if more is not None and more.database is not None:
         return _cursor(more.database, more)
-    database = duckdb.connect(":memory:")
+    database = open_duckdb()
     try:
-        # It would write into logs and notebooks.
-        database.execute("SET enable_progress_bar = false")
         if more is None or not more.alone:
             _create_views(database, root, sql)
         if more is not None:

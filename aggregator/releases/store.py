@@ -42,7 +42,7 @@ from .release_files import (
     suppressed_path,
 )
 from .release_rows import release_rows, utc
-from .releases import read_releases
+from .releases import open_duckdb, read_releases
 from .store_tables import (
     FORGOTTEN_AT_ONCE,
     OLDER_SUPPRESSED,
@@ -120,7 +120,7 @@ class Store(Closing):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             public_folder(self._folder)
             try:
-                self._opened = duckdb.connect(str(self._path))
+                self._opened = open_duckdb(self._path)
                 self._opened.execute(TABLES)
             except duckdb.Error as error:  # open elsewhere, damaged, on a disk that fails
                 raise StorageUnavailable(self._path, _first_line(error)) from error
