@@ -29,6 +29,7 @@ PACKAGES: Final[Mapping[str, ExtraPackage]] = {
     "grpc": ExtraPackage("grpcio", ("aggregator",)),
     "ijson": ExtraPackage("ijson", ("agent", *_PARTIES, "training")),
     "jinja2": ExtraPackage("jinja2", ("agent", "web")),
+    "jupyterlab": ExtraPackage("jupyterlab", ("notebook",)),
     "kafka": ExtraPackage("kafka-python", ("agent",)),
     "matplotlib": ExtraPackage("matplotlib", ("training", "simulator")),
     "opendp": ExtraPackage("opendp", ("simulator",)),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 PIP_AUDIT: Final = Path(".tools/audit/bin/pip-audit")
-FILES: Final = ("run", "spark", "dev", "build")
+FILES: Final = ("run", "spark", "dev", "build", "notebook")
 _LIMIT_S: Final = 300
 
 

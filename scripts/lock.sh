@@ -25,6 +25,9 @@ compile pyproject.toml --extra agent --extra aggregator --extra web --extra witn
     --constraint requirements/run.txt --output-file requirements/parties.txt "${@}"
 compile pyproject.toml --group dev --extra training "${programs[@]/#/--extra=}" --extra witness-postgresql --constraint requirements/run.txt \
     --output-file requirements/dev.txt "${@}"
+# Its kernel is the one that the tests run the documentation's notebook with.
+compile pyproject.toml --extra notebook --no-annotate --constraint requirements/dev.txt \
+    --output-file requirements/notebook.txt "${@}"
 compile --group build --constraint requirements/dev.txt \
     --output-file requirements/build.txt "${@}"
 for group in cuda cuda-12-6 fuzz charts audit sbom; do

@@ -142,6 +142,18 @@ def test_agent_installs_none_of_what_is_large() -> None:
     )
 
 
+def test_extra_of_the_notebook_brings_what_its_page_names() -> None:
+    installed = installed_by("notebook")
+    notebook = (REPOSITORY / "docs" / "notebook.ipynb").read_text(encoding="utf-8")
+    for command, package in {"jupyter lab": "jupyterlab", "pointillist simulate": "simpy"}.items():
+        assert command in notebook
+        assert package in installed, command
+    assert installed > installed_by("simulator")
+    assert "ipykernel" in installed
+    assert "ipywidgets" not in installed
+    assert "extra `notebook`" in (REPOSITORY / "docs" / "notebook.md").read_text(encoding="utf-8")
+
+
 def test_every_package_of_an_extra_is_known_to_who_tells_what_to_install() -> None:
     for extra, requirements in EXTRAS.items():
         wanted = names(requirements) - {"pointillist"}
