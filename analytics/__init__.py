@@ -6,12 +6,13 @@ from .changes import CHANGE_MEANINGS
 from .connecting import connect
 from .fleet_releases import FleetReleases, NothingReleased
 from .incident_costs import COST_MEANINGS
+from .quantiles_sql import QUANTILE_MEANINGS
 from .release_server import FleetAccessRefused, FleetServerUnavailable, NotAFleetServer
 from .rollup_periods import RollupPeriod
 
 __all__ = [
-    "VIEW_MEANINGS", "FleetAccessRefused", "FleetReleases", "FleetServerUnavailable",
-    "NotAFleetServer", "NothingReleased", "RollupPeriod", "connect",
+    "QUANTILE_MEANINGS", "VIEW_MEANINGS", "FleetAccessRefused", "FleetReleases",
+    "FleetServerUnavailable", "NotAFleetServer", "NothingReleased", "RollupPeriod", "connect",
 ]  # fmt: skip
 
 VIEW_MEANINGS = {

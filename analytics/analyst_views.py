@@ -21,6 +21,7 @@ from aggregator.releases.releases import MoreViews, QueryRefused
 
 from .cells_sql import NOT_JUDGED, cells_sql
 from .outcomes_sql import OUTCOME_MEANINGS
+from .quantiles_sql import create_call
 from .rollup_files import OUTCOMES, SUMS, rows_sql
 from .rollup_months import files_to_read
 from .rollup_periods import RollupPeriod
@@ -31,6 +32,7 @@ Frames = Mapping[str, Callable[[], pd.DataFrame]]
 
 PERIOD_VIEWS: Final = {period.view: period for period in RollupPeriod}
 OUTCOMES_VIEW: Final = "outcomes"
+_WHOLE: Final = ("cohort", "bin")
 
 _JUDGEMENTS: Final = re.compile(r"\*|q_value|told", re.IGNORECASE)
 """What a query says that asks for them."""
@@ -40,6 +42,11 @@ VIEW_OUTCOME_MEANINGS: Final[Meanings] = {
     **OUTCOME_MEANINGS,
     "coverage": (pa.float64(), "the windows' length, as a fraction of the period"),
 }
+
+
+def with_whole_numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give a frame its numbers that are whole, also where some of them are missing."""
+    return frame.astype({name: "Int64" for name in _WHOLE if name in frame})
 
 
 def query(
@@ -61,7 +68,8 @@ def query(
     own = {*PERIOD_VIEWS, OUTCOMES_VIEW, *frames}
     named, alone = views_named(sql, own, database)
     if not named:
-        return releases.query(sql, folder)
+        more = MoreViews(lambda database: create_call(database, sql))
+        return releases.query(sql, folder, more)
     look()
 
     made = {name: frames[name]() for name in named & set(frames)}
@@ -71,6 +79,7 @@ def query(
             _create(database, rollups, named, judged=judged)
             for name, frame in made.items():
                 database.register(name, frame)
+            create_call(database, sql)
 
         more = MoreViews(create, [rollups], alone, database if alone else None)
         return releases.query(sql, folder, more)
@@ -90,6 +99,7 @@ def views_named(
     """Give which of some views a query names, and whether it surely names no others."""
     with database.cursor() as cursor:
         try:
+            create_call(cursor, sql)  # the views that it is given are found through it
             names = {name.lower() for name in cursor.get_table_names(sql)}
         except duckdb.Error:  # it binds what it parses, without our tables
             return own & set(re.findall(r"\w+", sql.lower())), False

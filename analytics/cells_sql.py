@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
 
-from aggregator.releases.release_sources import Meanings
+from aggregator.releases.release_sources import Meanings, literal
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.statistics.judged_sql import judged_sql
 from aggregator.statistics.ratios import normal_quantile
 from aggregator.statistics.ratios_sql import shares_sql
 from aggregator.statistics.statistics import BIAS_CONFIDENCE
-from wire.section import LEFT_OUT
+from wire.catalogue import Catalogue
+from wire.section import LEFT_OUT, Bins
 
 from .sums_sql import model_sql
 
+LAUNCHES: Final = "launch_share"
+"""The measure of hosts that see launches alone."""
 NOISE_REASON: Final = "whole_is_noise"
 """Why a share has no number: what it divides by is itself noise."""
+
+BY_LAUNCHES: Final = "_by_launches"
+"""Ends the name of what a family has by launches, beside what it has by GPU time."""
 
 CELL_MEANINGS: Final[Meanings] = {
     "series": (pa.string(), "task series"),
@@ -28,7 +36,14 @@ CELL_MEANINGS: Final[Meanings] = {
     "cell": (pa.string(), "cell of the section, as the catalogue names it"),
     "model": (pa.string(), "its GPU model, empty where the section is not by model"),
     "measure": (pa.string(), "its measure, empty where it has none"),
-    "name": (pa.string(), "last part of its name"),
+    "name": (
+        pa.string(),
+        f"what it is, once in its section and model; `{BY_LAUNCHES}` ends a launch share",
+    ),
+    "bin": (pa.int32(), "place of a histogram's bin, from 0"),
+    "bin_low": (pa.float64(), "where the bin begins; the first one has what is less, too"),
+    "bin_high": (pa.float64(), "where it ends, itself left out; NULL: the last bin has no end"),
+    "bin_unit": (pa.string(), "unit of bin_low and bin_high"),
     "unit": (pa.string(), "unit of value, standard_error, low and high"),
     "kind": (pa.string(), "mix, histogram, mean or indicators"),
     "value": (
@@ -127,7 +142,9 @@ WITH numbers AS ({numbers}), gone AS (
     SELECT rows.* EXCLUDE (reason), {model_sql()} AS model,
         CASE WHEN len(string_split(cell, '/')) > 1 + CAST(model != '' AS INTEGER)
             THEN split_part(cell, '/', -2) ELSE '' END AS measure,
-        split_part(cell, '/', -1) AS name,
+        split_part(cell, '/', -1)
+            || CASE measure WHEN '{LAUNCHES}' THEN '{BY_LAUNCHES}' ELSE '' END AS name,
+        {_bins_sql()},
         coalesce(q_value <= {FALSE_DISCOVERY_RATE}, false) AS told,
         share IS NULL AS suppressed,
         coalesce(gone.windows_suppressed, 0) AS windows_suppressed,
@@ -140,6 +157,23 @@ WITH numbers AS ({numbers}), gone AS (
 )
 SELECT {columns} FROM named
 """  # noqa: S608  (texts of this package)
+
+
+@lru_cache(maxsize=1)
+def _bins_sql() -> str:
+    """The columns of bins, as the catalogue has them: cells spell them in powers or in numbers."""
+    sections = {s.name: s.bins for s in Catalogue.load().sections if s.bins is not None}
+
+    def by_section(of: Callable[[Bins], str]) -> str:
+        cases = (f"WHEN {literal(name)} THEN {of(bins)}" for name, bins in sections.items())
+        return f"CASE section {' '.join(cases)} END"
+
+    place = by_section(lambda bins: f"list_position([{', '.join(map(literal, bins.names))}], cell)")
+    edges = by_section(lambda bins: f"[{', '.join(map(str, bins.edges))}]::DOUBLE[]")
+    return (
+        f"CAST({place} - 1 AS INTEGER) AS bin, {edges} AS edges, edges[bin + 1] AS bin_low, "
+        f"edges[bin + 2] AS bin_high, {by_section(lambda bins: literal(bins.unit))} AS bin_unit"
+    )
 
 
 def _readable(source: str, period_s: int, cohorts: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -15,6 +16,7 @@ from wire.catalogue import Catalogue
 from .changes import CHANGE_COLUMNS, changes, models_compared
 from .incident_costs import FleetGpus, costs, fleet_gpus
 from .price_list import PriceList, load_prices
+from .quantiles_sql import quantiles
 from .release_source import ReleaseSource
 from .rollup_periods import RollupPeriod, period_of
 from .spent_budget import SeriesTask, budget
@@ -39,6 +41,9 @@ MODELLED: Final = {"kernel_mix": "kernel_mix_by_model"}
 
 INCIDENTS: Final = "incidents"
 FAULTS: Final = "hardware_faults"
+
+
+_NONE: Final = "expected a released {}, got none"
 
 
 class NothingReleased(LookupError):
@@ -114,18 +119,21 @@ class FleetReleases:
         series      this one alone; an operator's own task is a series of its own
         since, until    periods that start in [since, until)
         by_cohort   a row for each cohort; else cohorts are added up
-        Returns     columns of `cells_sql.CELL_MEANINGS`; in a mix value is in GPU-s and a share is
-                    of measured time
+        Returns     columns of `cells_sql.CELL_MEANINGS`, bins in order; in a mix value is in GPU-s
+                    and a share is of measured time. Warns where other periods hold the section and
+                    this one does not
         Raises      ValueError for a name that is none
         """
+        length, section = period_of(period), self._section(by, by_model=by_model or bool(model))
         rows = self.source.cells(
-            period_of(period),
-            self._section(by, by_model=by_model or bool(model)),
-            series=series,
-            since=since,
-            until=until,
-            by_cohort=by_cohort,
+            length, section, series=series, since=since, until=until, by_cohort=by_cohort
         )
+        if rows.empty and since is None and until is None:
+            where = self._held_by(section, series)
+            if where:
+                warnings.warn(f"{section}: {_NONE.format(length)}{where}", stacklevel=2)
+        if rows["bin"].notna().any():
+            rows = rows.sort_values(["series", "cohort", "period_start", "bin"], ignore_index=True)
         return rows if model is None else rows[rows["model"] == model].reset_index(drop=True)
 
     def newest(
@@ -148,28 +156,50 @@ class FleetReleases:
             since=start, until=start + length.length,
         )  # fmt: skip
 
-    def applications(self, period: str = "day", **bounds: Any) -> pd.DataFrame:
-        """Return GPU time by application; arguments and columns as `mix`."""
-        return self.mix("application", period, **bounds)
+    def applications(self, period: str | None = None, **bounds: Any) -> pd.DataFrame:
+        """Return GPU time by application; arguments and columns as `mix`.
 
-    def seen(self, period: str = "day", **bounds: Any) -> pd.DataFrame:
+        period      None: day, or the shortest longer period that holds any
+        """
+        return self._mix("application", period, RollupPeriod.DAY, bounds)
+
+    def seen(self, period: str | None = None, **bounds: Any) -> pd.DataFrame:
         """Return hosts by application that ran on them; over many days, host days.
 
-        Arguments and columns as `mix`.
+        Arguments and columns as `applications`.
         """
-        return self.mix("seen", period, **bounds)
+        return self._mix("seen", period, RollupPeriod.DAY, bounds)
 
-    def durations(self, period: str = "hour", **bounds: Any) -> pd.DataFrame:
-        """Return GPU time by how long kernels ran; arguments as `mix`, columns as `binned`."""
+    def durations(self, period: str | None = None, **bounds: Any) -> pd.DataFrame:
+        """Return GPU time by how long kernels ran; arguments and columns as `binned`."""
         return self.binned("duration", period, **bounds)
 
-    def binned(self, by: str, period: str = "hour", **bounds: Any) -> pd.DataFrame:
-        """Return a histogram as `mix` does, with `bin`: the place of its cell, from 0."""
-        rows = self.mix(by, period, **bounds)
-        cells = self._catalogue.section(self._section(by)).cells
-        places = {cell: place for place, cell in enumerate(cells)}
-        rows["bin"] = rows["cell"].map(places)
+    def binned(self, by: str, period: str | None = None, **bounds: Any) -> pd.DataFrame:
+        """Return a histogram as `mix` does, by period and bin.
+
+        period      None: hour, or the shortest longer period that holds any
+        """
+        rows = self._mix(by, period, RollupPeriod.HOUR, bounds)
         return rows.sort_values(["period_start", "series", "cohort", "bin"], ignore_index=True)
+
+    def quantile(
+        self,
+        fraction: float | Sequence[float] = 0.5,
+        by: str = "duration",
+        period: str | None = None,
+        **bounds: Any,
+    ) -> pd.DataFrame:
+        """Return the value below which a fraction of a histogram lies; of durations, of GPU time.
+
+        fraction    between 0 and 1, or several
+        period      None: week, or the shortest longer period that holds any
+        bounds      as `mix`
+        Returns     columns of `quantiles_sql.QUANTILE_MEANINGS`: `value`, and `low` and `high`, the
+                    ends of the bins that a 95 % interval holds, in `unit`
+        Raises      ValueError
+        """
+        fractions = [fraction] if isinstance(fraction, int | float) else fraction
+        return quantiles(self._mix(by, period, RollupPeriod.WEEK, bounds), fractions)
 
     def causes(self, since: Moment | None = None, until: Moment | None = None) -> pd.DataFrame:
         """Return incidents by cause and week: hosts, GPU hours lost and money, with intervals.
@@ -293,8 +323,34 @@ class FleetReleases:
         """Return the first moment of the period that `at` is in; None: the newest that ended."""
         found = self.source.newest(length, section, series) if at is None else moment(at)
         if found is None:
-            raise NothingReleased(f"{section}: expected a released {length.value}, got none")
+            raise NothingReleased(
+                f"{section}: {_NONE.format(length)}{self._held_by(section, series)}"
+            )
         return length.start(found)
+
+    def _mix(
+        self, by: str, period: str | None, shortest: RollupPeriod, bounds: Mapping[str, Any]
+    ) -> pd.DataFrame:
+        """Return a mix; without a period by the first from `shortest` on that holds any."""
+        if period is not None:
+            return self.mix(by, period, **bounds)
+        section, series = self._section(by), bounds.get("series")
+        held = (
+            length
+            for length in RollupPeriod
+            if length.seconds >= shortest.seconds
+            and self.source.newest(length, section, series) is not None
+        )
+        return self.mix(by, next(held, shortest), **bounds)
+
+    def _held_by(self, section: str, series: str | None) -> str:
+        """Say by which periods a section was released; nothing where by none."""
+        held = [
+            length.value
+            for length in RollupPeriod
+            if self.source.newest(length, section, series) is not None
+        ]
+        return f"; it is there by {', '.join(held)}" if held else ""
 
     def _section(self, by: str, *, by_model: bool = False) -> str:
         section = BY.get(by, by)

@@ -25,7 +25,7 @@ from aggregator.releases.releases import (
 from aggregator.releases.simulated_mark import SimulatedMark, read_mark
 from wire.section import LEFT_OUT
 
-from .analyst_views import Frames, query
+from .analyst_views import Frames, query, with_whole_numbers
 from .cells_sql import cells_sql
 from .outcomes_sql import merged_outcomes_sql
 from .rollup_files import (
@@ -307,7 +307,7 @@ class FolderSource:
             try:
                 with self._database.cursor() as cursor:
                     frame: pd.DataFrame = cursor.execute(text(), list(values)).df()
-                return frame.astype({"cohort": "Int64"})
+                return with_whole_numbers(frame)
             except duckdb.IOException:
                 if not left:
                     raise

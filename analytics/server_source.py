@@ -22,7 +22,14 @@ from aggregator.releases.releases import (
 )
 from aggregator.releases.simulated_mark import SimulatedMark
 
-from .analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS, Frames, views_named
+from .analyst_views import (
+    OUTCOMES_VIEW,
+    PERIOD_VIEWS,
+    Frames,
+    views_named,
+    with_whole_numbers,
+)
+from .quantiles_sql import create_call
 from .release_server import NotAFleetServer, ReleaseServer
 from .rollup_periods import RollupPeriod
 from .served_releases import NEWEST, ServedRows
@@ -84,7 +91,7 @@ class ServerSource:
             since, until, period=period, section=section, series=series,
             by_cohort="true" if by_cohort else None,
         )  # fmt: skip
-        return _with_cohorts(_frame(self._rows(ServedRows.CELLS, asked)))
+        return with_whole_numbers(_frame(self._rows(ServedRows.CELLS, asked)))
 
     def outcomes(
         self,
@@ -96,7 +103,7 @@ class ServerSource:
     ) -> pd.DataFrame:
         """See `ReleaseSource.outcomes`."""
         asked = _asked(since, until, period=period, series=series)
-        return _with_cohorts(_frame(self._rows(ServedRows.OUTCOMES, asked)))
+        return with_whole_numbers(_frame(self._rows(ServedRows.OUTCOMES, asked)))
 
     def newest(
         self, period: RollupPeriod, section: str | None, series: str | None = None
@@ -146,6 +153,7 @@ class ServerSource:
         def create(database: duckdb.DuckDBPyConnection) -> None:
             for name, found in rows.items():
                 database.register(name, found)
+            create_call(database, text)
 
         # An empty folder: the query sees what is registered, and no file.
         with tempfile.TemporaryDirectory(prefix="pointillist-") as folder:
@@ -236,7 +244,3 @@ def _frame(rows: pa.Table) -> pd.DataFrame:
         database.register("rows", rows)
         frame: pd.DataFrame = database.execute("FROM rows ORDER BY ALL").df()
     return frame
-
-
-def _with_cohorts(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.astype({"cohort": "Int64"})

@@ -6,6 +6,7 @@ import pandas as pd
 
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.statistics.ratios import normal_quantile
+from analytics.cells_sql import BY_LAUNCHES, LAUNCHES
 from wire.section import LEFT_OUT
 
 
@@ -13,9 +14,13 @@ def as_cells(windows: pd.DataFrame, *, by_model: bool) -> pd.DataFrame:
     """Give released windows the columns of roll-ups."""
     found = windows[windows["cell"] != LEFT_OUT]
     parts = {cell: cell.split("/") for cell in found["cell"].unique()}
+    measures = {cell: split[-2] if len(split) > 1 else "" for cell, split in parts.items()}
     named = {
-        "name": {cell: split[-1] for cell, split in parts.items()},
-        "measure": {cell: split[-2] if len(split) > 1 else "" for cell, split in parts.items()},
+        "name": {
+            cell: split[-1] + (BY_LAUNCHES if measures[cell] == LAUNCHES else "")
+            for cell, split in parts.items()
+        },
+        "measure": measures,
         "model": {cell: split[0] if by_model else "" for cell, split in parts.items()},
     }
     return found.assign(

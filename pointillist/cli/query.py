@@ -32,6 +32,7 @@ The views are [bold]releases[/bold], every released cell of every window,
 their own errors, [bold]outcomes[/bold], windows and refused reports by period and reason,
 [bold]changes[/bold], the newest whole week against the one before, and
 [bold]costs[/bold], causes as hosts, GPU hours lost and money.
+[bold]quantiles('weeks', 0.5)[/bold] are those of every histogram of a roll-up.
 The query runs in this process over the Leader's released Parquet; it can read that folder and
 nothing else, and change nothing.
 """
@@ -46,7 +47,9 @@ pointillist query "SELECT series, count(DISTINCT window_start) FROM releases GRO
 
 pointillist query "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
 
-pointillist query "SELECT name, share, share_low, share_high FROM weeks WHERE told"
+pointillist query "SELECT period_start, section, name, share FROM weeks WHERE told"
+
+pointillist query "FROM quantiles('weeks', 0.99) WHERE section = 'kernel_duration'"
 
 pointillist query "SELECT section, name, before, after, q_value FROM changes WHERE told"
 
@@ -61,7 +64,7 @@ be. An average over windows is a test of its own (docs/statistics.md)."""
 _OWN_TABLE: Final = re.compile(r'\nDid you mean "(?:pg|sqlite|duckdb)_\w*"\?')
 _VIEWS: Final = (
     "views: releases, released, latest, windows, causes, hours, days, weeks, eight_weeks, "
-    "outcomes, changes, costs"
+    "outcomes, changes, costs, quantiles('weeks', 0.5)"
 )
 _NO_FOLDER = "run `pointillist demo` first, or name it with --store"
 
@@ -186,7 +189,7 @@ def _print_schema(json: bool) -> None:
     from aggregator.releases.cause_files import CAUSE_MEANINGS
     from aggregator.releases.release_files import DATE, MEANINGS, Q_VALUE
     from aggregator.releases.releases import WINDOW_MEANINGS
-    from analytics import VIEW_MEANINGS
+    from analytics import QUANTILE_MEANINGS, VIEW_MEANINGS
 
     views = {
         "releases": MEANINGS | DATE | Q_VALUE,
@@ -194,6 +197,7 @@ def _print_schema(json: bool) -> None:
         "windows": WINDOW_MEANINGS,
         "causes": CAUSE_MEANINGS | DATE | Q_VALUE,
         **VIEW_MEANINGS,
+        "quantiles": QUANTILE_MEANINGS,
     }
     columns = [
         {"view": view, "column": name, "type": str(kind), "meaning": meaning}

@@ -13,12 +13,15 @@ import pandas as pd
 import pytest
 
 import pointillist
-from aggregator.releases.releases import QueryForbidden
+from aggregator.releases.releases import QueryForbidden, read_releases
 from aggregator.releases.simulated_mark import SimulatedMark, write_mark
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
 from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main
-from tests.analytics.test_rollups import START, TASK, WEEK
+from tests.analytics.rollup_kit import write_releases
+from tests.analytics.test_rollups import DAY, START, TASK, WEEK, WIDE, release
+from tests.unit.release_kit import CATALOGUE
+from web.cell_frames import as_cells
 from wire.rejection import ReportRejected
 
 SERIES = "every-kind"
@@ -93,6 +96,55 @@ def test_every_view_has_the_columns_that_its_schema_names(fleet: FleetReleases) 
         fleet.sql("CREATE TABLE hours AS SELECT 1")
     with pytest.raises(QueryForbidden):
         fleet.sql("SELECT * FROM hours, read_csv('/etc/passwd')")
+
+
+def test_name_stands_once_in_each_section_of_a_period(fleet: FleetReleases, folder: Path) -> None:
+    week = "section = 'kernel_mix' AND period_start = '1970-01-22'"
+    rows = fleet.sql(f"SELECT name, share FROM weeks WHERE {week}").set_index("name")["share"]
+    assert len(rows) == 68
+    cells = fleet.newest("family").set_index("cell")["share"]
+    assert rows["gemm"] == cells["gpu_time/gemm"]
+    assert rows["gemm_by_launches"] == cells["launch_share/gemm"]
+    # Pages have the same names where they read single windows.
+    windows = as_cells(read_releases(folder, section="kernel_mix", since=START), by_model=False)
+    assert set(windows["name"]) == set(rows.index)
+    for view, start in (("weeks", "period_start"), ("changes", "after_start")):
+        twice = "GROUP BY ALL HAVING count(*) > 1"
+        keys = f"series, cohort, {start}, section, model, name"
+        assert fleet.sql(f"SELECT {keys} FROM {view} {twice}").empty, view
+
+
+def test_bins_have_their_place_and_their_ends_in_numbers(fleet: FleetReleases) -> None:
+    columns = "section, bin, bin_low, bin_high, bin_unit"
+    rows = fleet.sql(f"SELECT DISTINCT {columns} FROM weeks WHERE bin IS NOT NULL ORDER BY ALL")
+    expected = [
+        (name, place, low, high, bins.unit)
+        for name, bins in (
+            (name, CATALOGUE.section(name).bins) for name in ("gpu_utilisation", "kernel_duration")
+        )
+        if bins is not None
+        for place, (low, high) in enumerate(
+            zip(bins.edges, [*bins.edges[1:], None], strict=True)
+        )
+    ]  # fmt: skip
+    found = rows.astype(object).where(rows.notna(), None).itertuples(index=False, name=None)
+    assert list(found) == expected
+    for rows in (fleet.newest("duration"), fleet.mix("duration", until=START + WEEK)):
+        assert rows["bin"].tolist() == list(range(32))
+    assert fleet.newest("family")["bin"].isna().all()
+
+
+def test_period_that_holds_nothing_says_which_do(tmp_path: Path) -> None:
+    task = replace(WIDE, window_s=DAY)
+    write_releases(tmp_path, [release(START, task=task), release(START + DAY, task=task)])
+    with connect(tmp_path) as fleet:
+        assert fleet.durations()["period_s"].tolist() == [DAY] * 2 * 32
+        held = r"kernel_duration: expected a released hour, got none; it is there by day, week, "
+        with pytest.warns(UserWarning, match=held):
+            assert fleet.durations("hour").empty
+        with pytest.raises(NothingReleased, match=held):
+            fleet.newest("duration", "hour")
+        assert fleet.durations(since=START + WEEK).empty
 
 
 def test_budget_is_what_the_windows_of_a_week_cost(fleet: FleetReleases) -> None:
