@@ -143,8 +143,11 @@ class NotedSimulation(Simulation):
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
-    """Nine weeks of a small fleet, little noise, and what was true of each released window."""
-    folder = tmp_path_factory.mktemp("practice")
+    return play(tmp_path_factory.mktemp("practice"))
+
+
+def play(folder: Path) -> tuple[Path, pd.DataFrame]:
+    """Write nine weeks of a small fleet, little noise; give what was true of each window, too."""
     plan, scenario = folder / "plan.toml", folder / "scenario.toml"
     plan.write_text(_PLAN)
     scenario.write_text(_SCENARIO)
