@@ -191,6 +191,10 @@ bench-round: $(STAMP)  ## what 100,000 reports cost both aggregators
 bench-demo: $(STAMP)  ## the demo's figures and the README's picture
 	@$(PYTHON) -m bench.demo
 
+# Resumable; ARGS="--part demo" measures one part.
+bench-door: $(STAMP) tools  ## what a newcomer meets in the first hour; as root
+	@$(PYTHON) -m bench.door $(ARGS)
+
 bench-outages: $(STAMP) java  ## windows that an outage of Kafka costs; resumable
 	@$(PYTHON) -m bench.outages $(ARGS)
 

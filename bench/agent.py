@@ -34,22 +34,23 @@ PARTS: Final = {"sampler": sampler, "steady": steady, "gpus": eight_gpus}
 class Checkpoints:
     """Parts that are done, each a file; those of another commit or length are thrown away."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, folder: Path = FOLDER) -> None:
+        self._folder = folder
         key = {"commit": commit(), "seconds": seconds}
-        stamp = FOLDER / "run.json"
+        stamp = folder / "run.json"
         if not stamp.exists() or json.loads(stamp.read_text()) != key:
-            shutil.rmtree(FOLDER, ignore_errors=True)
-            FOLDER.mkdir(parents=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
             self.keep("run", key)
 
     def read(self, name: str) -> Any:
         """Give a part, or None."""
-        path = FOLDER / f"{name}.json"
+        path = self._folder / f"{name}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
     def keep(self, name: str, part: object) -> None:
         """Write a part as a whole."""
-        path = FOLDER / f"{name}.json"
+        path = self._folder / f"{name}.json"
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(part))
         partial.replace(path)

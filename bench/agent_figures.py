@@ -23,7 +23,7 @@ def figures(parts: dict[str, Numbers], both: list[Numbers]) -> list[Figure]:
         *_bpf(parts["steady"], both),
         *_gpus(parts["gpus"]),
         *_exporter(parts["steady"]),
-        *_workload(both),
+        *workload_figures(both),
     ]
 
 
@@ -108,13 +108,17 @@ def _exporter(steady: Numbers) -> list[Figure]:
     ]
 
 
-def _workload(both: list[Numbers]) -> list[Figure]:
+def workload_figures(both: list[Numbers], goal: float = 0.5) -> list[Figure]:
+    """Give what the agent takes from its neighbours.
+
+    goal    for the workload with network traffic, percent
+    """
     work = _slowdown(both, "work", "wall_s")
     cpu = _slowdown(both, "work", "cpu_s")
     worst = _slowdown(both, "pingpong", "wall_s")
     rate = median_of([one["work_off_switches"] / one["work_off_wall_s"] for one in both])
     return [
-        Figure("workload_slowdown_percent", work.value, "percent, median of pairs", goal=0.5),
+        Figure("workload_slowdown_percent", work.value, "percent, median of pairs", goal=goal),
         Figure("workload_slowdown_percent_low", work.low, "percent, 95 % interval"),
         Figure("workload_slowdown_percent_high", work.high, "percent, 95 % interval"),
         Figure("workload_cpu_slowdown_percent", cpu.value, "percent of its CPU time"),
