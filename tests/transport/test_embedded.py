@@ -64,6 +64,16 @@ def test_partition_of_a_key_never_changes() -> None:
     assert [partition_of(key, 8) for key in (b"", b"a", b"host-1", bytes(16))] == [0, 3, 3, 5]
 
 
+@pytest.mark.parametrize("group", ["no-such-group", *(["root"] if os.geteuid() else [])])
+def test_log_for_a_group_that_is_not_its_maker_s_is_refused_and_nothing_is_made(
+    tmp_path: Path, group: str
+) -> None:
+    for _ in range(3):  # a file left behind would open the next time, for its maker alone
+        with pytest.raises(TransportUnavailable, match=f"expected .* group {group} that shares it"):
+            EmbeddedLog(tmp_path / "log", group=group)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_flush_failure_keeps_the_records_for_later(log_folder: Path) -> None:
     with EmbeddedLog(log_folder) as log:
         producer = log.producer()

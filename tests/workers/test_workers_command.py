@@ -40,7 +40,8 @@ def configuration(folder: Path) -> Path:
     keys = folder / "keys"
     keys.mkdir(mode=0o700)
     write_signing_key(keys / "identity.key", SigningKey.generate())
-    if ensure_users():
+    shared = ensure_users()
+    if shared:
         for path in (keys, keys / "identity.key"):
             shutil.chown(path, LEADER_USER, LEADER_USER)
     (folder / "signed").mkdir()
@@ -55,7 +56,7 @@ helper_pk = "{SigningKey.from_seed_bytes(seeded_bytes("helper")).public_bytes.he
 
 [transport]
 folder = "{folder}/log"
-group = "pointillist"
+{'group = "pointillist"' if shared else ""}
 
 [helper]
 socket = "{folder}/nobody.sock"

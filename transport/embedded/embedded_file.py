@@ -69,6 +69,8 @@ def prepare_folder(folder: Path, group: str | None) -> Path:
     group       name of the users' common group, None where one user has the log for itself
     """
     path = folder / FILE_NAME
+    if group is not None and not path.exists():
+        _expect_member(group)
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         set_folder(folder, 0o2770 if group is not None else 0o700, group=group)
@@ -84,6 +86,22 @@ def prepare_folder(folder: Path, group: str | None) -> Path:
     finally:
         os.close(handle)
     return path
+
+
+def _expect_member(group: str) -> None:
+    """Refuse to make for a group what its members could not open.
+
+    Raises      PermissionError
+    """
+    try:
+        number = grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise PermissionError(f"expected the group {group} that shares it, found none") from None
+    if os.geteuid() != 0 and number not in {os.getegid(), *os.getgroups()}:
+        raise PermissionError(
+            f"expected a user of the group {group} that shares it; "
+            f"root adds one by usermod --append --groups {group} USER"
+        )
 
 
 def connect(path: Path, busy_timeout_s: float, max_value_bytes: int) -> sqlite3.Connection:
