@@ -135,8 +135,13 @@ def test_key_that_others_can_read_or_that_is_the_peers_is_refused(tmp_path: Path
 
 
 def test_folder_that_is_missing_or_holds_the_fence_is_named(tmp_path: Path) -> None:
-    for root, verdict in ((True, OK), (False, BROKEN)):
-        checks = folder_checks({"state": tmp_path / "none"}, started_by_root=root)
+    (tmp_path / "file").touch()
+    for above, root, verdict in (
+        ("none", True, OK),
+        ("none", False, OK),  # whoever may write beside it makes it
+        ("file", False, BROKEN),
+    ):
+        checks = folder_checks({"state": tmp_path / above / "state"}, started_by_root=root)
         assert [one.verdict for one in examine(checks)] == [verdict]
     (there,) = examine(folder_checks({"state": tmp_path}, started_by_root=False))
     assert (there.verdict, "MiB free" in there.found) == (OK, True)
