@@ -18,7 +18,7 @@ from collectors.gpu_time.left_out import LeftOutCounts, LeftOutReason
 from collectors.gpu_time.listener import ConnectionRefusal
 from collectors.gpu_time.segment import RecordingState
 from collectors.gpu_time.settings import GpuTimeSection
-from edge_agent.config import MetricsSection, SourcesSection
+from edge_agent.config import MetricsSection
 from edge_agent.live import open_agent
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import surroundings
@@ -75,9 +75,7 @@ def test_a_refused_connection_and_another_profiler_show_in_a_live_agent_s_counte
 ) -> None:
     made = surroundings(tmp_path)
     path = tmp_path / "s.sock"
-    sources = SourcesSection(
-        host=False, gpus=False, faults=False, gpu_time=GpuTimeSection(True, path)
-    )
+    sources = replace(made.config.sources, gpus=False, gpu_time=GpuTimeSection(True, path))
     config = replace(made.config, sources=sources, metrics=MetricsSection(port=0))
     shell, absent = open_agent(config, domain="demo", sampler=NoNoise())
     assert absent == []
