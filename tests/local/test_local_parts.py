@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,15 +61,21 @@ def fake_proc(root: Path, *, busy: int, softirqs: int, spent: int, sectors: int)
     (root / "77/schedstat").write_text(f"0 {spent * 1_000_000} 1")
 
 
-def test_host_sampler_gives_rates_of_a_known_proc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A /proc of its own: psutil keeps processes by number, the machine's 77 among them."""
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    psutil.process_iter.cache_clear()
+    yield tmp_path
+    psutil.process_iter.cache_clear()
+
+
+def test_host_sampler_gives_rates_of_a_known_proc(proc: Path) -> None:
     times = iter([0, 2 * S])
-    fake_proc(tmp_path, busy=100, softirqs=1_000, spent=100, sectors=1_000)
+    fake_proc(proc, busy=100, softirqs=1_000, spent=100, sectors=1_000)
     sampler = HostSampler(lambda: next(times))
-    fake_proc(tmp_path, busy=250, softirqs=1_500, spent=200, sectors=5_000)
-    (tmp_path / "stat").write_text(
+    fake_proc(proc, busy=250, softirqs=1_500, spent=200, sectors=5_000)
+    (proc / "stat").write_text(
         f"cpu 250 0 0 950{6 * ' 0'}\ncpu0 250 0 0 950{6 * ' 0'}\nprocs_running 3\nprocs_blocked 1\n"
     )
     view = sampler.view()
@@ -88,10 +94,8 @@ def test_host_sampler_gives_rates_of_a_known_proc(
     assert process.name.startswith("a) b")
 
 
-def test_host_sampler_survives_an_empty_proc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+def test_host_sampler_survives_an_empty_proc(proc: Path) -> None:
+    assert not list(proc.iterdir())
     view = HostSampler().view()
     assert view.processes == ()
     assert view.pressure == {}
