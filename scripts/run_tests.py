@@ -12,22 +12,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from scripts import watchdog
+from tests.heartbeat import Outcome
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-COUNTS: Final = "POINTILLIST_TEST_COUNTS"
-"""Names the file into which tests/conftest.py counts what was run."""
 SUMMARY: Final = ROOT / ".venv" / "tests.json"
 """Figures of the newest run, for `make bench-suite`."""
-RUN_S: Final = 1800
+RUN_S: Final = 1200
 STALL_S: Final = 300
+"""Both of a machine without other load: the watchdog gives a loaded one up to three times."""
 WORKERS: Final = 3
 """On two cores: a third of the time of the tests is spent waiting."""
 NO_TESTS: Final = 5
@@ -44,13 +44,18 @@ QUICK: Final = f"{TIERS['side by side']} and not kafka and not kernel and not sl
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a tier ran; `retried` tests needed a further try."""
+    """What a tier ran, up to its end or until the watchdog ended it."""
 
     seconds: float
-    tests: int
-    skipped: int
-    failed: int
-    retried: int
+    ended: watchdog.Ended
+
+
+def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Count tests as pytest does: one whose teardown fails passed, and is an error besides."""
+    kinds = Counter(one.kind for one in outcomes)
+    failed, skipped = kinds["failed"] + kinds["error"], kinds["skipped"]
+    tests = kinds["passed"] + failed + skipped
+    return {"tests": tests, "skipped": skipped, "failed": failed, "retried": kinds["rerun"]}
 
 
 def main(arguments: list[str]) -> int:
@@ -67,38 +72,35 @@ def main(arguments: list[str]) -> int:
     if _memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     ran: list[Ran] = []
-    codes: list[int] = []
     for name, chosen in tiers.items():
         print(f"--- {name}", flush=True)
-        code, result = _tier(chosen, rest, side_by_side=name == "side by side")
-        codes.append(code)
-        ran.append(result)
+        ran.append(_tier(chosen, rest, side_by_side=name == "side by side"))
+        code = ran[-1].ended.code
         if code == watchdog.STOOD_STILL or (code not in {0, NO_TESTS} and "-x" in rest):
             break
-    total = Ran(
-        *(sum(values) for values in zip(*(asdict(one).values() for one in ran), strict=True))
-    )
-    SUMMARY.write_text(json.dumps({"quick": quick, "arguments": rest, **asdict(total)}))
+    outcomes = [outcome for one in ran for outcome in one.ended.outcomes]
+    total = {"seconds": sum(one.seconds for one in ran), **counted(outcomes)}
+    SUMMARY.write_text(json.dumps({"quick": quick, "arguments": rest, **total}))
+    watchdog.tell(outcomes)
+    if why := ran[-1].ended.why:
+        print(f"--- ended: {why}")
     print(
-        f"--- {total.tests} tests in {total.seconds:.0f} s: {total.failed} failed, "
-        f"{total.skipped} skipped, {total.retried} retried"
+        f"--- {total['tests']} tests in {total['seconds']:.0f} s: {total['failed']} failed, "
+        f"{total['skipped']} skipped, {total['retried']} retried"
     )
+    codes = [one.ended.code for one in ran]
     bad = [code for code in codes if code not in {0, NO_TESTS}]
     return bad[0] if bad else max(codes) if set(codes) == {NO_TESTS} else 0
 
 
-def _tier(chosen: str, rest: Sequence[str], *, side_by_side: bool) -> tuple[int, Ran]:
+def _tier(chosen: str, rest: Sequence[str], *, side_by_side: bool) -> Ran:
     workers = int(os.environ.get("WORKERS", WORKERS)) if side_by_side else 0
     parallel = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
     files = [] if side_by_side or any(Path(one).exists() for one in rest) else _files_of("live")
-    with tempfile.TemporaryDirectory() as folder:
-        counts = Path(folder) / "counts.json"
-        os.environ[COUNTS] = str(counts)
-        command = [sys.executable, "-m", "pytest", "-m", chosen, *parallel, *rest, *files]
-        start_s = time.monotonic()
-        code = watchdog.main(["--run-s", str(RUN_S), "--stall-s", str(STALL_S), "--", *command])
-        found = json.loads(counts.read_text()) if counts.exists() else {}
-        return code, Ran(time.monotonic() - start_s, **({**_NOTHING, **found}))
+    command = [sys.executable, "-m", "pytest", "-m", chosen, *parallel, *rest, *files]
+    start_s = time.monotonic()
+    ended = watchdog.run(command, RUN_S, STALL_S)
+    return Ran(time.monotonic() - start_s, ended)
 
 
 def _memory_has_room() -> bool:
@@ -115,9 +117,6 @@ def _files_of(marker: str) -> list[str]:
     """Give the files with such tests: collecting all the others takes longer than some tests."""
     found = ((path, path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
     return sorted(str(path.relative_to(ROOT)) for path, text in found if f"mark.{marker}" in text)
-
-
-_NOTHING: Final = {"tests": 0, "skipped": 0, "failed": 0, "retried": 0}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import locale
 import os
 import shutil
@@ -179,11 +178,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"RETRIED: {nodeid}")
     if os.environ.get("CI") and len(_retried) > MOST_RETRIED:
         terminalreporter.write_line(f"expected at most {MOST_RETRIED} retried tests")
-    path = os.environ.get("POINTILLIST_TEST_COUNTS")
-    if path:
-        stats = terminalreporter.stats
-        failed = len(stats.get("failed", [])) + len(stats.get("error", []))
-        skipped, retried = len(stats.get("skipped", [])), len(stats.get("rerun", []))
-        tests = len(stats.get("passed", [])) + failed + skipped
-        counts = {"tests": tests, "skipped": skipped, "failed": failed, "retried": retried}
-        Path(path).write_text(json.dumps(counts), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A plugin of pytest: tells `scripts.watchdog` which test each process runs, and since when.
+"""A plugin of pytest: tells `scripts.watchdog` what each process runs, and how each test ended.
 
 The watchdog names it in PYTEST_PLUGINS, so that workers of pytest-xdist have it too.
 """
@@ -6,6 +6,7 @@ The watchdog names it in PYTEST_PLUGINS, so that workers of pytest-xdist have it
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import signal
 import time
@@ -20,6 +21,8 @@ FOLDER: Final = "POINTILLIST_HEARTBEAT"
 """Names the folder of the beats in the environment: one file for each process, named by its id."""
 STACKS_SIGNAL: Final = signal.SIGRTMIN + 7
 """Has a process write the Python stacks of its threads to `<pid>.stacks`, even from inside C."""
+NESTED: Final = "PYTEST_CURRENT_TEST"
+"""Set by pytest while it runs a test: how tests end that a test runs is not for us to tell."""
 _BYTES: Final = 512
 
 
@@ -48,6 +51,50 @@ def read_beats(folder: Path) -> Iterator[Beat]:
     for path in sorted(folder.iterdir()):
         if path.name.isdigit() and path.stat().st_size:
             yield Beat.read(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a test ended: `kind` is pytest's passed, failed, error, skipped, rerun and so on."""
+
+    kind: str
+    test: str
+    why: str = ""
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Give what ended so far, in order; a line that is not whole yet is left out."""
+    found: list[Outcome] = []
+    for path in sorted(folder.glob("*.outcomes")):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        found += [Outcome(*json.loads(line)) for line in lines if line.endswith("\n")]
+    return found
+
+
+class _Outcomes:
+    """Writes down how tests end, in the process that hears of all of them."""
+
+    def __init__(self, folder: Path, config: pytest.Config) -> None:
+        self._config = config
+        self._grouped = config.getoption("dist", "no") == "loadgroup"
+        self._file = (folder / f"{os.getpid()}.outcomes").open("a", encoding="utf-8", buffering=1)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        kind, *_ = self._config.hook.pytest_report_teststatus(report=report, config=self._config)
+        if kind:
+            self._write(kind, report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._write("error", report)
+
+    def _write(self, kind: str, report: pytest.TestReport | pytest.CollectReport) -> None:
+        # pytest-xdist adds the group.
+        test = report.nodeid.rpartition("@")[0] if self._grouped else ""
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = str(report.longrepr or "") if crash is None else crash.message
+        first_line = why.partition("\n")[0][:_BYTES]
+        self._file.write(json.dumps([kind, test or report.nodeid, first_line]) + "\n")
 
 
 class _Heart:
@@ -90,3 +137,5 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = os.environ.get(FOLDER)
     if folder is not None:
         config.pluginmanager.register(_Heart(Path(folder)), "heart")
+        if not hasattr(config, "workerinput") and NESTED not in os.environ:
+            config.pluginmanager.register(_Outcomes(Path(folder), config), "outcomes")

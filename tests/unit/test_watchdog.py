@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,16 +12,26 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts.watchdog import LEFT_BEHIND, STOOD_STILL, python_stacks, stalled
-from tests.heartbeat import Beat, read_beats
+from scripts.run_tests import counted
+from scripts.watchdog import (
+    LEFT_BEHIND,
+    MOST_STRETCH,
+    STOOD_STILL,
+    LoadClock,
+    python_stacks,
+    stalled,
+    stretch,
+)
+from tests.heartbeat import FOLDER, Beat, Outcome, read_beats
+from tests.process_kit import wait_for
 
 pytestmark = pytest.mark.slow
 
 ME = os.getpid()
 NOBODY = 1 << 30
 HANG_S = 120
-STALL_S = 8
-"""More than pytest takes to start on a busy machine."""
+STALL_S = 5
+"""More than pytest takes to start; on a busy machine the watchdog waits longer."""
 
 IN_C = """
 import ctypes, subprocess
@@ -28,11 +39,27 @@ def test_stands_still():
     subprocess.Popen(["sleep", "1017"], start_new_session=True)
     ctypes.PyDLL(None).sleep(1000)
 """
-FINE = """
-import time
-def test_first(): time.sleep(0.1)
-def test_second(): time.sleep(0.1)
+OTHERS = """
+import pytest, subprocess, sys
+tries = []
+@pytest.fixture
+def broken(): raise OSError("no such disk")
+def test_fails(): assert 1 == 2, "one is not two"
+def test_errs(broken): pass
+@pytest.mark.flaky(reruns=1)
+def test_passes_at_last():
+    tries.append(1)
+    assert len(tries) == 2
+def test_runs_a_failing_one(tmp_path):
+    (tmp_path / "test_inner.py").write_text("def test_inner(): assert False")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-c", "/dev/null", tmp_path])
+    assert done.returncode == 1
 """
+NAMED = [
+    "failed: test_others.py::test_fails: AssertionError: one is not two",
+    "error: test_others.py::test_errs: OSError: no such disk",
+    "retried: test_others.py::test_passes_at_last: assert 1 == 2",
+]
 BEATING = """
 import ctypes, pathlib, sys
 from tests.heartbeat import _Heart
@@ -83,24 +110,69 @@ def test_beat_outlives_its_file(tmp_path: Path) -> None:
     ],
 )
 def test_watchdog_names_what_stands_still(beats: list[Beat], told: str | None) -> None:
-    assert stalled(beats, 100.0, 0.0, 10.0) == told
+    assert stalled(beats, lambda moment_s: 100.0 - moment_s, 0.0, 10.0) == told
 
 
-def test_watchdog_ends_a_test_that_holds_the_interpreter_in_c(tmp_path: Path) -> None:
+def test_time_of_a_loaded_machine_counts_for_less() -> None:
+    clock = LoadClock(1000.0)
+    for now_s, stretched in ((1010.0, 1.0), (1040.0, 3.0), (1050.0, 1.0)):
+        clock.look(now_s, stretched)
+    assert clock.since(1000.0) == pytest.approx(30.0)
+    assert clock.since(1040.0) == pytest.approx(10.0)
+    assert clock.since(1050.0) == 0.0
+    assert clock.mean_stretch() == pytest.approx(50 / 30)
+
+
+def test_run_is_given_what_the_kernel_says_of_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert 1.0 <= stretch() <= MOST_STRETCH
+    for load, expected in ((0.2, 1.0), (2.0, 2.0), (60.0, MOST_STRETCH)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load * cores, 0.0, 0.0))
+        assert stretch() == expected
+
+
+def test_watchdog_ends_a_test_that_holds_the_interpreter_in_c_and_names_what_had_failed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "test_in_c.py").write_text(IN_C)
-    (tmp_path / "test_fine.py").write_text(FINE)
-    pytest_of = (
-        f"{sys.executable} -m pytest -q -p no:cacheprovider -c /dev/null --rootdir {tmp_path}"
-    )
-    both = f"{pytest_of} {tmp_path}/test_fine.py & {pytest_of} {tmp_path}/test_in_c.py; wait"
-    done = watched("sh", "-c", both, stall_s=STALL_S)
+    (tmp_path / "test_others.py").write_text(OTHERS)
+    done = watched(
+        sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist.plugin",
+        "-p", "pytest_rerunfailures", "-n", "2", "--dist", "loadfile",
+        "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path), stall_s=STALL_S,
+    )  # fmt: skip
     assert done.returncode == STOOD_STILL
-    last = done.stderr.splitlines()[-1]
+    *_, first, second, third, last = done.stderr.splitlines()
     assert last == f"watchdog: test_in_c.py::test_stands_still stood still for {STALL_S} s"
+    assert [first, second, third] == NAMED
     assert "test_stands_still (test_in_c.py:5)" in done.stderr
     assert "nanosleep" in done.stderr
     assert "sleep 1017" in done.stderr
     assert not running("sleep", "1017")
+
+
+def test_run_counts_what_ended_before_it_was_ended() -> None:
+    kinds = ["passed", "rerun", "passed", "error", "failed", "skipped", "xfailed"]
+    counts = {"tests": 5, "skipped": 1, "failed": 2, "retried": 1}
+    assert counted([Outcome(kind, "a::b") for kind in kinds]) == counts
+
+
+def test_watchdog_that_is_ended_itself_names_what_had_failed(tmp_path: Path) -> None:
+    told = """'["failed", "a::b", "one is not two"]\n["fail'"""
+    script = f'printf %b {told} >"${FOLDER}/1.outcomes"; touch {tmp_path}/there; sleep 1019'
+    with subprocess.Popen(
+        [sys.executable, "-m", "scripts.watchdog", "--", "sh", "-c", script],
+        stderr=subprocess.PIPE, text=True,
+    ) as watchdog:  # fmt: skip
+        try:
+            wait_for((tmp_path / "there").exists)
+            watchdog.terminate()
+            _, said = watchdog.communicate(timeout=HANG_S)
+        finally:
+            watchdog.kill()
+    assert said == "failed: a::b: one is not two\n"
+    assert watchdog.returncode == 128 + signal.SIGTERM
+    assert not running("sleep", "1019")
 
 
 def test_stacks_come_from_the_process_itself_where_nobody_can_look_in(
