@@ -36,7 +36,7 @@ experiments: $(STAMP)  ## the simulator's report in docs/experiments; resumable
 	@.venv/bin/pointillist experiment docs/experiments/report.toml $(ARGS)
 
 ##@ Test
-test: $(STAMP) tools  ## the tests, some minutes; README.md says how many
+test: $(STAMP) tools java  ## the tests, some minutes; README.md says how many
 	@scripts/gpu_libraries.sh || [ $$? -eq 77 ]
 	@scripts/cuda_wheels.sh || [ $$? -eq 77 ]
 	@$(PYTHON) -m scripts.run_tests $(ARGS)

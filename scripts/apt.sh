@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Have Debian's packages: root installs what is missing, others are told which, and for what.
 #   scripts/apt.sh PURPOSE PACKAGE...     fails where one stays missing; elsewhere than on Debian it says them
+#   scripts/apt.sh --missing PACKAGE...   prints what is missing, in one line, and installs nothing
 set -euo pipefail
 purpose=$1
 shift
 
 if ! command -v dpkg-query >/dev/null; then
+    [ "$purpose" = --missing ] && exit 0
     echo "$purpose: needs, by Debian's names, $*" >&2
     exit 0
 fi
@@ -14,6 +16,7 @@ installed() {
 }
 mapfile -t missing < <(comm -23 <(printf '%s\n' "$@" | sort -u) <(installed "$@" | sort -u))
 [ "${#missing[@]}" -eq 0 ] && exit 0
+[ "$purpose" = --missing ] && echo "${missing[*]}" && exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
     echo "$purpose: left out until root runs: apt-get install --no-install-recommends ${missing[*]}" >&2

@@ -64,7 +64,7 @@ def install_programs(say: Callable[[str], None]) -> None:
         raise BrokerError(
             f"Kafka needs {' and '.join(missing)}; on Debian and Ubuntu, as root: {command}"
         )
-    say(f"installing {' and '.join(missing)} ...")
+    say(f"installing {' and '.join(missing)}: {command} ...")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES]):
         done = subprocess.run(

@@ -114,12 +114,34 @@ def test_apt_tells_others_than_root_what_is_left_out_and_why(checkout: Path) -> 
     assert calls(checkout, "apt-get") == []
 
 
+def test_all_that_root_installs_is_said_before_the_first_of_it(checkout: Path) -> None:
+    stub(checkout, "getent", "exit 2")
+    stub(checkout, "find", "")  # no headers to link
+    stub(checkout, "apt-get", "echo not to be had >&2; exit 100")
+    first, second, *later = run(checkout, "scripts/setup_tools.sh").stderr.splitlines()
+    assert first.startswith("Tests and benches: as root this installs ")
+    assert "group pointillist and a user of the system for each role" in second
+    installed = {word for call in calls(checkout, "apt-get") for word in call.split()[5:]}
+    assert {"clang", "postgresql", "chromium", "python3-torch"} <= installed
+    named = set(first.replace(",", "").split())
+    assert {name for name in installed if not name.startswith("linux-headers")} <= named
+    assert all("Installing" in line or "could not be installed" in line for line in later)
+
+
+def test_others_than_root_are_told_of_no_installing(checkout: Path) -> None:
+    stub(checkout, "id", "echo 1000")
+    said = run(checkout, "scripts/setup_tools.sh").stderr.splitlines()
+    assert said != []
+    assert all("left out until root runs: apt-get install" in line for line in said)
+
+
 @pytest.mark.parametrize(("target", "expected"), [("demo", False), ("test", True)])
 def test_make_installs_tools_for_tests_and_not_for_the_demo(target: str, expected: bool) -> None:
     done = subprocess.run(
         ["make", "--dry-run", target], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     assert ("setup_tools" in done.stdout) == expected
+    assert ("broker.jars" in done.stdout) == expected  # else a test's fixture does it, unsaid
 
 
 UNPACKS = """while [ $# -gt 0 ]; do [ "$1" = --target ] && mkdir -p "$2"; shift; done"""
