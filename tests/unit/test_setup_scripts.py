@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
 import shutil
 import subprocess
 from pathlib import Path
@@ -142,6 +144,36 @@ def test_make_installs_tools_for_tests_and_not_for_the_demo(target: str, expecte
     )
     assert ("setup_tools" in done.stdout) == expected
     assert ("broker.jars" in done.stdout) == expected  # else a test's fixture does it, unsaid
+
+
+WHO = """
+import json, os, pathlib, shutil, sys
+print(json.dumps([
+    os.geteuid(), pathlib.Path.cwd().stat().st_uid, pathlib.Path("Makefile").exists(),
+    os.environ["PATH"], shutil.which("python3"), str(pathlib.Path.cwd()),
+]))
+sys.exit(3)
+"""
+
+
+@pytest.mark.root
+def test_ordinary_user_owns_a_copy_that_is_gone_at_the_end() -> None:
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    script = REPOSITORY / "scripts" / "ordinary_user.sh"
+    done = subprocess.run(
+        [script, "/usr/bin/python3", "-c", WHO],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    told, *_, found = done.stdout.splitlines()
+    user, owner, copied, path, python, folder = json.loads(found)
+    assert (user, copied, path, python) == (owner, True, "/usr/bin:/bin", "/usr/bin/python3")
+    assert user != 0
+    assert folder in told
+    assert not Path(folder).parent.exists()
+    with pytest.raises(KeyError):
+        pwd.getpwuid(user)
 
 
 UNPACKS = """while [ $# -gt 0 ]; do [ "$1" = --target ] && mkdir -p "$2"; shift; done"""
