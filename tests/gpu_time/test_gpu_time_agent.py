@@ -120,14 +120,32 @@ def recorded(made: Surroundings, pid: int) -> Any:
 
     Then no figure is a matter of which windows the machine left time for.
     """
+    live: Any = None
     end_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
         live = heard(made)["gpu_time"]
         (process,) = (one for one in live["processes"] if one["pid"] == pid)
-        if process["error_ms_per_s"] is not None and process["recorded_share"] > 0.99:
+        whole = process["error_ms_per_s"] is not None and process["recorded_share"] > 0.99
+        if whole and is_even(live):
             return live
         time.sleep(0.2)
-    raise AssertionError(f"expected all to be recorded, got {process}")
+    raise AssertionError(f"expected all to be recorded, and work to go on evenly, got {live}")
+
+
+def is_even(live: Any) -> bool:
+    """Whether whole rounds of work are told: 800, 100 and 20 us each, one thing after the other.
+
+    A GPU's use is told a second or two behind its kernels, so a machine that has just stood still
+    tells two that do not fit.
+    """
+    families = {one["family"]: one["share"] for one in live["families"]}
+    busy, copy = (live["gpus"][1][name] for name in ("busy", "copy"))
+    whole = sum(one["gpu_ms_per_s"] for one in live["kernels"]) / 1000
+    return bool(
+        families.get("gemm") == pytest.approx(800 / 920, rel=0.1)
+        and busy == pytest.approx(whole, rel=0.6)
+        and copy == pytest.approx(busy * 20 / 920, rel=0.3)
+    )
 
 
 def command(*words: str) -> Any:
@@ -152,21 +170,22 @@ def test_gpu_time_of_real_programs_is_shown_live_and_kept(
             "gpus 2", f"1 {_USES}.0 value {trainer.pid} 4096", f"0 {_USES}.0 value {bare.pid} 4096",
             f"0 {_USES}.1 value {profiled.pid} 4096",
         )  # fmt: skip
+        parts = (
+            "1 of 2 GPUs in use are measured whole", f"{trainer.pid} program", "13.0",
+            f"GPU 0: program[{bare.pid}]: the library is not loaded", "gemm_kernel(float*)",
+        )  # fmt: skip
         stack.enter_context(working(trainer))
         with running(config, driver.environment):
             top = [sys.executable, "-c", _CODE, "agent", "top", "-c", str(config)]
             with Terminal(80, 24, top) as terminal:
                 terminal.until(lambda text: "this host" in text, lambda: None)
                 terminal.press(b"t")
-                shown = terminal.until(lambda text: "gemm_kernel(float*)" in text, lambda: None)
+                # Processes, GPUs and kernels are told one after the other.
+                terminal.until(lambda text: all(part in text for part in parts), lambda: None)
                 terminal.press(b"q")
                 assert terminal.ended() == (0, True)
             live = recorded(made, trainer.pid)
         kept = command("agent", "history", "-c", str(config), "--since", "5m", "--kind", "gpu_time")
-    text = "\n".join(shown)
-    for part in ("1 of 2 GPUs in use are measured whole", f"{trainer.pid} program", "13.0",
-                 f"GPU 0: program[{bare.pid}]: the library is not loaded"):  # fmt: skip
-        assert part in text, text
     check_live(live, trainer.pid, bare.pid, profiled.pid)
     check_kept(kept, trainer.pid)
 
@@ -175,18 +194,11 @@ def check_live(live: Any, trainer: int, bare: int, profiled: int) -> None:
     processes = {one["pid"]: one for one in live["processes"]}
     states = {pid: one["state"] for pid, one in processes.items()}
     assert states == {trainer: "measured", bare: "no_library", profiled: "occupied"}
-    families = {one["family"]: one["share"] for one in live["families"]}
-    # 800, 100 and 20 us in each round.
-    assert families["gemm"] == pytest.approx(800 / 920, rel=0.1)
-    assert set(families) == {"gemm", "attention", "memcpy"}
+    assert {one["family"] for one in live["families"]} == {"gemm", "attention", "memcpy"}
     idle, busy = live["gpus"]
     assert (idle["covered"], busy["covered"], len(idle["not_measured"])) == (False, True, 2)
-    whole = sum(kernel["gpu_ms_per_s"] for kernel in live["kernels"])
     means = {kernel["family"]: kernel["mean_us"] for kernel in live["kernels"]}
     assert means == pytest.approx({"gemm": 4, "attention": 2, "memcpy": 1}, rel=0.02)
-    # Nothing ran at the same time; it is told a second or two behind.
-    assert busy["busy"] == pytest.approx(whole / 1000, rel=0.6)
-    assert busy["copy"] == pytest.approx(busy["busy"] * 20 / 920, rel=0.3)
     for part in (*live["kernels"], *live["families"]):
         assert 0 <= part["error_ms_per_s"] <= 0.1 * part["gpu_ms_per_s"]
 
@@ -196,8 +208,10 @@ def check_kept(kept: Any, trainer: int) -> None:
     assert {(row["pid"], row["state"], row["cupti_version"]) for row in rows} == {
         (trainer, "measured", 130_001)
     }
-    assert rows[-1]["kernels"][0]["kernel"] == "gemm_kernel(float*)"
-    assert {family["family"] for family in rows[-1]["families"]} >= {"gemm", "attention"}
-    (*_, last) = kept["over_time"]
-    assert 0 < last["covered_share"] <= 0.5
-    assert max(last["family_shares"], key=last["family_shares"].get) == "gemm"
+    # The last row, and the last step, may be a moment in which nothing ran yet.
+    fullest = max(rows, key=lambda row: sum(one["gpu_time_ns"] for one in row["families"]))
+    assert fullest["kernels"][0]["kernel"] == "gemm_kernel(float*)"
+    assert {family["family"] for family in fullest["families"]} >= {"gemm", "attention"}
+    step = max(kept["over_time"], key=lambda step: sum(step["family_shares"].values()))
+    assert 0 < step["covered_share"] <= 0.5
+    assert max(step["family_shares"], key=step["family_shares"].get) == "gemm"
