@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from struct import iter_unpack
 
 import numpy as np
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from collectors.gpu_calls import map_layout as layout
 from collectors.gpu_calls import meanings
@@ -115,3 +118,30 @@ def test_committed_gpu_objects_are_what_the_sources_build(tmp_path: Path, machin
     version = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True)
     if "clang version 14." in version.stdout:  # which built the committed ones
         assert (tmp_path / name).read_bytes() == (BPF / "objects" / name).read_bytes()
+
+
+JUMPS, JUMP, CALL, EXIT = {5, 6}, 0x00, 0x80, 0x90
+"""Classes of BPF instructions that jump, and operations of theirs."""
+
+
+def ways(code: bytes) -> dict[int, set[int]]:
+    """Give for each BPF instruction those that may follow it."""
+    follow: dict[int, set[int]] = {}
+    for at, (operation, _, offset, _) in enumerate(iter_unpack("<BBhi", code)):
+        jumps, kind = operation & 7 in JUMPS, operation & 0xF0
+        follow[at] = set() if jumps and kind in {JUMP, EXIT} else {at + 1}
+        if jumps and kind not in {CALL, EXIT}:
+            follow[at].add(at + 1 + offset)
+    return follow
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_no_gpu_program_loops(machine: str) -> None:
+    """Linux 6.1 and 6.12 refuse as infinite a loop whose counter is a map's key; 6.18 takes it."""
+    with (BPF / f"objects/gpu.{machine}.bpf.o").open("rb") as file:
+        section = ELFFile(file).get_section_by_name("uprobe")
+        assert section is not None
+        code = section.data()
+    TopologicalSorter(ways(code)).prepare()
+    with pytest.raises(CycleError):
+        TopologicalSorter(ways(code + bytes.fromhex("0500ffff00000000"))).prepare()
