@@ -70,6 +70,20 @@ class CountsLeftOut(Protocol):
         ...
 
 
+@runtime_checkable
+class TriesOut(Protocol):
+    """A source whose start would attach to other programs, or take an agent's place."""
+
+    def try_out(self) -> Sequence[Absence]:
+        """Load what `start` loads, let it go, and give the parts that this host lacks.
+
+        Nothing is attached.
+
+        Raises      SourceUnavailable
+        """
+        ...
+
+
 class SourceRegistry:
     """Sources by name, in the order they are asked: a new source is one `register` call."""
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
+import platform
+import re
 from collections import deque
 from collections.abc import Collection, Sequence
 from ctypes.util import find_library
@@ -13,10 +16,20 @@ from typing import Final
 
 from collectors.port import SourceUnavailable
 from transport.process.foreign import Signatures, declare, libc
+from transport.process.privileges import CAPABILITIES, process_status
 
 _LEAST_VERSION: Final = (1, 1)
 TP_BTF: Final = 23
+NEEDED: Final = ("CAP_BPF", "CAP_PERFMON")
 _LOG_LINES: Final = 40
+_LINE_BYTES: Final = 512
+_VERIFIER_BYTES: Final = 1 << 24
+"""How long a verifier's log libbpf asks for; pages that nothing is written to take no memory."""
+_VERIFIER: Final = b"PROG LOAD LOG"
+"""In the one message of libbpf that holds a verifier's log."""
+_ACCOUNT: Final = ("processed ", "verification time", "stack depth", "libbpf: prog", "-- ")
+"""How lines of that message begin that are not the verifier's objection."""
+_REFUSED: Final = re.compile(r"prog '([^']+)': BPF program load failed: (.+)")
 Print = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 RingSample = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _HANDLE: Final = ctypes.c_void_p
@@ -75,18 +88,53 @@ class _Log:
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=_LOG_LINES)
+        self.objection = ""
         self.callback = Print(self._say)
 
+    def clear(self) -> None:
+        """Forget what was said of another object."""
+        self.lines.clear()
+        self.objection = ""
+
     def _say(self, _level: int, template: bytes, arguments: int) -> int:
-        text = ctypes.create_string_buffer(512)
-        libc().vsnprintf(text, len(text), template, arguments)
-        self.lines.append(text.value.decode(errors="replace").rstrip())
+        if _VERIFIER in template:
+            text = (ctypes.c_char * _VERIFIER_BYTES).from_buffer(mmap.mmap(-1, _VERIFIER_BYTES))
+            libc().vsnprintf(text, len(text), template, arguments)
+            self.objection = _objection(text.value.decode(errors="replace"))
+            return 0
+        line = ctypes.create_string_buffer(_LINE_BYTES)
+        libc().vsnprintf(line, len(line), template, arguments)
+        self.lines.append(line.value.decode(errors="replace").rstrip())
         return 0
+
+    def refusal(self) -> str | None:
+        """Say which program the verifier refused, and its last line; None where it refused none."""
+        found = next(filter(None, map(_REFUSED.search, self.lines)), None)
+        if found is None:
+            return None
+        said = self.objection or found[2]
+        return f"Linux {platform.release()} refuses {found[1]}: {said}"
 
     def reason(self) -> str:
         """Give the line that says most: the first that speaks of a failure."""
         telling = [line for line in self.lines if "fail" in line or "Error" in line]
         return (telling or list(self.lines) or ["libbpf gave no reason"])[0]
+
+
+def _objection(log: str) -> str:
+    """Give the last line in which the verifier says why."""
+    lines = [line.strip() for line in log.splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith(_ACCOUNT)), "")
+
+
+def _forbidden() -> str:
+    """Say which of the capabilities this process lacks, or that it has both in vain."""
+    effective = int(process_status()["CapEff"], 16)
+    missing = [name for name in NEEDED if not effective >> CAPABILITIES[name] & 1]
+    wanted = f"expected {' and '.join(NEEDED)}"
+    if missing:
+        return f"{wanted}; this process lacks {' and '.join(missing)}"
+    return f"{wanted}; this process has both, but its container or a security module forbids it"
 
 
 @cache
@@ -130,7 +178,7 @@ class BpfObject:
         self._library, self._log = _library()
         self._links: list[int] = []
         self._image = image  # libbpf refers to it until the object is loaded
-        self._log.lines.clear()
+        self._log.clear()
         self._object = self._library.bpf_object__open_mem(image, len(image), None)
         if not self._object:
             raise self._failure("open the BPF object")
@@ -165,6 +213,9 @@ class BpfObject:
     def load(self) -> None:
         """Give maps and programs to the kernel. Raises SourceUnavailable."""
         if self._library.bpf_object__load(self._object):
+            refusal = self._log.refusal()
+            if refusal is not None and ctypes.get_errno() != errno.EPERM:
+                raise SourceUnavailable(refusal)
             raise self._failure("load the BPF programs")
 
     def attach(self, program: str) -> None:
@@ -236,7 +287,7 @@ class BpfObject:
     def _failure(self, deed: str) -> SourceUnavailable:
         number = ctypes.get_errno()
         if number == errno.EPERM:
-            return SourceUnavailable(f"cannot {deed}: expected CAP_BPF and CAP_PERFMON")
+            return SourceUnavailable(f"cannot {deed}: {_forbidden()}")
         return SourceUnavailable(f"cannot {deed}: {os.strerror(number)}: {self._log.reason()}")
 
 

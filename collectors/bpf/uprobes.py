@@ -96,6 +96,29 @@ class UprobeLink:
             self._fd = -1
 
 
+def expect_links(program_fd: int) -> None:
+    """Find out whether this kernel makes such links; nothing is attached.
+
+    A kernel that does looks at the path, and refuses a folder as one that is no file.
+
+    Raises      SourceUnavailable
+    """
+    name, number = ctypes.create_string_buffer(b"/"), ctypes.c_uint64(0)
+    attributes = LinkCreate(
+        prog_fd=program_fd,
+        attach_type=UPROBE_MULTI,
+        path=ctypes.addressof(name),
+        offsets=ctypes.addressof(number),
+        count=1,
+    )
+    try:
+        os.close(create_link(attributes))
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            line = f"this kernel makes no uprobe_multi link: {error.strerror}"
+            raise SourceUnavailable(line) from None
+
+
 def _reason(path: str, error: OSError) -> str:
     if error.errno in {errno.EPERM, errno.EACCES}:
         return f"cannot attach to {path}: expected CAP_BPF, CAP_PERFMON and a file we may look up"

@@ -50,8 +50,11 @@ def unavailable() -> str | None:
     return available()
 
 
-def load(limits: Limits) -> HostPrograms:
-    """Load and attach everything that this kernel has. Raises SourceUnavailable."""
+def load(limits: Limits, *, attach: bool = True) -> HostPrograms:
+    """Load and attach everything that this kernel has. Raises SourceUnavailable.
+
+    attach      False: load alone, to see whether that works
+    """
     image = files(bpf).joinpath("objects/host.bpf.o").read_bytes()
     cpus = possible_cpus()
     absent = [
@@ -82,15 +85,16 @@ def load(limits: Limits) -> HostPrograms:
         loaded.cgroup_root, loaded.block_root = cpu_root.path, block_root.path
         loaded.make_other_rows()
         missing = {a.source for a in absent}
-        for name in layout.PROGRAMS:
-            if name not in missing:
-                program.attach(name)
+        names = [name for name in layout.PROGRAMS if name not in missing]
+        loaded.program_fds = {name: program.program_fd(name) for name in names}
+        if not attach:
+            return loaded
+        for name in names:
+            program.attach(name)
         if timer:
             program.run("start_ticks")
         else:
             program.attach_events("on_perf_tick", open_cpu_clocks(limits.tick_ns))
-        names = [name for name in layout.PROGRAMS if name not in missing]
-        loaded.program_fds = {name: program.program_fd(name) for name in names}
     except BaseException:
         program.close()
         raise

@@ -7,6 +7,7 @@ feed the live view and the local history, and no window.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -102,15 +103,19 @@ class EbpfSource:
 
     def start(self) -> None:
         """Load and attach. Raises SourceUnavailable."""
-        if self._drain is not None:
-            return
-        load, reason = self._choose()
-        if load is None:
-            raise SourceUnavailable(f"eBPF: {reason}; {LOST}")
-        try:
-            self._drain = _Drain(load(), self._rhythm)
-        except SourceUnavailable as error:
-            raise SourceUnavailable(f"eBPF: {error}; {LOST}") from None
+        if self._drain is None:
+            with _told():
+                self._drain = _Drain(self._load(), self._rhythm)
+
+    def try_out(self) -> list[Absence]:
+        """Load and let go; BCC, which attaches as it loads, in two seconds.
+
+        Raises      SourceUnavailable
+        """
+        with _told():
+            programs = self._load(attach=False)
+        programs.close()
+        return programs.absent
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostRecord]:
         """Yield the snapshots and what grew since the last call; the first call sets the base."""
@@ -137,11 +142,19 @@ class EbpfSource:
             raise SourceUnavailable("eBPF: not started")
         return self._drain
 
-    def _choose(self) -> tuple[Callable[[], HostPrograms] | None, str | None]:
+    def _load(self, *, attach: bool = True) -> HostPrograms:
+        load, reason = self._choose(attach=attach)
+        if load is None:
+            raise SourceUnavailable(str(reason))
+        return load()
+
+    def _choose(
+        self, *, attach: bool = True
+    ) -> tuple[Callable[[], HostPrograms] | None, str | None]:
         """Give the loader that can serve, or why none can."""
         reasons: list[str] = []
         for name, unavailable, load in (
-            ("libbpf", ebpf_libbpf.unavailable, ebpf_libbpf.load),
+            ("libbpf", ebpf_libbpf.unavailable, partial(ebpf_libbpf.load, attach=attach)),
             ("bcc", bcc.unavailable, ebpf_bcc.load),
         ):
             if self._loader not in {"auto", name}:
@@ -151,6 +164,15 @@ class EbpfSource:
                 return partial(load, self._limits), None
             reasons.append(reason)
         return None, "; ".join(reasons)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say what failed, and what goes on without it."""
+    try:
+        yield
+    except SourceUnavailable as error:
+        raise SourceUnavailable(f"eBPF: {error}; {LOST}") from None
 
 
 class _Drain:

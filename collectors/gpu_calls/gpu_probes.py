@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Final
 from collectors.binaries.proc_maps import Modules
 from collectors.binaries.symbol_cache import SymbolCache
 from collectors.boot_clock import boottime_ns
-from collectors.port import SourceUnavailable
+from collectors.port import Absence, SourceUnavailable
 from collectors.records.activity import Record
 from collectors.records.gpu_calls import GovernorState, ProcessLabels
 from collectors.records.process import ProcessKey
@@ -67,7 +67,7 @@ def governor_state(
 
 _LeftOut = Callable[[ProcessKey], bool]
 
-LOST: Final = "without it no launches, copies, collectives or waits are seen"
+LOST: Final = "without it no launches, copies, collectives or waits are seen; other sources go on"
 
 
 class GpuProbesSource:
@@ -102,16 +102,20 @@ class GpuProbesSource:
     def start(self) -> None:
         """Find what runs, load and attach where a GPU library does. Raises SourceUnavailable."""
         if self._running is None:
-            try:
-                table = ProbeTable.load(*shipped_tables(), *self._settings.tables)
+            with _told():
+                table = self._table()
                 activity = partial(ActivityRecords, table, self._catalogue, self._places)
                 left_out = self._settings.leave_out
                 chosen = loaders.choose(table, self._loader)
                 self._running = RunningProbes(
                     table, chosen, self._governor, left_out, activity, self._symbols
                 )
-            except (SourceUnavailable, ProbeTableError) as error:
-                raise SourceUnavailable(f"GPU calls: {error}; {LOST}") from None
+
+    def try_out(self) -> list[Absence]:
+        """Load and let go; by BCC in a second. Raises SourceUnavailable."""
+        with _told():
+            loaders.choose(self._table(), self._loader).programs.try_out(dear=True)
+        return []
 
     def drain(self, now_boottime_ns: int) -> Iterable[Record]:
         """Yield what was called since the last call. Raises SourceUnavailable."""
@@ -123,12 +127,24 @@ class GpuProbesSource:
             self._running.close()
             self._running = None
 
+    def _table(self) -> ProbeTable:
+        return ProbeTable.load(*shipped_tables(), *self._settings.tables)
+
     @property
     def running(self) -> RunningProbes:
         """The parts. Raises SourceUnavailable before the start."""
         if self._running is None:
             raise SourceUnavailable("GPU calls: not started")
         return self._running
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say what failed, and what goes on without it."""
+    try:
+        yield
+    except (SourceUnavailable, ProbeTableError) as error:
+        raise SourceUnavailable(f"GPU calls: {error}; {LOST}") from None
 
 
 class RunningProbes:

@@ -54,13 +54,15 @@ class LaterPrograms:
         self.failure: str | None = None
         """Why loading failed, for good; None: it did not."""
 
-    def try_out(self) -> None:
+    def try_out(self, *, dear: bool = False) -> None:
         """Find out now whether loading will work. Raises SourceUnavailable.
 
         The kernel's verifier and this process's capabilities have their say at the start, as long
         as somebody reads it; what was loaded for that is let go at once.
+
+        dear    also where it is not cheap
         """
-        if self.failure is None and self._programs is None and self._tries:
+        if self.failure is None and self._programs is None and (self._tries or dear):
             self._load().close()
         if self.failure is not None:
             raise SourceUnavailable(self.failure)

@@ -16,7 +16,7 @@ import bpf
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
 from collectors.bpf.libbpf import BpfObject, Ring, available
 from collectors.bpf.system_calls import VMLINUX, kernel_version
-from collectors.bpf.uprobes import UPROBE_MULTI
+from collectors.bpf.uprobes import UPROBE_MULTI, expect_links
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup
 from collectors.records.process import ProcessKey
@@ -231,6 +231,7 @@ def _load(table: ProbeTable, limits: ProbeLimits) -> BpfObject:
         for name in _PROGRAMS:
             program.expect_attach_type(name, UPROBE_MULTI)
         program.load()
+        expect_links(program.program_fd(_PROGRAMS[0]))
     except BaseException:
         program.close()
         raise

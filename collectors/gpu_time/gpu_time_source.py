@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from collectors.binaries.proc_maps import process_key
 from collectors.boot_clock import boottime_ns
 from collectors.devices.uses import GpuUsers
-from collectors.port import SourceUnavailable
+from collectors.port import Absence, SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
 from collectors.records.gpu_time import TimedProcess
 from collectors.records.process import ProcessKey
@@ -20,7 +22,7 @@ from kernels.application_classifier import ApplicationClassifier
 from kernels.signatures import Signatures
 
 from .left_out import LeftOutCounts
-from .listener import ConnectionRefusal, Listener, Reporter, WindowPlan
+from .listener import ConnectionRefusal, Listener, Reporter, WindowPlan, try_out
 from .process_times import ProcessTimes
 from .recorded_work import NUMBERED, Growth, Work
 from .room import MOST_LEARNT, MOST_PROCESSES, MOST_READ, MOST_TAKEN, Held, has_room
@@ -93,6 +95,15 @@ def _held(reporter: Reporter, newest: Snapshot) -> Held:
     return Held(reporter.uid, len(newest.rows), newest.header["names_used"])
 
 
+@contextmanager
+def _told(socket: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"GPU time: cannot listen at {socket}: {error.strerror or error}"
+        raise SourceUnavailable(reason) from None
+
+
 class GpuTimeSource:
     """Listens at a socket; a thread takes connections and keeps leases alive."""
 
@@ -133,15 +144,17 @@ class GpuTimeSource:
         """Listen. Raises SourceUnavailable."""
         if self._listener is not None:
             return
-        try:
+        with _told(self._settings.socket):
             self._listener = Listener(self._settings.socket)
-        except OSError as error:
-            raise SourceUnavailable(
-                f"GPU time: cannot listen at {self._settings.socket}: {error.strerror or error}"
-            ) from None
         self._ending.clear()
         self._thread = threading.Thread(target=self._serve, name="gpu-time", daemon=True)
         self._thread.start()
+
+    def try_out(self) -> list[Absence]:
+        """Listen beside the socket, which a running agent may hold. Raises SourceUnavailable."""
+        with _told(self._settings.socket):
+            try_out(self._settings.socket)
+        return []
 
     def stop(self) -> None:
         """Let every process go, which stops its recording."""

@@ -98,6 +98,11 @@ class Reporter:
         self.segment.close()
 
 
+def try_out(path: Path) -> None:
+    """Listen beside a path, which a running agent may hold, and cease. Raises OSError."""
+    Listener(path.with_name(f".{os.getpid()}")).close()
+
+
 class Listener:
     """Listens at a path that every user may connect to."""
 

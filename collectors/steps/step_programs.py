@@ -17,7 +17,7 @@ from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.elf_layout import ElfError
 from collectors.bpf.bpf_maps import MarkRing, PerCpuMap
 from collectors.bpf.libbpf import BpfObject
-from collectors.bpf.uprobes import UPROBE_MULTI, UprobeLink
+from collectors.bpf.uprobes import UPROBE_MULTI, UprobeLink, expect_links
 from collectors.gpu_calls.programs import unavailable
 from collectors.port import SourceUnavailable
 from collectors.records.activity import RhythmKind
@@ -75,6 +75,7 @@ class StepPrograms:
             self._object.set_max_entries("step_threads", _MOST_THREADS)
             self._object.set_initial(".rodata.marks", struct.pack("=II", unified, 0))
             self._object.load()
+            expect_links(self._object.program_fd(_PROGRAMS[0]))
             self._ring = MarkRing(self._object.map_fd("step_marks"), RING_BYTES)
         except BaseException:
             self._object.close()

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from collectors.binaries.proc_maps import ProgramNames
 from collectors.bpf.bpf_maps import MARK_FIELDS
-from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
+from collectors.bpf.cgroup_names import CgroupNames, Hierarchy, hierarchy_of
 from collectors.port import Absence, SourceUnavailable
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
 
-from .step_programs import THREAD_FIELDS, StepProbe, StepPrograms
+from .step_programs import THREAD_FIELDS, StepProbe, StepPrograms, place_of
 
 LOST: Final = "without it steps are taken from GPU calls or from the processes' rhythm"
 MOST_PROBES: Final = 64
@@ -74,13 +74,20 @@ class StepsSource:
         """Load and attach to the files that are there. Raises SourceUnavailable."""
         if self._programs is not None:
             return
-        try:
-            root = hierarchy_of("cpu")
-            self._programs = StepPrograms(root.unified)
-        except SourceUnavailable as error:
-            raise SourceUnavailable(f"steps: {error}; {LOST}") from None
+        self._programs, root = self._loaded()
         self._cgroups = CgroupNames(root.path)
         self._attach(self._programs)
+
+    def try_out(self) -> list[Absence]:
+        """Load and let go, and look for the functions. Raises SourceUnavailable."""
+        self._loaded()[0].close()
+        absent: list[Absence] = []
+        for probe in self._probes.values():
+            try:
+                place_of(probe)
+            except SourceUnavailable as error:
+                absent.append(Absence(probe.title, str(error)))
+        return absent
 
     def drain(self, _now_boottime_ns: int) -> Iterable[StepMarks | RhythmMarks]:
         """Yield the steps since the last call, and those that have not ended."""
@@ -100,6 +107,13 @@ class StepsSource:
         self._lost.clear()
         self._storms.clear()
         self._nameless.clear()
+
+    def _loaded(self) -> tuple[StepPrograms, Hierarchy]:
+        try:
+            root = hierarchy_of("cpu")
+            return StepPrograms(root.unified), root
+        except SourceUnavailable as error:
+            raise SourceUnavailable(f"steps: {error}; {LOST}") from None
 
     def _attach(self, programs: StepPrograms) -> None:
         """Attach to files that have come or were replaced: an inode is probed, not a path."""

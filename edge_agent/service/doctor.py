@@ -1,29 +1,41 @@
 """What this host can collect, what it cannot, and the one thing to do about each.
 
-Checks only look: nothing is created, changed or loaded into the kernel.
+What a check claims it tries: programs are loaded and let go, nothing stays attached or changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from collectors.gpu_calls.programs import ADVICE as PROBES_ADVICE
-from collectors.port import Absence, SourceRegistry, SourceUnavailable
+from collectors.port import (
+    Absence,
+    ReportsAbsences,
+    Source,
+    SourceRegistry,
+    SourceUnavailable,
+    TriesOut,
+)
 from edge_agent.config import AUTO, AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
-from edge_agent.local.local_rows import clean_name
 from edge_agent.unmeasured import by_reason, unmeasured
 from transport.process import doctor_findings
-from transport.process.doctor_findings import Check, CheckVerdict, Finding
+from transport.process.doctor_findings import LONGEST, Check, CheckVerdict, Finding
+from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.task import Task
 
 MEASURED: Final = "measured"
 """The group of what signed tasks ask for."""
+_OTHER_KERNEL: Final = "report this line; docs/gpu-probes.md names the kernels that were tried"
 _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     # source begins with, reason contains, what to do: the first that fits
+    ("ebpf", "refuses", _OTHER_KERNEL),
+    ("steps", "refuses", _OTHER_KERNEL),
+    ("probes", "refuses", _OTHER_KERNEL),
     ("ebpf", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
     ("ebpf", "btf", "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"),
     ("ebpf", "", "start the agent as root or by its systemd unit; it needs Linux 5.11 or later"),
@@ -38,6 +50,7 @@ _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     ("probes", "table", "correct the table that sources.probes.tables names"),
     ("probes", "", "start the agent as root or by its systemd unit"),
     ("gpu_time", "", "start the agent by its systemd unit, which makes the socket's folder"),
+    ("steps", "", "start the agent as root or by its systemd unit; it needs Linux 6.6 with BTF"),
     ("replay", "", "set the path of [[sources.replay]] to a readable trace"),
     ("host", "", "mount /proc where the agent runs"),
 )
@@ -69,7 +82,9 @@ def examine(checks: Iterable[tuple[str, str, Check]]) -> Iterator[Finding]:
 def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
     """Ask every registered source whether it can run here, and name those switched off."""
     registered = list(registry)
-    yield from examine(("sources", name, _probe(name, registry)) for name in registered)
+    yield from examine(
+        ("sources", name, source_check(name, partial(registry.make, name))) for name in registered
+    )
     settings = diagnosis_settings(config, keep=False)
     if settings is not None:
         yield from examine([("sources", DIAGNOSIS, _diagnosis_check(settings))])
@@ -119,29 +134,45 @@ def measured_findings(
 _MEASURE: Final = "put the source above right, or switch it on in agent.toml: docs/sources.md"
 
 
-def _probe(name: str, registry: SourceRegistry) -> Check:
+def source_check(name: str, make: Callable[[], Source]) -> Check:
+    """Give the check that tries to start a source, as far as that touches nobody else."""
+
     def check() -> Finding:
-        source = registry.make(name)
+        source = make()
         try:
             reason = source.probe()
+            lacks = () if reason is not None else _tried(source)
+        except SourceUnavailable as error:
+            reason, lacks = str(error), ()
         finally:
             source.stop()
-        if reason is None:
-            return Finding("sources", name, CheckVerdict.OK, "can be collected")
-        advice = source_advice(name, reason)
-        return Finding("sources", name, CheckVerdict.ABSENT, clean_name(reason), advice)
+        if reason is not None:
+            return _absent(name, reason)
+        without = "; ".join(f"{part.source}: {part.reason}" for part in lacks)
+        found = f"can be collected, without {without}" if without else "can be collected"
+        return Finding("sources", name, CheckVerdict.OK, printable(found)[:LONGEST])
 
     return check
+
+
+def _tried(source: Source) -> Sequence[Absence]:
+    """Try a source that can start, and give what it lacks. Raises SourceUnavailable."""
+    if isinstance(source, TriesOut):
+        return source.try_out()
+    source.start()
+    return source.absent if isinstance(source, ReportsAbsences) else ()
+
+
+def _absent(name: str, reason: str) -> Finding:
+    found, advice = printable(reason)[:LONGEST], source_advice(name, reason)
+    return Finding("sources", name, CheckVerdict.ABSENT, found, advice)
 
 
 def _diagnosis_check(settings: DiagnosisSettings) -> Check:
     def check() -> Finding:
         made = settings.start()
         if isinstance(made, Absence):
-            advice = source_advice(DIAGNOSIS, made.reason)
-            return Finding(
-                "sources", DIAGNOSIS, CheckVerdict.ABSENT, clean_name(made.reason), advice
-            )
+            return _absent(DIAGNOSIS, made.reason)
         made.close()
         return Finding("sources", DIAGNOSIS, CheckVerdict.OK, "can be collected")
 

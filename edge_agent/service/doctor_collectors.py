@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,13 +12,19 @@ from typing import Final, NamedTuple
 from collectors.faults.fault_findings import Count, FailedReading, Probe, State
 from collectors.faults.nvme import ReadSmart, read_smart
 from collectors.faults.scan import probes
+from collectors.gpu_calls.loaders import Loader, choose
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import ADVICE, unavailable
 from collectors.kernel_files import Tree
 from collectors.kernel_log import KMSG, KernelLog, log_gap
+from collectors.port import SourceUnavailable
 from collectors.records.gap import Gap, GapKind
 from edge_agent.local.local_rows import clean_name
-from transport.process.doctor_findings import Check, CheckVerdict, Finding
+from transport.process.doctor_findings import LONGEST, Check, CheckVerdict, Finding
+from transport.process.printable import printable
 from transport.process.privileges import CAPABILITIES, process_status
+
+from .doctor import source_advice
 
 FAULTS: Final = "faults"
 _PARTS: Final = {
@@ -87,8 +94,13 @@ class _Need(NamedTuple):
     without: str
 
 
+_COUNTING: Final = _Need(
+    "counting",
+    ("CAP_BPF", "CAP_PERFMON"),
+    "calls are counted",
+    "no GPU call is seen, other sources go on",
+)
 _NEEDS: Final = (
-    _Need("counting", ("CAP_BPF", "CAP_PERFMON"), "calls are counted", "no GPU call is seen"),
     _Need(
         "containers",
         ("CAP_SYS_PTRACE",),
@@ -108,16 +120,27 @@ _HOST_PIDS: Final = 0xEFFFFFFC
 """PROC_PID_INIT_INO: the inode of the first PID namespace, the same on every kernel."""
 
 
+def load_probes(loader: str = Loader.AUTO) -> str:
+    """Load what counts GPU calls, let it go, and name the loader. Raises SourceUnavailable."""
+    chosen = choose(ProbeTable.load(), Loader(loader))
+    chosen.programs.try_out(dear=True)
+    return chosen.loader
+
+
 def probe_checks(
-    root: Path = Path("/"), effective: int | None = None
+    root: Path = Path("/"),
+    effective: int | None = None,
+    load: Callable[[], str] = load_probes,
 ) -> Iterator[tuple[str, str, Check]]:
     """Give the checks.
 
     root        stands for the file system's
     effective   capabilities, by default this process's: those that `agent run` would keep
+    load        tries the programs and names their loader; raises SourceUnavailable
     """
     have = int(process_status()["CapEff"], 16) if effective is None else effective
     yield GPU_CALLS, "kernel", kernel
+    yield GPU_CALLS, _COUNTING.name, lambda: _counting(have, load)
     for need in _NEEDS:
         yield GPU_CALLS, need.name, partial(_needs, need, have)
     yield GPU_CALLS, _IDS, lambda: _process_ids(root)
@@ -145,6 +168,19 @@ def _needs(need: _Need, effective: int) -> Finding:
     names = " and ".join(missing)
     found, do = f"without {names}: {need.without}", _ALLOW.format(names)
     return Finding(GPU_CALLS, need.name, CheckVerdict.ABSENT, found, do)
+
+
+def _counting(effective: int, load: Callable[[], str]) -> Finding:
+    """Check that the programs load: no version of a kernel says so."""
+    found = _needs(_COUNTING, effective)
+    if found.verdict is not CheckVerdict.OK:
+        return found
+    try:
+        return replace(found, found=f"{found.found}: the programs load here, by {load()}")
+    except SourceUnavailable as error:
+        line = printable(f"{error}: {_COUNTING.without}")[:LONGEST]
+        do = source_advice("probes", line)
+        return Finding(GPU_CALLS, _COUNTING.name, CheckVerdict.ABSENT, line, do)
 
 
 def _process_ids(root: Path) -> Finding:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from collectors.gpu_time.found_programs import FoundPrograms, GpuProgram, gpu_programs, library_file
+from collectors.gpu_time.listener import try_out
 from collectors.gpu_time.process_times import timing_state
 from collectors.gpu_time.settings import DEFAULT_SOCKET, MOST_SOCKET_PATH
 from collectors.records.gpu_time import TimingState
 from edge_agent.local.timing_words import ADVICE, cupti_name, said
 from transport.process.doctor_findings import Check, CheckVerdict, Finding
+
+from .doctor_host import library
 
 GPU_TIME: Final = "gpu time"
 _MOST_NAMED: Final = 8
@@ -45,7 +49,7 @@ def _library(path: Path) -> Finding:
     if closed:
         found = f"{path}: programs of other users cannot read it, as {closed[-1]} is closed to them"
         return _finding("library", found, "install Pointillist where every user may read it")
-    return _finding("library", str(path))
+    return replace(library("library", str(path), "install Pointillist anew"), group=GPU_TIME)
 
 
 def _socket(path: Path) -> Finding:
@@ -61,6 +65,7 @@ def _socket(path: Path) -> Finding:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         do = f"`chown` {path.parent} to the agent's user"
         return _finding("socket", f"{path.parent} is not this user's to write", do)
+    try_out(path)
     return _finding("socket", f"{path}: an agent can listen there")
 
 

@@ -9,8 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.device_port import DevicesUnavailable, Inventory
+from collectors.devices.nvml import NvmlReader
 from transport.process.doctor_findings import Check, CheckVerdict, Finding
 from transport.process.machine_findings import clock
+from transport.process.printable import printable
 from transport.process.privileges import CAPABILITIES, process_status
 
 LEAST_KERNEL: Final = (5, 11)
@@ -36,7 +40,7 @@ def host_checks(
     yield "host", "pressure", lambda: _present(psi, "pressure", "boot with psi=1")
     yield "host", "capabilities", lambda: capabilities(wanted, started_by_root)
     yield "host", "libbpf", lambda: library("libbpf", "libbpf.so.1", no_libbpf)
-    yield "host", "nvml", lambda: library("nvml", "libnvidia-ml.so.1", no_nvml)
+    yield "host", "nvml", lambda: nvml(no_nvml)
     yield "host", "clock", clock
 
 
@@ -93,7 +97,29 @@ def library(name: str, soname: str, do: str) -> Finding:
     return Finding("host", name, CheckVerdict.OK, soname)
 
 
+def nvml(do: str) -> Finding:
+    """Check that NVIDIA's driver answers: its library may be there without it."""
+    found = library("nvml", "libnvidia-ml.so.1", do)
+    reader = BoundedReader(NvmlReader)
+    try:
+        return found if found.verdict is not CheckVerdict.OK else _answering(reader.open())
+    except DevicesUnavailable as error:
+        return Finding("host", "nvml", CheckVerdict.ABSENT, printable(str(error)), do)
+    finally:
+        reader.close()
+
+
+def _answering(inventory: Inventory) -> Finding:
+    line = f"libnvidia-ml.so.1: the driver answers for {inventory.devices} GPUs"
+    return Finding("host", "nvml", CheckVerdict.OK, line)
+
+
 def _present(path: Path, name: str, do: str) -> Finding:
-    if path.exists():
-        return Finding("host", name, CheckVerdict.OK, str(path))
-    return Finding("host", name, CheckVerdict.ABSENT, f"expected {path}, found none", do)
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except FileNotFoundError:
+        return Finding("host", name, CheckVerdict.ABSENT, f"expected {path}, found none", do)
+    except OSError as error:
+        return Finding("host", name, CheckVerdict.ABSENT, f"{path}: {error.strerror}", do)
+    return Finding("host", name, CheckVerdict.OK, str(path))

@@ -36,13 +36,15 @@ def doctor(
 ) -> None:
     """Say what can be collected here, what cannot, and the one thing to do about each.
 
-    It changes nothing. Started as root it looks with the eyes of the agent's user, and with the
+    What it claims it tries: programs are loaded into the kernel and let go; nothing stays attached
+    or changed. Started as root it looks with the eyes of the agent's user, and with the
     capabilities that `agent run` keeps. Exit code 1 when something keeps the agent from running,
     and when a signed task asks for what nothing here measures. What is merely absent is no failure:
     a host without GPUs, diagnosis or GPU time switched off.
     """
+    from collectors.ebpf.ebpf_source import EbpfSource
     from edge_agent.bound_gpus import listed_gpus
-    from edge_agent.service.doctor import examine
+    from edge_agent.service.doctor import examine, source_check
     from edge_agent.service.doctor_collectors import fault_checks, probe_checks
     from edge_agent.service.doctor_gpu_time import gpu_time_checks
     from edge_agent.service.doctor_gpus import gpus_finding
@@ -64,7 +66,8 @@ def doctor(
     wanted = None if loaded is None else loaded.sources.capabilities
     findings = [*examine(host_checks(wanted=wanted, started_by_root=root)), gpus]
     if loaded is None:
-        findings += examine([*fault_checks(), *probe_checks(), *gpu_time_checks()])
+        ebpf = "sources", EbpfSource.name, source_check(EbpfSource.name, EbpfSource)
+        findings += examine([ebpf, *fault_checks(), *probe_checks(), *gpu_time_checks()])
         say(
             f"no configuration at {DEFAULT_CONFIG}: looked at the machine alone; --config names one"
         )
@@ -87,14 +90,15 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
     from edge_agent.live import sources_of
     from edge_agent.service.doctor import examine, source_findings
     from edge_agent.service.doctor_agent import agent_checks
-    from edge_agent.service.doctor_collectors import fault_checks, probe_checks
+    from edge_agent.service.doctor_collectors import fault_checks, load_probes, probe_checks
     from edge_agent.service.doctor_gpu_time import gpu_time_checks
 
     yield from source_findings(sources_of(config, catalogue), config)
     if config.sources.faults:
         yield from examine(fault_checks())
     if config.sources.probes.enabled:
-        yield from examine(probe_checks())
+        loader = config.sources.loader
+        yield from examine(probe_checks(load=lambda: load_probes(loader)))
     if config.sources.gpu_time.enabled:
         yield from examine(gpu_time_checks(config.sources.gpu_time.socket))
     yield from examine(agent_checks(config, started_by_root=root))

@@ -63,3 +63,5 @@ def test_without_them_one_line_says_what_is_lost(capabilities: tuple[str, ...]) 
     assert said.startswith("absent eBPF: ")
     assert said.count("\n") == 1
     assert "host source" in said
+    missing = " and ".join(n for n in ("CAP_BPF", "CAP_PERFMON") if n not in capabilities)
+    assert f"expected CAP_BPF and CAP_PERFMON; this process lacks {missing};" in said

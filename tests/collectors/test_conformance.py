@@ -27,7 +27,7 @@ from collectors.gpu_time.settings import GpuTimeSection
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
-from collectors.port import Source, SourceUnavailable, guarded
+from collectors.port import Source, SourceUnavailable, TriesOut, guarded
 from collectors.records.activity import GpuCoverage, HostTable, HostTicks, KernelActivity, Record
 from collectors.records.gpu_calls import GpuCalls
 from collectors.replay.replay_source import ReplayOptions, ReplaySource
@@ -133,6 +133,21 @@ def test_collector_gives_the_past_alone_nothing_once_stopped_and_starts_again(
         assert list(source.drain(boottime_ns())) == []
     source.start()
     check(drained(source), boottime_ns())
+
+
+def in_the_kernel() -> set[str]:
+    """Give the numbers of the maps, programs and links that this process has there."""
+    infos = [path.read_text() for path in Path("/proc/self/fdinfo").iterdir() if path.exists()]
+    lines = {line for info in infos for line in info.splitlines()}
+    return {line for line in lines if line.startswith(("map_id:", "prog_id:", "link_id:"))}
+
+
+def test_collector_that_is_tried_leaves_nothing_behind(source: Source, tmp_path: Path) -> None:
+    if not isinstance(source, TriesOut):
+        return
+    before = in_the_kernel(), sorted(tmp_path.iterdir())
+    source.try_out()
+    assert (in_the_kernel(), sorted(tmp_path.iterdir())) == before
 
 
 def check(found: list[Record], now_ns: int) -> None:

@@ -18,7 +18,8 @@ import pytest
 from collectors.devices.device_port import DeviceLook, DeviceReading, Field
 from collectors.port import SourceRegistry
 from collectors.records.activity import Record
-from edge_agent.config import LogSection, SourcesSection, TrustSection
+from edge_agent.config import LogSection, ReplaySection, SourcesSection, TrustSection
+from edge_agent.live import sources_of
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
@@ -34,6 +35,7 @@ from transport.process.doctor_findings import CheckVerdict, worst
 from transport.process.machine_findings import log_finding as transport
 from transport.process.supervision import Notifier
 from transport.settings.config_tree import ConfigError, assignment, overlay
+from wire.catalogue import Catalogue
 
 _ENSURE_USERS = "from transport.process.privileges import ensure_users; ensure_users()"
 UNITS = sorted(Path("deploy/systemd").glob("*.service"))
@@ -189,6 +191,18 @@ def test_doctor_gives_one_thing_to_do_about_each(tmp_path: Path) -> None:
     assert worst(findings) is CheckVerdict.BROKEN
 
 
+def test_doctor_tries_a_source_whose_looks_are_well(tmp_path: Path) -> None:
+    """A trace that is there is no trace that can be played."""
+    (tmp_path / "trace.json").write_text("no trace")
+    made = surroundings(tmp_path)
+    replay = ReplaySection(tmp_path / "trace.json")
+    config = replace(made.config, sources=replace(made.config.sources, replay=(replay,)))
+    registry = sources_of(config, Catalogue.load())
+    by_name = {one.name: one for one in source_findings(registry, config)}
+    assert by_name["replay-0"].verdict is CheckVerdict.ABSENT
+    assert "trace.json" in by_name["replay-0"].found
+
+
 def test_doctor_finds_what_keeps_the_agent_from_running(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     well = {one.name: one for one in examine(agent_checks(made.config))}
@@ -225,6 +239,10 @@ def test_doctor_asks_the_broker() -> None:
 def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
     findings = {one.name: one for one in examine(host_checks(tmp_path))}
     assert findings["btf"].verdict is CheckVerdict.ABSENT
+    (tmp_path / "proc/pressure/cpu").mkdir(parents=True)
+    unread = {one.name: one for one in examine(host_checks(tmp_path))}["pressure"]
+    assert unread.verdict is CheckVerdict.ABSENT
+    assert unread.found.endswith("proc/pressure/cpu: Is a directory")
     assert all(one.do for one in findings.values() if one.verdict is not CheckVerdict.OK)
     assert kernel("4.19.0").verdict is CheckVerdict.ABSENT
     assert kernel("6.1.0-44").verdict is CheckVerdict.OK

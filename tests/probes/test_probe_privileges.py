@@ -73,4 +73,5 @@ def test_without_them_one_line_says_what_is_missing(
     said = as_agent(open_stubs, *capabilities)
     assert said.startswith("absent ")
     assert said.count("\n") == 1
-    assert "CAP_BPF and CAP_PERFMON" in said
+    (missing,) = {"CAP_BPF", "CAP_PERFMON"} - {*capabilities}
+    assert f"expected CAP_BPF and CAP_PERFMON; this process lacks {missing}\n" in said

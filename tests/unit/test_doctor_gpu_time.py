@@ -13,6 +13,7 @@ from collectors.records.process import ProcessKey
 from edge_agent.service.doctor import examine
 from edge_agent.service.doctor_gpu_time import gpu_time_checks, programs
 from pointillist.cli.agent_health import _add_timing, _text
+from tests.fleet_kit import fleet_folder
 from tests.segment_kit import snapshot
 from transport.process.doctor_findings import CheckVerdict, Finding
 
@@ -43,6 +44,15 @@ def test_doctor_says_that_gpu_time_works_here(tmp_path: Path) -> None:
     assert "found none | use a machine of x86-64" in said["library"]
     assert f"expected the folder {tmp_path}/no, found none" in said["socket"]
     assert "expected at most 107 bytes, got" in found(tmp_path / ("s" * 200))["socket"]
+
+
+def test_doctor_loads_the_library() -> None:
+    with fleet_folder() as folder:
+        library = folder / "library.so"
+        library.write_text("no library")
+        said = found(folder / "s.sock", library=library)["library"]
+        assert said == f"absent: {library}: file too short | install Pointillist anew"
+        assert sorted(folder.iterdir()) == [library]
 
 
 def test_doctor_finds_the_shipped_library(tmp_path: Path) -> None:

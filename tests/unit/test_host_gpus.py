@@ -160,6 +160,29 @@ def test_gpus_without_a_driver_or_an_id_bind_no_key(tmp_path: Path) -> None:
     assert bound(config, "Driver Not Loaded", tmp_path / "pci").gpus == ()
 
 
+@pytest.mark.parametrize(
+    ("scenario", "says"),
+    [
+        ("gpus 3", "ok libnvidia-ml.so.1: the driver answers for 3 GPUs"),
+        ("* nvmlInitWithFlags error 9", "absent NVML: Driver Not Loaded"),
+    ],
+)
+def test_doctor_asks_the_driver_whose_library_it_finds(
+    tmp_path: Path, scenario: str, says: str
+) -> None:
+    driver = FakeDriver(tmp_path)
+    driver.play(scenario)
+    asks = (
+        "from edge_agent.service.doctor_host import nvml\n"
+        "if __name__ == '__main__':\n found = nvml('')\n print(found.verdict, found.found)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asks], env={**os.environ, **driver.environment},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"{says}\n"
+
+
 @pytest.mark.slow
 def test_gpu_that_is_taken_away_is_named_and_the_host_goes_on(open_folder: Path) -> None:
     """By the commands, as a newcomer types them; the GPUs are those of the tests' NVML."""

@@ -1,6 +1,6 @@
 """What a doctor finds: what is there, how that is, and the one thing to do about it.
 
-Checks only look: nothing is created or changed.
+Checks look, or try and take back: nothing is left created or changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from .printable import printable
 
-_LONGEST: Final = 400
+LONGEST: Final = 400
 
 
 class CheckVerdict(StrEnum):
@@ -56,7 +56,7 @@ def examine(
             line = f"{printable(str(error.filename))} cannot be read by this user"
             yield Finding(group, name, CheckVerdict.BROKEN, line, "ask as root")
         except known as error:
-            line = printable(str(error))[:_LONGEST] or type(error).__name__
+            line = printable(str(error))[:LONGEST] or type(error).__name__
             yield Finding(group, name, CheckVerdict.BROKEN, line, f"look at {name} and try again")
 
 
