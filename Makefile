@@ -73,6 +73,11 @@ test-deb: $(STAMP)  ## packages installed, run, upgraded, removed; as root
 	@scripts/apt.sh "Tests of Debian packages" debootstrap iproute2 util-linux
 	@$(PYTHON) -m pytest -m deb tests/packages $(ARGS)
 
+# Debian's kernels 6.12 and 6.1 under QEMU, without KVM: each program, the doctor, launches counted.
+test-kernels: $(STAMP)  ## BPF objects under other kernels, by QEMU; four minutes
+	@scripts/apt.sh "Tests under other kernels" qemu-system-x86 busybox-static cpio xz-utils libbpf1 gcc libc6-dev
+	@$(PYTHON) -m bench.kernels
+
 # Containers by podman with runc, in a network of their own.
 test-images: images java tools  ## a fleet of containers up to a release; as root
 	@$(PYTHON) -m pytest -m images $(ARGS)

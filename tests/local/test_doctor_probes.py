@@ -13,6 +13,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from collectors.bpf import libbpf
 from collectors.bpf.libbpf import BpfObject
 from collectors.bpf.uprobes import UPROBE_MULTI, expect_links
 from collectors.ebpf.ebpf_source import EbpfSource
@@ -98,6 +99,18 @@ def test_doctor_notices_a_pid_namespace(tmp_path: Path) -> None:
     found = {one.name: one for one in examine(probe_checks(tmp_path, 0))}["process ids"]
     assert found.verdict is CheckVerdict.ABSENT
     assert "hostPID" in (found.do or "")
+
+
+@pytest.mark.parametrize("states", ["", "cur state: R0_w=1 R10=fp0\nold state: R10=fp0\n"])
+def test_the_objection_of_a_verifier_is_its_last_line_but_for_its_account(states: str) -> None:
+    """As Linux 6.1 and 6.12 ended the log of a program that loops."""
+    log = (
+        "libbpf: prog 'gpu_entry': -- BEGIN PROG LOAD LOG --\n"
+        "610: (16) if w9 == 0x0 goto pc-262\ninfinite loop detected at insn 610\n"
+        f"{states}processed 9406 insns (limit 1000000) max_states_per_insn 4 total_states 391\n"
+        "-- END PROG LOAD LOG --\n"
+    )
+    assert libbpf._objection(log) == "infinite loop detected at insn 610"
 
 
 @pytest.mark.root

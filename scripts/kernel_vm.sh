@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Run a command as root under another of Debian's kernels: QEMU without KVM, this machine's own file system
+# beneath it by 9p, read-only (what the command writes lies in memory), no network. Console: .tools/kernels.
+#   scripts/kernel_vm.sh fetch 6.12             its newest package in apt's sources, unpacked; exit code 77: none
+#   scripts/kernel_vm.sh run 6.12 COMMAND...    COMMAND's standard output and exit code; MOST_S ends it
+set -euo pipefail
+deed=$1 version=$2
+shift 2
+scripts=$(cd "$(dirname "$0")" && pwd)
+folder=${scripts%/*}/.tools/kernels/$version
+# In this order; newer kernels have the first built in.
+modules="virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci netfs fscache 9pnet 9pnet_virtio 9p overlay"
+
+fetch() {
+    [ "$(uname -m)" = x86_64 ] || { echo "Linux $version: expected x86_64, this is $(uname -m)" >&2; exit 77; }
+    # The plain one: the one for clouds has no 9p.
+    package=$(apt-cache search --names-only "^linux-image-${version//./\\.}\.[0-9][0-9.+deb-]*-amd64-unsigned$" |
+        cut -d ' ' -f 1 | sort -V | tail -n 1)
+    [ -n "$package" ] || { echo "Linux $version: apt's sources have none" >&2; exit 77; }
+    [ "$(cat "$folder/package" 2>/dev/null)" != "$package" ] || return 0
+    echo "Fetching $package into .tools/kernels ..." >&2
+    rm -rf "$folder" && mkdir -p "$folder/root"/{bin,mod,proc,sys,dev,ro,rw,new} && cd "$folder"
+    if ! said=$(apt-get -qq -o APT::Sandbox::User=root download "$package" 2>&1); then
+        "$scripts/say_failed.sh" "$package" "$said"
+        exit 1
+    fi
+    # A pattern that nothing fits is a module that is built in.
+    dpkg-deb --fsys-tarfile ./*.deb | tar -x --wildcards './boot/vmlinuz-*' \
+        $(printf '*/kernel/*/%s.ko* ' $modules) 2>/dev/null || true
+    mv boot/vmlinuz-* vmlinuz
+    for name in $modules; do
+        for found in $(find . -path "./root" -prune -o -name "$name.ko*" -print); do
+            xz -dc "$found" >"root/mod/$name.ko" 2>/dev/null || cp "$found" "root/mod/$name.ko"
+        done
+    done
+    rm -rf ./*.deb boot lib usr
+    echo "$package" >package
+}
+
+run() {
+    cp "$(command -v busybox)" "$folder/root/bin/busybox"
+    install -m 755 "$scripts/kernel_vm_init.sh" "$folder/root/init"
+    echo "$modules" >"$folder/root/modules"
+    { printf 'export PATH=%q HOME=/root PYTHONDONTWRITEBYTECODE=1; cd %q; exec' "$PATH" "$PWD"; printf ' %q' "$@"; } >"$folder/root/command"
+    (cd "$folder/root" && find . | cpio -o -H newc --quiet | gzip -1) >"$folder/initramfs"
+    timeout "${MOST_S:-300}" qemu-system-x86_64 -M q35 -cpu max -smp 2 -m 3072 -accel tcg,thread=multi \
+        -kernel "$folder/vmlinuz" -initrd "$folder/initramfs" -append "console=ttyS0 quiet panic=-1 mitigations=off" \
+        -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
+        -display none -monitor none -nic none -no-reboot -serial "file:$folder/console" -serial stdio </dev/null || true
+    code=$(sed -n 's/^ended \([0-9]*\).*/\1/p' "$folder/console" | tail -n 1)
+    [ "${code:-1}" = 0 ] || tail -n 20 "$folder/console" >&2
+    [ -n "$code" ] || echo "Linux $version: no end within ${MOST_S:-300} s" >&2
+    exit "${code:-1}"
+}
+"$deed" "$@"
