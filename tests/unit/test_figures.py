@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.arithmetic import computed
+from pointillist.fleet.party_config_text import MEASURING
 from scripts import figures
 from scripts.figures import FigureError, Pages, context_of, generated
 from scripts.measured import Stated, quantities
@@ -173,3 +174,15 @@ def test_page_without_marks_is_held_to_the_results_it_names(results: Path) -> No
     ]  # fmt: skip
     with pytest.raises(FigureError, match=r"README\.md: round\.none"):
         pages.misquoted("README.md", {"1 s": "round.none:.1f"})
+
+
+def test_costs_that_a_new_configuration_names_are_measured() -> None:
+    """`fleet init` writes them beside what it switches on and off."""
+    measured, said = context_of(figures.RESULTS), " ".join(MEASURING.replace("# ", "").split())
+    idle = measured["gpu"]["slowdown_percent_attached_idle"]
+    assert f"{idle:.1f} % of a launch-bound loop on an H100" in said
+    false = measured["diagnosis"]
+    alarms, hours = false["false_alarms"], false["false_alarm_worker_hours"]
+    assert f"raised {alarms:.0f} false alarms in {hours:.0f} hours" in said
+    assert "is slowed by less than 1 %" in said
+    assert measured["door"]["workload_slowdown_percent"] < 1
