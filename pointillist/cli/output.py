@@ -248,11 +248,21 @@ def log_to_stderr() -> None:
 @contextmanager
 def reported(code: ExitCode, *kinds: type[Exception], hint: str | None = None) -> Iterator[None]:
     """Turn exceptions of these kinds into a `CommandError` with this exit code."""
+    from transport.process.rights import way_in
+
     try:
         yield
     except kinds as error:
-        found = getattr(error, "found", None) or str(error) or type(error).__name__
-        raise CommandError(code, found, getattr(error, "hint", None) or hint) from error
+        found = getattr(error, "found", None) or worded(error)
+        way_out = getattr(error, "hint", None) or way_in(error)
+        raise CommandError(code, found, way_out or hint) from error
+
+
+def worded(error: Exception) -> str:
+    """Say what happened, without Python's error numbers."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
 
 
 def amount(number: float) -> str:

@@ -76,7 +76,7 @@ def show_status(path: Path, party: str, json: bool) -> None:
             f"{path}: the {party.capitalize()} has not run here yet",
             f"start it: pointillist {party} run --config FILE",
         )
-    with reported(ExitCode.UNAVAILABLE, PermissionError, hint="ask as root or as its own user"):
+    with reported(ExitCode.UNAVAILABLE, PermissionError):
         alive = is_present(path)
         with reported(ExitCode.FAILED, ValueError):
             said = read_status(path)

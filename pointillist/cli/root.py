@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .output import CommandError, ExitCode, die
+from .output import CommandError, ExitCode, die, worded
 
 # A line that begins with a space or a hyphen is an item or an example, and stays one.
 _SOFT_BREAK = re.compile(r"\n(?=[^\s-])")
@@ -262,17 +262,13 @@ def _missing_package(error: Exception) -> CommandError | None:
 
 
 def _worded(code: ExitCode, error: Exception) -> CommandError:
-    """What happened, without Python's error numbers; the way out of a key file's error apart."""
+    """What happened and what to do; the way out of a key file's error apart."""
     from transport.files.keyfiles import KeyFileRefused
+    from transport.process.rights import way_in
 
-    closed = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
-    rights = "give the command as root, or as the user that it belongs to" if closed else None
-    if isinstance(error, OSError) and error.filename is not None:
-        return CommandError(code, f"{error.filename}: {error.strerror}", rights)
-    found, _, way_out = str(error).rpartition("; ")
-    if isinstance(error, KeyFileRefused) and found:
-        return CommandError(code, found, way_out)
-    return CommandError(code, str(error), rights)
+    if isinstance(error, KeyFileRefused):
+        return CommandError(code, *error.parts)
+    return CommandError(code, worded(error), getattr(error, "hint", None) or way_in(error))
 
 
 def _known(error: Exception) -> CommandError | None:

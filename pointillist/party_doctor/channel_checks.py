@@ -123,7 +123,8 @@ def tls_checks(tls: TlsFiles | None, group: str) -> list[tuple[str, str, Check]]
         try:
             return _certificate(told, tls)
         except KeyFileRefused as error:
-            return told.broken(str(error), f"chmod 600 {tls.key_file}, for the user that runs")
+            found, do = error.parts
+            return told.broken(found, do or f"chmod 600 {tls.key_file}, for the user that runs")
 
     return [(group, told.name, own), (group, peers.name, lambda: _accepted(peers, tls.ca_file))]
 

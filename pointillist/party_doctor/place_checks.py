@@ -12,6 +12,7 @@ from typing import Final
 from aggregator.party.party_health import is_present
 from transport.files.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
 from transport.process.doctor_findings import Finding
+from transport.process.rights import way_in
 
 from .finding_of import FindingOf
 
@@ -33,7 +34,8 @@ def key_check(party: str, key_dir: Path, peer_pk: bytes) -> Callable[[], Finding
             identity = load_signing_key(key_dir / "identity.key")
             daily = [load_hpke_key(path) for path in sorted(key_dir.glob("*.hpke"))]
         except KeyFileRefused as error:
-            return told.broken(str(error), f"chmod 600 it, for the user that runs; or {make}")
+            found, do = error.parts
+            return told.broken(found, do or f"chmod 600 it, for the user that runs; or {make}")
         if identity.public_bytes == peer_pk:
             return told.broken(
                 "the other party's key is this party's own",
@@ -109,8 +111,8 @@ def running_check(party: str, status_file: Path) -> Callable[[], Finding]:
     def check() -> Finding:
         try:
             runs = is_present(status_file)
-        except PermissionError:
-            return told.absent(f"{status_file} cannot be read by this user", "ask as root")
+        except PermissionError as error:
+            return told.absent(f"{status_file} cannot be read by this user", way_in(error) or start)
         return told.ok("runs") if runs else told.absent("does not run", start)
 
     return check

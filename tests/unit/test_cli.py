@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import io
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +32,10 @@ from pointillist.cli.output import (
     wrapped,
 )
 from privacy.errors import ParameterError
+from tests.child_kit import in_child
 from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
 from transport.port import TransportUnavailable
-from transport.process.privileges import PrivilegeError
+from transport.process.privileges import AGENT_USER, PrivilegeError, drop_to, ensure_users
 from wire.rejection import Reason, ReportRejected
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -430,16 +434,52 @@ def test_long_message_is_wrapped_at_words_and_no_path_or_option_is_broken() -> N
     ]  # fmt: skip
 
 
-def test_what_another_user_may_read_says_how_to_ask(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def closed(_self: Path) -> bool:
-        raise PermissionError(13, "Permission denied", "/closed/a.task")
+def said_as_another(become: Callable[[], object], *arguments: str) -> str:
+    """Run the command line in a child that becomes another user; give its stderr, unfolded."""
 
-    monkeypatch.setattr(Path, "is_file", closed)
-    assert run_main(monkeypatch, "task", "show", "a.task") == ExitCode.UNAVAILABLE
-    said = capsys.readouterr().err
-    assert "/closed/a.task: Permission denied\n  give the command as root" in said
+    def run() -> tuple[int, str]:
+        become()
+        sys.argv, sys.stderr = ["pointillist", *arguments], io.StringIO()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(str(ended.value.code)), sys.stderr.getvalue()
+
+    code, said = in_child(run)
+    assert code == ExitCode.UNAVAILABLE, said
+    return " ".join(said.split())
+
+
+@pytest.fixture
+def closed_file() -> Iterator[Path]:
+    """A file in a folder that is root's alone, in one that everybody may pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        path = Path(folder, "closed", "a.task")
+        path.parent.mkdir(mode=0o700)
+        path.write_text("a task", encoding="utf-8")
+        yield path
+
+
+@pytest.mark.root
+def test_what_another_user_may_read_says_whose_it_is_and_what_to_type(closed_file: Path) -> None:
+    asked = ("task", "show", str(closed_file))
+    said = said_as_another(lambda: os.setresuid(1234, 1234, 1234), *asked)
+    assert f"{closed_file}: Permission denied" in said
+    whose = f"{closed_file.parent} is root's, mode 0700: give the command as root:"
+    assert f"{whose} `sudo pointillist task show {closed_file}`" in said
+    os.chown(closed_file.parent, 4321, -1)
+    said = said_as_another(lambda: os.setresuid(1234, 1234, 1234), *asked)
+    assert "is #4321's, mode 0700: give the command as #4321: `sudo -u '#4321' pointillist" in said
+
+
+@pytest.mark.root
+def test_root_is_not_told_to_become_root(closed_file: Path) -> None:
+    """What began as root and became a role's user: the owner is what is wrong."""
+    ensure_users()
+    said = said_as_another(lambda: drop_to(AGENT_USER), "task", "show", str(closed_file))
+    assert "give the command as root" not in said
+    assert f"became {AGENT_USER}, and {closed_file.parent} is root's, mode 0700" in said
+    assert f"as root `chmod o+x {closed_file.parent}`" in said
 
 
 def test_file_of_another_kind_is_named(

@@ -78,7 +78,9 @@ def test_load_accepts_a_read_only_key(signing_path: Path) -> None:
 @pytest.mark.root
 def test_load_refuses_the_file_of_another_user(signing_path: Path) -> None:
     os.chown(signing_path, 12345, -1)
-    with pytest.raises(KeyFileRefused, match="belongs to user 12345, expected 0"):
+    with pytest.raises(
+        KeyFileRefused, match="belongs to #12345, expected root's; give the command as #12345"
+    ):
         load_signing_key(signing_path)
     load_signing_key(signing_path, owner=12345)
 

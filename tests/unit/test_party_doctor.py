@@ -283,10 +283,11 @@ def test_command_says_what_a_new_party_lacks_and_its_exit_code_says_so() -> None
         assert "put right: tasks, roster" in json.loads(done.stderr.splitlines()[-1])["error"]
 
 
-def test_what_another_user_may_read_is_asked_for_as_root() -> None:
+def test_what_another_user_may_read_says_whose_it_is() -> None:
     def check() -> Finding:
         raise PermissionError(13, "Permission denied", "/closed/key")
 
     (finding,) = examine([("agent", "key", check)])
-    assert (finding.verdict, finding.do) == (BROKEN, "ask as root")
+    whose = "give the command as the user to whom /closed belongs"
+    assert (finding.verdict, finding.do) == (BROKEN, whose)
     assert finding.found == "/closed/key cannot be read by this user"

@@ -28,6 +28,7 @@ from typing import Final
 
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
+from transport.process.rights import user_name, way_in, way_to_own
 
 MAX_FILE_BYTES: Final = 4096
 _FIRST_LINE: Final = "pointillist-key 1"
@@ -42,6 +43,12 @@ class KeyFileRefused(Exception):
 
     The message names the file and the way out, never a value from inside.
     """
+
+    @property
+    def parts(self) -> tuple[str, str | None]:
+        """What is wrong, and the way out where there is one."""
+        found, _, way_out = str(self).rpartition("; ")
+        return (found, way_out) if found else (way_out, way_in(self))
 
 
 class KeyFileAbsent(KeyFileRefused):
@@ -342,7 +349,8 @@ def _check_status(path: Path, status: os.stat_result, owner: int) -> None:
         raise KeyFileRefused(f"{path}: expected a regular file")
     if status.st_uid != owner:
         raise KeyFileRefused(
-            f"{path}: belongs to user {status.st_uid}, expected {owner}; chown {owner} {path}"
+            f"{path}: belongs to {user_name(status.st_uid)}, expected {user_name(owner)}'s; "
+            f"{way_to_own(path, status.st_uid, owner)}"
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & ~0o600:

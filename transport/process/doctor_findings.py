@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from .printable import printable
+from .rights import way_in
 
 LONGEST: Final = 400
 
@@ -54,7 +55,7 @@ def examine(
             yield check()
         except PermissionError as error:
             line = f"{printable(str(error.filename))} cannot be read by this user"
-            yield Finding(group, name, CheckVerdict.BROKEN, line, "ask as root")
+            yield Finding(group, name, CheckVerdict.BROKEN, line, way_in(error))
         except known as error:
             line = printable(str(error))[:LONGEST] or type(error).__name__
             yield Finding(group, name, CheckVerdict.BROKEN, line, f"look at {name} and try again")

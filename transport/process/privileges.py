@@ -69,6 +69,10 @@ _LAST_CAPABILITY: Final = 63
 _DESCRIPTORS: Final = 16_384
 
 
+became: Final[list[str]] = []
+"""Whom this process became when it gave root up, for its words about files; empty: it did not."""
+
+
 class PrivilegeError(Exception):
     """Privileges could not be given up as asked; the process must not go on."""
 
@@ -158,6 +162,7 @@ def drop_to(user: str, keep_caps: Collection[str] = ()) -> Dropped:
     hold_code(entry.pw_uid, entry.pw_gid)
     _become(entry, wanted)
     _verify(entry, wanted)
+    became.append(user)
     if folder := closed_by_mode():
         raise PrivilegeError(
             f"{folder}: expected that {user} may read the code in it; chmod -R go+rX {folder}"
