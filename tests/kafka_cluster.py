@@ -17,7 +17,7 @@ from pointillist.broker.local import (
     free_ports,
     new_cluster_id,
 )
-from pointillist.broker.properties import HOST, Ports
+from pointillist.broker.properties import Ports
 
 _INTERNAL: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
@@ -27,8 +27,8 @@ class LocalCluster:
 
     def __init__(self, folder: Path, size: int = 3, options: BrokerOptions | None = None) -> None:
         numbers = free_ports(2 * size)
-        ports = [Ports(*numbers[at : at + 2]) for at in range(0, 2 * size, 2)]
-        voters = ",".join(f"{n}@{HOST}:{port.controller}" for n, port in enumerate(ports, 1))
+        ports = [Ports(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
+        voters = ",".join(f"{n}@{port.at(port.controller)}" for n, port in enumerate(ports, 1))
         common = _replicated(size) | {"controller.quorum.voters": voters}
         options, cluster_id = options or BrokerOptions(), new_cluster_id()
         self.brokers = [
@@ -42,7 +42,7 @@ class LocalCluster:
             )
             for node, port in enumerate(ports, 1)
         ]
-        self.bootstrap = tuple(f"{HOST}:{port.plain}" for port in ports)
+        self.bootstrap = tuple(port.at(port.plain) for port in ports)
 
     def start(self, say: Callable[[str], None] = lambda _line: None) -> list[RunningBroker]:
         """Start those that do not run, at once: none answers before most of them are there.

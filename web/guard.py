@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pages.page_headers import PAGE_HEADERS
+from transport.settings.addresses import asked_name
 
 from .access_tokens import TokenBook, TokenFileRefused
 from .query_record import QueryRecord
@@ -85,7 +86,7 @@ class Guard:
     def _judge(self, scope: Scope, address: str) -> tuple[Response | None, Viewer | None]:
         """Give a refusal, or who asks."""
         headers = Headers(scope=scope)
-        if _host_name(headers.get("host", "")) not in self._rules.names:
+        if asked_name(headers.get("host", "")) not in self._rules.names:
             return _refused(421, "This server is not known by the name it was asked under."), None
         if scope["method"] not in {"GET", "HEAD"}:
             said = f"expected GET or HEAD, got {scope['method']}: nothing here is changed"
@@ -133,14 +134,6 @@ def _target(scope: Scope) -> str:
     query: bytes = scope["query_string"]
     asked: bytes = scope.get("raw_path") or scope["path"].encode()
     return (asked + (b"?" + query if query else b""))[:_MOST_TARGET].decode("latin-1")
-
-
-def _host_name(header: str) -> str:
-    """The name of a Host header without its port, lower case; IPv6 in its brackets."""
-    name = header.strip().lower()
-    if name.startswith("["):
-        return name.partition("]")[0] + "]"
-    return name.partition(":")[0]
 
 
 def _secret(header: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from transport.process.listening import listen
 
 from .access_tokens import TokenBook
 from .application import application
@@ -31,6 +32,7 @@ _TOKEN_PER_S, _TOKEN_BURST = 10.0, 60
 _LOCAL_PER_S, _LOCAL_BURST = 400.0, 1_000
 """A page is some five requests; at this machine all viewers share one address."""
 _FAILURES_PER_S, _FAILURE_BURST = 1 / 6, 10
+_CHOOSE: Final = "--listen HOST:PORT, port 0 for a free one"
 _CONNECTIONS: Final = 2_000
 _SWITCH_S: Final = 0.001
 """How long the thread that draws may hold the interpreter while an answer waits for it."""
@@ -65,13 +67,12 @@ def guarded(
 def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is told the address once it is listened on.
 
-    Raises      ListenRefused, TokenFileRefused, OSError where the address is taken
+    Raises      ListenRefused, TokenFileRefused, AddressUnavailable
     """
     settings.check(time.time())
     record = QueryRecord(settings.record_file)
     watch = StoreWatch(settings.store, settings.rollups, tasks=settings.tasks())
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.create_server((settings.host, settings.port), family=family, backlog=512) as taken:
+    with listen(settings.host, settings.port, _CHOOSE, backlog=512) as taken:
         port = taken.getsockname()[1]
         config = uvicorn.Config(
             guarded(settings, watch, record, behind=True),

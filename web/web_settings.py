@@ -9,17 +9,13 @@ from typing import Final
 
 from analytics.spent_budget import SeriesTask, tasks_in
 from transport.files.secret_file import read_secret
+from transport.settings.addresses import OWN_NAMES, ListenRefused, is_address
 
 from .access_tokens import read_tokens
 from .signed_chains import TranscriptFiles
 from .viewers import SeriesOwners
 
-_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 DEFAULT_PORT: Final = 8765
-
-
-class ListenRefused(ValueError):
-    """An address that others would reach without what it takes; says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +66,18 @@ class WebSettings:
     @property
     def host_names(self) -> frozenset[str]:
         """Names that requests may be addressed to."""
-        own = f"[{self.host}]" if ":" in self.host else self.host
-        known = _LOOPBACK_NAMES if self._loopback_address() else frozenset({own})
-        return frozenset(name.lower() for name in {*known, *self.names})
+        own = OWN_NAMES if self._loopback_address() else frozenset[str]()
+        return frozenset(name.lower() for name in {*own, self._own_name, *self.names})
 
     @property
     def address(self) -> str:
         """The address to open."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{(self.names or (host,))[0]}:{self.port}/"
+        name = (self.names or (self._own_name,))[0]
+        return f"{'https' if self.tls else 'http'}://{name}:{self.port}/"
+
+    @property
+    def _own_name(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     def check(self, now_s: float) -> None:
         """Refuse to be reached from elsewhere without TLS and a token.
@@ -102,37 +101,4 @@ class WebSettings:
             raise ListenRefused(f"{where}: expected a token that is in force, got none")
 
     def _loopback_address(self) -> bool:
-        return self.host == "localhost" or (
-            _is_address(self.host) and ipaddress.ip_address(self.host).is_loopback
-        )
-
-
-def listen_address(text: str) -> tuple[str, int]:
-    """Read HOST:PORT, HOST or :PORT; IPv6 stands in brackets.
-
-    Raises      ListenRefused
-    """
-    host, _, port = text.rpartition(":") if ":" in text.removeprefix("[").partition("]")[2] or (
-        ":" in text and "[" not in text
-    ) else (text, "", "")  # fmt: skip
-    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    try:
-        number = int(port) if port else DEFAULT_PORT
-    except ValueError:
-        number = -1
-    if not 0 <= number <= 65_535 or (":" in host and "[" not in text):
-        raise ListenRefused(f"--listen: expected HOST:PORT ([::1]:8765 for IPv6), got {text!r}")
-    if host != "localhost" and not _is_address(host):
-        raise ListenRefused(
-            "--listen: expected an address of this machine, such as 127.0.0.1:8765 or "
-            f"0.0.0.0:8443, got {text!r}; a name that others ask for goes to --name"
-        )
-    return host, number
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return is_address(self.host) and ipaddress.ip_address(self.host).is_loopback

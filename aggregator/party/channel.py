@@ -27,6 +27,8 @@ from aggregator.protocol.helper_port import (
 )
 from transport.files.keyfiles import KeyFileRefused
 from transport.files.ownership import set_folder
+from transport.process.listening import why_not
+from transport.process.rights import user_name, way_to_own
 from transport.rpc.pointillist_pb2_grpc import (
     HelperServicer,
     HelperStub,
@@ -193,10 +195,13 @@ def serve(
 
     failed      called with what ended a call; says whether the Helper must end with it
     lock        held while a call is answered
-    Raises      KeyFileRefused, OSError
+    Raises      KeyFileRefused, AddressUnavailable, OSError
     """
     service = _Service(port, failed, lock)
-    return start_server(address, lambda server: add_HelperServicer_to_server(service, server))
+    choose = "address of [listen] in helper.toml, and then of [helper] in leader.toml"
+    return start_server(
+        address, lambda server: add_HelperServicer_to_server(service, server), choose
+    )
 
 
 def open_channel(address: ChannelAddress) -> grpc.Channel:
@@ -217,14 +222,21 @@ def open_channel(address: ChannelAddress) -> grpc.Channel:
 def start_server(
     address: ChannelAddress,
     add_service: Callable[[grpc.Server], None],
+    choose: str,
     *,
     calls: int = _CONCURRENT_CALLS,
 ) -> grpc.Server:
     """Serve at an address, one call at a time; the caller stops it.
 
+    choose      what picks another address
     calls       that may wait for their turn
-    Raises      KeyFileRefused, OSError
+    Raises      KeyFileRefused, AddressUnavailable, OSError
     """
+    if address.tls is not None:
+        host, _, port = address.host_port.rpartition(":")
+        # gRPC says that it failed, and not why; and what it began by then outlives the failure.
+        if refused := why_not(host.strip("[]"), int(port), choose):
+            raise refused
     server = grpc.server(
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="channel"),
         options=[
@@ -281,11 +293,14 @@ def read_private(path: Path) -> bytes:
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(file.fileno())
         mode = stat.S_IMODE(status.st_mode)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & ~0o600:
+        expected = f"{path}: expected a file of {user_name(os.geteuid())}, 0600"
+        if status.st_uid != os.geteuid():
             raise KeyFileRefused(
-                f"{path}: expected a file of user {os.geteuid()}, 0600, got one of user "
-                f"{status.st_uid}, {mode:04o}"
+                f"{expected}, got one of {user_name(status.st_uid)}; "
+                f"{way_to_own(path, status.st_uid, os.geteuid())}"
             )
+        if not stat.S_ISREG(status.st_mode) or mode & ~0o600:
+            raise KeyFileRefused(f"{expected}, got mode {mode:04o}; chmod 600 {path}")
         return file.read(MAX_SECRET_BYTES)
 
 

@@ -52,13 +52,17 @@ class WitnessSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where /healthz, /readyz and /metrics are served; port 0 takes a free one."""
+    """Where /healthz, /readyz and /metrics are served: on loopback where no address is named.
+
+    port    0 takes a free one
+    """
 
     port: int = limited(low=0, high=65_535)
-    address: str = "127.0.0.1"
+    address: str = ""
 
     def __post_init__(self) -> None:
-        ip_address(self.address)
+        if self.address:
+            ip_address(self.address)
 
 
 @dataclass(frozen=True, slots=True)

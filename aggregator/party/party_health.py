@@ -216,9 +216,10 @@ class Health:
     def serve(self, address: HttpAddress) -> HttpPort:
         """Serve /healthz, /readyz and /metrics.
 
-        Raises      OSError when the port is taken
+        Raises      AddressUnavailable
         """
-        return HttpPort(address.port, self.application(), address.address)
+        choose = f"port of [http] in {self._party}.toml, 0 for a free one"
+        return HttpPort(address.port, self.application(), choose, address.address)
 
     def application(self) -> WSGIApplication:
         """The three pages; any other is not found."""

@@ -50,7 +50,7 @@ def become(user: str, *, umask: int) -> Dropped:
 def health_served(health: Health, address: HttpAddress | None) -> Iterator[None]:
     """Serve health and metrics meanwhile, where the configuration says so.
 
-    Raises      OSError when the port is taken
+    Raises      AddressUnavailable
     """
     port = None if address is None else health.serve(address)
     try:

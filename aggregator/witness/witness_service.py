@@ -91,4 +91,7 @@ def serve_witness(
     Raises      KeyFileRefused, OSError
     """
     service = _Asked(book, failed, lock)
-    return start_server(address, lambda server: add_WitnessServicer_to_server(service, server))
+    choose = "address of [listen] in witness.toml, and then of [witness.process] in helper.toml"
+    return start_server(
+        address, lambda server: add_WitnessServicer_to_server(service, server), choose
+    )

@@ -106,5 +106,8 @@ def serve_workers(desk: Desk, address: ChannelAddress) -> grpc.Server:
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(exchange)
     service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
     return start_server(
-        address, lambda server: server.add_generic_rpc_handlers((service,)), calls=MOST_CALLS
+        address,
+        lambda server: server.add_generic_rpc_handlers((service,)),
+        "address of [workers] in leader.toml, on every machine of this Leader",
+        calls=MOST_CALLS,
     )

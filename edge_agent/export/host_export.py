@@ -11,6 +11,7 @@ from collectors.rounds import Drained
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.export_settings import ExportSection
 from edge_agent.observer import NullObserver
+from transport.process.listening import AddressUnavailable
 from transport.process.supervision import HttpPort
 
 from .host_numbers import HostNumbers, HostSnapshot
@@ -96,10 +97,10 @@ class HostExport(NullObserver):
             self._log.warning("readers are no users of this host", readers=list(missing))
         try:
             port = scrape_port(section.port, users, self.snapshot, self._hostname)
-        except OSError as error:
-            self._log.warning("no export", port=section.port, error=str(error))
+        except AddressUnavailable as error:
+            self._log.warning("no export", error=str(error), do=error.hint)
             return None
-        self._log.info("export", address=f"127.0.0.1:{port.port}")
+        self._log.info("export", address=port.place)
         return port
 
     def _open_sender(self, version: str) -> OtlpSender | None:

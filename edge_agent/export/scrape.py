@@ -18,14 +18,14 @@ from prometheus_client.registry import Collector
 
 from collectors.devices.device_port import NVIDIA
 from edge_agent.host_page.peer_owner import owner_of
-from transport.process.supervision import LOOPBACK, HttpPort
+from transport.process.supervision import HttpPort
+from transport.settings.addresses import OWN_NAMES, asked_name
 
 from .dcgm import NAMES, DcgmField, device_labels
 from .host_numbers import GpuNow, HostSnapshot
 from .host_workloads import FamilyRow, HostWorkload
 
-_HOSTS: Final = (LOOPBACK, "localhost")
-"""Another site whose name is made to lead here is none of them."""
+_CHOOSE: Final = "export.prometheus.port in the agent's configuration, 0 for a free one"
 
 Owner = Callable[[tuple[str, int], tuple[str, int]], int | None]
 
@@ -107,10 +107,10 @@ class ReaderGuard:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        here = LOOPBACK, int(environ["SERVER_PORT"])
+        here = environ["LOCAL_ADDR"], int(environ["SERVER_PORT"])
         client = environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"])
-        named = environ.get("HTTP_HOST", "").partition(":")[0]
-        if named in _HOSTS and self._owner(client, here) in self._users:
+        named = asked_name(environ.get("HTTP_HOST", ""))
+        if named in OWN_NAMES and self._owner(client, here) in self._users:
             return self._inner(environ, start_response)
         start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
         return [b"These numbers are for the agent's own user, for root, and for its readers.\n"]
@@ -119,10 +119,10 @@ class ReaderGuard:
 def scrape_port(
     port: int, users: frozenset[int], snapshot: Callable[[], HostSnapshot], hostname: str
 ) -> HttpPort:
-    """Serve /metrics on loopback to these users. Raises OSError where the port is taken."""
+    """Serve /metrics on loopback to these users. Raises AddressUnavailable."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(HostCollector(snapshot, hostname))
-    return HttpPort(port, ReaderGuard(make_wsgi_app(registry), users))
+    return HttpPort(port, ReaderGuard(make_wsgi_app(registry), users), _CHOOSE)
 
 
 def users_of_scrape(names: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,27 +12,26 @@ from typing import Final
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_agent.config import AgentConfig
+from edge_agent.export_settings import is_loopback
 from pages.layout import ASSETS, Screen, asset, asset_address, rendered
 from pages.page_headers import PAGE_HEADERS
+from transport.process.listening import LOOPBACKS, at, listen
+from transport.settings.addresses import OWN_NAMES, ListenRefused, asked_name, listen_address
 from wire.catalogue import Catalogue
 
 from .host_pages import PAGES, HostPage, HostState, StateRefused, page_html, read_state
 from .host_reading import HostReading
 from .peer_owner import owner_of
 
-ADDRESS: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8766
-_NAMES: Final = (ADDRESS, "localhost")
-"""Another site whose name is made to lead here is none of them."""
+_CHOOSE: Final = "--listen HOST:PORT, port 0 for a free one"
 _NEWS_S: Final = 10
 """The agent writes its history so often: until then a page is the same for all who ask."""
 _KEPT_PAGES: Final = 16
@@ -43,10 +41,15 @@ Owner = Callable[[tuple[str, int], tuple[str, int]], int | None]
 
 
 class OwnerGuard:
-    """Lets the owner alone in, by the user whose socket asks; sets the headers of pages."""
+    """Lets the owner alone in, by the user whose socket asks, under this machine's own names.
 
-    def __init__(self, inner: ASGIApp, users: frozenset[int], owner: Owner = owner_of) -> None:
-        self._inner, self._users, self._owner = inner, users, owner
+    It sets the headers of pages.
+    """
+
+    def __init__(
+        self, inner: ASGIApp, users: frozenset[int], owner: Owner, names: frozenset[str]
+    ) -> None:
+        self._inner, self._users, self._owner, self._names = inner, users, owner, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -65,6 +68,8 @@ class OwnerGuard:
         if scope["method"] not in {"GET", "HEAD"}:
             said = "expected GET or HEAD: nothing here is changed"
             return PlainTextResponse(f"{said}\n", 405, {"allow": "GET, HEAD"})
+        if asked_name(Headers(scope=scope).get("host", "")) not in self._names:
+            return PlainTextResponse("This is not the name of these pages.\n", 400)
         user = self._owner(scope["client"], scope["server"])
         if user is None or user not in self._users:
             said = "These pages are for the agent's own user, for root, and for who started them."
@@ -91,32 +96,49 @@ def warm_up() -> None:
 
 
 def page_application(
-    reading: HostReading, users: frozenset[int], owner: Owner = owner_of
+    reading: HostReading,
+    users: frozenset[int],
+    owner: Owner = owner_of,
+    host: str = LOOPBACKS[0],
 ) -> ASGIApp:
-    """Make the application of one agent's pages; `users` may look."""
+    """Make the application of one agent's pages, which listens at `host`; `users` may look."""
     routes = [
         Route("/", lambda _: RedirectResponse(f"/{PAGES[0].name}", 302)),
         Route("/static/{tag}/{name}", _static),
         *(Route(f"/{page.name}", _page(page, reading)) for page in PAGES),
     ]
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES, www_redirect=False)
-    return OwnerGuard(Starlette(routes=routes, middleware=[hosts]), users, owner)
+    return OwnerGuard(Starlette(routes=routes), users, owner, OWN_NAMES | {host})
+
+
+def page_address(text: str) -> tuple[str, int]:
+    """Read where pages of a host listen: HOST:PORT, HOST or :PORT, on loopback.
+
+    Raises      ListenRefused
+    """
+    host, port = listen_address(text, DEFAULT_PORT)
+    if not is_loopback(host):
+        raise ListenRefused(
+            f"--listen: expected an address of loopback, such as 127.0.0.1 or [::1], got {text!r}: "
+            "raw data stays on this host"
+        )
+    return host, port
 
 
 def serve_pages(
-    config: AgentConfig, users: frozenset[int], port: int, ready: Callable[[str], None]
+    config: AgentConfig, users: frozenset[int], host: str, port: int, ready: Callable[[str], None]
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is told the address once it is listened on.
 
-    Raises      OSError where the port is taken
+    host        a numeric address of loopback
+    Raises      AddressUnavailable
     """
-    with socket.create_server((ADDRESS, port), backlog=64) as taken:
+    with listen(host, port, _CHOOSE, backlog=64) as taken:
         settings = uvicorn.Config(
-            page_application(HostReading(config), users),
+            page_application(HostReading(config), users, host=host),
             log_level="warning", access_log=False, server_header=False, proxy_headers=False,
             lifespan="off", limit_concurrency=_CONNECTIONS, timeout_keep_alive=30, ws="none",
         )  # fmt: skip
-        ready(f"http://{ADDRESS}:{taken.getsockname()[1]}/")
+        ready(f"http://{at(host, taken.getsockname()[1])}/")
         uvicorn.Server(settings).run(sockets=[taken])
 
 

@@ -7,21 +7,27 @@ table of sockets names the user of each: so no secret is needed, which a process
 from __future__ import annotations
 
 import ipaddress
+import sys
 from pathlib import Path
 from typing import Final
 
-TABLE: Final = Path("/proc/net/tcp")
+_TABLES: Final = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
+_WORD: Final = 4
 _ESTABLISHED: Final = "01"
 """In every other state a socket may have lost its process, and the table then says root."""
 
 
-def owner_of(client: tuple[str, int], server: tuple[str, int], table: Path = TABLE) -> int | None:
+def owner_of(
+    client: tuple[str, int], server: tuple[str, int], table: Path | None = None
+) -> int | None:
     """Give the user id of the other end of a connection; None where it cannot be told.
 
-    client, server   IPv4 address and port of both ends, as this process sees them
+    client, server   address and port of both ends, as this process sees them
+    table            None: the kernel's, for IPv4 or IPv6
     """
     try:
         wanted = _written(client), _written(server), _ESTABLISHED
+        table = table or _TABLES[ipaddress.ip_address(client[0]).version]
         lines = table.read_text(encoding="ascii").splitlines()[1:]
     except (OSError, ValueError):
         return None
@@ -33,6 +39,8 @@ def owner_of(client: tuple[str, int], server: tuple[str, int], table: Path = TAB
 
 
 def _written(end: tuple[str, int]) -> str:
-    """Write an end as the table does: the address as a number of this machine, hexadecimal."""
-    packed = ipaddress.IPv4Address(end[0]).packed
-    return f"{int.from_bytes(packed, 'little'):08X}:{end[1]:04X}"
+    """Write an end as the table does: words of the address as this machine's numbers, in hex."""
+    packed = ipaddress.ip_address(end[0]).packed
+    words = [packed[at : at + _WORD] for at in range(0, len(packed), _WORD)]
+    address = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+    return f"{address}:{end[1]:04X}"

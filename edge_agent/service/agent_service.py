@@ -35,6 +35,7 @@ from edge_agent.service.reload import Changed, change_sources
 from edge_agent.shell import AgentShell
 from edge_agent.unmeasured import Unmeasured, by_reason, unmeasured
 from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
+from transport.process.listening import AddressUnavailable
 from transport.process.supervision import HttpPort, Notifier
 from wire.catalogue import Catalogue
 from wire.ids import TaskId
@@ -308,10 +309,10 @@ class AgentService:
             return None
         try:
             server = metrics_port(section.port, self.self_status)
-        except OSError as error:
-            self._log.warning("no counters", port=section.port, error=str(error))
+        except AddressUnavailable as error:
+            self._log.warning("no counters", error=str(error), do=error.hint)
             return None
-        self._log.info("counters", address=f"127.0.0.1:{server.port}")
+        self._log.info("counters", address=server.place)
         return server
 
     def _reload(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,7 +15,10 @@ from edge_agent.live import this_machine
 from edge_agent.local.history_db import HistoryUnavailable, file_bytes, open_readonly
 from transport.files.keyfiles import KeyFileRefused, load_host_key, machine_id
 from transport.process.doctor_findings import Check, CheckVerdict, Finding
+from transport.process.listening import loopback, why_not
 from transport.process.machine_findings import log_finding
+
+from .self_metrics import CHOOSE_PORT
 
 _SPARE_BYTES: Final = 64 << 20
 _RECOVER: Final = "pointillist agent ledger recover"
@@ -51,7 +53,8 @@ def _key(config: AgentConfig) -> Finding:
     try:
         load_host_key(path, this_machine(config))
     except KeyFileRefused as error:
-        return _broken("key", str(error), "`pointillist keys check`, or a new identity and a join")
+        found, do = error.parts
+        return _broken("key", found, do or "`pointillist keys check`, or a new identity and a join")
     return _ok("key", f"{path} belongs to this machine")
 
 
@@ -102,17 +105,11 @@ def _counters(config: AgentConfig) -> Finding:
     section = config.metrics
     if not section.enabled or section.port == 0:
         return _ok("counters", "on a free port, see the log" if section.enabled else "off")
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", section.port))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            if config.live_socket.exists():
-                return _ok("counters", f"port {section.port} is served; an agent runs")
-            line = f"port {section.port} is taken by another program"
-            return _absent("counters", line, "set metrics.port to another one, or 0")
+    taken = why_not(loopback(), section.port, CHOOSE_PORT)
+    if taken is not None and taken.errno == errno.EADDRINUSE and config.live_socket.exists():
+        return _ok("counters", f"port {section.port} is served; an agent runs")
+    if taken is not None:
+        return _absent("counters", str(taken), taken.hint)
     return _ok("counters", f"port {section.port} on loopback is free")
 
 

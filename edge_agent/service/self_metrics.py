@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +16,8 @@ from prometheus_client.registry import Collector
 
 from edge_agent.observer import AgentStatus
 from transport.process.supervision import HttpPort
+
+CHOOSE_PORT: Final = "metrics.port in the agent's configuration, 0 for a free one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,10 @@ class StatusCollector(Collector):
 
 
 def metrics_port(port: int, status: Callable[[], SelfStatus | None]) -> HttpPort:
-    """Serve /metrics on loopback; each scrape reads one frozen value."""
+    """Serve /metrics on loopback; each scrape reads one frozen value. Raises AddressUnavailable."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatusCollector(status))
-    return HttpPort(port, make_wsgi_app(registry))
+    return HttpPort(port, make_wsgi_app(registry), CHOOSE_PORT)
 
 
 def _count(name: str, text: str, value: int) -> Metric:

@@ -18,8 +18,10 @@ from typing import Any, Final, Self
 
 import psutil
 
+from transport.process.listening import family_of, loopback
+
 from .jars import BrokerError, jars
-from .properties import HOST, Ports, server_properties, write_certificates
+from .properties import Ports, server_properties, write_certificates
 
 START_S: Final = 60.0
 STOP_S: Final = 15.0
@@ -169,10 +171,10 @@ class LocalBroker:
         ports = self._ports()
         certificate = None
         if self._options.secure:
-            _, certificate = write_certificates(self.folder, HOST)
+            _, certificate = write_certificates(self.folder, ports.host)
         text = server_properties(self.folder, ports, certificate, self._options.extra)
         self._properties.write_text(text)
-        self._format(libraries)
+        self._format(libraries, ports)
         self._write("ports.json", asdict(ports))
         return ports
 
@@ -180,12 +182,16 @@ class LocalBroker:
         if self._options.member is not None:
             return self._options.member.ports
         plain, controller, secure = free_ports(3)
-        return Ports(plain, controller, secure if self._options.secure else None)
+        return Ports(plain, controller, secure if self._options.secure else None, loopback())
 
-    def _format(self, libraries: Path) -> None:
+    def _format(self, libraries: Path, ports: Ports) -> None:
         member = self._options.member
         command = ["kafka.tools.StorageTool", "format", "-t"]
-        command += [member.cluster_id] if member else [new_cluster_id(), "--standalone"]
+        # Of its own listener `--standalone` would take an IPv6 address apart at each colon.
+        alone = f"1@{ports.at(ports.controller)}:{new_cluster_id()}"
+        command += (
+            [member.cluster_id] if member else [new_cluster_id(), "--initial-controllers", alone]
+        )
         done = subprocess.run(
             [*self._java(libraries), *command, "-c", str(self._properties)],
             capture_output=True, text=True, check=False, timeout=START_S,
@@ -204,8 +210,8 @@ class LocalBroker:
         return RunningBroker(
             pid,
             psutil.Process(pid).create_time(),
-            f"{HOST}:{ports.plain}",
-            f"{HOST}:{ports.secure}" if ports.secure else None,
+            ports.at(ports.plain),
+            ports.at(ports.secure) if ports.secure else None,
             str(self.folder / "ca.pem") if ports.secure else None,
             str(self.folder),
         )
@@ -243,10 +249,10 @@ def new_cluster_id() -> str:
 
 def free_ports(count: int) -> list[int]:
     """Give ports of loopback that nobody listens on now."""
-    held = []
+    host, held = loopback(), []
     for _ in range(count):
-        bound = socket.socket()
-        bound.bind((HOST, 0))
+        bound = socket.socket(family_of(host))
+        bound.bind((host, 0))
         held.append(bound)
     ports = [bound.getsockname()[1] for bound in held]
     for bound in held:
@@ -256,7 +262,7 @@ def free_ports(count: int) -> list[int]:
 
 def _listens(bootstrap: str) -> bool:
     host, port = bootstrap.rsplit(":", 1)
-    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+    with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1):
         return True
     return False
 

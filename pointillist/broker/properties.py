@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from transport.process.listening import LOOPBACKS, at
+
 _LIFE = datetime.timedelta(days=30)
 
 
@@ -61,16 +63,21 @@ def _builder(
     )
 
 
-HOST = "127.0.0.1"
-
-
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Loopback ports; `secure` (TLS and SASL) is None without that listener."""
+    """Loopback ports; `secure` (TLS and SASL) is None without that listener.
+
+    host    the address of loopback that they are ports of
+    """
 
     plain: int
     controller: int
     secure: int | None = None
+    host: str = LOOPBACKS[0]
+
+    def at(self, port: int) -> str:
+        """Give host:port of one of them."""
+        return at(self.host, port)
 
 
 def server_properties(
@@ -84,7 +91,7 @@ def server_properties(
         listeners["SECURE"] = ports.secure
         protocols["SECURE"] = "SASL_SSL"
         settings |= _secure(certificate)
-    addresses = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
+    addresses = ",".join(f"{name}://{ports.at(port)}" for name, port in listeners.items())
     settings |= {
         "listeners": addresses,
         "advertised.listeners": addresses,
@@ -101,7 +108,7 @@ def _node(folder: Path, ports: Ports) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.bootstrap.servers": f"{HOST}:{ports.controller}",
+        "controller.quorum.bootstrap.servers": ports.at(ports.controller),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": str(folder / "data"),

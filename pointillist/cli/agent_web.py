@@ -17,20 +17,25 @@ EPILOG: Final = """Examples:
 
 pointillist agent web --open   as the agent's user, or as root by sudo
 
-pointillist agent web --port 0   a free port; the address is printed
+pointillist agent web --listen localhost:0   a free port; the address is printed
 
 ssh -L 8766:127.0.0.1:8766 HOST pointillist agent web   from elsewhere: through your own login"""
-
-_PORT: Final = 8766
 
 
 def web(
     config: Annotated[
         Path, typer.Option("--config", "-c", help="TOML file of the agent.")
     ] = DEFAULT_CONFIG,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Where to listen, on loopback; port 0 takes a free one."
+        ),
+    ] = "localhost:8766",
     port: Annotated[
-        int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)
-    ] = _PORT,
+        int | None,
+        typer.Option(help="The port alone; it stands above --listen's.", min=0, max=65_535),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -40,9 +45,17 @@ def web(
     this host: the pages are on loopback alone, and answer the agent's user, root and whoever
     started them by sudo. As root it becomes the agent's user first.
     """
-    from edge_agent.host_page.page_server import serve_pages, users_of_page, warm_up
+    from edge_agent.host_page.page_server import (
+        page_address,
+        serve_pages,
+        users_of_page,
+        warm_up,
+    )
     from transport.process.privileges import drop_to
+    from transport.settings.addresses import ListenRefused
 
+    with reported(ExitCode.USAGE, ListenRefused):
+        host, chosen = page_address(listen)
     loaded = agent_file.load_file(config)
     users = users_of_page()
     warm_up()  # while this process can still reach all of its files
@@ -59,4 +72,4 @@ def web(
             open_page(address)
 
     with reported(ExitCode.UNAVAILABLE, OSError):
-        serve_pages(loaded, users | {os.geteuid()}, port, ready)
+        serve_pages(loaded, users | {os.geteuid()}, host, chosen if port is None else port, ready)

@@ -84,7 +84,7 @@ def web(
     ] = None,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
-    ] = "127.0.0.1:8765",
+    ] = "localhost:8765",
     name: Annotated[
         list[str] | None, typer.Option(help="A host name that others reach it by; needs TLS.")
     ] = None,
@@ -126,12 +126,15 @@ def web(
 ) -> None:
     if context.invoked_subcommand is not None:
         return
+    from transport.settings.addresses import ListenRefused, listen_address
     from web.access_tokens import TokenFileRefused
     from web.web_server import serve
-    from web.web_settings import ListenRefused, WebSettings, listen_address
+    from web.web_settings import DEFAULT_PORT, WebSettings
 
     with reported(ExitCode.USAGE, ListenRefused, TokenFileRefused):
-        host, port = listen_address(listen)
+        host, port = listen_address(
+            listen, DEFAULT_PORT, "; a name that others ask for goes to --name"
+        )
         folder = (store or default_folder()).resolve()
         settings = WebSettings(
             folder, rollups or cached_rollups(folder), host, port, tuple(name or ()),

@@ -53,7 +53,7 @@ class DemoPages:
         """
         base = self.folders.base
         self._servers["the fleet"] = self.family.start(
-            "web", "pointillist", "web", "--json", "--listen", "127.0.0.1:0",
+            "web", "pointillist", "web", "--json", "--listen", "localhost:0",
             "--store", str(self.folders.releases), "--rollups", str(base / "rollups"),
             "--record", str(self.folders.logs / "queries.jsonl"), *more,
         )  # fmt: skip

@@ -25,7 +25,8 @@ from edge_agent.export.scrape import (
     users_of_scrape,
 )
 from tests.export_kit import CONTAINER, JOB, POD
-from transport.process.supervision import LOOPBACK, HttpPort
+from transport.process.listening import LOOPBACKS
+from transport.process.supervision import HttpPort
 
 HOSTILE = 'H100"} 1\n# TYPE evil counter\\'
 BATCH, PODDED = HostWorkload(JOB), HostWorkload("", POD, CONTAINER)
@@ -52,7 +53,7 @@ def port() -> Iterator[HttpPort]:
     made.close()
 
 
-def scraped(port: int, host: str = LOOPBACK) -> str:
+def scraped(port: int, host: str = LOOPBACKS[0]) -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics")
     request.add_header("Host", f"{host}:{port}")
     with urllib.request.urlopen(request, timeout=20) as answer:
@@ -98,7 +99,7 @@ def test_scrape_of_another_user_or_of_nobody_known_is_refused(owner: int | None)
     guard = ReaderGuard(make_wsgi_app(registry), frozenset({0, 1000}), lambda *_: owner)
     environ: dict[str, str] = {"HTTP_HOST": "127.0.0.1:9470", "REMOTE_PORT": "4711"}
     setup_testing_defaults(environ)
-    environ["REMOTE_ADDR"] = LOOPBACK
+    environ["REMOTE_ADDR"] = environ["LOCAL_ADDR"] = LOOPBACKS[0]
     said: list[str] = []
     body = b"".join(guard(environ, lambda status, _headers: said.append(status)))  # type: ignore[arg-type]
     assert said == ["403 Forbidden"]

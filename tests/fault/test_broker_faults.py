@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pointillist.broker.local import BrokerOptions, LocalBroker, RunningBroker, free_ports
-from pointillist.broker.properties import HOST, Ports
+from pointillist.broker.properties import Ports
 from tests.disk_kit import fill, small_disk
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.kafka_cluster import LocalCluster
@@ -116,9 +116,9 @@ class FarBroker(LocalBroker):
         plain, controller = free_ports(2)
         listens = f"PLAINTEXT://{FAR}:{plain}"
         extra = {
-            "listeners": f"{listens},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": f"{listens},CONTROLLER://{HOST}:{controller}",
-            "controller.quorum.bootstrap.servers": f"{HOST}:{controller}",
+            "listeners": f"{listens},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"{listens},CONTROLLER://127.0.0.1:{controller}",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
         }
         super().__init__(folder, BrokerOptions(heap_mib=256, extra=extra))
         self._link, self._plain = link, plain

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import socket
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.protocol.helper_port import HelperUnavailable
 from tests.protocol_kit import Clock, Failures, build_world, start_helper
 from transport.files.keyfiles import KeyFileRefused
+from transport.process.listening import AddressUnavailable, at, listen
 from transport.rpc.pointillist_pb2_grpc import HelperStub
 from wire.proto import pointillist_pb2 as pb
 
@@ -100,12 +102,11 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.make(tmp_path / "ca")
 
 
-@pytest.fixture
-def address(authority: Authority, tmp_path: Path) -> Iterator[ChannelAddress]:
+@contextmanager
+def listening(authority: Authority, tmp_path: Path) -> Iterator[ChannelAddress]:
     """A Helper that listens with a certificate of the CA; the address has a Leader's files."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host_port = f"127.0.0.1:{free.getsockname()[1]}"
+    with listen(authority.address, 0, "", 1) as free:
+        host_port = at(authority.address, free.getsockname()[1])
     _, state, runner = start_helper(build_world(9), tmp_path, Clock())
     listens = ChannelAddress(None, host_port, authority.issue("helper"))
     failures = Failures()
@@ -116,11 +117,38 @@ def address(authority: Authority, tmp_path: Path) -> Iterator[ChannelAddress]:
     assert failures.seen == []
 
 
+@pytest.fixture
+def address(authority: Authority, tmp_path: Path) -> Iterator[ChannelAddress]:
+    with listening(authority, tmp_path) as made:
+        yield made
+
+
 def test_leader_with_a_certificate_of_the_ca_is_answered(address: ChannelAddress) -> None:
     channel = ChannelHelper(address)
     assert channel.status().version == "plst1"
     assert channel.submit_batch(b"\1" * 300, epochs_complete=False).refusal == "version"
     channel.close()
+
+
+def test_channel_lies_on_ipv6_too(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "ca", "::1")
+    with listening(authority, tmp_path) as address:
+        channel = ChannelHelper(address)
+        assert channel.status().version == "plst1"
+        channel.close()
+
+
+def test_taken_address_says_who_has_it_and_which_keys_pick_another(
+    address: ChannelAddress, authority: Authority, tmp_path: Path
+) -> None:
+    listens = replace(address, tls=authority.issue("helper"))
+    world, other = build_world(9), tmp_path / "other"
+    _, state, runner = start_helper(world, other, Clock())
+    with pytest.raises(AddressUnavailable) as refused:
+        serve(runner, listens, Failures(), threading.Lock())
+    state.close()
+    assert f"{address.host_port} is taken: process {os.getpid()} (" in str(refused.value)
+    assert "address of [listen] in helper.toml" in refused.value.hint
 
 
 def test_certificate_of_another_ca_is_refused_by_the_helper(

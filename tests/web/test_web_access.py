@@ -12,11 +12,12 @@ from starlette.testclient import TestClient
 
 from pages.page_headers import PAGE_HEADERS
 from tests.web_kit import add_token, client, fill, header_of
+from transport.settings.addresses import ListenRefused, listen_address
 from web.access_tokens import TokenBook, TokenFileRefused, new_token, read_tokens, write_tokens
 from web.page_shape import Role
 from web.rate_limit import RateLimit
 from web.viewers import LOCAL, SeriesOwners, Viewer
-from web.web_settings import ListenRefused, WebSettings, listen_address
+from web.web_settings import DEFAULT_PORT, WebSettings
 
 
 @pytest.fixture(scope="module")
@@ -245,12 +246,12 @@ def test_beyond_this_machine_it_takes_tls_and_a_token(tmp_path: Path) -> None:
 
 def test_listen_address_is_read_with_and_without_its_parts() -> None:
     asked = ["127.0.0.1:80", "0.0.0.0", ":9000", "[::1]:443", "[::]"]
-    assert [listen_address(text) for text in asked] == [
+    assert [listen_address(text, DEFAULT_PORT) for text in asked] == [
         ("127.0.0.1", 80), ("0.0.0.0", 8765), ("127.0.0.1", 9000), ("::1", 443), ("::", 8765),
     ]  # fmt: skip
     for text in ("host:port", "host:70000", "::1", "a:b:c"):
         with pytest.raises(ListenRefused, match="expected HOST:PORT"):
-            listen_address(text)
+            listen_address(text, DEFAULT_PORT)
 
 
 def test_kept_token_is_a_hash_and_its_file_is_this_users(token_file: Path) -> None:

@@ -57,7 +57,7 @@ def answered_by(tmp_path: Path) -> Iterator[Callable[[Answer], Witness]]:
     def make(answer: Answer) -> Witness:
         service = LyingWitness(answer)
         servers.append(
-            start_server(address, lambda server: add_WitnessServicer_to_server(service, server))
+            start_server(address, lambda server: add_WitnessServicer_to_server(service, server), "")
         )
         opened.append(ProcessWitness(address, WITNESS_KEY.public_bytes, HELPER_KEYS[0]))
         return opened[-1]

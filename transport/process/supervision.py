@@ -7,12 +7,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import WSGIApplication
+
+from .listening import at, family_of, loopback, refusal
 
 _SEND_S: Final = 0.1
 _PINGS_PER_PERIOD: Final = 4
@@ -82,8 +83,8 @@ class Notifier:
             return  # systemd away is no reason to stop; its watchdog says so itself
 
 
-LOOPBACK: Final = "127.0.0.1"
 MOST_READERS: Final = 16
+_REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (nothing is bound here)
 _READER_S: Final = 5
 _LEAVE_S: Final = 1.0
 
@@ -135,8 +136,9 @@ class _Quiet(WSGIRequestHandler):
     timeout = _READER_S
 
     def get_environ(self) -> dict[str, Any]:
-        """Add the reader's port, which tells whose connection it is."""
-        return super().get_environ() | {"REMOTE_PORT": str(self.client_address[1])}
+        """Add both ends' missing halves, which tell whose connection it is."""
+        own = {"LOCAL_ADDR": str(self.connection.getsockname()[0])}
+        return super().get_environ() | own | {"REMOTE_PORT": str(self.client_address[1])}
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002, ARG002
         return
@@ -145,12 +147,23 @@ class _Quiet(WSGIRequestHandler):
 class HttpPort:
     """Serves one WSGI application from a thread of its own."""
 
-    def __init__(self, port: int, application: WSGIApplication, address: str = LOOPBACK) -> None:
-        """Listen; port 0 takes a free one. Raises OSError when the port is taken."""
-        self._address = address
-        self._server = make_server(
-            address, port, application, server_class=_Server, handler_class=_Quiet
-        )
+    def __init__(
+        self, port: int, application: WSGIApplication, choose: str, address: str = ""
+    ) -> None:
+        """Listen; port 0 takes a free one.
+
+        choose      what picks another port
+        address     a numeric one; "": this machine's loopback
+        Raises      AddressUnavailable
+        """
+        self._address = address or loopback()
+        kind = type("_Server", (_Server,), {"address_family": family_of(self._address)})
+        try:
+            self._server: WSGIServer = make_server(
+                self._address, port, application, server_class=kind, handler_class=_Quiet
+            )
+        except OSError as error:
+            raise refusal(error, self._address, port, choose) from error
         self._closing = False
         self._thread = Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -160,11 +173,17 @@ class HttpPort:
         """The port that was taken."""
         return int(self._server.server_port)
 
+    @property
+    def place(self) -> str:
+        """Where it listens, host:port."""
+        return at(self._address, self.port)
+
     def close(self) -> None:
         """Stop listening."""
         self._closing = True
         # The thread sleeps until somebody connects.
-        here = LOOPBACK if ip_address(self._address).is_unspecified else self._address
+        bound = str(self._server.server_address[0])
+        here = _REACHED_AT.get(bound, bound)
         with contextlib.suppress(OSError), socket.create_connection((here, self.port), 1):
             pass
         self._thread.join(5)

@@ -1,4 +1,4 @@
-"""Addresses as files and people say them: `host:port`."""
+"""Addresses as files, people and requests say them: `host:port`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ import json
 import re
 from typing import Any, Final
 
+from transport.process.listening import loopback
+
 _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]")
 _PORT: Final = re.compile("[1-9][0-9]{0,4}")
 _SCHEMES: Final = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds")
 """What gRPC takes for the kind of an address, not for a host's name."""
+OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Names by which a page of this machine's own is asked for: another site whose name is made to lead
+here is none of them."""
+
+
+class ListenRefused(ValueError):
+    """An address that cannot be listened on as it was asked for; says what is missing."""
 
 
 def host_port(value: Any) -> str:
@@ -59,3 +68,45 @@ def host_name(value: str) -> str:
     except ValueError:
         said = json.dumps(value)[:80]
         raise ValueError(f"expected a host's name or address, got {said}") from None
+
+
+def asked_name(header: str) -> str:
+    """Give the name of a Host header without its port, lower case; IPv6 in its brackets."""
+    name = header.strip().lower()
+    if name.startswith("["):
+        return name.partition("]")[0] + "]"
+    return name.partition(":")[0]
+
+
+def listen_address(text: str, port: int, names: str = "") -> tuple[str, int]:
+    """Read HOST:PORT, HOST or :PORT; IPv6 stands in brackets.
+
+    port        where none is said
+    names       what is said of a host's name, which cannot be listened on
+    Returns     a numeric address, loopback where no host is said or `localhost` is
+    Raises      ListenRefused
+    """
+    host, _, said = text.rpartition(":") if ":" in text.removeprefix("[").partition("]")[2] or (
+        ":" in text and "[" not in text
+    ) else (text, "", "")  # fmt: skip
+    host = host.removeprefix("[").removesuffix("]")
+    number = port if not said else int(said) if said.isascii() and said.isdecimal() else -1
+    if not 0 <= number <= 65_535 or (":" in host and "[" not in text):
+        raise ListenRefused(f"--listen: expected HOST:PORT ([::1]:{port} for IPv6), got {text!r}")
+    if host in {"", "localhost"}:
+        return loopback(), number
+    if not is_address(host):
+        raise ListenRefused(
+            f"--listen: expected an address of this machine, such as 127.0.0.1:{port} or "
+            f"[::1]:{port}, got {text!r}{names}"
+        )
+    return host, number
+
+
+def is_address(host: str) -> bool:
+    """Say whether it is a numeric address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
