@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.records.gap import Gap, GapKind
+from transport.process.printable import listed
 from transport.settings.config_tree import build, read_table
 
 from .bandwidth import Bandwidth
@@ -108,6 +109,18 @@ def _count(
     verdict = HealthVerdict.PASS if good else HealthVerdict.FAIL
     reason = f"{answering} of {inventory.devices} answer, {expected} expected"
     return HealthRow("gpu_count", verdict, reason)
+
+
+def check_named(named: Iterable[str], readings: Sequence[DeviceReading]) -> HealthRow:
+    """Fill the row of the GPUs that the agent's configuration names, by UUID."""
+    wanted = [uuid.strip() for uuid in named]
+    answering = {reading.id.lower() for reading in readings if reading.answered}
+    missing = [uuid for uuid in wanted if uuid.lower() not in answering]
+    if not missing:
+        reason = f"the configuration's {len(wanted)} answer"
+        return HealthRow("gpus_named", HealthVerdict.PASS, reason)
+    reason = f"{len(missing)} of the configuration's {len(wanted)} do not: {listed(missing)}"
+    return HealthRow("gpus_named", HealthVerdict.FAIL, reason)
 
 
 def _driver(inventory: Inventory) -> HealthRow:

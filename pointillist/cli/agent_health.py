@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
+from . import agent_file
 from .output import ExitCode, JsonFlag, emit, reported, usage_error
 
 if TYPE_CHECKING:
@@ -22,11 +24,16 @@ if TYPE_CHECKING:
     from collectors.records.gap import Gap
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
+_OF_GPUS: Final = ("driver", "gpu_count")
 _BETWEEN_S: Final = 0.5
 _GB: Final = 1_000_000_000
 
 
 def health(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file of the agent: the GPUs that it names."),
+    ] = None,
     machine: Annotated[
         str, typer.Option(help="What this machine should show; `any` holds it against itself.")
     ] = "any",
@@ -42,9 +49,16 @@ def health(
 ) -> None:
     """Check this host's GPUs, and its memory, PCIe, drives, power and links.
 
-    Exit code 1 when a row fails. A row that could not be read is unknown, and never passes.
+    Exit code 1 when a row fails. A row that could not be read is unknown, and never passes. With
+    --config a GPU that the configuration names and the driver does not list fails a row, and a host
+    that has none by its configuration needs no driver.
     """
-    from collectors.devices.node_health import HealthVerdict, check_node, machine_types
+    from collectors.devices.node_health import (
+        HealthVerdict,
+        check_named,
+        check_node,
+        machine_types,
+    )
     from collectors.faults.host_health import check_host
     from collectors.faults.scan import probes
     from collectors.gpu_time.found_programs import FoundPrograms, gpu_programs
@@ -54,8 +68,13 @@ def health(
     types = machine_types()
     if machine not in types:
         raise usage_error(f"--machine: expected one of {', '.join(types)}, got {machine}")
-    inventory, readings, bandwidths = _look(types[machine], active)
-    rows = check_node(inventory, readings, kernel_xids(), types[machine], bandwidths)
+    named = None if config is None else agent_file.load_file(config).host.gpu_uuids
+    inventory, readings, bandwidths = _look(types[machine], active, named)
+    rows = []
+    if inventory is not None:
+        rows = check_node(inventory, readings, kernel_xids(), types[machine], bandwidths)
+    if named:
+        rows.insert(1, check_named(named, readings))
     rows += check_host({part: list(probe(Tree())) for part, probe in probes().items()})
     healthy = all(row.verdict is not HealthVerdict.FAIL for row in rows)
     body: dict[str, Any] = {
@@ -73,9 +92,13 @@ def health(
 
 
 def _look(
-    machine: MachineType, active: bool
-) -> tuple[Inventory | Gap, list[DeviceReading], list[Bandwidth | Gap] | None]:
-    """Read every GPU, and measure what `--active` asks for; each in a child that cannot hang us."""
+    machine: MachineType, active: bool, named: Sequence[str] | None
+) -> tuple[Inventory | Gap | None, list[DeviceReading], list[Bandwidth | Gap] | None]:
+    """Read every GPU, and measure what `--active` asks for; each in a child that cannot hang us.
+
+    named       GPUs of the configuration; without one, None
+    Returns     no inventory where there is no driver and the configuration names no GPU
+    """
     from collectors.devices.bandwidth import measure_all
     from collectors.devices.bounded import BoundedReader
     from collectors.devices.device_port import REGULAR, DevicesUnavailable
@@ -89,7 +112,9 @@ def _look(
         try:
             inventory = reader.open()
         except DevicesUnavailable as error:
-            if machine.gpu_count:  # this machine has GPUs: without a driver it is not healthy
+            if named is not None and not named and not machine.gpu_count:
+                return None, [], None
+            if machine.gpu_count or named:  # it has GPUs: without a driver it is not healthy
                 return Gap(GapKind.FAILED, f"{error}; {_NO_DRIVER}"), [], None
             with reported(ExitCode.UNAVAILABLE, DevicesUnavailable, hint=_NO_DRIVER):
                 raise
@@ -186,5 +211,7 @@ def _text(body: dict[str, Any]) -> str:
                 f"{_timing(process.get('gpu_time'))}"
             )
         lines += [f"GPU {gpu['index']}: {said}" for said in gpu["not_told"]]
+    if not body["gpus"] and all(row["check"] not in _OF_GPUS for row in body["checks"]):
+        lines.append("GPUs: none is named by the configuration, and no driver lists one")
     said = "healthy" if body["healthy"] else "not healthy"
     return "\n".join([*lines, f"{said}, held against {body['machine']}"])

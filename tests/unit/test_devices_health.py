@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from collectors.devices.bandwidth import Bandwidth
 from collectors.devices.device_port import DeviceReading, Field, Inventory, Measured
-from collectors.devices.node_health import HealthVerdict, check_node, machine_types
+from collectors.devices.node_health import HealthVerdict, check_named, check_node, machine_types
 from collectors.kernel_log import kernel_xids
 from collectors.records.gap import Gap, GapKind
 from tests.fake_cuda_kit import FakeCuda
@@ -240,6 +240,47 @@ def test_health_command_without_a_driver_fails_a_machine_that_has_gpus(
     ran = _command(driver, "--machine", machine)
     assert ran.returncode == code
     assert "Driver Not Loaded" in ran.stdout + ran.stderr
+
+
+def _configuration(folder: Path, *uuids: str) -> str:
+    path, models = folder / "agent.toml", ["H100"] * len(uuids)
+    path.write_text(
+        f'[host]\nkey_file = "{folder}/host.key"\nstate_dir = "{folder}"\n'
+        f"gpus = {json.dumps(models)}\ngpu_uuids = {json.dumps(uuids)}\n"
+        f'[transport]\nfolder = "{folder}/log"\n'
+        f'[trust]\nleaders = ["{"ab" * 32}"]\nhelpers = ["{"cd" * 32}"]\n',
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+def test_health_expects_the_gpus_that_a_configuration_names() -> None:
+    readings = [DeviceReading(index, f"GPU-{index}a", "H100", 0, 0, HEALTHY) for index in range(2)]
+    there = [each.id.upper() for each in readings]
+    assert check_named(there, readings).verdict is HealthVerdict.PASS
+    row = check_named([*there, "GPU-gone"], readings)
+    assert row.verdict is HealthVerdict.FAIL
+    assert row.reason == "1 of the configuration's 3 do not: GPU-gone"
+    silent = replace(readings[0], fields={Field.POWER: Gap(GapKind.FAILED, "gone")})
+    assert check_named(there[:1], [silent]).verdict is HealthVerdict.FAIL
+
+
+@pytest.mark.parametrize(("uuids", "code"), [(("GPU-gone",), 1), ((), 0)])
+def test_health_command_without_a_driver_judges_what_the_configuration_names(
+    tmp_path: Path, uuids: tuple[str, ...], code: int
+) -> None:
+    driver = FakeDriver(tmp_path)
+    driver.play("* nvmlInitWithFlags error 9")
+    ran = _command(driver, "--config", _configuration(tmp_path, *uuids))
+    checks = {row["check"]: row for row in json.loads(ran.stdout)["checks"]}
+    if code:
+        assert ran.returncode == code
+        assert "Driver Not Loaded" in checks["driver"]["reason"]
+        assert "do not: GPU-gone" in checks["gpus_named"]["reason"]
+    else:  # as the parts of this machine are
+        assert ran.returncode in {0, 1}, ran.stderr
+        assert not {"driver", "gpu_count", "gpus_named"} & checks.keys()
+        assert "host_memory" in checks
 
 
 def test_health_command_refuses_a_machine_it_does_not_know(tmp_path: Path) -> None:
