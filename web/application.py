@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from importlib import metadata
 from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
@@ -21,6 +22,7 @@ from .page_answers import PageAnswers, StoreAway
 from .page_frame import links
 from .page_shape import Page, View
 from .page_state import PageState
+from .query_words import refuse_unknown, wrong_values
 from .view_files import answer_model
 from .viewers import LOCAL, Viewer
 
@@ -85,6 +87,7 @@ def application(answers: PageAnswers) -> FastAPI:
         openapi_url=f"{_API}/openapi.json",
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
+        dependencies=[Depends(refuse_unknown)],
     )
     _add_frame(app, answers)
     for page in answers.pages:
@@ -201,7 +204,7 @@ _TITLES: Final = {403: "Not for this role", 404: "No such page", 422: "Not under
 
 
 def _add_errors(app: FastAPI, answers: PageAnswers) -> None:
-    """Say errors as JSON below the API and as a page elsewhere; none repeats what was asked."""
+    """Say errors as JSON below the API and as a page elsewhere; no value is repeated."""
 
     def told(request: Request, status: int, said: str) -> Response:
         headers = {"cache-control": "no-store"}
@@ -218,12 +221,14 @@ def _add_errors(app: FastAPI, answers: PageAnswers) -> None:
 
     def wrong(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101  (as it is registered)
-        said = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
-        return told(request, 422, said)
+        return told(request, 422, wrong_values(request, error.errors()))
 
     def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101  (as it is registered)
-        return told(request, error.status_code, str(error.detail))
+        said = str(error.detail)
+        if error.status_code == HTTPStatus.NOT_FOUND and said == HTTPStatus.NOT_FOUND.phrase:
+            said = f"There is nothing at this address; {_API}/pages lists pages and views."
+        return told(request, error.status_code, said)
 
     async def broken(request: Request, _: Exception) -> Response:
         said = "Something here is broken; what it is stands in the server's log."

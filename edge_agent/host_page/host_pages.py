@@ -10,6 +10,7 @@ from typing import Final
 from edge_agent.local.devices_view import PREFIX
 from edge_agent.local.sent_view import SentReport, sections_of
 from pages.layout import Control, Notice, Panel, Screen, rendered
+from transport.process.printable import listed
 from wire.catalogue import Catalogue
 
 from . import busy_panels, calls_panels, diagnosis_panels, health_panels, sent_panels
@@ -53,9 +54,9 @@ class HostState:
 
 def read_state(query: Mapping[str, str]) -> HostState:
     """Read an address. Raises StateRefused."""
-    unknown = set(query) - {"span", "report"}
+    unknown = sorted(set(query) - {"span", "report"})
     if unknown:
-        raise StateRefused("expected no parameter but span and report")
+        raise StateRefused(f"no such parameter: {listed(unknown)}; known are span, report")
     span, report = query.get("span", NEWEST_SPAN), query.get("report", "")
     if span not in SPANS:
         raise StateRefused(f"span: expected one of {', '.join(SPANS)}")

@@ -133,6 +133,13 @@ def test_address_that_cannot_be_is_refused_and_not_repeated(
         assert "No report of this host has this id." in answer.text
 
 
+def test_parameter_that_a_page_does_not_know_is_named_with_those_it_knows(
+    asked: TestClient,
+) -> None:
+    said = asked.get("/host?colour=red").text
+    assert said == "no such parameter: colour; known are span, report\n"
+
+
 def test_page_has_a_tag_that_changes_with_what_it_shows(host: ShownHost) -> None:
     tag = host_client(host).get("/host").headers["etag"]
     assert host_client(host).get("/host").headers["etag"] == tag

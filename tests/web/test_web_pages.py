@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from aggregator.releases.simulated_mark import SimulatedMark, write_mark
 from tests.web_kit import client, fill
 from web.page_list import PAGES
+from web.page_state import PageState
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}"
 
@@ -159,6 +160,43 @@ def test_state_that_cannot_be_is_refused_and_not_repeated(asked: TestClient, que
     assert (page.status_code, api.status_code) == (422, 422)
     assert query.partition("=")[0] in api.json()["detail"]
     assert "<script>" not in page.text
+
+
+def test_parameter_that_an_address_does_not_know_is_named_with_those_it_knows(
+    asked: TestClient,
+) -> None:
+    described = asked.get("/api/v1/openapi.json").json()["paths"]
+    known = {
+        address: [each["name"] for each in methods["get"].get("parameters", ())]
+        for address, methods in described.items()
+    }
+    pages = ["/privacy/transcript", *(f"/{page.name}" for page in PAGES)]
+    known |= {"/": [], "/metrics": [], **{page: [*PageState.model_fields] for page in pages}}
+    for address, names in known.items():
+        answer = asked.get(f"{address}?colour=red&colour=blue", follow_redirects=False)
+        told = f"known are {', '.join(names)}" if names else "this address knows none"
+        assert answer.status_code == 422, address
+        assert f"no such parameter: colour; {told}" in unescape(answer.text), address
+        assert "red" not in answer.text.split(), address
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [("span=x", "span: expected one of auto, hour, day, week, eight_weeks, year (length of"),
+     ("until=zz", "until: expected a day such as 2026-11-27 (the day after"),
+     ("until=1960-01-01", "until: expected at least 1970-01-01 (the day after"),
+     ("cohort=zz", "cohort: expected a whole number (cohort of the series"),
+     ("cohort=-1", "cohort: expected at least 0 (cohort"),
+     ("model=%22", "model: expected a name of letters and digits (GPU model, or all)"),
+     ("span=x&cohort=y", "; cohort: expected a whole number")],
+)  # fmt: skip
+def test_value_that_a_parameter_cannot_have_is_answered_by_what_it_can(
+    asked: TestClient, query: str, said: str
+) -> None:
+    answer = asked.get(f"/api/v1/pages/fleet/mix?{query}")
+    assert answer.status_code == 422
+    assert said in answer.json()["detail"]
+    assert said in unescape(asked.get(f"/fleet?{query}").text)
 
 
 def test_link_keeps_what_is_looked_at(asked: TestClient) -> None:
