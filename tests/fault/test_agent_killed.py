@@ -136,7 +136,7 @@ def test_agent_killed_in_a_window_loses_that_window_alone(
     assert len(windows) == len(set(windows))
     assert set(range(T0, T0 + 56, 4)) - set(windows) <= {T0 + 16}
     with HistoryReader(made.config.history_file) as reader:
-        assert [row["name"] for row in reader.rows("event")] == ["started"]
+        assert [row["name"] for row in reader.rows("event")] == ["started", "unmeasured"]
 
 
 def test_agent_killed_releases_its_lock(tmp_path: Path) -> None:
