@@ -182,6 +182,7 @@ class BpfObject:
         self._links: list[int] = []
         self._image = image  # libbpf refers to it until the object is loaded
         self._log.clear()
+        self._library.libbpf_set_print(self._log.callback)  # BCC, in one process, takes it away
         self._object = self._library.bpf_object__open_mem(image, len(image), None)
         if not self._object:
             raise self._failure("open the BPF object")

@@ -121,6 +121,7 @@ def test_doctor_tries_the_programs_and_names_what_the_kernel_refuses(
     well = verdicts(BPF | PERFMON, load_probes)["counting"]
     assert well.verdict is CheckVerdict.OK
     assert well.found == "calls are counted: the programs load here, by libbpf"
+    libbpf._library()[0].libbpf_set_print(libbpf.Print())  # BCC takes it for itself
     monkeypatch.setattr(LOADERS["gpu_return"], lambda _: spoil("gpu_return", tmp_path))
     refused = verdicts(BPF | PERFMON, load_probes)["counting"]
     assert refused.verdict is CheckVerdict.ABSENT
