@@ -2,7 +2,7 @@
 # Run a command as root under another of Debian's kernels: QEMU without KVM, this machine's own file system
 # beneath it by 9p, read-only (what the command writes lies in memory), no network. Console: .tools/kernels.
 #   scripts/kernel_vm.sh fetch 6.12             its newest package in apt's sources, unpacked; exit code 77: none
-#   scripts/kernel_vm.sh run 6.12 COMMAND...    COMMAND's standard output and exit code; MOST_S ends it
+#   scripts/kernel_vm.sh run 6.12 COMMAND...    COMMAND's standard output and exit code, within MOST_S seconds (300)
 set -euo pipefail
 deed=$1 version=$2
 shift 2
@@ -19,7 +19,7 @@ fetch() {
     [ -n "$package" ] || { echo "Linux $version: apt's sources have none" >&2; exit 77; }
     [ "$(cat "$folder/package" 2>/dev/null)" != "$package" ] || return 0
     echo "Fetching $package into .tools/kernels ..." >&2
-    rm -rf "$folder" && mkdir -p "$folder/root"/{bin,mod,proc,sys,dev,ro,rw,new} && cd "$folder"
+    rm -rf "$folder" && mkdir -p "$folder/guest"/{bin,mod,proc,sys,dev,ro,rw,new} && cd "$folder"
     if ! said=$(apt-get -qq -o APT::Sandbox::User=root download "$package" 2>&1); then
         "$scripts/say_failed.sh" "$package" "$said"
         exit 1
@@ -29,8 +29,8 @@ fetch() {
         $(printf '*/kernel/*/%s.ko* ' $modules) 2>/dev/null || true
     mv boot/vmlinuz-* vmlinuz
     for name in $modules; do
-        for found in $(find . -path "./root" -prune -o -name "$name.ko*" -print); do
-            xz -dc "$found" >"root/mod/$name.ko" 2>/dev/null || cp "$found" "root/mod/$name.ko"
+        for found in $(find . -path "./guest" -prune -o -name "$name.ko*" -print); do
+            xz -dc "$found" >"guest/mod/$name.ko" 2>/dev/null || cp "$found" "guest/mod/$name.ko"
         done
     done
     rm -rf ./*.deb boot lib usr
@@ -38,11 +38,11 @@ fetch() {
 }
 
 run() {
-    cp "$(command -v busybox)" "$folder/root/bin/busybox"
-    install -m 755 "$scripts/kernel_vm_init.sh" "$folder/root/init"
-    echo "$modules" >"$folder/root/modules"
-    { printf 'export PATH=%q HOME=/root PYTHONDONTWRITEBYTECODE=1; cd %q; exec' "$PATH" "$PWD"; printf ' %q' "$@"; } >"$folder/root/command"
-    (cd "$folder/root" && find . | cpio -o -H newc --quiet | gzip -1) >"$folder/initramfs"
+    cp "$(command -v busybox)" "$folder/guest/bin/busybox"
+    install -m 755 "$scripts/kernel_vm_init.sh" "$folder/guest/init"
+    echo "$modules" >"$folder/guest/modules"
+    { printf 'export PATH=%q HOME=/ PYTHONDONTWRITEBYTECODE=1; cd %q; exec' "$PATH" "$PWD"; printf ' %q' "$@"; } >"$folder/guest/command"
+    (cd "$folder/guest" && find . | cpio -o -H newc --quiet | gzip -1) >"$folder/initramfs"
     timeout "${MOST_S:-300}" qemu-system-x86_64 -M q35 -cpu max -smp 2 -m 3072 -accel tcg,thread=multi \
         -kernel "$folder/vmlinuz" -initrd "$folder/initramfs" -append "console=ttyS0 quiet panic=-1 mitigations=off" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
