@@ -142,6 +142,10 @@ def test_libraries_are_opened_by_the_bindings_alone() -> None:
 
 
 def test_package_of_bcc_counts_arguments_as_the_headers_do_where_we_let_it_call() -> None:
+    needed = Path(bcc._SYSTEM_PACKAGES, "bcc"), Path(f"/lib/modules/{platform.release()}/build")
+    for path in needed:
+        if not path.exists():
+            pytest.skip(f"needs {path}, as make tools installs it")
     bcc.compile_program("int nothing(void *context) { return 0; }", []).cleanup()
     library = sys.modules["bcc"].lib
     declared = {
