@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transport.kafka.kafka_settings import KafkaSettings
 
-from .port import Transport
+from .port import OpenLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def open_transport(
     *,
     retention_s: float | None = None,
     keep: Collection[str] = (),
-) -> Transport:
+) -> OpenLog:
     """Open it; call it after privileges are dropped.
 
     retention_s, keep   of the embedded log, as it takes them; a broker's topics have their own
@@ -92,7 +92,7 @@ def open_transport(
     return EmbeddedLog(settings.folder, group=settings.group, retention_s=retention_s, keep=keep)
 
 
-def _kafka(side: Side) -> Callable[[KafkaSettings], Transport]:
+def _kafka(side: Side) -> Callable[[KafkaSettings], OpenLog]:
     """Load the client of a side alone: neither side carries the other's."""
     if side is Side.AGENT:
         from transport.kafka.kafka_agent import AgentKafka

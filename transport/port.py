@@ -189,3 +189,15 @@ class ForwardingTransport(Closing):
     def close(self) -> None:
         """Close the log."""
         self.inner.close()
+
+
+class OpenLog(Transport, Protocol):
+    """A log that a configuration names: it tells its own time besides."""
+
+    def newest_s(self, topics: Sequence[str]) -> float | None:
+        """When the newest record of these topics was appended, by the log's own clock.
+
+        Nothing is read and no group joined. None where there is none; topics may be missing.
+        Raises      TransportUnavailable
+        """
+        ...

@@ -74,7 +74,7 @@ def doctor(
     else:
         findings += _of_agent(loaded, catalogue, root)
         has_gpus = not isinstance(listed, str) or bool(loaded.host.models)
-        findings += _of_tasks(loaded, catalogue, findings, has_gpus)
+        findings += _of_log(loaded, catalogue, findings, has_gpus)
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: show_findings(findings))
     if verdict is CheckVerdict.BROKEN:
@@ -104,21 +104,24 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
     yield from examine(agent_checks(config, started_by_root=root))
 
 
-def _of_tasks(
+def _of_log(
     config: AgentConfig, catalogue: Catalogue, findings: list[Finding], has_gpus: bool
 ) -> Iterator[Finding]:
-    """Look at what the tasks on the log ask of this host; a log out of reach is told elsewhere."""
+    """Look at the log's time, and what its tasks ask of this host; no log is told elsewhere."""
     from edge_agent.live import task_rules
     from edge_agent.sending.control_feed import tasks_on
     from edge_agent.service.doctor import MEASURED, measured_findings
+    from transport.log_clock import clock_beside_log
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable, UnknownTopic
     from transport.process.doctor_findings import CheckVerdict, Finding
+    from wire.topics import EPOCHS, RELEASES, REPORTS
 
     if any(f.group == "transport" and f.verdict is CheckVerdict.BROKEN for f in findings):
         return
     try:
         with open_transport(config.transport.settings, Side.AGENT) as log:
+            yield clock_beside_log("transport", log, (EPOCHS, REPORTS, RELEASES), time.time())
             tasks = tasks_on(log, task_rules(config, catalogue), int(time.time()))
     except UnknownTopic:
         tasks = []

@@ -22,11 +22,19 @@ from pointillist.broker.rights import READS, WRITES, KafkaRole
 from pointillist.broker.topic_settings import differing, visible_topics
 from transport.files.keyfiles import KeyFileRefused
 from transport.kafka.kafka_settings import KafkaSettings
-from transport.opening import EmbeddedSettings, TransportSettings, TransportTable
+from transport.log_clock import BEHIND_S, clock_beside_log
+from transport.opening import (
+    EmbeddedSettings,
+    Side,
+    TransportSettings,
+    TransportTable,
+    open_transport,
+)
 from transport.port import TransportRefused, TransportUnavailable
 from transport.process.doctor_findings import Check, Finding
 from transport.process.machine_findings import log_finding
 from transport.process.printable import printable
+from wire.topics import EPOCHS, RELEASES, REPORTS
 
 from .finding_of import FindingOf
 
@@ -108,6 +116,8 @@ def _peer_clock(status: HelperStatus | Finding) -> Finding:
         return told.absent("not known: the Helper did not answer", "see peer")
     apart_s = status.clock_s - time.time()
     line = f"{apart_s:+.0f} s from this one's"
+    if abs(apart_s) > BEHIND_S:
+        return told.broken(line, "set both clocks: windows, epochs and keys go by them")
     if abs(apart_s) > _APART_S:
         return told.absent(line, "start NTP on both machines: windows and keys go by the clock")
     return told.ok(line)
@@ -181,13 +191,29 @@ def log_checks(settings: TransportSettings, role: KafkaRole) -> list[tuple[str, 
     """Check the log: the folder, or brokers, topics, rights and retention."""
     if isinstance(settings, EmbeddedSettings):
         table = TransportTable(folder=settings.folder, group=settings.group)
-        return [("log", "log", lambda: log_finding(table))]
+        return [
+            ("log", "log", lambda: log_finding(table)),
+            ("log", "log's clock", lambda: _log_clock(settings, role)),
+        ]
     table = TransportTable(kafka=settings)
     return [
         ("log", "broker", lambda: log_finding(table)),
+        ("log", "log's clock", lambda: _log_clock(settings, role)),
         ("log", "topics", lambda: _topics(settings, role)),
         ("log", "retention", lambda: _retention(settings, role)),
     ]
+
+
+def _log_clock(settings: TransportSettings, role: KafkaRole) -> Finding:
+    told = FindingOf("log", "log's clock")
+    if isinstance(settings, EmbeddedSettings) and not settings.folder.is_dir():
+        return told.absent("not known: there is no log", "see log")
+    live = sorted({EPOCHS, REPORTS, RELEASES}.intersection(_role_topics(role)))
+    try:
+        with open_transport(settings, Side.AGGREGATOR) as log:
+            return clock_beside_log(told.group, log, live, time.time())
+    except TransportUnavailable as error:
+        return told.absent(f"not known: {error}", "see broker")
 
 
 def _role_topics(role: KafkaRole) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from typing import Protocol
 
 import pytest
 
-from transport.port import Consumer, Record, RecordTooLarge, Transport, UnknownTopic
+from transport.port import Consumer, OpenLog, Record, RecordTooLarge, Transport, UnknownTopic
 
 TOPIC = "reports"
 PARTITIONS = 4
@@ -351,6 +352,18 @@ class TransportConformance:
         producer.send(TOPIC, b"k", largest)
         producer.close()
         assert read_until(members("g"), 1)[0].value == largest
+
+    def test_newest_record_tells_the_time_of_the_log(self, transport: OpenLog) -> None:
+        """Also a topic that is missing may be asked for; nothing of what is there is read."""
+        assert transport.newest_s([TOPIC, "missing"]) is None
+        began_s = time.time()
+        append(transport, 5)
+        newest_s = transport.newest_s([TOPIC, "missing"])
+        assert newest_s is not None
+        assert began_s - 5 <= newest_s <= time.time() + 5
+        consumer = transport.consumer("group", [TOPIC])
+        assert len(read_until(consumer, 5)) == 5
+        consumer.close()
 
     def test_unknown_topic_is_refused(self, transport: Transport) -> None:
         producer = transport.producer()

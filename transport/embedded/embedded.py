@@ -86,6 +86,27 @@ class EmbeddedLog(Closing):
         membership = Membership(group, ids.values(), self._lease_s)
         return EmbeddedConsumer(self._connect(), self.path, ids, membership)
 
+    def newest_s(self, topics: Sequence[str]) -> float | None:
+        newest = [
+            row[0]
+            for name in topics
+            for part in range(self._partitions(name))
+            for row in self._connection.execute(
+                "SELECT appended_s FROM records WHERE topic_id = ? AND partition = ? "
+                'ORDER BY "offset" DESC LIMIT 1',
+                (self._topic(name)[0], part),
+            )
+        ]
+        return max(newest, default=None)
+
+    def _partitions(self, name: str) -> int:
+        """How many a topic has; none where it is missing."""
+        try:
+            with failures(self.path):
+                return self._topic(name)[1]
+        except UnknownTopic:
+            return 0
+
     def purge(self, older_than_s: float) -> int:
         """Delete the records appended before `older_than_s` (seconds since 1970).
 

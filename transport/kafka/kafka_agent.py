@@ -6,12 +6,12 @@ byte in Python, twenty times slower, and says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import crc32c  # noqa: F401  (kafka-python looks for it by itself)
-from kafka import KafkaAdminClient, KafkaProducer, errors
-from kafka.admin import NewTopic
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition, errors
+from kafka.admin import NewTopic, OffsetSpec
 
 from transport.port import RecordTooLarge, TransportUnavailable
 from transport.process.closing import close_within
@@ -50,6 +50,14 @@ class AgentKafka(KafkaFrame[KafkaAdminClient]):
         if code:
             raise errors.for_code(code)(name)
         return len(found["partitions"])
+
+    def _newest_ms(
+        self, admin: KafkaAdminClient, slots: Sequence[tuple[str, int]]
+    ) -> Iterable[int]:
+        asked = {TopicPartition(*slot): OffsetSpec.MAX_TIMESTAMP for slot in slots}
+        timeout_ms = round(self.settings.timeout_s * 1000)
+        found = admin.list_partition_offsets(asked, timeout_ms=timeout_ms)
+        return [int(place.timestamp) for place in found.values()]
 
     def _create(self, admin: KafkaAdminClient, topic: str, partitions: int) -> None:
         settings = self.settings

@@ -6,13 +6,20 @@ The contract is `transport.port`'s.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from .kafka_aggregator_client import (
     PURGED,
@@ -26,6 +33,8 @@ from .kafka_aggregator_client import (
 from .kafka_aggregator_consumer import AggregatorConsumer, end
 from .kafka_frame import STEP_S, BatchingProducer, KafkaFrame, Outgoing, may_not_create
 from .kafka_settings import RECORD_OVERHEAD_BYTES, SMALL_TOPIC_BYTES, KafkaSettings
+
+MOVED: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class AggregatorKafka(KafkaFrame[AdminClient]):
@@ -75,6 +84,24 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
             if failure.args[0].code() in UNKNOWN:
                 return None
             raise
+
+    def _newest_ms(self, admin: AdminClient, slots: Sequence[tuple[str, int]]) -> Iterable[int]:
+        newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+        deadline = time.monotonic() + self.settings.timeout_s
+        while True:
+            asked = admin.list_offsets(
+                {TopicPartition(*slot): newest for slot in slots},
+                request_timeout=self.settings.timeout_s,
+            )
+            named = {f"{slot.topic}/{slot.partition}": future for slot, future in asked.items()}
+            try:
+                return [int(self._answer(admin, named, name).timestamp) for name in list(named)]
+            except KafkaException as failure:
+                # Of partitions that were made, or moved, this moment: the client asks who has them.
+                moved = failure.args[0].code() in MOVED
+                if not moved or time.monotonic() > deadline:
+                    raise
+            time.sleep(STEP_S)
 
     def _create(self, admin: AdminClient, topic: str, partitions: int) -> None:
         settings, name = self.settings, self.settings.named(topic)

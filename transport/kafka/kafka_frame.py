@@ -8,7 +8,7 @@ here, in order, for the next flush.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -189,8 +189,24 @@ class KafkaFrame(Closing, Generic[A]):
             self._partitions[topic] = found
         return self._partitions[topic]
 
+    def newest_s(self, topics: Sequence[str]) -> float | None:
+        """When the newest record was appended, by the broker's clock: topics are stamped by it."""
+        slots = []
+        for topic in topics:
+            with suppress(UnknownTopic):
+                slots += [(self.settings.named(topic), p) for p in range(self.partitions(topic))]
+        if not slots:
+            return None
+        with self._admin() as admin:
+            newest_ms = max(self._newest_ms(admin, slots))
+        return None if newest_ms < 0 else newest_ms / 1000
+
     def close(self) -> None:
         """Let go of everything that this object opened."""
+
+    @abstractmethod
+    def _newest_ms(self, admin: A, slots: Sequence[tuple[str, int]]) -> Iterable[int]:
+        """The newest time stamp of each (topic, partition), -1 of one without records."""
 
     @abstractmethod
     def _admin(self) -> AbstractContextManager[A]:
