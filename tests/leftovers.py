@@ -1,6 +1,7 @@
 """A plugin of pytest: what tests leave open at the end of the session fails it.
 
-Threads that Python would wait for, clients of Kafka, and child processes. Named in `pytest_plugins`
+Threads that Python would wait for, clients of Kafka, child processes, and another mode of a folder
+that everybody on this machine shares, which is put back. Named in `pytest_plugins`
 of the conftest, or by `-p tests.leftovers`; workers of pytest-xdist report to the first process.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -28,6 +30,13 @@ _NATIVE: Final = "rdk:main"
 _CLIENT: Final = "kafka-io-"
 _MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """They end with the process whose they are."""
+
+_SHARED: Final = {
+    path: path.stat().st_mode & 0o7777
+    for path in map(Path, ("/", "/dev", "/dev/shm", "/var/tmp", tempfile.gettempdir()))
+    if path.is_dir()
+}
+"""Modes as the session finds them: without its own other users can make no semaphore, say."""
 
 _found: list[str] = []
 
@@ -50,6 +59,9 @@ def leftovers() -> Iterator[str]:
             command = " ".join(child.cmdline())
             if not any(name in command for name in _MULTIPROCESSING):
                 yield f"process {child.pid} {command}"
+    for path, mode in _SHARED.items():
+        if (now := path.stat().st_mode & 0o7777) != mode:
+            yield f"{path} with mode {now:o}, which was {mode:o}"
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -60,6 +72,10 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     deadline_s = time.monotonic() + float(os.environ.get(GRACE, _GRACE_S))
     while (open_now := list(leftovers())) and time.monotonic() < deadline_s:
         time.sleep(0.1)
+    for path, mode in _SHARED.items():
+        if path.stat().st_mode & 0o7777 != mode:
+            with suppress(OSError):  # not ours to put back
+                path.chmod(mode)
     worker = getattr(session.config, "workeroutput", None)
     if worker is not None:
         worker[_KEY] = open_now

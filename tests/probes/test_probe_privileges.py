@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.closed_kit import closed
+from tests.closed_kit import closed, let_in
 from tests.probes_kit import Stubs
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]
@@ -54,11 +53,7 @@ def as_agent(stubs: Stubs, *capabilities: str) -> str:
 @pytest.fixture
 def open_stubs(stubs: Stubs) -> Stubs:
     """The stubs, in folders that any user may enter."""
-    temporary = Path(tempfile.gettempdir())
-    for folder in (stubs.folder, *stubs.folder.parents):
-        if folder == temporary:
-            break
-        folder.chmod(0o755)
+    let_in(stubs.folder)
     return stubs
 
 

@@ -23,6 +23,7 @@ def test_leaves_things_open():
     if os.fork() == 0:
         os._exit(0)
     threading.Thread(target=time.sleep, args=(5,), name="sloppy").start()
+    os.chmod(os.environ["TMPDIR"], 0o755)
 """
 TIDY = """
 import threading
@@ -46,11 +47,16 @@ def session(folder: Path, source: str, **variables: str) -> subprocess.Completed
 
 
 def test_session_that_leaves_things_open_fails_and_names_them(tmp_path: Path) -> None:
-    done = session(tmp_path, SLOPPY, **{GRACE: "0.5"})
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    done = session(tmp_path, SLOPPY, TMPDIR=str(shared), **{GRACE: "0.5"})
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     lines = [line for line in done.stdout.splitlines() if line.startswith("LEFT OPEN")]
     assert lines[0] == "LEFT OPEN: thread sloppy"
     assert lines[1].startswith("LEFT OPEN: a client of librdkafka")
+    assert lines.pop() == f"LEFT OPEN: {shared} with mode 755, which was 1777"
+    assert shared.stat().st_mode & 0o7777 == 0o1777
     assert {line.split(maxsplit=4)[-1] for line in lines[2:]} == {
         "sleep 5",
         "which ended and nobody waited for",
