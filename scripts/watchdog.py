@@ -83,8 +83,9 @@ def run(command: Sequence[str], run_s: float, stall_s: float) -> Ended:
     adopt_orphans()
     signal.signal(signal.SIGTERM, _interrupted)
     with tempfile.TemporaryDirectory(prefix="heartbeat-") as folder:
-        child = subprocess.Popen(command, env=_environment(folder))
         try:
+            # Inside: it may run already when we are ended before we know it.
+            child = subprocess.Popen(command, env=_environment(folder))
             why = watch(child, Path(folder), run_s, stall_s)
             if why is not None:
                 say(f"watchdog: {why}")
