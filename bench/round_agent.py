@@ -32,7 +32,7 @@ from edge_agent.protocol.protocol_events import (
     TaskReceived,
     WindowClosed,
 )
-from edge_agent.protocol.task_check import Pins
+from edge_agent.protocol.task_check import Bounds, Pins
 from edge_agent.windows.encode import encode_rows
 from privacy.masks import mask_into, seal_box, tag_and_nonce
 from privacy.noise import OpenDpSampler
@@ -93,9 +93,8 @@ def _publish(fleet: Fleet, d: int, signed: bytes, rows: np.typing.NDArray[np.int
     host = fleet.hosts[0]
     pins = Pins(frozenset({PARTIES.leader_pk}), frozenset({PARTIES.helper_pk}))
     view = LedgerView((HostView(host.host_id, (), 0, ()),))
-    participant = Participant(
-        [host], view, LiveSampler(os.urandom), os.urandom, ParticipantRules(pins)
-    )
+    rules = ParticipantRules(pins, Bounds(n_min_at_least=1))
+    participant = Participant([host], view, LiveSampler(os.urandom), os.urandom, rules)
 
     def tell(event: Event) -> None:
         for effect in participant.handle(event):

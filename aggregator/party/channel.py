@@ -27,8 +27,8 @@ from aggregator.protocol.helper_port import (
 )
 from transport.files.keyfiles import KeyFileRefused
 from transport.files.ownership import set_folder
+from transport.process.file_rights import user_name, way_to_own
 from transport.process.listening import why_not
-from transport.process.rights import user_name, way_to_own
 from transport.rpc.pointillist_pb2_grpc import (
     HelperServicer,
     HelperStub,

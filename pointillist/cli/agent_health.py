@@ -212,6 +212,6 @@ def _text(body: dict[str, Any]) -> str:
             )
         lines += [f"GPU {gpu['index']}: {said}" for said in gpu["not_told"]]
     if not body["gpus"] and all(row["check"] not in _OF_GPUS for row in body["checks"]):
-        lines.append("GPUs: none is named by the configuration, and no driver lists one")
+        lines.append("GPUs: none is named, and no driver lists one")
     said = "healthy" if body["healthy"] else "not healthy"
     return "\n".join([*lines, f"{said}, held against {body['machine']}"])

@@ -248,7 +248,7 @@ def log_to_stderr() -> None:
 @contextmanager
 def reported(code: ExitCode, *kinds: type[Exception], hint: str | None = None) -> Iterator[None]:
     """Turn exceptions of these kinds into a `CommandError` with this exit code."""
-    from transport.process.rights import way_in
+    from transport.process.file_rights import way_in
 
     try:
         yield

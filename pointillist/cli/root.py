@@ -264,7 +264,7 @@ def _missing_package(error: Exception) -> CommandError | None:
 def _worded(code: ExitCode, error: Exception) -> CommandError:
     """What happened and what to do; the way out of a key file's error apart."""
     from transport.files.keyfiles import KeyFileRefused
-    from transport.process.rights import way_in
+    from transport.process.file_rights import way_in
 
     if isinstance(error, KeyFileRefused):
         return CommandError(code, *error.parts)

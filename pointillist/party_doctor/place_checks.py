@@ -12,7 +12,7 @@ from typing import Final
 from aggregator.party.party_health import is_present
 from transport.files.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
 from transport.process.doctor_findings import Finding
-from transport.process.rights import way_in
+from transport.process.file_rights import way_in
 
 from .finding_of import FindingOf
 

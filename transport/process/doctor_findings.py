@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from .file_rights import way_in
 from .printable import printable
-from .rights import way_in
 
 LONGEST: Final = 400
 
