@@ -6,6 +6,7 @@ that appears or goes changes the time of its folder.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -37,9 +38,14 @@ _END_S: Final = 5.0
 _DEPTH: Final = 4
 _LATE_WINDOWS: Final = 3
 _LATE_S: Final = 120.0
+_LOG: Final = logging.getLogger("pointillist.web")
 _KNOWN_GONE: Final = 256
 
-FAILURES: Final = (QueryRefused, MarkUnreadable, OSError, duckdb.Error, pa.ArrowException)
+UNFIT: Final = (KeyError, TypeError, ValueError, ArithmeticError)
+"""How rows show that no Leader writes: a NULL where there is none, a name of no catalogue."""
+FAILURES: Final = (
+    QueryRefused, MarkUnreadable, OSError, duckdb.Error, pa.ArrowException, *UNFIT,
+)  # fmt: skip
 """How a store that is broken or changed beneath a reader shows."""
 
 
@@ -264,10 +270,12 @@ def _series(name: str, rows: pd.DataFrame) -> SeriesState:
 
 
 def unreadable(error: Exception) -> str:
-    """Say that a store cannot be read, in one line."""
-    return (
-        f"The store cannot be read now ({first_line(error)}). Numbers come back here once it can."
-    )
+    """Say that a store cannot be read, in one line; of unfit rows the log has the whole."""
+    said = first_line(error)
+    if type(error) in UNFIT:
+        _LOG.warning("rows that cannot be shown", exc_info=error)
+        said = f"rows in it are not as a Leader writes them: {type(error).__name__}"
+    return f"The store cannot be read now ({said}). Numbers come back here once it can."
 
 
 def _generation(folder: Path) -> str:
