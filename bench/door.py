@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from bench.agent import Checkpoints, say
@@ -17,6 +18,7 @@ from bench.demo import demo_at_80x24
 from bench.record import CACHE, ROOT, Figure, merge_result
 from pointillist.fleet.party_config_text import MEASURING
 from scripts.notebook_page import cells_run, executed
+from tests.analytics.test_notebook import play
 from transport.settings.config_tree import parse_table
 
 COMMAND: Final = "make bench-door"
@@ -32,16 +34,10 @@ def readme() -> list[Figure]:
 
 
 def notebook() -> list[Figure]:
-    """Run docs/notebook.ipynb by a Jupyter kernel on a fleet as it has, and count its cells."""
-    store, assets = CACHE / "practice", ROOT / "docs" / "assets"
-    subprocess.run(
-        [
-            sys.executable, "-m", "pointillist", "simulate", assets / "notebook-fleet.toml",
-            "--plan", assets / "notebook-plan.toml", "--store", store,
-        ],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return [Figure("notebook_cells_run_by_a_kernel", cells_run(executed(store)), "code cells")]
+    """Run docs/notebook.ipynb by a Jupyter kernel on weeks as its test has them; count cells."""
+    with TemporaryDirectory() as folder:
+        ran = cells_run(executed(play(Path(folder))[0]))
+    return [Figure("notebook_cells_run_by_a_kernel", ran, "code cells")]
 
 
 def configuration() -> list[Figure]:
