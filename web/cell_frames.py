@@ -10,8 +10,24 @@ from analytics.cells_sql import BY_LAUNCHES, LAUNCHES
 from wire.section import LEFT_OUT
 
 
+class RowsUnfit(ValueError):
+    """Rows as no Leader writes them; says which column of them holds what it may not."""
+
+
+def without_null(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Give rows as they are. Raises RowsUnfit where one of these columns holds a NULL."""
+    for column in columns:
+        if nulls := int(rows[column].isna().sum()):
+            raise RowsUnfit(
+                "rows in it are not as a Leader writes them: "
+                f"{column} is NULL in {nulls:,} of {len(rows):,}"
+            )
+    return rows
+
+
 def as_cells(windows: pd.DataFrame, *, by_model: bool) -> pd.DataFrame:
-    """Give released windows the columns of roll-ups."""
+    """Give released windows the columns of roll-ups. Raises RowsUnfit."""
+    windows = without_null(windows, "cell", "window_s")
     found = windows[windows["cell"] != LEFT_OUT]
     parts = {cell: cell.split("/") for cell in found["cell"].unique()}
     measures = {cell: split[-2] if len(split) > 1 else "" for cell, split in parts.items()}

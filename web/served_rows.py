@@ -21,7 +21,7 @@ from wire.catalogue import Catalogue
 from .kept_values import KeptValues
 from .packed_answer import PackedAnswer
 from .page_answers import StoreAway
-from .store_watch import FAILURES, StoreState, StoreWatch, unreadable
+from .store_watch import FAILURES, NO_STORE, StoreState, StoreWatch, unreadable
 from .viewers import SeriesOwners, Viewer
 
 _T = TypeVar("_T")
@@ -102,7 +102,7 @@ class ReleaseRows:
 
     def _standing(self, viewer: Viewer) -> tuple[str, frozenset[str] | None]:
         standing = self._watch.standing()
-        if standing.state in {StoreState.BROKEN, StoreState.LOADING}:
+        if standing.state is StoreState.LOADING or standing.generation == NO_STORE:
             raise StoreAway(standing.detail)
         return standing.generation, self._owners.visible(viewer, standing.series)
 

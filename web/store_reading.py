@@ -16,7 +16,7 @@ from analytics.changes import changes
 from analytics.fleet_releases import BY, MODELLED
 from analytics.incident_costs import costs, fleet_gpus
 
-from .cell_frames import as_cells, of_model, of_one_cohort, with_shares
+from .cell_frames import as_cells, of_model, of_one_cohort, with_shares, without_null
 from .page_state import AUTO, PageState
 from .span_periods import SPAN_PERIODS, SpanPeriods
 
@@ -125,7 +125,11 @@ class StoreReading:
         until = self.until(state)
         found = self.kept(
             ("causes", section, until),
-            lambda: self.fleet.source.causes(section, since=until - _YEAR, until=until),
+            lambda: without_null(
+                self.fleet.source.causes(section, since=until - _YEAR, until=until),
+                "cause",
+                "corrected",
+            ),
         )
         tables = of_one_cohort(self.visible(found, state))
         if tables.empty:

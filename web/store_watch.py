@@ -29,7 +29,7 @@ from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
 from analytics.spent_budget import SeriesTask
 from pages.scale import length_said, moment_said
-from transport.process.printable import first_line
+from transport.process.printable import first_line, printable
 from wire.task import DEMO_DOMAIN
 
 EVERY_S: Final = 1.0
@@ -40,6 +40,8 @@ _LATE_WINDOWS: Final = 3
 _LATE_S: Final = 120.0
 _LOG: Final = logging.getLogger("pointillist.web")
 _KNOWN_GONE: Final = 256
+NO_STORE: Final = "none"
+"""The generation of what is not there, or cannot be read."""
 
 UNFIT: Final = (KeyError, TypeError, ValueError, ArithmeticError)
 """How rows show that no Leader writes: a NULL where there is none, a name of no catalogue."""
@@ -219,10 +221,13 @@ class StoreWatch:
             return replace(_read(self._source, generation), played=played)
         except FileNotFoundError:
             self._source = None
-            detail = f"There is no store at {self.folder} yet: this page shows it once it is there."
-            return StoreStanding("none", StoreState.EMPTY, detail)
+            detail = (
+                f"There is no store at {self.folder} yet: the Leader makes it with its first "
+                "release, and it is shown here once it is there."
+            )
+            return StoreStanding(NO_STORE, StoreState.EMPTY, detail)
         except FAILURES as error:
-            return StoreStanding("none", StoreState.BROKEN, unreadable(error))
+            return StoreStanding(NO_STORE, StoreState.BROKEN, unreadable(error))
 
     def _aged(self, standing: StoreStanding) -> StoreStanding:
         """Tell whether a store that is well is overdue by now."""
@@ -272,6 +277,8 @@ def _series(name: str, rows: pd.DataFrame) -> SeriesState:
 def unreadable(error: Exception) -> str:
     """Say that a store cannot be read, in one line; of unfit rows the log has the whole."""
     said = first_line(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        said = printable(f"{os.fsdecode(error.filename)}: {error.strerror}")
     if type(error) in UNFIT:
         _LOG.warning("rows that cannot be shown", exc_info=error)
         said = f"rows in it are not as a Leader writes them: {type(error).__name__}"

@@ -75,7 +75,10 @@ class HostReading:
     def history(self) -> Iterator[HistorySums]:
         """Open the local history."""
         if not self.config.history_file.exists():
-            raise PartUnavailable("there is no local history: the agent has not run, or keeps none")
+            raise PartUnavailable(
+                "there is no local history: the agent makes it when it runs, where history.enabled "
+                "is true"
+            )
         try:
             with HistorySums(self.config.history_file) as found:
                 yield found

@@ -253,7 +253,7 @@ def test_rows_are_asked_for_by_known_parameters_and_recorded(tmp_path: Path) -> 
 def test_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with served(tmp_path / "none") as found:
         wait_until_read(found)
-        with pytest.raises(FleetServerUnavailable, match="no folder of releases"):
+        with pytest.raises(FleetServerUnavailable, match=r"no store at .* yet: the Leader makes"):
             connect(found)
     with pytest.raises(FleetServerUnavailable, match=r"expected an answer, got none"):
         connect(found)

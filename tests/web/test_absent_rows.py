@@ -20,26 +20,32 @@ def of_one_section(rows: pa.Table) -> pa.Table | None:
     return rows.filter(pc.equal(rows["section"], "host_network"))
 
 
-def null(name: str) -> Callable[[pa.Table], pa.Table | None]:
-    """As no Leader writes it: another program's Parquet."""
+def null(every: int, *names: str) -> Callable[[pa.Table], pa.Table | None]:
+    """As no Leader writes it: another program's Parquet, one row of so many without a value."""
 
     def changed(rows: pa.Table) -> pa.Table:
-        if name not in rows.column_names:
-            return rows
-        at = rows.column_names.index(name)
-        field = rows.schema.field(at)
-        return rows.set_column(at, field, pa.nulls(rows.num_rows, field.type))
+        absent = pa.array([place % every == 0 for place in range(rows.num_rows)])
+        for name in set(names).intersection(rows.column_names):
+            at = rows.column_names.index(name)
+            field = rows.schema.field(at)
+            nulls = pc.if_else(absent, pa.scalar(None, field.type), rows[name])
+            rows = rows.set_column(at, field.with_nullable(True), nulls)
+        return rows
 
     return changed
 
 
 @pytest.mark.parametrize(
     ("change", "unfit"),
-    [(of_one_section, False), (null("cause"), True), (null("n_hosts"), True)],
-    ids=["one section", "no cause", "no hosts"],
+    [
+        (of_one_section, []),
+        (null(3, "cause", "cell"), ["cause is NULL in ", "cell is NULL in "]),
+        (null(1, "n_hosts"), ["not as a Leader writes them"]),
+    ],
+    ids=["one section", "no cause or cell", "no hosts"],
 )
 def test_page_says_what_is_absent(
-    change: Callable[[pa.Table], pa.Table | None], unfit: bool, tmp_path: Path
+    change: Callable[[pa.Table], pa.Table | None], unfit: list[str], tmp_path: Path
 ) -> None:
     store = fill(tmp_path)
     for path in list(store.rglob("*.parquet")):
@@ -48,12 +54,12 @@ def test_page_says_what_is_absent(
             path.unlink()
         else:
             pq.write_table(rows, path)
-    answers, told = {}, 0
+    answers, told = {}, ""
     with client(store) as asked:
         for page in PAGES:
             answer = asked.get(f"/{page.name}")
             answers[page.name] = answer.status_code
-            told += "not as a Leader writes them" in answer.text
+            told += answer.text
             for view in page.views[:1]:
                 name = f"/api/v1/pages/{page.name}/{view.name}"
                 file = asked.get(name)
@@ -62,4 +68,34 @@ def test_page_says_what_is_absent(
                     assert "not as a Leader writes them" in file.json()["detail"]
         answers["/metrics"] = asked.get("/metrics").status_code
     assert {name: code for name, code in answers.items() if code not in {200, 503}} == {}
-    assert bool(told) is unfit
+    assert [words for words in unfit if words not in told] == []
+    assert ("not as a Leader writes them" in told) is bool(unfit)
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "code"),
+    [
+        (lambda _: None, "the Leader makes it with its first release", 200),
+        (Path.mkdir, "holds no release yet: the first one appears here", 200),
+        (Path.touch, "/releases: Not a directory", 503),
+    ],
+    ids=["no folder", "empty", "a file"],
+)
+def test_store_that_is_absent_is_said_to_be_and_how_it_comes(
+    make: Callable[[Path], None], said: str, code: int, tmp_path: Path
+) -> None:
+    store = tmp_path / "releases"
+    make(store)
+    with client(store) as asked:
+        for page in PAGES:
+            text = asked.get(f"/{page.name}").text
+            assert said in text
+            assert "Errno" not in text
+            for view in page.views:
+                for ending in ("", ".csv", ".parquet"):
+                    file = f"/api/v1/pages/{page.name}/{view.name}{ending}"
+                    assert asked.get(file).status_code == code
+        assert asked.get("/metrics").status_code == 200
+        rows = asked.get("/api/v1/releases/cells.parquet")
+        assert rows.status_code == (200 if store.is_dir() else 503)
+        assert store.is_dir() or said in rows.json()["detail"]
