@@ -65,11 +65,17 @@ def why(reason: str) -> str:
 
 
 def _budget_words(frame: pd.DataFrame) -> str:
-    epsilon = frame["epsilon"].max()
-    return (
-        f"All series together say at most epsilon {epsilon:g} about one host in any week. Looking "
-        "here spends nothing."
-    )
+    known = frame["epsilon"].dropna()
+    parts = [
+        f"All series together say at most epsilon {known.max():g} about one host in any week."
+        if len(known)
+        else "",
+        "Epsilon of a series is known once a window of it was released."
+        if len(known) < len(frame)
+        else "",
+        "Looking here spends nothing.",
+    ]
+    return " ".join(filter(None, parts))
 
 
 def _ending_words(frame: pd.DataFrame) -> str:
@@ -77,7 +83,8 @@ def _ending_words(frame: pd.DataFrame) -> str:
     total = int(frame["windows"].sum())
     if not kept:
         return f"All of {counted(total, 'window')} were released."
-    return f"{counted(kept, 'window')} of {total:,} were kept back, each with its reason."
+    were = "was" if kept == 1 else "were"
+    return f"{kept:,} of {counted(total, 'window')} {were} kept back, each with its reason."
 
 
 def _signed_words(_: pd.DataFrame) -> str:

@@ -49,7 +49,10 @@ def _report(answers: PageAnswers, state: PageState) -> bytes:
     if standing.state not in _READABLE:
         raise ReportRefused(standing.detail)
     if not answers.visible(standing, _READER):
-        raise ReportRefused("expected a series of fleet tasks, and the store names none as such")
+        raise ReportRefused(
+            "expected a series of fleet tasks, and no release in the store says that it is of one: "
+            "name it with --fleet-series"
+        )
     try:
         parts = [_part(answers, page, state) for page in PAGES if page.name in _PAGES]
     except FAILURES as error:

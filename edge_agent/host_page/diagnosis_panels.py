@@ -39,7 +39,7 @@ def overview_panel(found: Sequence[SpikeStory]) -> Panel:
     """List the spikes, and say what most of them were put down to."""
     name = "Spikes"
     if not found:
-        words = "No job on this host became slower than usual, as far as its steps are known."
+        words = "No job that was watched became slower than usual, as far as its steps are known."
         return Panel("spikes", name, words)
     causes = Counter(_cause(story) for story in found)
     said = ", ".join(f"{plain(cause)} {count}" for cause, count in causes.most_common(3))

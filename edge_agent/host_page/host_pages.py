@@ -89,19 +89,26 @@ class PanelGathering:
 
 @dataclass(frozen=True, slots=True)
 class HostPage:
-    """A page; `fill` adds its panels."""
+    """A page; `fill` adds its panels.
+
+    switches   of the configuration that its numbers come from: which are off is said
+    """
 
     name: str
     title: str
     question: str
     fill: Callable[[HostReading, HostState, PanelGathering], None]
     timed: bool = True
+    switches: tuple[str, ...] = ()
 
 
 def page_html(page: HostPage, reading: HostReading, state: HostState) -> str:
     """Draw a page."""
     gathering = PanelGathering()
     page.fill(reading, state, gathering)
+    if off := reading.off(page.switches):
+        said = f"Switched off in the agent's configuration, so not measured here: {listed(off)}."
+        gathering.notices.append(Notice("empty", said))
     span = Control("span", "Span", [(name, said) for name, (said, _) in SPANS.items()], state.span)
     query = "" if state.span == NEWEST_SPAN else f"?span={state.span}"
     return rendered(
@@ -195,11 +202,13 @@ def _one_report(reading: HostReading, found: list[SentReport], wanted: bytes) ->
 
 
 PAGES: Final = (
-    HostPage("host", "This host", "How busy is this host, and with what?", _fill_host),
+    HostPage("host", "This host", "How busy is this host, and with what?", _fill_host,
+             switches=("history", "sources.host", "sources.gpus", "sources.gpu_time")),
     HostPage("calls", "GPU calls", "Which programs call the GPUs, and what do they launch?",
-             _fill_calls),
+             _fill_calls, switches=("history", "sources.probes")),
     HostPage("diagnoses", "Diagnoses", "When was a job slow, why, and what to look at next?",
-             _fill_diagnoses, timed=False),
-    HostPage("health", "Health", "Is anything of this host broken?", _fill_health),
+             _fill_diagnoses, timed=False, switches=("diagnosis", "sources.ebpf")),
+    HostPage("health", "Health", "Is anything of this host broken?", _fill_health,
+             switches=("history", "sources.gpus", "sources.faults")),
     HostPage("sent", "What was sent", "What has left this host, and what hides it?", _fill_sent),
 )  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from collectors.devices.node_health import HealthRow
@@ -65,6 +66,15 @@ class HostReading:
 
     config: AgentConfig
     now_s: Callable[[], float] = time.time
+
+    def off(self, switches: Iterable[str]) -> list[str]:
+        """Name those of these switches of the configuration that are off, by their keys."""
+        found = []
+        for switch in switches:
+            setting = attrgetter(switch)(self.config)
+            if not getattr(setting, "enabled", setting):
+                found.append(f"{switch}.enabled" if hasattr(setting, "enabled") else switch)
+        return found
 
     def span_ns(self, seconds: int) -> tuple[int, int]:
         """Give the last so many seconds in nanoseconds of Unix time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -12,8 +13,12 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.gpu_time.settings import GpuTimeSection
+from edge_agent.config import AgentConfig, DiagnosisSection, HistorySection, SourcesSection
 from edge_agent.host_page.busy_panels import kernels_panel
-from edge_agent.host_page.host_pages import PAGES
+from edge_agent.host_page.host_pages import PAGES, SPANS, HostState, page_html
+from edge_agent.host_page.host_reading import HostReading
 from edge_agent.host_page.page_server import users_of_page
 from edge_agent.host_page.peer_owner import owner_of
 from edge_agent.journal import Journal
@@ -168,6 +173,50 @@ def test_state_that_is_not_there_or_damaged_is_said(tmp_path: Path) -> None:
     assert "There is no local history" in text_of(asked, "/calls")
     config.ledger_file.write_bytes(b"no ledger" * 1000)
     assert "The ledger cannot be read" in text_of(asked, "/sent")
+
+
+def off(config: AgentConfig) -> AgentConfig:
+    """All that a host's pages read, switched off."""
+    sources = replace(
+        config.sources, host=False, gpus=False, faults=False, ebpf=False,
+        probes=ProbesSection(enabled=False), gpu_time=GpuTimeSection(enabled=False),
+    )  # fmt: skip
+    diagnosis, history = DiagnosisSection(enabled=False), HistorySection(enabled=False)
+    return replace(config, sources=sources, diagnosis=diagnosis, history=history)
+
+
+def on(config: AgentConfig) -> AgentConfig:
+    """All of it switched on."""
+    sources = SourcesSection(ebpf=True, gpu_time=GpuTimeSection(enabled=True))
+    return replace(config, sources=sources)
+
+
+SAID_OFF = {
+    "host": "history.enabled, sources.host, sources.gpus, sources.gpu_time.enabled.",
+    "calls": "history.enabled, sources.probes.enabled.",
+    "diagnoses": "diagnosis.enabled, sources.ebpf.",
+    "health": "history.enabled, sources.gpus, sources.faults.",
+}
+
+
+@pytest.mark.parametrize("settings", [on, off])
+@pytest.mark.parametrize("kept", ["nothing", "empty files"])
+def test_host_that_measured_nothing_has_pages_that_say_so(
+    settings: Callable[[AgentConfig], AgentConfig], kept: str, host: ShownHost, tmp_path: Path
+) -> None:
+    config = settings(host.reading.config)
+    config = replace(config, host=replace(config.host, state_dir=tmp_path, gpus=()))
+    if kept == "empty files":
+        History(config.history_file, config.history.limits).close()
+        Journal(config.journal_file, 1 << 20).close()
+    reading = HostReading(config, lambda: float(host.now_s))
+    for page in PAGES:
+        for span in SPANS:
+            text = unescape(page_html(page, reading, HostState(span)))
+            said = SAID_OFF.get(page.name) if settings is off else None
+            assert ("Switched off in the agent" in text) is (said is not None)
+            assert said is None or f"so not measured here: {said}" in text
+            assert not re.search(r"\bnan\b|\bNone\b", text)
 
 
 def test_kernels_that_are_timed_in_their_processes_come_with_their_error(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_report_has_no_series_of_a_single_operator(store: Path) -> None:
     assert "own&lt;/b&gt;" not in made
     assert "<b>own" not in made
     both = SeriesOwners(operators={"acme": frozenset({"<b>own</b>", "every-kind"})})
-    with pytest.raises(ReportRefused, match="expected a series of fleet tasks"):
+    with pytest.raises(ReportRefused, match=r"a series of fleet tasks.* --fleet-series"):
         span_report(store, store.parent / "rollups", WEEK, both)
 
 
