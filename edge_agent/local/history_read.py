@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,7 +42,7 @@ class HistoryReader(Closing):
         """Open the file. Raises HistoryUnavailable."""
         self._path = path
         self._db = open_readonly(path)
-        found = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        found = self._asked("SELECT name FROM sqlite_master WHERE type = 'table'")
         self._tables = {name for (name,) in found}  # an older agent's file lacks the latest
 
     def rows(
@@ -75,16 +75,13 @@ class HistoryReader(Closing):
     def span(self) -> tuple[int, int] | None:
         """Give the first and last Unix time that rows have, None for an empty history."""
         times: list[int] = []
-        try:
-            for boot in self._boots(None, None):
-                for name in [table.name for table in TABLES if table.name in self._tables]:
-                    found = self._db.execute(
-                        f"SELECT min(at_ns), max(at_ns) FROM {name} WHERE boot = ?",  # noqa: S608
-                        (boot.number,),
-                    ).fetchone()
-                    times += [boot.clock.unix_ns(t)[0] for t in found if t is not None]
-        except sqlite3.Error as error:
-            raise HistoryUnavailable(f"{self._path}: {error}") from None
+        for boot in self._boots(None, None):
+            for name in [table.name for table in TABLES if table.name in self._tables]:
+                [found] = self._asked(
+                    f"SELECT min(at_ns), max(at_ns) FROM {name} WHERE boot = ?",  # noqa: S608
+                    (boot.number,),
+                )
+                times += [boot.clock.unix_ns(t)[0] for t in found if t is not None]
         return (min(times), max(times)) if times else None
 
     def close(self) -> None:
@@ -92,14 +89,20 @@ class HistoryReader(Closing):
         self._db.close()
 
     def _boots(self, since_ns: int | None, until_ns: int | None) -> Iterator[_Boot]:
-        for number, boot in self._db.execute("SELECT id, boot_id FROM boot ORDER BY id").fetchall():
-            points = self._db.execute(
+        for number, boot in self._asked("SELECT id, boot_id FROM boot ORDER BY id"):
+            points = self._asked(
                 "SELECT at_ns, unix_ns, error_ns FROM clock WHERE boot = ?", (number,)
-            ).fetchall()
+            )
             if points:
                 clock = ClockMap([ClockPoint(*point) for point in points])
                 low_ns, high_ns = clock.boottime_range(since_ns, until_ns)
                 yield _Boot(number, boot, clock, low_ns - _LONGEST_RECORD_NS, high_ns)
+
+    def _asked(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise HistoryUnavailable(f"{self._path}: {error}") from None
 
     def _pages(self, boot: _Boot, table: HistoryTable) -> Iterator[tuple[Any, ...]]:
         """Read a table in pages: at_ns, what tells rows of one time apart, and the columns."""

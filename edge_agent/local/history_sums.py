@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from collectors.records.estimated_time import EstimatedTime, summed
 
-from .history_db import HistoryUnavailable
 from .history_read import HistoryReader
 from .history_tables import (
     ACTIVITY,
@@ -222,12 +220,6 @@ class HistorySums(HistoryReader):
         for boot in self._boots(since_ns, until_ns):
             low_ns, high_ns = boot.clock.boottime_range(since_ns, until_ns)
             yield boot, low_ns, high_ns
-
-    def _asked(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        try:
-            return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise HistoryUnavailable(f"{self._path}: {error}") from None
 
 
 def _kernel_times(rows: Iterable[tuple[Any, ...]]) -> list[KernelTime]:

@@ -164,6 +164,9 @@ def test_state_that_is_not_there_or_damaged_is_said(tmp_path: Path) -> None:
     config = host.reading.config
     asked = host_client(host)
     assert "became slower than usual" in text_of(asked, "/diagnoses")
+    kept = config.history_file.read_bytes()
+    config.history_file.write_bytes(kept[:8192] + bytes(len(kept) - 8192))  # its schema stands
+    assert "The local history cannot be read" in text_of(asked, "/host?span=6h")
     config.history_file.write_bytes(b"no history" * 1000)
     Journal(config.journal_file, 1 << 20).close()
     config.journal_file.write_bytes(b"{}\nnot a finding\n")
