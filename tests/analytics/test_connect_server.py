@@ -184,7 +184,8 @@ def _token_file(
 def test_token_opens_over_tls_what_its_role_may_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = fill(tmp_path, "mix", "acme-mix")
+    within_an_hour = int(time.time()) // 3_600 * 3_600 - 1_800  # "the newest hour" has all of it
+    store = fill(tmp_path, "mix", "acme-mix", end_s=within_an_hour)
     owners = SeriesOwners(frozenset({"mix"}), {"acme": frozenset({"acme-mix"})})
     ada, a1, eve, late = (
         _token_file(tmp_path, "ada", Role.ANALYST),
