@@ -28,13 +28,14 @@ from privacy.signing import SigningKey
 from simulator.simulated_hosts import memberships, roster_of
 from transport.embedded.embedded import EmbeddedLog
 from transport.files.keyfiles import HostKey, host_binding, machine_id, write_host_key
+from transport.port import create_topics
 from transport.process.code_folders import reachable
 from transport.process.privileges import AGENT_USER, ensure_users
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.epoch import KeyAnnouncement
 from wire.task import DEMO_DOMAIN, Task
-from wire.topics import KEYS, ROSTERS, TASKS, TOPICS, announcement_key, roster_key, task_key
+from wire.topics import KEYS, ROSTERS, TASKS, announcement_key, roster_key, task_key
 
 DAY_S: Final = 86_400
 GPUS: Final = 8
@@ -87,8 +88,7 @@ def make_host(
     write_host_key(folder / "keys" / "host.key", HostKey(key, host_binding(machine_id(), [])))
     tasks = _tasks(leader.public_bytes, helper.public_bytes, demo=demo)
     with EmbeddedLog(folder / "log") as log:
-        for topic in TOPICS:
-            log.create_topic(topic.name, topic.partitions)
+        create_topics(log)
         producer = log.producer()
         for one in _announcements(leader, helper):
             place = announcement_key(one.party_pk, one.key_id)

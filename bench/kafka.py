@@ -28,9 +28,9 @@ from bench.round_work import Pair
 from pointillist.broker.local import BrokerOptions, LocalBroker
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
-from transport.port import Record
+from transport.port import Record, create_topics
 from wire.envelope import unwrap
-from wire.topics import REPORTS, TOPICS
+from wire.topics import REPORTS
 
 D: Final = 1000
 HOSTS: Final = 2000
@@ -48,8 +48,7 @@ def settings(bootstrap: str, number: int) -> KafkaSettings:
 def fill(log: KafkaSettings, values: Sequence[bytes]) -> None:
     """Create the topics and put a window's reports there."""
     with open_transport(log, Side.AGGREGATOR) as kafka:
-        for topic in TOPICS:
-            kafka.create_topic(topic.name, topic.partitions)
+        create_topics(kafka)
         producer = kafka.producer()
         for value in values:
             producer.send(REPORTS, unwrap(value, len(value))[1][:16], value)

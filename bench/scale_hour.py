@@ -20,7 +20,14 @@ from bench.record import CACHE
 from bench.round_fleet import T0, WINDOW_S, Fleet, load_fleet, make_roster, make_task, sealed_chunks
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
-from transport.port import Consumer, ForwardingTransport, Record, Transport, partition_of
+from transport.port import (
+    Consumer,
+    ForwardingTransport,
+    Record,
+    Transport,
+    create_topics,
+    partition_of,
+)
 from wire.envelope import Kind, wrap
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
@@ -126,8 +133,7 @@ class HourLog:
         """Make the topics."""
         self._log = log
         with open_transport(log, Side.AGGREGATOR) as kafka:
-            for topic in TOPICS:
-                kafka.create_topic(topic.name, topic.partitions)
+            create_topics(kafka)
         self._producer = Producer({"bootstrap.servers": log.bootstrap[0], "linger.ms": 20})
 
     def write(self, messages: Sequence[Message]) -> None:

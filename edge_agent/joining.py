@@ -14,7 +14,7 @@ from typing import Final
 from privacy.sealing import seal_message
 from privacy.signing import verify
 from transport.files.join_token import JoinToken
-from transport.port import Transport
+from transport.port import Transport, create_topics
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, Signed, unwrap, wrap
@@ -94,8 +94,7 @@ def send_join(transport: Transport, request: JoinRequest, pins: Pins, now_s: int
 
     Raises      NoSealingKey, TransportUnavailable
     """
-    for topic in TOPICS:
-        transport.create_topic(topic.name, topic.partitions)
+    create_topics(transport)
     sealed = seal_join(request, _leaders_key(transport, request.voucher.leader_pk, pins, now_s))
     producer = transport.producer()
     producer.send(JOINS, join_key(request.ed25519_pk), wrap(Kind.JOIN_REQUEST, sealed.encode()))

@@ -25,7 +25,7 @@ from tests.agent_world import T0, NoNoise, World
 from transport.embedded.embedded import EmbeddedLog
 from transport.files.keyfiles import HostKey, write_host_key
 from transport.opening import TransportTable
-from transport.port import Record
+from transport.port import Record, create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.ids import host_id
@@ -36,7 +36,6 @@ from wire.topics import (
     REPORTS,
     ROSTERS,
     TASKS,
-    TOPICS,
     announcement_key,
     roster_key,
     task_key,
@@ -135,8 +134,7 @@ def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Sur
     task = demo_task(world, window_s=window_s, windows=windows)
     made = Surroundings(folder, world, config, task)
     with made.log() as log:
-        for topic in TOPICS:
-            log.create_topic(topic.name, topic.partitions)
+        create_topics(log)
     announce(made, [task])
     return made
 

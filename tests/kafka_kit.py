@@ -25,8 +25,8 @@ from tests.agent_live import Surroundings, announce, surroundings
 from tests.process_kit import wait_for
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport
-from transport.port import Record, Transport, TransportUnavailable
-from wire.topics import JOINS, REPORTS, TOPICS
+from transport.port import Record, Transport, TransportUnavailable, create_topics
+from wire.topics import JOINS, REPORTS
 
 REJOIN_TRIES = 5
 REJOIN_PAUSE_S = 2.0
@@ -121,8 +121,7 @@ def kafka_surroundings(folder: Path, settings: KafkaSettings) -> KafkaSurroundin
     config = dataclasses.replace(plain.config, transport=TransportTable(kafka=settings))
     made = KafkaSurroundings(folder, plain.world, config, plain.task)
     with open_transport(dataclasses.replace(settings, timeout_s=5.0), Side.AGGREGATOR) as log:
-        for topic in TOPICS:
-            log.create_topic(topic.name, topic.partitions)
+        create_topics(log)
     announce(made, [made.task])
     with suppress(TransportUnavailable):  # the first group of a broker takes seconds to be formed
         assert Surroundings.records(made, REPORTS) == []

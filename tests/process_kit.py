@@ -29,9 +29,9 @@ from transport.embedded.embedded import EmbeddedLog
 from transport.embedded.embedded_consumer import EmbeddedConsumer
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
 from transport.opening import EmbeddedSettings
-from transport.port import Record
+from transport.port import Record, create_topics
 from wire.envelope import Kind, wrap
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from wire.topics import EPOCHS, REPORTS
 
 DAY_S = 86_400
 SPAWN = multiprocessing.get_context("forkserver")
@@ -203,8 +203,7 @@ class ProcessFleet:
         self.clock.set(T0)
         self._write_files()
         self.log = EmbeddedLog(folder / "log")
-        for topic in TOPICS:
-            self.log.create_topic(topic.name, topic.partitions)
+        create_topics(self.log)
         self._producer = self.log.producer()
         self.processes: dict[str, BaseProcess] = {}
         self._armed = ""

@@ -42,13 +42,14 @@ from tests.agent_live import SteppedClock, Surroundings, announce, run_until
 from tests.agent_world import T0, MemoryShell, World, counting_bytes, epochs, reports
 from transport.files.keyfiles import HostKey, write_host_key
 from transport.opening import TransportTable
+from transport.port import create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.ids import TaskId, host_id, task_id
 from wire.report import Report
 from wire.roster import Roster
 from wire.task import Task
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from wire.topics import EPOCHS, REPORTS
 
 HOSTS, WINDOW_S, SERIES = 20, 60, "minute"
 USER_MS = 13_000
@@ -213,8 +214,7 @@ def sent_fleet(folder: Path, windows: int = 100) -> SentFleet:
     task = small_task(world, windows)
     made = Surroundings(folder, world, config, task)
     with made.log() as log:
-        for topic in TOPICS:
-            log.create_topic(topic.name, topic.partitions)
+        create_topics(log)
     announce(made, [task])
     weights = {task.series: sum(section.weight_millionths for section in task.sections)}
     signed = world.sign_task(task), world.roster(weights)

@@ -103,7 +103,12 @@ class GroupMember:
     def lag(self) -> int | None:
         return sum(len(self._log.records[part]) - at for (_, part), at in self._at.items())
 
+    report_partitions = PARTITIONS
+
     def create_topic(self, name: str, partitions: int) -> None:
+        raise NotImplementedError
+
+    def partitions(self, topic: str) -> int:
         raise NotImplementedError
 
     def producer(self) -> Producer:

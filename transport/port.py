@@ -8,6 +8,7 @@ The contract, which `tests/transport/conformance.py` holds for each implementati
 - `send` may buffer; after `flush` returns, everything sent before is durable. A crash of the
   producer leaves what it flushed to one partition whole or absent (of up to `BATCH_BYTES`).
 - Delivery is at least once: what a group has not committed is delivered again.
+- A topic keeps the number of partitions it was made with, whatever others ask for later.
 - The members of a group divide the partitions of their topics among themselves; when one leaves or
   dies, the others take over from the group's committed offsets.
 """
@@ -21,6 +22,7 @@ from types import TracebackType
 from typing import NewType, Protocol, Self, runtime_checkable
 
 from transport.process.closing import Closing
+from wire.topics import REPORTS, TOPICS
 
 TopicPartition = tuple[str, int]
 """A topic's name and a partition's number, from 0."""
@@ -133,10 +135,22 @@ class Consumer(Protocol):
 class Transport(Protocol):
     """A connection to one log."""
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic, or do nothing where it exists with as many partitions.
+    @property
+    def report_partitions(self) -> int:
+        """How many partitions a topic of reports gets that is made on such a log."""
+        ...
 
-        Raises      ValueError when it exists with another number, TransportUnavailable
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic where it is missing; one that exists stays as it is.
+
+        Raises      ValueError: no number of partitions, TransportUnavailable
+        """
+        ...
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has.
+
+        Raises      UnknownTopic, TransportUnavailable
         """
         ...
 
@@ -163,6 +177,17 @@ class Transport(Protocol):
     ) -> None: ...
 
 
+def create_topics(transport: Transport, *, reports: int | None = None) -> None:
+    """Create the protocol's topics that are missing.
+
+    reports     partitions of a topic of reports; as many as such a log gives it unless named
+    Raises      TransportUnavailable
+    """
+    for topic in TOPICS:
+        named = reports or transport.report_partitions if topic.name == REPORTS else None
+        transport.create_topic(topic.name, named or topic.partitions)
+
+
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key: CRC-32 modulo the number of partitions."""
     return zlib.crc32(key) % partitions
@@ -174,9 +199,18 @@ class ForwardingTransport(Closing):
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
 
+    @property
+    def report_partitions(self) -> int:
+        """As the log says."""
+        return self.inner.report_partitions
+
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic of the log."""
         self.inner.create_topic(name, partitions)
+
+    def partitions(self, topic: str) -> int:
+        """Ask the log."""
+        return self.inner.partitions(topic)
 
     def producer(self) -> Producer:
         """Give a producer of the log."""

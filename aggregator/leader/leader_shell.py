@@ -145,6 +145,7 @@ class LeaderShell:
         letters = config.quotas.dead_letters is not None
         self._publisher = LogPublisher(transport, parties, letters=letters)
         self._consumer: Consumer | None = None
+        self._partitions = 0
         self._lag: int | None = None
         self._offsets: dict[TopicPartition, int] = {}
 
@@ -233,9 +234,10 @@ class LeaderShell:
             if self._consumer is None:
                 self._publisher.open()
                 self._consumer = self._transport.consumer(LEADER_GROUP, self.topics)
+                self._partitions = sum(map(self._transport.partitions, self.topics))
             wait_s = POLL_CALLED_S if self._calls.under_way else self.poll_s
             self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
-            self._lag = LogWatch.unread(self._consumer, self.topics)
+            self._lag = LogWatch.unread(self._consumer, self._partitions)
             if self._offsets:
                 self._consumer.commit(self._offsets)
                 self._offsets = {}

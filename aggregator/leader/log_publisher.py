@@ -10,7 +10,7 @@ from typing import Final
 from aggregator.protocol.checkpoints import Checkpoint
 from aggregator.protocol.directory import PinnedParties
 from privacy.signing import verify
-from transport.port import Producer, Transport
+from transport.port import Producer, Transport, create_topics
 from wire import labels
 from wire.envelope import Kind, Signed, wrap
 from wire.epoch import KeyAnnouncement
@@ -24,7 +24,6 @@ from wire.topics import (
     RELEASES,
     ROSTERS,
     TASKS,
-    TOPICS,
     announcement_key,
     join_key,
     release_key,
@@ -58,8 +57,7 @@ class LogPublisher:
 
         Raises      TransportUnavailable
         """
-        for topic in TOPICS:
-            self._transport.create_topic(topic.name, topic.partitions)
+        create_topics(self._transport)
         if self._letters:
             self._transport.create_topic(DEAD_LETTERS, 1)
         self._producer = self._transport.producer()

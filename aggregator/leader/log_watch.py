@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from transport.port import Consumer, Record, TransportUnavailable
-from wire.topics import TOPICS
 
 RESEND_S: Final = 60.0
 """A host tries again within 30 s; reading its control topics and sending may each wait for a
@@ -57,13 +56,13 @@ class LogWatch:
         return self._level
 
     @staticmethod
-    def unread(consumer: Consumer, topics: Sequence[str]) -> int | None:
-        """Give how many records of these topics are left to read, for `tick`.
+    def unread(consumer: Consumer, partitions: int) -> int | None:
+        """Give how many records are left to read, for `tick`.
 
+        partitions  of the topics that it reads, together
         Raises      TransportUnavailable: another member of the group holds some of the partitions,
                     as one that died does until its lease ends
         """
-        partitions = sum(topic.partitions for topic in TOPICS if topic.name in topics)
         held = len(consumer.positions())
         if 0 < held < partitions:
             raise TransportUnavailable(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from edge_agent.ledger.ledger_records import KnownSeries
 from privacy.signing import verify
-from transport.port import Transport
+from transport.port import Transport, create_topics
 from wire import labels
 from wire.envelope import Signed, unwrap
 from wire.epoch import KeyAnnouncement
@@ -84,8 +84,7 @@ def _signed_time(core: bytes, pins: Pins) -> int:
 
 
 def _cores(transport: Transport) -> Iterator[tuple[str, bytes]]:
-    for topic in TOPICS:
-        transport.create_topic(topic.name, topic.partitions)
+    create_topics(transport)
     consumer = transport.consumer(f"recover-{secrets.token_hex(6)}", (ROSTERS, TASKS, KEYS))
     try:
         while records := consumer.poll(100, 1.0):

@@ -17,7 +17,7 @@ from edge_agent.protocol.protocol_events import (
 )
 from edge_agent.protocol.task_book import Recovering, TaskBook
 from edge_agent.protocol.task_check import ParticipantRules
-from transport.port import Consumer, Record, Transport, TransportUnavailable
+from transport.port import Consumer, Record, Transport, TransportUnavailable, create_topics
 from wire.envelope import Kind, unwrap
 from wire.epoch import KeyAnnouncement
 from wire.rejection import ReportRejected
@@ -46,8 +46,7 @@ class ControlFeed:
         Raises      TransportUnavailable, also after some were yielded
         """
         if self._consumer is None:
-            for topic in TOPICS:
-                self._transport.create_topic(topic.name, topic.partitions)
+            create_topics(self._transport)
             group = f"{self._name}-{secrets.token_hex(6)}"
             self._consumer = self._transport.consumer(group, _TOPICS)
         for _ in range(_POLLS):  # a flooded topic must not stop the agent

@@ -35,13 +35,13 @@ from aggregator.statistics.possible_sums import SumRules
 from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
-from transport.port import Consumer, TopicPartition, Transport
+from transport.port import Consumer, TopicPartition, Transport, create_topics
 from wire.catalogue import Catalogue
 from wire.epoch import KeyAnnouncement
 from wire.ids import TaskId, key_id
 from wire.roster import Roster
 from wire.task import Task
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from wire.topics import EPOCHS, REPORTS
 
 from .crew import Laps
 from .exact_hosts import HostPapers
@@ -89,8 +89,7 @@ class ExactParties:
         signed = {task.series: sign_task(task, self.leader_key, self.helper_key) for task in tasks}
         papers = [raw for _, raw in signed.values()]
         roster_bytes = sign_roster(roster, self.leader_key, self.helper_key)
-        for topic in TOPICS:
-            log.create_topic(topic.name, topic.partitions)
+        create_topics(log)
         self._consumer: Consumer = log.consumer(_GROUP, [EPOCHS, REPORTS])
         self._state = LeaderState(folder / "leader.sqlite")
         self._helper_state = HelperState(folder / "helper.sqlite", folder / "helper.fence", span[0])

@@ -21,8 +21,9 @@ from tests.kafka_kit import KafkaSurroundings, fresh_prefix, plain_settings
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport
+from transport.port import create_topics
 from wire.envelope import Kind
-from wire.topics import ENTRIES, KEYS, ROSTERS, TOPICS, announcement_key, join_key
+from wire.topics import ENTRIES, KEYS, ROSTERS, announcement_key, join_key
 
 HOUR_S = 3600
 
@@ -56,8 +57,7 @@ class Fleet:
         """Begin with a log that has the Leader's key and no roster."""
         shutil.rmtree(self.folder / "log")
         with self.made.log() as log:
-            for topic in TOPICS:
-                log.create_topic(topic.name, topic.partitions)
+            create_topics(log)
         self._announce(int(time.time()))
 
     def _write(self) -> None:
@@ -105,8 +105,7 @@ def on_kafka(folder: Path, cluster: KafkaSettings) -> KafkaSurroundings:
     config = replace(plain.config, transport=TransportTable(kafka=cluster))
     made = KafkaSurroundings(folder, plain.world, config, plain.task)
     with open_transport(cluster, Side.AGGREGATOR) as log:
-        for topic in TOPICS:
-            log.create_topic(topic.name, topic.partitions)
+        create_topics(log)
     made.wait_until_served()
     made.records(KEYS)  # the first group of a broker takes seconds to be formed
     return made

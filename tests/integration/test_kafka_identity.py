@@ -18,10 +18,10 @@ from tests.integration.test_end_to_end_exact import RecordingSampler, sealed, tr
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.protocol_kit import T0, WINDOW_S, Fleet, World, build_world, open_epochs
 from transport.opening import Side, open_transport
-from transport.port import Record, Transport, TransportUnavailable
+from transport.port import Record, Transport, TransportUnavailable, create_topics
 from wire.envelope import Kind, wrap
 from wire.report import Report
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from wire.topics import EPOCHS, REPORTS
 
 pytestmark = pytest.mark.kafka
 
@@ -91,8 +91,7 @@ def fleet(tmp_path: Path, broker: RunningBroker) -> Iterator[KafkaFleet]:
     settings = plain_settings(broker, fresh_prefix(), timeout_s=1.0)
     hosts, leader = (open_transport(settings, side) for side in (Side.AGENT, Side.AGGREGATOR))
     with hosts, leader:
-        for topic in TOPICS:
-            leader.create_topic(topic.name, topic.partitions)
+        create_topics(leader)
         made = KafkaFleet(build_world(20), tmp_path, hosts, leader)
         yield made
         made.consumer.close()

@@ -17,7 +17,13 @@ from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings,
 from tests.protocol_kit import Clock, build_world, start_helper
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
-from transport.port import Transport, TransportRefused, TransportUnavailable, UnknownTopic
+from transport.port import (
+    Transport,
+    TransportRefused,
+    TransportUnavailable,
+    UnknownTopic,
+    create_topics,
+)
 from wire.topics import (
     DEAD_LETTERS,
     ENTRIES,
@@ -73,8 +79,8 @@ def port(
     admin = plain_settings(broker, made.prefix)
     with open_transport(admin, Side.AGGREGATOR) as log:
         producer = log.producer()
+        create_topics(log)
         for topic in TOPICS:
-            log.create_topic(topic.name, topic.partitions)
             producer.send(topic.name, b"k", b"there")
         log.create_topic(DEAD_LETTERS, 1)
         producer.send(DEAD_LETTERS, b"k", b"there")
@@ -161,8 +167,7 @@ def test_no_role_may_create_a_topic(port: SecurePort, user: str) -> None:
 def test_shells_find_their_topics_without_the_right_to_create_them(port: SecurePort) -> None:
     for user, side in (("agent", Side.AGENT), ("leader", Side.AGGREGATOR)):
         with open_transport(port.scram(user), side) as log:
-            for topic in TOPICS:
-                log.create_topic(topic.name, topic.partitions)
+            create_topics(log)
 
 
 @pytest.mark.parametrize("side", list(Side))

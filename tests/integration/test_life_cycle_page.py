@@ -32,12 +32,13 @@ from transport.files.keyfiles import (
     write_hpke_key,
     write_signing_key,
 )
+from transport.port import create_topics
 from wire import labels
 from wire.envelope import Kind, Signed, wrap
 from wire.epoch import KeyAnnouncement
 from wire.ids import host_id
 from wire.roster import Roster
-from wire.topics import KEYS, ROSTERS, TASKS, TOPICS, announcement_key, roster_key, task_key
+from wire.topics import KEYS, ROSTERS, TASKS, announcement_key, roster_key, task_key
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "life-cycle.md"
 OPERATORS: Final = ("acme", "umbra", "zeta")
@@ -124,8 +125,7 @@ class PlayedFleet:
     def _announce(self) -> None:
         """Sealing keys that outlast the test: a Leader that runs makes one a day."""
         with self.log() as log:
-            for topic in TOPICS:
-                log.create_topic(topic.name, topic.partitions)
+            create_topics(log)
         pair, until_s = HpkeKeyPair.generate(), self.now_s + FOREVER_S
         write_hpke_key(
             self.folder / "keys/leader/long.hpke", HpkeKeyFile(pair, self.now_s, until_s)

@@ -67,6 +67,8 @@ class SimulatedLog:
 class LogClient:
     """One process's connection; a `Transport`."""
 
+    report_partitions = PARTITIONS[REPORTS]
+
     def __init__(self, log: SimulatedLog, process: Process) -> None:
         self.log, self.process = log, process
         self.lose_flush = 0
@@ -79,6 +81,9 @@ class LogClient:
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Every topic is there."""
+
+    def partitions(self, topic: str) -> int:
+        return PARTITIONS[topic]
 
     def producer(self) -> SimulatedProducer:
         return SimulatedProducer(self)

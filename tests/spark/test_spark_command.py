@@ -20,9 +20,9 @@ from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.process_kit import wait_for
 from tests.workers.test_workers_command import configuration, status
 from transport.opening import Side, open_transport
+from transport.port import create_topics
 from transport.process.code_folders import reachable
 from transport.process.privileges import LEADER_USER, ensure_users
-from wire.topics import TOPICS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -54,8 +54,7 @@ def test_driver_comes_is_followed_and_ends_with_the_leader(broker: RunningBroker
     prefix = fresh_prefix()
     settings = plain_settings(broker, prefix)
     with open_transport(settings, Side.AGGREGATOR) as kafka:
-        for topic in TOPICS:
-            kafka.create_topic(topic.name, topic.partitions)
+        create_topics(kafka)
     with TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

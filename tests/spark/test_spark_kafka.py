@@ -22,7 +22,7 @@ from tests.workers.test_workers_kafka import replayed, transcript
 from tests.workers.test_workers_killed import check, countersigned, passes, released
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
-from wire.topics import TOPICS
+from transport.port import create_topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -89,8 +89,7 @@ def test_spark_on_kafka_releases_what_one_process_does(
 ) -> None:
     settings = plain_settings(broker, fresh_prefix())
     with open_transport(settings, Side.AGGREGATOR) as kafka:
-        for topic in TOPICS:
-            kafka.create_topic(topic.name, topic.partitions)
+        create_topics(kafka)
     hosts = LedgerHosts(tmp_path / "hosts")
     fleet = SparkProcessFleet(hosts.world, tmp_path, settings)
     try:

@@ -15,7 +15,15 @@ from typing import Protocol
 
 import pytest
 
-from transport.port import Consumer, OpenLog, Record, RecordTooLarge, Transport, UnknownTopic
+from transport.port import (
+    Consumer,
+    OpenLog,
+    Record,
+    RecordTooLarge,
+    Transport,
+    UnknownTopic,
+    partition_of,
+)
 
 TOPIC = "reports"
 PARTITIONS = 4
@@ -373,10 +381,20 @@ class TransportConformance:
         with pytest.raises(UnknownTopic):
             transport.consumer("g", ["nowhere"])
 
-    def test_topic_is_created_once(self, transport: Transport) -> None:
-        transport.create_topic(TOPIC, PARTITIONS)
-        with pytest.raises(ValueError, match="4 partitions"):
-            transport.create_topic(TOPIC, PARTITIONS + 1)
+    def test_topic_stays_as_it_was_made(self, transport: Transport) -> None:
+        """Whoever asks for another number of partitions takes the topic as it is."""
+        transport.create_topic(TOPIC, PARTITIONS + 1)
+        assert transport.partitions(TOPIC) == PARTITIONS
+        producer, keys = transport.producer(), [f"key-{i}".encode() for i in range(50)]
+        for key in keys:
+            producer.send(TOPIC, key, b"")
+        producer.close()
+        consumer = transport.consumer("group", [TOPIC])
+        found = {record.key: record.partition for record in read_until(consumer, 50)}
+        consumer.close()
+        assert found == {key: partition_of(key, PARTITIONS) for key in keys}
+        with pytest.raises(UnknownTopic):
+            transport.partitions("nowhere")
 
     def test_processes_append_at_once(
         self,

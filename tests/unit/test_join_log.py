@@ -24,12 +24,12 @@ from tests.enrolment_kit import (
 )
 from tests.protocol_kit import T0, altered, hpke_pair, signing_key
 from transport.embedded.embedded import EmbeddedLog
-from transport.port import Transport
+from transport.port import Transport, create_topics
 from wire.envelope import Kind, unwrap, wrap
 from wire.ids import key_id
 from wire.join import JoinRequest, SealedJoin
 from wire.rejection import ReportRejected
-from wire.topics import JOINS, KEYS, TOPICS, announcement_key
+from wire.topics import JOINS, KEYS, announcement_key
 
 PINS = Pins(frozenset({LEADER.public_bytes}), frozenset())
 PAIRS: dict[bytes, HpkeKeyPair] = {key_id(hpke_pair("leader").public_bytes): hpke_pair("leader")}
@@ -40,8 +40,7 @@ def sealed(asked: JoinRequest) -> bytes:
 
 
 def announce(log: Transport) -> None:
-    for topic in TOPICS:
-        log.create_topic(topic.name, topic.partitions)
+    create_topics(log)
     key = announced()
     publish(log, KEYS, Kind.KEY_ANNOUNCEMENT, [key.encode()])
 

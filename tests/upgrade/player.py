@@ -42,13 +42,14 @@ from privacy.signing import SigningKey
 from tests import protocol_kit
 from tests.agent_world import T0, MemoryShell, NoNoise, Party, World
 from transport.embedded.embedded import EmbeddedLog
+from transport.port import create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.epoch import KeyAnnouncement
 from wire.ids import TaskId, host_id, task_id
 from wire.roster import Roster
 from wire.task import Task
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from wire.topics import EPOCHS, REPORTS
 
 WINDOW_S = 60
 LATENESS_S = 30
@@ -135,8 +136,7 @@ class Player:
         }
         (Path(folder) / "fleet.json").write_text(json.dumps(told))
         with EmbeddedLog(Path(folder) / "log") as log:
-            for topic in TOPICS:
-                log.create_topic(topic.name, topic.partitions)
+            create_topics(log)
         return {}
 
     def agents(self, folder: str, hosts: list[int], window: int) -> Answer:

@@ -26,8 +26,8 @@ from tests.process_kit import wait_for
 from tests.workers.test_workers_command import configuration, status
 from transport.files.keyfiles import load_signing_key
 from transport.opening import Side, open_transport
+from transport.port import create_topics
 from transport.process.privileges import LEADER_USER, ensure_users
-from wire.topics import TOPICS
 
 pytestmark = [pytest.mark.root, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -46,8 +46,7 @@ def log(tmp_path: Path, link: Link) -> Iterator[str]:
     with FarBroker(tmp_path / "kafka", link) as broker:
         running = broker.start(print)
         with open_transport(plain_settings(running), Side.AGGREGATOR) as kafka:
-            for topic in TOPICS:
-                kafka.create_topic(topic.name, topic.partitions)
+            create_topics(kafka)
         yield f'[transport.kafka]\nbootstrap = ["{running.bootstrap}"]\nlease_s = 6.0\n'
 
 

@@ -18,8 +18,8 @@ from tests.workers.test_workers_killed import check, countersigned, passes, rele
 from tests.workers_kit import OneProcess
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
-from transport.port import Record
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from transport.port import Record, create_topics
+from wire.topics import EPOCHS, REPORTS
 
 pytestmark = pytest.mark.kafka
 
@@ -33,8 +33,7 @@ def test_group_on_kafka_releases_what_one_process_does(
 ) -> None:
     settings = plain_settings(broker, fresh_prefix())
     with open_transport(settings, Side.AGGREGATOR) as kafka:
-        for topic in TOPICS:
-            kafka.create_topic(topic.name, topic.partitions)
+        create_topics(kafka)
     hosts = LedgerHosts(tmp_path / "hosts")
     fleet = WorkerProcessFleet(hosts.world, tmp_path, settings)
     try:
