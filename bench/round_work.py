@@ -125,9 +125,7 @@ class Pair:
             mask_into=self._timed_mask,
             stopwatch=self._helper_laps,
         )
-        self._helper = HelperRunner(
-            self.helper, state, lambda: self.now_s, helper_pk=HELPER.public_bytes
-        )
+        self._helper = HelperRunner(self.helper, lambda: self.now_s, helper_pk=HELPER.public_bytes)
 
     def feed_leader(self, event: ReportsArrived) -> None:
         """Hand reports to the Leader as they come from a log."""

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 import psutil
 
 from aggregator.helper.helper_shell import HelperShell
-from aggregator.helper_process import mask_pool_of
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.party.channel import prepare_socket_folder
 from aggregator.party.channel_address import ChannelAddress
@@ -136,10 +135,7 @@ class Round:
 
 def run_helper(asked: Round) -> None:
     """What the Helper's process does."""
-    workers = asked.workers or None
-    fork_server = None if workers is None else ForkServer()
-    maker = mask_pool_of(fork_server, workers, asked.helper.key_dir)
-    shell = HelperShell(asked.helper, clock=asked.clock, mask_maker=maker)
+    shell = HelperShell(asked.helper, clock=asked.clock)
     signal.signal(signal.SIGTERM, lambda *_: shell.stop())
     shell.run()
 

@@ -90,9 +90,8 @@ STANDBY_STEPS: Final = (
     "between store and transcript",
     "before StoreCountersigned",
 )
-WORKER_OF_HELPER: Final = "a worker of the Helper"
 _REFUSED: Final = "aggregator.leader.intake:Intake._count of "
-_REPLY: Final = "aggregator.helper.helper_events:ReplyRefused.__init__ of "
+_REPLY: Final = "aggregator.protocol.helper_port:BatchReply.__init__ of "
 
 
 def _killed(role: str, steps: tuple[str, ...]) -> tuple[str, ...]:
@@ -115,12 +114,6 @@ CASES: Final = (
         "Leader on two machines",
         "kill -9 of the one that leads; the other goes on from the database",
         _killed("leader", STANDBY_STEPS),
-    ),
-    FaultCase(
-        "mask-worker-killed",
-        "worker of the Helper",
-        "kill -9 before a batch",
-        (f"helper@{WORKER_OF_HELPER}",),
     ),
     FaultCase(
         "worker-lost-in-rebalance",

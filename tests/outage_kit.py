@@ -169,7 +169,7 @@ class OutageFleet:
         for path in sorted((self.folder / "signed").iterdir(), reverse=True):
             seen = path.read_bytes()
             task = path.suffix == ".task"
-            helper.handle(TaskSeen(seen, now_s()) if task else RosterSeen(seen))
+            helper.learn(TaskSeen(seen, now_s()) if task else RosterSeen(seen))
 
         def announcements() -> Sequence[bytes]:
             keys.rotate(now_s(), 86_400)
@@ -177,7 +177,6 @@ class OutageFleet:
 
         self.helper = HelperRunner(
             helper,
-            state,
             now_s,
             helper_pk=world.helper.pk,
             announcements=announcements,

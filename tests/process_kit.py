@@ -14,14 +14,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from aggregator.helper.helper_shell import HelperShell
-from aggregator.helper_process import mask_pool_of
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.party_config import HelperConfig, LeaderConfig
 from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.workers.children import ForkServer
 from simulator.engine.memory_store import MemoryStore
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
@@ -159,15 +157,12 @@ def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
     )
 
 
-def helper_process(folder: Path, leader_pk: bytes, workers: int | None = None) -> None:
+def helper_process(folder: Path, leader_pk: bytes) -> None:
     """What runs in the Helper's process."""
-    fork_server = None if workers is None else ForkServer()
-    config = helper_config(folder, leader_pk)
     shell = HelperShell(
-        config,
+        helper_config(folder, leader_pk),
         clock=FileClock(folder),
         checkpoint=KillHere(folder, "helper"),
-        mask_maker=mask_pool_of(fork_server, workers, config.key_dir),
     )
     signal.signal(signal.SIGTERM, lambda *_: shell.stop())
     shell.run()
@@ -194,8 +189,6 @@ def leader_process(folder: Path, helper_pk: bytes) -> None:
 
 class ProcessFleet:
     """Both parties in processes of their own."""
-
-    helper_workers: int | None = None
 
     def __init__(self, world: World, folder: Path) -> None:
         self.world, self.folder = world, folder
@@ -234,7 +227,7 @@ class ProcessFleet:
             arguments = (self.folder, self.world.helper_key.public_bytes)
             process = SPAWN.Process(target=leader_process, args=arguments)
         else:
-            asked = (self.folder, self.world.leader_key.public_bytes, self.helper_workers)
+            asked = (self.folder, self.world.leader_key.public_bytes)
             process = SPAWN.Process(target=helper_process, args=asked)
         process.start()
         self.processes[party] = process

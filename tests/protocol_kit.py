@@ -18,7 +18,6 @@ from aggregator.helper.batch_rules import MaskInto
 from aggregator.helper.helper import Helper
 from aggregator.helper.helper_runner import HelperRunner
 from aggregator.helper.helper_state import HelperState
-from aggregator.helper.host_masks import MaskMaker
 from aggregator.leader.helper_calls import call_countersign, call_helper
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import (
@@ -353,7 +352,6 @@ def start_helper(
     checkpoint: Checkpoint = no_checkpoint,
     witness: Witness | None = None,
     name: str = "helper",
-    mask_maker: Callable[[World, HelperState], MaskMaker] | None = None,
 ) -> tuple[Helper, HelperState, HelperRunner]:
     """A Helper on its state in `folder`."""
     linked_as = None if witness is None else world.helper_key.public_bytes
@@ -370,15 +368,13 @@ def start_helper(
         ledger_counters=state.counters(),
         seen_epochs=state.epochs(),
         mask_into=mask_source,
-        mask_maker=None if mask_maker is None else mask_maker(world, state),
+        checkpoint=checkpoint,
     )
     runner = HelperRunner(
         helper,
-        state,
         clock,
         helper_pk=world.helper_key.public_bytes,
         settle=chain.settle,
-        checkpoint=checkpoint,
     )
     return helper, state, runner
 

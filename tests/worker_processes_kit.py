@@ -116,9 +116,7 @@ def worker_process(
 
 
 class WorkerProcessFleet(ProcessFleet):
-    """Helper with workers, coordinator and workers of the Leader in processes of their own."""
-
-    helper_workers = 2
+    """Helper, coordinator and workers of the Leader in processes of their own."""
 
     def __init__(
         self, world: World, folder: Path, log: TransportSettings | None = None, workers: int = 2

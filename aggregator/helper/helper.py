@@ -8,17 +8,18 @@ window is refused for ever.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar, assert_never
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.protocol.admitted_epochs import AdmittedEpochs, Seal
-from aggregator.protocol.answers import HOST_ID_BYTES, Answer, BatchKey, SeenEpoch
+from aggregator.protocol.answers import HOST_ID_BYTES, Answer, BatchKey
 from aggregator.protocol.check_words import check_sum
+from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
-from aggregator.protocol.known_epochs import Mark
+from aggregator.protocol.helper_port import BatchReply, ReleaseReply
+from aggregator.protocol.known_epochs import KnownEpoch, Mark
 from aggregator.protocol.party_events import RosterSeen, Stopwatch, TaskSeen, no_stopwatch
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.possible_sums import SumRules
@@ -31,49 +32,17 @@ from wire.rejection import Reason, ReportRejected
 
 from .batch_rules import (
     BatchVerdict,
+    HostRules,
     MaskInto,
     check_accepted,
     check_roster,
     check_signature,
     check_time,
+    mask_sum_again,
+    missing_epochs,
     task_of,
 )
-from .helper_events import (
-    AnswerCommitted,
-    BatchGiven,
-    CommitAnswer,
-    EpochsGiven,
-    HelperEffect,
-    HelperEvent,
-    ReleaseGiven,
-    RememberEpochs,
-    ReplyCountersigned,
-    ReplyNeedEpochs,
-    ReplyRefused,
-    ReplyShare,
-    StoreChainEntry,
-    StoreReply,
-)
-from .host_masks import HostMasks, MaskMaker, remember
-
-_Event = TypeVar("_Event")
-
-
-class HelperRecords(Protocol):
-    """What the Helper looks up in its durable state; it writes through effects alone."""
-
-    @property
-    def refuse_before_s(self) -> int: ...
-
-    def answer(self, key: BatchKey) -> Answer | None: ...
-
-    def answer_of_hash(self, batch_hash: bytes) -> Answer | None: ...
-
-    def used_hosts(self, series: str, window: int) -> frozenset[bytes]: ...
-
-    def chain_entry(self, series: str, cohort: int, window: int) -> bytes | None: ...
-
-    def chain_head(self, series: str, cohort: int) -> tuple[int, bytes] | None: ...
+from .helper_state import HelperState
 
 
 class Helper:
@@ -84,35 +53,35 @@ class Helper:
         directory: Directory,
         signing_key: SigningKey,
         hpke_keys: Callable[[bytes], HpkeKeyPair | None],
-        records: HelperRecords,
+        state: HelperState,
         *,
         ledger_counters: dict[bytes, Mark] | None = None,
-        seen_epochs: Iterable[SeenEpoch] = (),
+        seen_epochs: Iterable[KnownEpoch] = (),
         sum_rules: SumRules | None = None,
         mask_into: MaskInto = masks.mask_into,
         stopwatch: Stopwatch = no_stopwatch,
-        mask_maker: MaskMaker | None = None,
+        checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
-        """Start from durable records; epochs seen before come without their keys.
+        """Start from durable state; epochs seen before come without their keys.
 
+        state       what a method of it wrote is on disk when it returns
         sum_rules   what is never countersigned; None: by the tasks alone
-        mask_maker  holds epochs and keys; None: this object does
+        checkpoint  told of each step, for tests
         """
-        self._directory, self._signing_key, self._records = directory, signing_key, records
+        self._directory, self._signing_key, self._state = directory, signing_key, state
         self._sum_rules = sum_rules or SumRules()
         self._book = AdmittedEpochs(directory, Seal.HELPER, hpke_keys, ledger_counters)
         for seen in seen_epochs:
-            remember(self._book, seen)
-        if mask_maker is None:
-            mask_maker = HostMasks(directory, self._book, mask_into, stopwatch)
-        self.masks = mask_maker
-        self._pending: dict[BatchKey, tuple[bytes, BatchVerdict]] = {}
+            self._book.remember(seen)
+        self._mask_into, self._lap = mask_into, stopwatch
+        self.checkpoint = checkpoint
+        self._owed: list[KnownEpoch] = []
         self.refused: Counter[str] = Counter()
         self.cleared: Counter[str] = Counter()
 
     @property
     def book(self) -> AdmittedEpochs:
-        """The epochs that this object holds itself."""
+        """The epochs that are verified, and their keys."""
         return self._book
 
     @property
@@ -120,62 +89,72 @@ class Helper:
         """The tasks and rosters known now."""
         return self._directory
 
-    def handle(self, event: HelperEvent) -> list[HelperEffect]:
-        """Take one event and say what to do, in order.
+    def learn(self, event: TaskSeen | RosterSeen) -> None:
+        """Take a task or roster. Raises ReportRejected where it is refused."""
+        if isinstance(event, TaskSeen):
+            self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
+        else:
+            self._directory.add_roster(event.signed_bytes)
 
-        Raises      ReportRejected for a task or roster that is refused
-        """
-        match event:
-            case TaskSeen():
-                self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
-                self.masks.learn(event)
-                return []
-            case RosterSeen():
-                self._directory.add_roster(event.signed_bytes)
-                self.masks.learn(event)
-                return []
-            case EpochsGiven():
-                return self._on_epochs(event)
-            case AnswerCommitted():
-                return self._on_committed(event.key)
-            case BatchGiven():
-                return self._or_refusal(self._on_batch, event)
-            case ReleaseGiven():
-                return self._or_refusal(self._on_release, event)
-            case _:
-                assert_never(event)
+    def admit_epochs(self, epochs: Sequence[bytes], now_s: float) -> None:
+        """Verify and keep epochs. Raises StorageUnavailable: `store_owed` stores them later."""
+        for raw in epochs:
+            try:
+                admitted = self._book.admit(raw, now_s)
+            except ReportRejected as refusal:
+                self.refused[refusal.reason.value] += 1
+                continue
+            if admitted is None:
+                continue
+            if admitted.twin:
+                self.refused[Reason.EPOCH_TWIN.value] += 1
+            # In memory it is known: it must be durable before anything else is answered.
+            self._owed.append(admitted.known)
+        self.store_owed()
 
-    def _or_refusal(
-        self, answer: Callable[[_Event], list[HelperEffect]], event: _Event
-    ) -> list[HelperEffect]:
+    def store_owed(self) -> None:
+        """Store the epochs that are not durable yet. Raises StorageUnavailable."""
+        if not self._owed:
+            return
+        self.checkpoint("before RememberEpochs")
+        hosts = {known.host_id for known in self._owed}
+        self._state.keep_epochs(self._owed, {host: self._book.counter(host) for host in hosts})
+        self._owed = []
+        self.checkpoint("after RememberEpochs")
+
+    def answer_batch(self, signed_batch: bytes, *, complete: bool, now_s: float) -> BatchReply:
+        """Answer a batch; `complete`: the Leader has no further epochs to give."""
         try:
-            return answer(event)
+            return self._answer(signed_batch, complete, now_s)
         except ReportRejected as refusal:
             self.refused[refusal.reason.value] += 1
-            return [ReplyRefused(refusal.reason.value, {})]
+            return BatchReply(refusal=refusal.reason.value)
 
-    def _on_epochs(self, event: EpochsGiven) -> list[HelperEffect]:
-        came = self.masks.admit(event.epochs, event.now_s)
-        self.refused.update(came.refused)
-        return [RememberEpochs(came.kept, came.counters)] if came.kept else []
+    def countersign(self, entry: bytes, vector: bytes) -> ReleaseReply:
+        """Countersign a release and its vector, d u32 little-endian, or refuse it."""
+        try:
+            return ReleaseReply(entry=self._countersigned(entry, vector))
+        except ReportRejected as refusal:
+            self.refused[refusal.reason.value] += 1
+            return ReleaseReply(refusal=refusal.reason.value)
 
-    def _on_batch(self, event: BatchGiven) -> list[HelperEffect]:
-        signed = SignedBatch.decode(event.signed_batch)
-        message = event.signed_batch[:-64]
+    def _answer(self, signed_batch: bytes, complete: bool, now_s: float) -> BatchReply:
+        signed = SignedBatch.decode(signed_batch)
+        message = signed_batch[:-64]
         check_signature(signed, message, self._directory)
         known = task_of(signed, self._directory)
         if known.task.scheme is not Scheme.MASKED:
             raise ReportRejected(Reason.SCHEME, Scheme.MASKED.value, known.task.scheme.value)
-        check_time(known, signed.batch.window, event.now_s, self._records.refuse_before_s)
+        check_time(known, signed.batch.window, now_s, self._state.refuse_before_s)
         key = BatchKey(known.task_id, signed.batch.cohort, signed.batch.window)
-        answered = self._records.answer(key)
+        answered = self._state.answer(key)
         if answered is not None:
-            return self._answer_again(answered, signed, known, event)
+            return self._answer_again(answered, signed, known, complete)
         roster = check_roster(signed, known, self._directory)
-        missing = [] if event.epochs_complete else self.masks.missing(signed, roster)
+        missing = [] if complete else missing_epochs(signed, roster, self._book)
         if missing:
-            return [ReplyNeedEpochs(missing)]
-        return self._judge(signed, message, known, roster, event)
+            return BatchReply(need_epochs=missing)
+        return self._judge(signed, message, known, roster, now_s)
 
     def _judge(
         self,
@@ -183,18 +162,19 @@ class Helper:
         message: bytes,
         known: KnownTask,
         roster: VerifiedRoster,
-        event: BatchGiven,
-    ) -> list[HelperEffect]:
+        now_s: float,
+    ) -> BatchReply:
         batch = signed.batch
         key = BatchKey(known.task_id, batch.cohort, batch.window)
-        used = self._records.used_hosts(known.task.series, batch.window)
-        verdict = self.masks.judge(signed, known, roster, used)
+        used = self._state.used_hosts(known.task.series, batch.window)
+        rules = HostRules(known, roster, self._book, used, self._mask_into, self._lap)
+        verdict = rules.judge(signed)
         hosts: list[bytes] = batch.entries["host_id"][verdict.accepted].tolist()
         try:
             check_accepted(known, roster, hosts)
         except ReportRejected as refusal:
             self.refused[refusal.reason.value] += 1
-            return [ReplyRefused(refusal.reason.value, verdict.cleared)]
+            return BatchReply(refusal=refusal.reason.value, cleared=verdict.cleared)
         batch_hash = batch.hash()
         answer = Answer(
             key,
@@ -203,65 +183,68 @@ class Helper:
             _bitmap(verdict.accepted),
             batch.n,
             dict(verdict.cleared),
-            int(event.now_s),
+            int(now_s),
             message,
             b"".join(hosts),
         )
-        self._pending[key] = (batch_hash, verdict)
-        return [CommitAnswer(answer, known.window_end(batch.window))]
-
-    def _on_committed(self, key: BatchKey) -> list[HelperEffect]:
-        batch_hash, verdict = self._pending.pop(key)
+        self.checkpoint("before CommitAnswer")
+        self._state.commit(answer, known.window_end(batch.window))
+        self.checkpoint("between commit and sum")
         self.cleared.update(verdict.cleared)
         return self._reply(key, batch_hash, verdict)
 
-    def _reply(self, key: BatchKey, batch_hash: bytes, verdict: BatchVerdict) -> list[HelperEffect]:
+    def _reply(self, key: BatchKey, batch_hash: bytes, verdict: BatchVerdict) -> BatchReply:
         share = Share(batch_hash, verdict.accepted, verdict.mask_sum)
-        signature = self._signing_key.sign(share.unsigned())
-        share_bytes = SignedShare(share, signature).encode()
-        return [
-            StoreReply(key, share_bytes, share.hash()),
-            ReplyShare(share_bytes, verdict.cleared),
-        ]
+        share_bytes = SignedShare(share, self._signing_key.sign(share.unsigned())).encode()
+        self.checkpoint("before StoreReply")
+        self._state.keep_reply(key, share_bytes, share.hash())
+        self.checkpoint("after StoreReply")
+        return BatchReply(share=share_bytes, cleared=verdict.cleared)
 
     def _answer_again(
-        self, answered: Answer, signed: SignedBatch, known: KnownTask, event: BatchGiven
-    ) -> list[HelperEffect]:
+        self, answered: Answer, signed: SignedBatch, known: KnownTask, complete: bool
+    ) -> BatchReply:
         """The same stored bytes; after a crash between commit and sum, the sum is made again."""
         if signed.batch.hash() != answered.batch_hash:
             raise ReportRejected(
                 Reason.ANSWERED_OTHERWISE, answered.batch_hash.hex(), "another batch"
             )
         if answered.reply is not None:
-            return [ReplyShare(answered.reply, answered.rejections)]
+            return BatchReply(share=answered.reply, cleared=answered.rejections)
         bits = np.unpackbits(np.frombuffer(answered.bitmap, np.uint8), bitorder="little")
         accepted = bits[: answered.n_batch].astype(np.bool_)
-        missing = self.masks.missing_again(signed, accepted)
-        if missing and not event.epochs_complete:
-            return [ReplyNeedEpochs(missing)]
-        total = self.masks.sum_again(signed, accepted, known)
+        missing = [
+            host + epoch
+            for host, epoch, *_ in signed.batch.entries[accepted].tolist()
+            if (found := self._book.find(host, epoch)) is None or found.key is None
+        ]
+        if missing and not complete:
+            return BatchReply(need_epochs=missing)
+        total = mask_sum_again(signed, accepted, known, self._book, self._mask_into)
         verdict = BatchVerdict(accepted, total, answered.rejections)
         return self._reply(answered.key, answered.batch_hash, verdict)
 
-    def _on_release(self, event: ReleaseGiven) -> list[HelperEffect]:
-        signed = SignedRelease.decode(event.entry)
+    def _countersigned(self, entry: bytes, vector: bytes) -> bytes:
+        signed = SignedRelease.decode(entry)
         release = signed.release
         if not verify(self._directory.parties.leader_pk, release.unsigned(), signed.sig_leader):
             raise ReportRejected(Reason.RELEASE_SIGNATURE, "the pinned Leader's signature", "other")
-        answered = self._records.answer_of_hash(release.batch_hash)
+        answered = self._state.answer_of_hash(release.batch_hash)
         if answered is None or answered.share_hash != release.share_hash:
             raise ReportRejected(Reason.RELEASE_CHAIN, "an answered batch and its share", "another")
         series, cohort, window = answered.series, answered.key.cohort, answered.key.window
-        before = self._records.chain_entry(series, cohort, window)
+        before = self._state.chain_entry(series, cohort, window)
         if before is not None:
-            return [self._same_entry(before, signed)]
+            return _same_entry(before, signed)
         self._check_kept(answered)
         self._check_link(signed, answered)
-        vector = _vector(event.vector, signed, answered)
-        self._check_possible(vector, answered)
+        self._check_possible(_vector(vector, signed, answered), answered)
         signature = self._signing_key.sign(release.unsigned())
-        entry = SignedRelease(release, signed.sig_leader, signature).encode()
-        return [StoreChainEntry(series, cohort, window, entry), ReplyCountersigned(entry)]
+        signed_by_both = SignedRelease(release, signed.sig_leader, signature).encode()
+        self.checkpoint("before StoreChainEntry")
+        self._state.keep_release(series, cohort, window, signed_by_both)
+        self.checkpoint("after StoreChainEntry")
+        return signed_by_both
 
     def _check_kept(self, answered: Answer) -> None:
         """Sign nothing of windows that a restore closed: which releases were signed is forgotten.
@@ -271,7 +254,7 @@ class Helper:
         window = answered.key.window
         known = self._directory.tasks.get(answered.key.task_id)
         end_s = window if known is None else known.window_end(window)
-        closed_s = self._records.refuse_before_s
+        closed_s = self._state.refuse_before_s
         if end_s <= closed_s:
             expected = f"a window that ended after {closed_s}"
             raise ReportRejected(Reason.CLOSED_BEFORE_RESTORE, expected, end_s)
@@ -298,13 +281,8 @@ class Helper:
         hosts = [roster.entries.get(answered.used[at : at + HOST_ID_BYTES]) for at in ids]
         return Capacity.of(host.gpu_models for host in hosts if host is not None)
 
-    def _same_entry(self, stored: bytes, signed: SignedRelease) -> HelperEffect:
-        if SignedRelease.decode(stored).release != signed.release:
-            raise ReportRejected(Reason.RELEASE_CHAIN, "the release already signed", "another")
-        return ReplyCountersigned(stored)
-
     def _check_link(self, signed: SignedRelease, answered: Answer) -> None:
-        head = self._records.chain_head(answered.series, answered.key.cohort)
+        head = self._state.chain_head(answered.series, answered.key.cohort)
         prev = FIRST_PREV if head is None else SignedRelease.decode(head[1]).release.hash()
         if signed.release.prev != prev:
             raise ReportRejected(Reason.RELEASE_CHAIN, prev.hex(), signed.release.prev.hex())
@@ -312,6 +290,12 @@ class Helper:
             raise ReportRejected(
                 Reason.RELEASE_CHAIN, f"a window after {head[0]}", answered.key.window
             )
+
+
+def _same_entry(stored: bytes, signed: SignedRelease) -> bytes:
+    if SignedRelease.decode(stored).release != signed.release:
+        raise ReportRejected(Reason.RELEASE_CHAIN, "the release already signed", "another")
+    return stored
 
 
 def _vector(vector: bytes, signed: SignedRelease, answered: Answer) -> NDArray[np.int64]:

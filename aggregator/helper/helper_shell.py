@@ -43,7 +43,6 @@ from wire.rejection import ReportRejected
 from .helper import Helper
 from .helper_runner import HelperRunner
 from .helper_state import HelperState
-from .host_masks import MaskMaker, MasksUnavailable
 from .own_releases import compare_releases
 
 FORGET_EVERY_S: Final = 60.0
@@ -75,11 +74,9 @@ class HelperShell:
         after_restore: bool = False,
         notifier: Notifier | None = None,
         checkpoint: Checkpoint = no_checkpoint,
-        mask_maker: Callable[[PinnedParties, HelperState], MaskMaker] | None = None,
     ) -> None:
         """Open keys and state; call it after privileges are dropped.
 
-        mask_maker      makes what holds epochs and keys; None: this process does
         after_restore   the operator knows that the state or machine was rolled back, and that no
                         other copy of this Helper runs
         notifier        tells systemd when it serves, and that it goes on
@@ -116,18 +113,16 @@ class HelperShell:
             self._keys.pair,
             self._state,
             ledger_counters=self._state.counters(),
-            seen_epochs=self._state.epochs() if mask_maker is None else (),
+            seen_epochs=self._state.epochs(),
             sum_rules=SumRules(Catalogue.load()),
-            mask_maker=None if mask_maker is None else mask_maker(parties, self._state),
+            checkpoint=checkpoint,
         )
         self._runner = HelperRunner(
             self._helper,
-            self._state,
             clock,
             helper_pk=self._keys.identity.public_bytes,
             announcements=lambda: self._keys.announcements(clock()),
             settle=self._settle,
-            checkpoint=checkpoint,
         )
         self._forgot_s = self._pruned_s = 0.0
         self._notifier = notifier or Notifier()
@@ -151,7 +146,6 @@ class HelperShell:
             with self._lock:
                 self._say_status()
                 self._state.close()
-            self._helper.masks.close()
             if self._witness is not None:
                 self._witness.close()
             self._presence.close()
@@ -181,8 +175,6 @@ class HelperShell:
         A disk that takes nothing, a log or a witness that is away is waited out: nothing was
         answered, and the Leader asks again.
         """
-        if isinstance(error, MasksUnavailable):
-            return False  # told where it fell
         trouble = _waited_out(error)
         if trouble is not None:
             self._troubles.begin(trouble, self._clock(), str(error))
@@ -200,8 +192,7 @@ class HelperShell:
             now_s = self._clock()
             try:
                 self._read_signed(now_s, at_start)
-                if self._keys.rotate(now_s, self._directory.longest_retention_s()):
-                    self._helper.masks.keys_changed()
+                self._keys.rotate(now_s, self._directory.longest_retention_s())
                 self._runner.carry_out_owed()
                 self._forget(now_s, self._directory.longest_retention_s())
                 if Trouble.STORAGE in self._troubles.standing:
@@ -259,7 +250,7 @@ class HelperShell:
     def _forget(self, now_s: float, retention_s: int) -> None:
         """Drop keys soon, and look through the state file, which holds none, now and then."""
         if now_s - self._forgot_s > FORGET_EVERY_S:
-            self._helper.masks.prune(now_s, retention_s)
+            self._helper.book.prune(now_s, retention_s)
             self._forgot_s = now_s
         if now_s - self._pruned_s > PRUNE_EVERY_S:
             self._state.prune(now_s, retention_s)
@@ -269,7 +260,7 @@ class HelperShell:
         for path, content in self._folder.new_files():
             task = path.suffix == TASK_SUFFIX
             try:
-                self._helper.handle(
+                self._helper.learn(
                     TaskSeen(content, now_s, at_start) if task else RosterSeen(content)
                 )
             except ReportRejected as refusal:
@@ -297,7 +288,7 @@ class HelperShell:
             "links_witnessed": self._chain.witnessed,
             "tasks": len(self._directory.tasks),
             "roster_version": max(self._directory.rosters, default=0),
-            "epochs_open": len(self._helper.masks),
+            "epochs_open": len(self._helper.book),
             "batches_answered": self._runner.batches_answered,
             "refused": dict(self._helper.refused),
             "cleared": dict(self._helper.cleared),

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from aggregator.protocol.answers import BODY_RETENTION_S, HOST_ID_BYTES, Answer, BatchKey, SeenEpoch
+from aggregator.protocol.answers import BODY_RETENTION_S, HOST_ID_BYTES, Answer, BatchKey
+from aggregator.protocol.known_epochs import KnownEpoch
 from aggregator.state.epoch_counters import COUNTERS, KEEP_COUNTER
 from aggregator.state.state_file import StateUnusable, open_state, transaction, write_durably
 from aggregator.witness import helper_links
@@ -178,7 +179,7 @@ class HelperState:
             )
 
     def keep_epochs(
-        self, epochs: Iterable[SeenEpoch], counters: Mapping[bytes, tuple[int, int]]
+        self, epochs: Iterable[KnownEpoch], counters: Mapping[bytes, tuple[int, int]]
     ) -> None:
         """Remember verified epochs, dead ones too, and the largest ledger counter of each host."""
         with transaction(self._connection) as connection:
@@ -190,10 +191,10 @@ class HelperState:
             )
             connection.executemany(KEEP_COUNTER, [(h, *mark) for h, mark in counters.items()])
 
-    def epochs(self) -> Iterator[SeenEpoch]:
+    def epochs(self) -> Iterator[KnownEpoch]:
         """Every epoch still remembered."""
         for h, e, eh, nb, na, ctr, dead in self._connection.execute("SELECT * FROM epochs"):
-            yield SeenEpoch(h, e, eh, nb, na, ctr, bool(dead))
+            yield KnownEpoch(h, e, eh, nb, na, ctr, bool(dead))
 
     def counters(self) -> dict[bytes, tuple[int, int]]:
         """The largest ledger counter seen of each host, and that epoch's not_before."""
@@ -308,7 +309,7 @@ def _answer(row: tuple[object, ...]) -> Answer:
     return Answer(key, series, batch_hash, bitmap, n_batch, reasons, *rest)  # type: ignore[arg-type]
 
 
-def _epoch_row(epoch: SeenEpoch) -> tuple[object, ...]:
+def _epoch_row(epoch: KnownEpoch) -> tuple[object, ...]:
     return (
         *(epoch.host_id, epoch.epoch_id, epoch.epoch_hash, epoch.not_before, epoch.not_after),
         *(epoch.ledger_ctr, int(epoch.dead)),

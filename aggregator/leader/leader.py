@@ -41,7 +41,6 @@ from .leader_events import (
     EpochsWanted,
     HelperAway,
     KeepEpochs,
-    KeptEpoch,
     LeaderEffect,
     LeaderEvent,
     ReleaseRefused,
@@ -239,7 +238,7 @@ class Leader:
     # Epochs
 
     def _on_epochs(self, event: EpochsArrived) -> list[LeaderEffect]:
-        kept: list[KeptEpoch] = []
+        kept: list[AdmittedEpoch] = []
         self._hear(event.records, event.now_s)
         # A host's epochs lie in several partitions; by the log's clock they come in their order.
         for record in sorted(event.records, key=lambda record: record.appended_s):
@@ -250,7 +249,7 @@ class Leader:
                 self.intake.letters.note(record, refusal.reason, event.now_s)
                 continue
             if admitted is not None:
-                kept.append(_kept(admitted))
+                kept.append(admitted)
                 self.intake.unpark(admitted.known.host_id)
         return [KeepEpochs(kept)] if kept else []
 
@@ -361,17 +360,3 @@ class Leader:
         moved = {tp: at for tp, at in offsets.items() if at > self._committed.get(tp, -1)}
         self._committed.update(moved)
         return [CommitOffsets(moved)] if moved else []
-
-
-def _kept(admitted: AdmittedEpoch) -> KeptEpoch:
-    header, known = admitted.header, admitted.known
-    return KeptEpoch(
-        known.host_id,
-        known.epoch_id,
-        known.epoch_hash,
-        known.not_before,
-        known.not_after,
-        header.ledger_ctr,
-        known.dead,
-        admitted.raw,
-    )

@@ -7,8 +7,9 @@ before the next one begins, and a failure stops the process rather than skip one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from aggregator.protocol.admitted_epochs import AdmittedEpoch
 from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
@@ -117,24 +118,10 @@ LeaderEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class KeptEpoch:
-    """One epoch as the Leader keeps it, so that it can hand it to the Helper later."""
-
-    host_id: bytes
-    epoch_id: bytes
-    epoch_hash: bytes
-    not_before: int
-    not_after: int
-    ledger_ctr: int
-    dead: bool
-    raw: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class KeepEpochs:
-    """Store verified epochs, and mark twins dead."""
+    """Store verified epochs, to hand them to the Helper later, and mark twins dead."""
 
-    epochs: Sequence[KeptEpoch]
+    epochs: Sequence[AdmittedEpoch]
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,10 +85,14 @@ class LeaderState:
                 "INSERT INTO kept_epochs (host_id, epoch_id, not_after, dead, raw) "
                 "VALUES (?,?,?,?,?) ON CONFLICT (host_id, epoch_id) DO UPDATE "
                 "SET dead = excluded.dead WHERE excluded.dead > kept_epochs.dead",
-                [(e.host_id, e.epoch_id, e.not_after, int(e.dead), e.raw) for e in effect.epochs],
+                [
+                    (e.known.host_id, e.known.epoch_id, e.known.not_after, int(e.known.dead), e.raw)
+                    for e in effect.epochs
+                ],
             )
             tables.executemany(
-                KEEP_COUNTER, [(e.host_id, e.ledger_ctr, e.not_before) for e in effect.epochs]
+                KEEP_COUNTER,
+                [(e.known.host_id, e.header.ledger_ctr, e.known.not_before) for e in effect.epochs],
             )
 
     def epoch_bytes(self, wanted: list[bytes]) -> Iterator[bytes]:

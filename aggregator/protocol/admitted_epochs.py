@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -44,7 +44,7 @@ class AdmittedEpoch:
 
     known: KnownEpoch
     header: EpochHeader
-    raw: bytes
+    raw: bytes = field(repr=False)
     twin: bool
 
 

@@ -1,4 +1,4 @@
-"""What a Helper's answer is for and says, and epochs as they are remembered: values, no state."""
+"""What a Helper's answer is for and says: values, no state."""
 
 from __future__ import annotations
 
@@ -40,16 +40,3 @@ class Answer:
     used: bytes | None
     reply: bytes | None = None
     share_hash: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SeenEpoch:
-    """An epoch whose signature verified once; `dead` after a twin."""
-
-    host_id: bytes
-    epoch_id: bytes
-    epoch_hash: bytes
-    not_before: int
-    not_after: int
-    ledger_ctr: int
-    dead: bool

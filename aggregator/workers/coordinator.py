@@ -240,7 +240,7 @@ class Coordinator(Leader):
         """Give epochs to the workers that wait for them, and tell all of those that died."""
         for effect in effects:
             if isinstance(effect, KeepEpochs):
-                for epoch in effect.epochs:
+                for epoch in (admitted.known for admitted in effect.epochs):
                     waiting = self._wanted.pop(epoch.host_id + epoch.epoch_id, set())
                     for worker in self._orders if epoch.dead else waiting:
                         self._give_epoch(epoch.host_id, epoch.epoch_id, worker)

@@ -47,15 +47,6 @@ def run(
             "now or by the witness's word. Needs the witness, and no other copy may run.",
         ),
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=256,
-            help="Processes that open epochs and make masks, each for its part of the hosts; the "
-            "answers are the same. Without it this process does so itself.",
-        ),
-    ] = None,
 ) -> None:
     """Answer the Leader's batches until a signal.
 
@@ -80,7 +71,7 @@ def run(
         reported(ExitCode.REFUSED, RollbackSeen),
         reported(ExitCode.UNAVAILABLE, *unavailable),
     ):
-        run_helper(settings, after_restore=after_restore, workers=workers, say=say)
+        run_helper(settings, after_restore=after_restore, say=say)
 
 
 @app.command(epilog="Example: pointillist helper status --config helper.toml --json")

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from .output import CommandError, ExitCode, die, worded
+from .removed import removed
 
 # A line that begins with a space or a hyphen is an item or an example, and stays one.
 _SOFT_BREAK = re.compile(r"\n(?=[^\s-])")
@@ -223,6 +224,8 @@ def command() -> TyperGroup:
 def main() -> None:
     """Run the command line; every way out has a documented exit code."""
     json = "--json" in sys.argv
+    if (gone := removed(sys.argv[1:])) is not None:
+        die(gone, json)
     try:
         # A script gets wrong options as JSON, a person gets them in a box.
         sys.exit(command()(prog_name="pointillist", standalone_mode=not json) or 0)

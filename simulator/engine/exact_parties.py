@@ -119,9 +119,7 @@ class ExactParties:
             stopwatch=self.helper_laps,
         )
         helper_pk = self.helper_key.public_bytes
-        runner = HelperRunner(
-            self.helper, self._helper_state, lambda: self.now_s, helper_pk=helper_pk
-        )
+        runner = HelperRunner(self.helper, lambda: self.now_s, helper_pk=helper_pk)
         self._helper = wrap_helper(_Timed(runner, self.helper_laps))
         n_min = min(task.n_min for task in tasks)
         keys = self._announcements(span)

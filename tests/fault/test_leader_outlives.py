@@ -282,8 +282,8 @@ def test_roster_events_follow_the_rules_of_the_directory(fleet: Fleet) -> None:
     world = fleet.world
     midweek = replace(world.roster, version=2, effective_from=T0 - 30)
     signed = sign_roster(midweek, world.leader_key, world.helper_key)
-    for party in (fleet.leader, fleet.helper):
+    for take in (fleet.leader.handle, fleet.helper.learn):
         with pytest.raises(ReportRejected, match="roster_change"):
-            party.handle(RosterSeen(signed))
+            take(RosterSeen(signed))
     fleet.leader.handle(TaskSeen(world.resign(version=2).task_bytes, T0))
     assert set(fleet.leader.directory.rosters) == {1}

@@ -42,7 +42,7 @@ def test_forged_report_of_an_older_task_holds_up_no_release(tmp_path: Path) -> N
     records = [fleet.epoch_log.append(Kind.EPOCH, epoch) for epoch in epochs]
     fleet.feed(EpochsArrived(records, T0))
     fleet.runner.feed(TaskSeen(newer.task_bytes, T0))
-    fleet.helper.handle(TaskSeen(newer.task_bytes, T0))
+    fleet.helper.learn(TaskSeen(newer.task_bytes, T0))
     forged = bytearray(honest_reports(world, window=T0)[0].encode())
     forged[EPOCH_AT:TASK_AT] = seeded_bytes("an epoch of nobody", 0)[:16]
     fleet.clock.now_s = T0 + WINDOW_S + 1

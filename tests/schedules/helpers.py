@@ -105,22 +105,19 @@ class HelperProcess(Process):
         pairs = {key_id(own.hpke.public_bytes): own.hpke}
         self.helper = Helper(
             directory, own.signing, lambda kid: pairs.get(KeyId(kid)), state,
-            ledger_counters=state.counters(), seen_epochs=state.epochs(),
+            ledger_counters=state.counters(), seen_epochs=state.epochs(), checkpoint=self.point,
         )  # fmt: skip
         directory.add_roster(signed_roster())
         for version in self.tasks:
-            self.helper.handle(TaskSeen(signed_task(version), T0, at_start=True))
-        self.runner = HelperRunner(
-            self.helper, state, self.clock, helper_pk=own.pk, settle=chain.settle,
-            checkpoint=self.point,
-        )  # fmt: skip
+            self.helper.learn(TaskSeen(signed_task(version), T0, at_start=True))
+        self.runner = HelperRunner(self.helper, self.clock, helper_pk=own.pk, settle=chain.settle)
 
     def learn(self, version: int) -> None:
         """Take a further version of the task."""
         if version not in self.tasks:
             self.tasks.append(version)
             if self.helper is not None:
-                self.helper.handle(TaskSeen(signed_task(version), self.clock()))
+                self.helper.learn(TaskSeen(signed_task(version), self.clock()))
 
     def let_go(self) -> None:
         """Close the state."""

@@ -52,7 +52,7 @@ def test_points_are_in_the_code() -> None:
             continue
         if role == "upgrade":  # put together of its test's parameters
             continue
-        if role in ("leader", "helper") and step.startswith(("before ", "after ")):
+        if role == "leader" and step.startswith(("before ", "after ")):
             step = f"class {step.split()[1]}"
         assert any(step in text for text in texts), point
 

@@ -12,7 +12,6 @@ import pytest
 from aggregator.leader.leader_events import (
     EpochsArrived,
     KeepEpochs,
-    KeptEpoch,
     StoreCountersigned,
     StoreFrozen,
     StoreSuppressed,
@@ -20,7 +19,9 @@ from aggregator.leader.leader_events import (
     StoreUnsigned,
 )
 from aggregator.leader.leader_state import LeaderState
+from aggregator.protocol.admitted_epochs import AdmittedEpoch
 from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.known_epochs import KnownEpoch
 from aggregator.standby.leadership import Leadership
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from aggregator.state.state_tables import LeadershipLost, OtherLeader
@@ -204,10 +205,11 @@ def released(window: int) -> Any:
     return SimpleNamespace(key=key(window), share_bytes=b"s", entry=b"signed", vector=b"v")
 
 
-def epoch(number: int, *, dead: bool = False, ctr: int = 5) -> KeptEpoch:
+def epoch(number: int, *, dead: bool = False, ctr: int = 5) -> AdmittedEpoch:
     name = bytes([number]) * 16
-    raw = b"raw %d" % number
-    return KeptEpoch(name, name, name * 2, 1000, 4000 * number, ctr, dead, raw)
+    known = KnownEpoch(name, name, name * 2, 1000, 4000 * number, ctr, dead)
+    header: Any = SimpleNamespace(ledger_ctr=ctr)
+    return AdmittedEpoch(known, header, b"raw %d" % number, twin=dead)
 
 
 def test_database_says_of_a_state_what_a_file_does(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-import psutil
 import pytest
 
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import verify_transcripts
-from tests.fault_cases import COORDINATOR_STEPS, WORKER_OF_HELPER, WORKER_STEPS
-from tests.fault_notes import note
+from tests.fault_cases import COORDINATOR_STEPS, WORKER_STEPS
 from tests.ledger_hosts import LedgerHosts
 from tests.process_kit import wait_for
 from tests.protocol_kit import T0, WINDOW_S
@@ -21,14 +19,12 @@ pytestmark = pytest.mark.slow
 
 STEPS = [
     *(f"worker {step}" for step in WORKER_STEPS),
-    f"helper {WORKER_OF_HELPER}",
     *(f"leader {step}" for step in COORDINATOR_STEPS),
 ]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.fault_case("worker-killed")
-@pytest.mark.fault_case("mask-worker-killed")
 @pytest.mark.fault_case("coordinator-killed")
 def test_killed_workers_and_coordinators_lose_and_double_nothing(tmp_path: Path) -> None:
     """One window per step, the kill armed before its reports, each of which comes twice."""
@@ -48,10 +44,7 @@ def test_killed_workers_and_coordinators_lose_and_double_nothing(tmp_path: Path)
 def play_window(fleet: WorkerProcessFleet, hosts: LedgerHosts, number: int, step: str) -> None:
     window = T0 + number * WINDOW_S
     fleet.clock.set(window + 1)
-    if step.endswith(WORKER_OF_HELPER):
-        kill_worker_of_helper(fleet)
-    else:
-        fleet.kill_at(step)
+    fleet.kill_at(step)
     if "claim" in step:  # who comes in its place claims
         fleet.processes["worker-0"].kill()
     epochs, reports = hosts.report(window)
@@ -59,12 +52,6 @@ def play_window(fleet: WorkerProcessFleet, hosts: LedgerHosts, number: int, step
     fleet.clock.set(window + WINDOW_S + 1)
     wait_for(lambda: fleet.killed() and passes(fleet) and released(fleet, number + 1))
     fleet.recovered()
-
-
-def kill_worker_of_helper(fleet: WorkerProcessFleet) -> None:
-    (fork_server,) = psutil.Process(fleet.processes["helper"].pid).children()
-    fork_server.children()[0].kill()
-    note(f"helper@{WORKER_OF_HELPER}")
 
 
 def passes(fleet: WorkerProcessFleet) -> bool:

@@ -1,0 +1,27 @@
+"""Commands and options that are gone: each is refused by its name, with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .output import CommandError, usage_error
+
+REMOVED: Final = {
+    "helper run --workers": "leave it out: one process answers for a million GPUs",
+}
+"""The words of a command line -> what to do; a value stands after its option."""
+
+
+def removed(words: Sequence[str]) -> CommandError | None:
+    """Give the refusal of a command line that asks for what is gone, None for any other.
+
+    words       as they were typed, the program's name apart
+    """
+    given = [part for word in words for part in word.split("=", maxsplit=1)]
+    for gone, advice in REMOVED.items():
+        command, dashes, option = gone.partition(" --")
+        named = command.split()
+        if given[: len(named)] == named and set((dashes + option).split()) <= set(given):
+            return usage_error(f"{gone}: there is no such thing any more", advice)
+    return None
