@@ -215,7 +215,7 @@ bench-house: $(STAMP)  ## how the product is divided into rooms and modules
 bench-suite: $(STAMP)  ## how long make test and make test-quick take
 	@$(PYTHON) -m bench.suite $(ARGS)
 
-bench-scale: $(STAMP) spark  ## what both roles carry and withstand, by workers
+bench-scale: $(STAMP) spark  ## what both roles carry and withstand
 	@$(PYTHON) -m bench.scale $(ARGS)
 
 # ARGS="--part signing" measures one part; the others keep what was committed.

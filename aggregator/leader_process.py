@@ -1,22 +1,23 @@
-"""Start a Leader, or its workers, as a process: privileges first, then keys, then work."""
+"""Start a Leader as a process: privileges first, then keys, then work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
+from aggregator.leader.leader import Leader
 from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.report_reader import ReportReader
 from aggregator.party.party_config import LeaderConfig
 from aggregator.party.party_start import become, health_served, on_signals, prepare_folders, silent
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.releases.compaction import NO_ROLL_UPS, RollUps
 from aggregator.releases.store import Store
-from aggregator.spark.spark_processes import drive_alone, driving, spark_job
+from aggregator.spark.launch import DriverProcess, spark_job
+from aggregator.spark.spark_reader import SparkReader
 from aggregator.statistics.incident_detector import Detector
-from aggregator.workers.children import ForkServer
-from aggregator.workers.coordinator_shell import CoordinatorShell
-from aggregator.workers.leader_processes import run_workers_alone, working
 from transport.opening import Side, open_transport, prepare_transport
 from transport.port import RETENTION_S
 from transport.process.supervision import Notifier
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 def run_leader(
     config: LeaderConfig,
     *,
-    workers: int | None = None,
     spark: bool = False,
     say: Callable[[str], None] = silent,
     checkpoint: Checkpoint = no_checkpoint,
@@ -38,8 +38,7 @@ def run_leader(
 ) -> None:
     """Run the Leader until SIGTERM or SIGINT.
 
-    workers     processes that read the reports; None: it reads them itself
-    spark       Spark reads them
+    spark       Spark reads the reports, in place of the Leader's own loop
     say         gets one line about the user it runs as
     roll_ups    brought up to date before windows are removed for their age
     Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError; SparkMissing;
@@ -50,13 +49,10 @@ def run_leader(
     prepare_folders(config.user, 0o755, *released)
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(become(config.user, umask=0o022).line)  # releases are for every reader of the machine
-    fork_server = ForkServer() if spark or workers is not None else None
     notifier = Notifier.from_environment()
     with _turn_of(config, notifier) as turn:
         if turn is None or turn.leads:
-            _lead(config, turn, notifier, checkpoint, roll_ups, fork_server, workers, spark)
-    if fork_server is not None:
-        fork_server.close()
+            _lead(config, turn, notifier, checkpoint, roll_ups, spark)
 
 
 @contextmanager
@@ -84,8 +80,6 @@ def _lead(
     notifier: Notifier,
     checkpoint: Checkpoint,
     roll_ups: RollUps,
-    fork_server: ForkServer | None,
-    workers: int | None,
     spark: bool,
 ) -> None:
     """Open the store, which one process does at a time, and work until stopped."""
@@ -105,55 +99,23 @@ def _lead(
             config.transport, Side.AGGREGATOR, retention_s=RETENTION_S, keep=KEPT
         ) as log,
     ):
-        kind = LeaderShell if fork_server is None else CoordinatorShell
-        state = None if turn is None else turn.state()
-        shell = kind(config, log, store, state=state, notifier=notifier, checkpoint=checkpoint)
+        shell = LeaderShell(
+            config,
+            log,
+            store,
+            state=None if turn is None else turn.state(),
+            reader=partial(_by_spark, config) if spark else None,
+            notifier=notifier,
+            checkpoint=checkpoint,
+        )
         on_signals(shell.stop)
         if turn is not None:
             turn.on_loss(shell.stop)
-        readers = _readers_of(fork_server, shell, config, workers, spark)
-        with health_served(shell.health, config.http), readers:
+        with health_served(shell.health, config.http):
             shell.run()
 
 
-@contextmanager
-def _readers_of(
-    fork_server: ForkServer | None,
-    shell: LeaderShell,
-    config: LeaderConfig,
-    workers: int | None,
-    spark: bool,
-) -> Iterator[None]:
-    """Have the reports read by whoever shall, meanwhile."""
-    if fork_server is None or not isinstance(shell, CoordinatorShell):
-        yield
-        return
-    job = spark_job(config, shell.leader_pk) if spark else None
-    driver = nullcontext() if job is None else driving(fork_server, job)
-    with working(fork_server, shell, config, workers or 0), driver:
-        yield
-
-
-def run_workers(
-    config: LeaderConfig,
-    leader_pk: bytes,
-    workers: int,
-    *,
-    spark: bool = False,
-    say: Callable[[str], None] = silent,
-) -> None:
-    """Run workers of a Leader whose coordinator is on another machine, until SIGTERM or SIGINT.
-
-    spark       Spark, in place of workers
-    Raises      PrivilegeError, OSError, SparkMissing
-    """
-    if spark:
-        prepare_folders(config.user, 0o700, config.state_dir)
-    prepare_transport(config.transport, Side.AGGREGATOR)
-    say(become(config.user, umask=0o077).line)
-    fork_server = ForkServer()
-    if spark:
-        drive_alone(fork_server, spark_job(config, leader_pk))
-    else:
-        run_workers_alone(fork_server, config, leader_pk, workers)
-    fork_server.close()
+def _by_spark(config: LeaderConfig, leader: Leader) -> ReportReader:
+    """Read by Spark. Raises SparkMissing, SparkRefused."""
+    job = spark_job(config, leader.directory.parties)
+    return SparkReader(leader, DriverProcess(job))

@@ -29,7 +29,7 @@ from transport.port import (
     partition_of,
 )
 from wire.envelope import Kind, wrap
-from wire.topics import EPOCHS, REPORTS, TOPICS
+from wire.topics import EPOCHS, REPORTS
 
 HOSTS: Final = 10_000
 """As many as 80,000 GPUs have: what a window costs by itself weighs as it does in a fleet."""
@@ -40,7 +40,6 @@ HOUR: Final = T0 + 3600
 NOW_S: Final = HOUR + (1 + WINDOWS) * WINDOW_S + 2
 _AHEAD: Final = 10_000
 """Records that the producer may hold before the rest waits for it."""
-_PARTITIONS: Final = {topic.name: topic.partitions for topic in TOPICS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +133,7 @@ class HourLog:
         self._log = log
         with open_transport(log, Side.AGGREGATOR) as kafka:
             create_topics(kafka)
+            self._partitions = {topic: kafka.partitions(topic) for topic in (EPOCHS, REPORTS)}
         self._producer = Producer({"bootstrap.servers": log.bootstrap[0], "linger.ms": 20})
 
     def write(self, messages: Sequence[Message]) -> None:
@@ -143,7 +143,7 @@ class HourLog:
                 self._log.named(message.topic),
                 message.value,
                 message.key,
-                partition_of(message.key, _PARTITIONS[message.topic]),
+                partition_of(message.key, self._partitions[message.topic]),
             )
             if number % _AHEAD == _AHEAD - 1:
                 self._producer.flush()

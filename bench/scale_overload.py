@@ -104,7 +104,7 @@ def run_overloaded(bootstrap: str, fit: int) -> Part:
     log = KafkaSettings((bootstrap,), prefix=f"overload-{fit}-{int(time.time())}.")
     with TemporaryDirectory(prefix="plst-") as name:
         folder, clock = Path(name), RunningClock(T0 + WINDOWS * WINDOW_S + 2)
-        asked = Round(folder, log, 0, clock)
+        asked = Round(folder, log, clock)
         prepare(make_task(HOSTS, D)[2], make_roster(fleet, [D]), asked)
         by_turns = zip(*(window_reports(fleet, number) for number in range(WINDOWS)), strict=True)
         written = HourLog(log)

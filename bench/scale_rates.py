@@ -1,6 +1,6 @@
-"""Reports a second through both roles on one machine, by number of workers.
+"""Reports a second through both roles on one machine.
 
-A broker, a Leader, a Helper and their workers share the machine's cores. Windows of a fleet come at
+A broker, a Leader and a Helper share the machine's cores. Windows of a fleet come at
 once to parties that wait for them; a rate counts a minute's part of the epochs of an hour, cold,
 and all that both roles do until the last release. Beside it a bare consumer reads the same records,
 and NumPy makes and adds as many vectors.
@@ -8,7 +8,6 @@ and NumPy makes and adds as many vectors.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,7 @@ from pointillist.broker.local import BrokerOptions, LocalBroker
 
 D: Final = 1000
 FULL: Final = {"d1000": "d1000", "shipped": "shipped_plan"}
-"""Widths that are measured with every number of workers, and what figures call them."""
-WORKERS: Final = (0, 1, 2, 4)
+"""Widths that are measured, and what figures call them."""
 UNIT: Final = "reports/s, both roles and the broker, epochs included"
 
 
@@ -37,10 +35,8 @@ def figures(parts: Mapping[str, Part], floors: Mapping[str, float]) -> list[Figu
     """
     found = []
     for width, named in FULL.items():
-        group = [part for name, part in parts.items() if name.startswith(width)]
-        best = max(group, key=lambda part: part["rate"])
-        bare = statistics.median(part["bare"] for part in group)
-        rate, ratio = best["rate"], best["rate"] / bare
+        part = parts[width]
+        rate, ratio = part["rate"], part["rate"] / part["bare"]
         name = f"reports_per_second_2cores_both_roles_{named}"
         found.append(Figure(name, rate, UNIT, floor=floors[width]))
         if width == "d1000":
@@ -48,27 +44,22 @@ def figures(parts: Mapping[str, Part], floors: Mapping[str, float]) -> list[Figu
         else:
             found.append(Figure("reports_of_the_shipped_plan_in_60_s", rate * 60, "reports", 1e5))
             found.append(Figure("ratio_to_plain_reader_shipped_plan", ratio, "ratio"))
-        found.append(Figure(f"plain_reader_reports_per_second_{named}", bare, "reports/s"))
-        found.append(Figure(f"workers_of_the_best_{named}", best["workers"], "of each role"))
-    for name, part in parts.items():
-        found.append(Figure(f"reports_per_second_{name}", part["rate"], UNIT))
+        found.append(Figure(f"plain_reader_reports_per_second_{named}", part["bare"], "reports/s"))
         found += [
-            Figure(f"{role}_us_{name}", part[f"{role}_us"], "core-us a report") for role in ROLES
+            Figure(f"{role}_us_{width}", part[f"{role}_us"], "core-us a report") for role in ROLES
         ]
     return found
 
 
 def measure(kept: Parts) -> Measured:
-    """Run every number of workers at both widths on one broker."""
+    """Run both widths on one broker."""
     found: dict[str, Part] = {}
     widths = {"d1000": D, "shipped": shipped_d()}
     options = BrokerOptions(heap_mib=1024, quick=False)
     with TemporaryDirectory() as folder, LocalBroker(Path(folder) / "kafka", options) as broker:
         running = broker.start(print)
         for width, d in widths.items():
-            for workers in WORKERS:
-                name = f"{width}_workers_{workers}"
-                found[name] = kept.get(name, partial(run_roles, running, d, workers))
+            found[width] = kept.get(width, partial(run_roles, running, d))
             hour_of_reports.cache_clear()
     floors = {width: HOSTS / floor(HOSTS, widths[width]) for width in FULL}
     return Measured(figures(found, floors))

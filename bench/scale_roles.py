@@ -8,7 +8,6 @@ import signal
 import time
 import uuid
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
@@ -22,11 +21,6 @@ from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.key_ring import DAY_S
 from aggregator.party.party_config import HelperConfig, LeaderConfig
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.workers.children import Children, ForkServer, kept
-from aggregator.workers.coordinator_shell import CoordinatorShell
-from aggregator.workers.leader_processes import WorkerJob, job_of
-from aggregator.workers.worker_channel import CoordinatorChannel, serve_workers
-from aggregator.workers.worker_shell import WorkerShell
 from bench.kafka import bare_rate
 from bench.parts import Part
 from bench.round_fleet import HELPER, HELPER_BOX, LEADER, LEADER_BOX, T0
@@ -87,7 +81,6 @@ class Round:
 
     folder: Path
     log: KafkaSettings
-    workers: int
     clock: RunningClock
 
     @property
@@ -142,30 +135,11 @@ def run_helper(asked: Round) -> None:
 
 def run_leader(asked: Round) -> None:
     """What the Leader's process does."""
-    fork_server = ForkServer()
     store = NotingStore(asked.folder / "released")
     with HeldTransport(open_transport(asked.log, Side.AGGREGATOR), asked.hold) as log:
-        kind = CoordinatorShell if asked.workers else LeaderShell
-        shell = kind(asked.leader, log, store, clock=asked.clock)
+        shell = LeaderShell(asked.leader, log, store, clock=asked.clock)
         signal.signal(signal.SIGTERM, lambda *_: shell.stop())
-        if not isinstance(shell, CoordinatorShell):
-            shell.run()
-            return
-        job = job_of(asked.leader, LEADER.public_bytes)
-        assert job.coordinator.socket is not None
-        prepare_socket_folder(job.coordinator.socket, None, None)
-        server = serve_workers(shell.desk, job.coordinator)
-        with kept(Children(fork_server, asked.workers, work, (job, asked.clock, asked.hold))):
-            shell.run()
-        server.stop(None).wait()
-
-
-def work(pipe: Connection, job: WorkerJob, clock: RunningClock, hold: Path) -> None:
-    """What a worker's process does, by the fleet's clock."""
-    with HeldTransport(open_transport(job.transport, Side.AGGREGATOR), hold) as log:
-        shell = WorkerShell(log, CoordinatorChannel(job.coordinator), job.parties, clock=clock)
-        while not pipe.poll():
-            shell.turn()
+        shell.run()
 
 
 def prepare(signed_task: bytes, roster: bytes, asked: Round) -> None:
@@ -241,8 +215,8 @@ def released(folder: Path) -> list[Release]:
     return sorted(Release(float(line.split()[0]), int(line.split()[1])) for line in lines)
 
 
-def run_roles(broker: RunningBroker, d: int, workers: int) -> Part:
-    """Run both roles over the windows with so many workers each; none: one process each.
+def run_roles(broker: RunningBroker, d: int) -> Part:
+    """Run both roles over the windows.
 
     The epochs of an hour are opened before, as in life. What that costs is counted as if nothing
     else ran meanwhile: of a minute's window the sixtieth part.
@@ -252,7 +226,7 @@ def run_roles(broker: RunningBroker, d: int, workers: int) -> Part:
     n = len(hour.reports)
     written.write(hour.before)
     with TemporaryDirectory(prefix="plst-") as folder:
-        asked = Round(Path(folder), log, workers, RunningClock(NOW_S))
+        asked = Round(Path(folder), log, RunningClock(NOW_S))
         prepare(hour.signed_task, hour.roster, asked)
         parties = Parties(asked, broker.pid)
         try:
@@ -278,7 +252,7 @@ def run_roles(broker: RunningBroker, d: int, workers: int) -> Part:
     epochs_s = sum(epoch_us.values()) / 1e6 * n * EPOCHS_A_WINDOW
     bare, _cpu = bare_rate(log, n)
     return {
-        "d": d, "workers": workers, "bare": bare, "rate": n / (found[-1].at_s - begun_s + epochs_s),
+        "d": d, "bare": bare, "rate": n / (found[-1].at_s - begun_s + epochs_s),
         "rate_epochs_open": n / (found[-1].at_s - begun_s),
         "counted": sum(release.n for release in found[2:]) / n,
         "epoch_us": max(epoch_us.values()),

@@ -29,8 +29,6 @@ from wire.catalogue import Catalogue
 
 WIDTHS: Final = (500, 4000)
 """Far apart: a thousand words cost less than what two runs of one width differ by."""
-WORKERS: Final = 4
-"""That the slopes of workers are measured with."""
 TURNS: Final = 3
 """Of all runs, one after the other, so that a busy minute does not meet one of them alone."""
 FLEETS: Final = {"100k_gpus": 100_000 // GPUS, "1m_gpus": 1_000_000 // GPUS}
@@ -75,62 +73,58 @@ def errors(one: Costs, check: Part) -> dict[str, float]:
 
 
 def figures(
-    one: Costs, several: Costs, off: Mapping[str, float], shipped: int, spreads: Sequence[float]
+    one: Costs, off: Mapping[str, float], shipped: int, spreads: Sequence[float]
 ) -> list[Figure]:
     """Name slopes, errors, how far runs of one kind differed, and what fleets need by them."""
     found = [
         Figure("sizing_spread_percent", statistics.median(spreads), "%, dearest over least run"),
         Figure("sizing_spread_percent_worst", max(spreads), "%, dearest over least run"),
     ]
-    for ways, costs in (("one_process", one), ("workers", several)):
-        for role in ROLES:
-            cost = getattr(costs, role)
-            found += [
-                Figure(f"sizing_{role}_report_us_{ways}", cost.report_us, "core-us a report"),
-                Figure(f"sizing_{role}_word_ns_{ways}", cost.word_us * 1e3, "core-ns a word"),
-            ]
-        found.append(Figure(f"sizing_epoch_us_{ways}", costs.epoch_us, "core-us an epoch"))
+    for role in ROLES:
+        cost = getattr(one, role)
+        found += [
+            Figure(f"sizing_{role}_report_us_one_process", cost.report_us, "core-us a report"),
+            Figure(f"sizing_{role}_word_ns_one_process", cost.word_us * 1e3, "core-ns a word"),
+        ]
+    found.append(Figure("sizing_epoch_us_one_process", one.epoch_us, "core-us an epoch"))
     found += [
         Figure(f"sizing_error_percent_{role}", error, f"%, d = {shipped}")
         for role, error in off.items()
     ]
     for name, hosts in FLEETS.items():
-        size = size_of(hosts, [TaskLoad(shipped, WINDOW_S)], one, several)
+        size = size_of(hosts, [TaskLoad(shipped, WINDOW_S)], one)
         found += [Figure(f"sizing_{name}_{k}", v, SIZE_UNITS[k]) for k, v in asdict(size).items()]
     return found
 
 
-def costs_document(one: Costs, several: Costs, off: Mapping[str, float]) -> dict[str, Any]:
+def costs_document(one: Costs, off: Mapping[str, float]) -> dict[str, Any]:
     """What `pointillist size` ships with."""
     date = datetime.now(UTC).strftime("%Y-%m-%d")
     source = {"date": date, "commit": commit(), "device": device(), "command": COMMAND}
     return {
         "source": source,
         "one": asdict(one),
-        "several": asdict(several),
         "error_percent": dict(off),
     }
 
 
 def measure(kept: Parts) -> Measured:
-    """Run one process and workers at two widths, and one process at the shipped plan's."""
+    """Run both roles at two widths, and at the shipped plan's."""
     shipped = shipped_d()
-    runs = {"shipped": (shipped, 0)}
-    runs |= {f"d{d}_workers_{n}": (d, n) for d in WIDTHS for n in (0, WORKERS)}
+    runs = {"shipped": shipped} | {f"d{d}": d for d in WIDTHS}
     turns: dict[str, list[Part]] = {name: [] for name in runs}
     options = BrokerOptions(heap_mib=1024, quick=False)
     with TemporaryDirectory() as folder, LocalBroker(Path(folder) / "kafka", options) as broker:
         running = broker.start(print)
-        kept.get("sizing_warm", partial(run_roles, running, WIDTHS[0], 0))
+        kept.get("sizing_warm", partial(run_roles, running, WIDTHS[0]))
         for turn in range(TURNS):
-            for name, (d, workers) in runs.items():
-                part = partial(run_roles, running, d, workers)
+            for name, d in runs.items():
+                part = partial(run_roles, running, d)
                 turns[name].append(kept.get(f"sizing_{name}_turn_{turn}", part))
                 hour_of_reports.cache_clear()
     found = {name: least(parts) for name, parts in turns.items()}
-    one = fitted([found[f"d{d}_workers_0"] for d in WIDTHS])
-    several = fitted([found[f"d{d}_workers_{WORKERS}"] for d in WIDTHS])
+    one = fitted([found[f"d{d}"] for d in WIDTHS])
     off = errors(one, found["shipped"])
-    documents = {"sizing_costs": costs_document(one, several, off)}
+    documents = {"sizing_costs": costs_document(one, off)}
     spreads = [spread_percent(parts) for parts in turns.values()]
-    return Measured(figures(one, several, off, shipped, spreads), documents)
+    return Measured(figures(one, off, shipped, spreads), documents)

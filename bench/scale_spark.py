@@ -2,15 +2,13 @@
 
 Windows of a whole fleet lie on the log beforehand, and a batch takes as many reports as a window
 has; the rate is that from the first release to the last, so that Spark's start, the epochs and the
-first batch are told apart. Broker, Helper, coordinator, driver and executors share the cores.
+first batch are told apart. Broker, Helper, Leader, driver and executors share the cores.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import signal
-import subprocess
 import time
 from dataclasses import replace
 from functools import partial
@@ -18,15 +16,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.report_reader import ReportReader
 from aggregator.party.spark_settings import SparkSettings
-from aggregator.spark.spark_processes import SparkJob, python_of, spark_job
-from aggregator.workers.children import ForkServer
-from aggregator.workers.coordinator_shell import CoordinatorShell
-from aggregator.workers.leader_processes import working
+from aggregator.spark.launch import DriverProcess, spark_job
+from aggregator.spark.spark_reader import SparkReader
 from bench.kafka import bare_rate
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, ROOT, Figure
-from bench.round_fleet import LEADER, T0, WINDOW_S, load_fleet, make_roster, make_task
+from bench.round_fleet import T0, WINDOW_S, load_fleet, make_roster, make_task
 from bench.scale_hour import HourLog, sealed
 from bench.scale_rates import D
 from bench.scale_roles import (
@@ -50,53 +49,44 @@ SETTINGS: Final = SparkSettings(
 )
 
 
-def run_coordinator(asked: Round) -> None:
-    """What the Leader's own process does."""
-    fork_server = ForkServer()
+def run_leader(asked: Round) -> None:
+    """What the Leader's process does: the driver is its child, by the fleet's clock."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+    ahead_s = asked.clock() - time.time()
+
+    def by_spark(leader: Leader) -> ReportReader:
+        job = spark_job(replace(asked.leader, spark=SETTINGS), leader.directory.parties)
+        program = ("-m", "bench.spark_driver", str(ahead_s))
+        return SparkReader(leader, DriverProcess(job, program=program))
+
     with open_transport(asked.log, Side.AGGREGATOR) as log:
         store = NotingStore(asked.folder / "released")
-        shell = CoordinatorShell(asked.leader, log, store, clock=asked.clock)
+        shell = LeaderShell(asked.leader, log, store, reader=by_spark, clock=asked.clock)
         signal.signal(signal.SIGTERM, lambda *_: shell.stop())
-        with working(fork_server, shell, asked.leader, 0):
-            shell.run()
-    fork_server.close()
-
-
-def begin_driver(asked: Round, job: SparkJob) -> subprocess.Popen[bytes]:
-    """Begin the driver, by the fleet's clock."""
-    told = asked.folder / "job"
-    told.write_bytes(pickle.dumps((job, asked.clock() - time.time())))
-    command = [str(python_of(SETTINGS)), "-m", "bench.spark_driver", str(told)]
-    return subprocess.Popen(command, cwd=asked.folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        shell.run()
 
 
 def run_roles(bootstrap: str, hosts: int, d: int, windows: int) -> Part:
-    """Run Helper, coordinator and Spark over one log."""
+    """Run Helper, Leader and Spark over one log."""
     fleet = load_fleet(hosts, CACHE / "scale-fleet", part=500)
     log = KafkaSettings((bootstrap,), prefix=f"scale-spark-{int(time.time())}.")
     with TemporaryDirectory(prefix="plst-") as name:
         folder, clock = Path(name), RunningClock(T0 + windows * WINDOW_S + 2)
-        asked = Round(folder, log, 0, clock)
+        asked = Round(folder, log, clock)
         prepare(make_task(hosts, d)[2], make_roster(fleet, [d]), asked)
         HourLog(log).write(sealed(fleet, d, [T0 + at * WINDOW_S for at in range(windows)]))
         bare = bare_rate(log, hosts * windows)[0]
-        parties = [
-            SPAWN.Process(target=run, args=(asked,)) for run in (run_helper, run_coordinator)
-        ]
+        parties = [SPAWN.Process(target=run, args=(asked,)) for run in (run_helper, run_leader)]
         begun_s = time.monotonic()
         for party in parties:
             party.start()
-        job = spark_job(replace(asked.leader, spark=SETTINGS), LEADER.public_bytes)
-        driver = begin_driver(asked, job)
         try:
             while len(found := released(folder)) < windows:
                 time.sleep(0.05)
                 late = time.monotonic() - begun_s > PATIENCE_S
-                if late or driver.poll() is not None or not all(p.is_alive() for p in parties):
+                if late or not all(party.is_alive() for party in parties):
                     raise RuntimeError(f"expected {windows} releases, got {len(found)}")
         finally:
-            driver.terminate()
-            driver.wait(60)
             for party in parties:
                 party.terminate()
                 party.join(20)

@@ -1,28 +1,21 @@
 """The driver's process of bench/scale_spark.py, in Spark's environment, which has not all of ours.
 
-python -m bench.spark_driver JOB
+python -m bench.spark_driver AHEAD_S PIPE
 """
 
 from __future__ import annotations
 
-import pickle
-import signal
 import sys
 import time
-from pathlib import Path
+from multiprocessing.connection import Connection
 
-from aggregator.spark.driver import run_driver
-from aggregator.spark.spark_shell import SparkShell
+from aggregator.spark.driver import LeaderPipe, run_driver
 
 
 def main() -> None:
-    """Run the job of a file by the fleet's clock, which is so far ahead."""
-    job, ahead_s = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 (our own)
-
-    def begun(shell: SparkShell) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: shell.stop())
-
-    run_driver(job, begun=begun, clock=lambda: time.time() + ahead_s)
+    """Run what the Leader says by the fleet's clock, which is so far ahead."""
+    ahead_s, leader = float(sys.argv[1]), LeaderPipe(Connection(int(sys.argv[2])))
+    run_driver(leader.job(), leader, clock=lambda: time.time() + ahead_s)
 
 
 if __name__ == "__main__":

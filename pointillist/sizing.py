@@ -1,4 +1,4 @@
-"""What a fleet needs of machines, from what a report costs: cores, workers, bytes."""
+"""What a fleet needs of machines, from what a report costs: cores, fleets, bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from transport.port import RETENTION_S
 from wire.bounds import Scheme
 from wire.envelope import OVERHEAD_BYTES
 from wire.report import report_length
-from wire.topics import REPORTS, TOPICS
 
 COSTS_FILE: Final = Path(__file__).with_name("plans") / "sizing_costs.json"
 EPOCH_S: Final = 3600
@@ -23,8 +22,6 @@ DAY_S: Final = 86_400
 RETENTION_DAYS: Final = RETENTION_S // DAY_S
 BUSY: Final = 0.5
 """Of a core that is planned for: reports of a window come together, and an outage is made up."""
-REPORT_PARTITIONS: Final = next(topic.partitions for topic in TOPICS if topic.name == REPORTS)
-"""Each is read by one worker, so a Leader has no work for more."""
 REPLICAS: Final = 3
 """Of each record. One was measured: each is taken to cost a broker as much, which is a bound."""
 BROKER_BYTES_S: Final = 50e6
@@ -34,7 +31,6 @@ SIZE_UNITS: Final = {
     "leader_cores": "cores",
     "helper_cores": "cores",
     "broker_cores": "cores, all brokers",
-    "workers": "of each role of a fleet",
     "fleets": "each a Leader, a Helper and topics of its own",
     "brokers": "brokers",
     "log_bytes_a_second": "B/s, one replica",
@@ -78,13 +74,12 @@ class Costs:
 class MeasuredCosts:
     """Slopes of a benchmark, and where they come from.
 
-    one, several    of one process a role, and of workers
+    one             of one process a role
     error_percent   role -> how far `one` is off at a width that it was not fitted to
     source          date, commit, device and command
     """
 
     one: Costs
-    several: Costs
     error_percent: Mapping[str, float]
     source: Mapping[str, str]
 
@@ -97,7 +92,6 @@ class Size:
     leader_cores: float
     helper_cores: float
     broker_cores: float
-    workers: int
     fleets: int
     brokers: int
     log_bytes_a_second: float
@@ -121,9 +115,7 @@ def fit(points: Sequence[tuple[int, float]]) -> Cost:
 def shipped_costs(path: Path = COSTS_FILE) -> MeasuredCosts:
     """Read the slopes that came with this installation; `make bench-scale` measures them."""
     found = json.loads(path.read_text(encoding="utf-8"))
-    return MeasuredCosts(
-        _costs(found["one"]), _costs(found["several"]), found["error_percent"], found["source"]
-    )
+    return MeasuredCosts(_costs(found["one"]), found["error_percent"], found["source"])
 
 
 def _costs(found: Mapping[str, Any]) -> Costs:
@@ -131,15 +123,9 @@ def _costs(found: Mapping[str, Any]) -> Costs:
     return Costs(**roles, epoch_us=found["epoch_us"])
 
 
-def size_of(hosts: int, tasks: Sequence[TaskLoad], one: Costs, several: Costs) -> Size:
-    """What so many hosts need that report these tasks.
-
-    one, several    costs of one process a role, and of workers: these where a role outgrows a core
-    """
-    alone = _cores(hosts, tasks, one)
-    cores = alone if max(alone[:2]) <= 1 else _cores(hosts, tasks, several)
-    processes = ceil(max(cores[:2]))
-    fleets = ceil(processes / REPORT_PARTITIONS)
+def size_of(hosts: int, tasks: Sequence[TaskLoad], costs: Costs) -> Size:
+    """What so many hosts need that report these tasks, with one process a role of a fleet."""
+    cores = _cores(hosts, tasks, costs)
     bytes_s = fsum(
         (report_length(task.d, Scheme.MASKED) + OVERHEAD_BYTES) * hosts / task.window_s
         for task in tasks
@@ -147,8 +133,7 @@ def size_of(hosts: int, tasks: Sequence[TaskLoad], one: Costs, several: Costs) -
     return Size(
         fsum(hosts / task.window_s for task in tasks),
         *cores,
-        ceil(processes / fleets),
-        fleets,
+        ceil(max(cores[:2])),
         max(REPLICAS, ceil(bytes_s * REPLICAS / BROKER_BYTES_S)),
         bytes_s,
         bytes_s * DAY_S,

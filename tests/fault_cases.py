@@ -79,12 +79,7 @@ HELPER_STEPS: Final = (
     "before StoreChainEntry",
     "after StoreChainEntry",
 )
-WORKER_STEPS: Final = ("after claim", "before word", "after word", "before commit")
-COORDINATOR_STEPS: Final = (
-    "before StoreFrozen",
-    "before StoreRelease",
-    "between store and transcript",
-)
+DRIVER_STEPS: Final = ("before sink commit", "after sink commit")
 STANDBY_STEPS: Final = (
     "after StoreFrozen",
     "between store and transcript",
@@ -102,24 +97,18 @@ CASES: Final = (
     FaultCase("agent-killed", "agent", "kill -9 at each step", _killed("agent", AGENT_STEPS)),
     FaultCase("leader-killed", "Leader", "kill -9 at each step", _killed("leader", LEADER_STEPS)),
     FaultCase("helper-killed", "Helper", "kill -9 at each step", _killed("helper", HELPER_STEPS)),
-    FaultCase("worker-killed", "worker", "kill -9 at each step", _killed("worker", WORKER_STEPS)),
     FaultCase(
-        "coordinator-killed",
-        "coordinator",
-        "kill -9 of a Leader that has workers",
-        _killed("leader", COORDINATOR_STEPS),
+        "driver-killed",
+        "Spark's driver",
+        "kill -9 at each step of a batch",
+        _killed("driver", DRIVER_STEPS),
+        quick=True,
     ),
     FaultCase(
         "leading-machine-killed",
         "Leader on two machines",
         "kill -9 of the one that leads; the other goes on from the database",
         _killed("leader", STANDBY_STEPS),
-    ),
-    FaultCase(
-        "worker-lost-in-rebalance",
-        "worker",
-        "killed while another joins its group",
-        ("worker@after word",),
     ),
     FaultCase(
         "broker-restarted",

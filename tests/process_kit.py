@@ -263,6 +263,15 @@ class ProcessFleet:
             note_recovery(self.fell[0], time.monotonic() - self.fell[1])
             self.fell = None
 
+    def passes(self) -> bool:
+        """Let a little time pass on everybody's clock; for `wait_for`."""
+        self.clock.set(self.clock() + 0.02)
+        return True
+
+    def released(self, wanted: int) -> bool:
+        """Whether so many windows were released."""
+        return len({line["window"] for line in self.lines("store.jsonl")}) >= wanted  # type: ignore[index]
+
     def reports_read(self) -> int:
         """Reports that the Leader has read, over all its lives."""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +10,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from aggregator.leader.leader import Leader
 from aggregator.protocol.directory import PinnedParties
 from aggregator.spark.batch_rows import COLUMNS, from_rows
+from aggregator.spark.codec import encode_update
+from aggregator.spark.driver_state import PassInput
 from aggregator.spark.executing import Pass, TaskMemory, gather_rows
+from aggregator.spark.messages import Command, ReaderUpdate
 from aggregator.spark.partial_sums import Gathered
+from aggregator.spark.spark_reader import SparkReader
 from aggregator.spark.spark_shell import SparkShell
-from aggregator.spark.sum_reader import PassInput
 from aggregator.spark.sum_store import SumStore
-from aggregator.workers.codec import encode_order
-from tests.protocol_kit import World
-from tests.workers_kit import PARTITIONS, GroupLog, LossyDesk, WorkersFleet
+from tests.fault_notes import note
+from tests.protocol_kit import Fleet, World
+from tests.reader_kit import PARTITIONS, GroupLog, learn
 from transport.port import Record
+from wire.envelope import Kind
 from wire.topics import REPORTS
 
 
@@ -39,6 +44,7 @@ class KillAt:
         self.steps.append(step)
         if step == self.step:
             self.step = ""
+            note(f"driver@{step}")
             raise Killed(step)
 
 
@@ -57,7 +63,7 @@ class GroupOffsets:
         self.read_again: list[int] = []
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        return {part: (0, len(records)) for part, records in enumerate(self._log.records)}
+        return {part: (0, at) for part, at in enumerate(self._log.next)}
 
     def starts(self) -> dict[int, int]:
         return {part: self._log.committed.get((REPORTS, part), 0) for part in range(PARTITIONS)}
@@ -67,7 +73,7 @@ class GroupOffsets:
 
     def read(self, partition: int, offsets: Sequence[int]) -> list[Record]:
         self.read_again += offsets
-        return [self._log.records[partition][at] for at in offsets]
+        return [record for record in self._log.records[partition] if record.offset in offsets]
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,8 @@ class PlannedBatch:
 
     def gather(self, told: PassInput, now_s: float) -> list[Gathered]:
         self.passes.append(told)
-        raw = Held([encode_order(order).SerializeToString() for order in told.orders])
-        asked = Pass(b"s", len(self.passes), self.parties, [raw], Held(told.before), now_s)
+        commands = Held(pickle.loads(pickle.dumps(told.commands)))
+        asked = Pass(b"s", len(self.passes), self.parties, [commands], Held(told.before), now_s)
         found: list[Gathered] = []
         for part in range(PARTITIONS):
             rows = [record for record in self.records if record.partition == part]
@@ -103,40 +109,76 @@ def arrow_batches(records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
 
 
 class Checkpoint:
-    """What Spark keeps of a query: the plan of each batch, and how many are done."""
+    """What Spark keeps of a query: the plan and the end of each batch, and how many are done."""
 
     def __init__(self, query: str = "query") -> None:
         self.query = query
-        self.plans: list[list[Record]] = []
+        self.plans: list[tuple[list[Record], dict[int, int]]] = []
         self.done = 0
+
+    def ends(self) -> dict[int, int]:
+        """Where the newest batch that is done ends."""
+        return self.plans[self.done - 1][1] if self.done else {}
+
+
+class PipeInMemory:
+    """Both ends of the pipe between the Leader's reader and its driver; bytes of each update."""
+
+    def __init__(self) -> None:
+        self._said: list[bytes | None] = []
+        self._told: list[Sequence[Command]] = []
+        self.updates: list[ReaderUpdate] = []
+        self.refused: list[str] = []
+
+    def begin(self) -> None:
+        """Another driver has begun: nothing of what the last one said is taken any more."""
+        self._said, self._told = [None], []
+
+    # The Leader's end: `spark_reader.DriverPort`
+
+    def said(self) -> Sequence[bytes | None]:
+        said, self._said = self._said, []
+        return said
+
+    def tell(self, commands: Sequence[Command]) -> None:
+        self._told.append(pickle.loads(pickle.dumps(list(commands))))
+
+    def refuse(self, reason: str) -> None:
+        self.refused.append(reason)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    # The driver's end: `spark_shell.LeaderPort`
+
+    def say(self, update: ReaderUpdate) -> None:
+        self.updates.append(update)
+        self._said.append(encode_update(update))
+
+    def heard(self) -> Sequence[Sequence[Command]]:
+        told, self._told = self._told, []
+        return told
 
 
 class SparkDriver:
     """One life of the driver: the real shell and store, over a checkpoint that outlives it."""
 
     def __init__(
-        self,
-        fleet: SparkFleet,
-        checkpoint: Checkpoint,
-        step: str = "",
-        most: int = 1000,
+        self, fleet: SparkFleet, checkpoint: Checkpoint, step: str = "", most: int = 1000
     ) -> None:
         self.fleet, self.checkpoint, self.most = fleet, checkpoint, most
         self.kill = KillAt(step)
         self.store = SumStore(fleet.folder / "sums.sqlite")
         self.log = GroupOffsets(fleet.group)
-        self.way = LossyDesk(fleet, "spark")
         self.passes: list[PassInput] = []
         self.memory = TaskMemory()
         self.shell = SparkShell(
-            self.way,
+            fleet.pipe,
             fleet.world.parties,
             self.store,
             self.log,
-            PARTITIONS,
             clock=fleet.clock,
             pause=self._pause,
-            draw=lambda _n: next(fleet.draws),
             checkpoint=self.kill,
         )
         self.starts = self.shell.begin()
@@ -144,17 +186,17 @@ class SparkDriver:
 
     def _pause(self, _s: float) -> None:
         """What other threads do meanwhile."""
-        self.fleet.settle_words()
+        self.fleet.settle()
         if not self._speaking:
             self.speak()
 
     def speak(self) -> None:
         self._speaking = True
         try:
-            self.shell.turn()
+            self.shell.turn(self.checkpoint.ends())
         finally:
             self._speaking = False
-        self.fleet.settle_words()
+        self.fleet.settle()
 
     def turn(self) -> None:
         self.speak()
@@ -164,23 +206,28 @@ class SparkDriver:
         """Deliver a batch as Spark does: planned, taken by the sink, done."""
         checkpoint = self.checkpoint
         if checkpoint.done == len(checkpoint.plans):
-            planned = self._plan()
-            if not planned:
+            planned, ends = self._plan()
+            if ends == checkpoint.ends():
                 return
-            checkpoint.plans.append(planned)
+            checkpoint.plans.append((planned, ends))
         number = checkpoint.done
-        records = checkpoint.plans[number]
+        records, _ends = checkpoint.plans[number]
         source = checkpoint.query, number
         parties = self.fleet.world.parties
         self.shell.take(PlannedBatch(source, records, parties, self.passes, self.memory))
         checkpoint.done = number + 1
 
-    def _plan(self) -> list[Record]:
+    def _plan(self) -> tuple[list[Record], dict[int, int]]:
+        """Up to `most` records after the last plan, and the offsets where they end."""
         at = dict(self.starts)
-        for record in itertools.chain.from_iterable(self.checkpoint.plans):
-            at[record.partition] = record.offset + 1
+        if self.checkpoint.plans:
+            at = dict(self.checkpoint.plans[-1][1])
         fresh = [r for r in self.fleet.group.in_order if r.offset >= at[r.partition]]
-        return fresh[: self.most]
+        if len(fresh) <= self.most:
+            return fresh, dict(enumerate(self.fleet.group.next))
+        for record in fresh[: self.most]:
+            at[record.partition] = record.offset + 1
+        return fresh[: self.most], at
 
     def fall(self) -> None:
         """Nothing of the process is left."""
@@ -188,22 +235,68 @@ class SparkDriver:
         self.store.close()
 
 
-class SparkFleet(WorkersFleet):
-    """A coordinator whose reports Spark reads."""
+class SparkFleet(Fleet):
+    """A Leader whose reports Spark reads, and the Helper of `Fleet`."""
 
     def __init__(self, world: World, folder: Path) -> None:
-        self.folder = folder
-        self.draws = (number.to_bytes(16, "big") for number in itertools.count(1 << 64))
-        super().__init__(world, folder)
+        folder.mkdir(exist_ok=True)
+        self.group, self.pipe = GroupLog(), PipeInMemory()
         self.drivers: list[SparkDriver] = []
+        super().__init__(world, folder)
+        self.log = self.group  # type: ignore[assignment]
+
+    def make_leader(self, *arguments: Any, **named: Any) -> Leader:
+        return Leader(*arguments, reader=lambda leader: SparkReader(leader, self.pipe), **named)
+
+    @property
+    def reader(self) -> SparkReader:
+        assert isinstance(self.leader.reader, SparkReader)
+        return self.leader.reader
+
+    def start_leader(self, *arguments: Any) -> None:
+        super().start_leader(*arguments)
+        learn(self)
+
+    def restart_leader(self) -> None:
+        """Crash and come back: the driver ends with its Leader, and another begins."""
+        self.state.close()
+        self.start_leader()
+        if self.drivers:
+            self.drive(self.drivers[-1].checkpoint, most=self.drivers[-1].most)
 
     def drive(self, checkpoint: Checkpoint | None = None, **named: Any) -> SparkDriver:
         """Begin a driver; one that was there has fallen."""
         if self.drivers:
             self.drivers[-1].fall()
+        self.pipe.begin()
         self.drivers.append(SparkDriver(self, checkpoint or Checkpoint(), **named))
         return self.drivers[-1]
+
+    def settle(self) -> None:
+        """What the Leader's loop does between two turns of the driver."""
+        self.reader.turn(self.clock())
+        self.runner.carry_out()
+        while self.calls:
+            self.runner.feed(self.call(self.calls.pop(0)))
 
     def quiesce(self, turns: int = 6) -> None:
         for _ in range(turns):
             self.drivers[-1].turn()
+
+    def tick(self, at_s: float, lag: int | None = 0) -> None:
+        self.clock.now_s = at_s
+        super().tick(at_s, self.reader.lag(lag, at_s))
+        self.settle()
+
+    def publish(self, raw: Sequence[bytes], at_s: float) -> None:
+        """Have reports lie in the log, by a time."""
+        self.clock.now_s = at_s
+        for report in raw:
+            self.group.append(Kind.REPORT, report, report[:16])
+
+    def close_slowly(self, at_s: float, turns: int = 2) -> None:
+        """Close what is due, and let sums and signatures come."""
+        for _ in range(turns):
+            self.tick(at_s)
+            self.quiesce()
+        self.tick(at_s)

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from aggregator.leader.leader_shell import LeaderShell
 from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
+from aggregator.party.standby_settings import StandbySettings
 from aggregator.standby.leadership import Leadership, leader_database
 from aggregator.standby.postgresql_tables import PostgresqlTables
+from aggregator.standby.standing_by import Turn
 from tests.postgresql_kit import PostgresqlServer
+from tests.process_kit import (
+    SPAWN,
+    FileClock,
+    FileStore,
+    KillHere,
+    ProcessFleet,
+    RecordingChannel,
+    leader_config,
+    wait_for,
+)
+from tests.protocol_kit import World
+from transport.opening import Side, open_transport
+from transport.process.supervision import Notifier
 
 DATABASE = "leader"
 ROLE = "pointillist_leader"
 LEADER_PK = bytes(range(32))
+LEASE_S = 2.0
+MACHINES = ("leader-a", "leader-b")
 _TABLES = "pointillist_leader, leadership, lease, windows, kept_epochs, counters, tasks, to_publish"
 
 
@@ -44,3 +66,66 @@ class LeaderDatabase:
     def tables(self, held: Leadership) -> PostgresqlTables:
         database = leader_database(self.settings, 5.0)
         return PostgresqlTables(database, held.own_term(), held.lease_s)
+
+
+def standby_process(
+    folder: Path, name: str, helper_pk: bytes, database: PostgresqlSettings
+) -> None:
+    """What runs in a Leader's process on one of two machines."""
+    config = replace(
+        leader_config(folder, helper_pk),
+        state_dir=folder / name,
+        status_file=folder / f"{name}-status.json",
+        standby=StandbySettings(database, LEASE_S),
+    )
+    assert config.helper is not None
+    turn = Turn(config, Notifier())
+    signal.signal(signal.SIGTERM, lambda *_: turn.stop())
+    turn.wait()
+    if not turn.leads:
+        return
+    with turn.leading(), open_transport(config.transport, Side.AGGREGATOR) as transport:
+        shell = LeaderShell(
+            config,
+            transport,
+            FileStore(folder),
+            helper=RecordingChannel(config.helper, folder),
+            state=turn.state(),
+            clock=FileClock(folder),
+            checkpoint=KillHere(folder, "leader"),
+        )
+        turn.on_loss(shell.stop)
+        signal.signal(signal.SIGTERM, lambda *_: shell.stop())
+        shell.run()
+
+
+class StandbyProcessFleet(ProcessFleet):
+    """A Helper, and a Leader on two machines whose state is in a database."""
+
+    def __init__(self, world: World, folder: Path, database: LeaderDatabase) -> None:
+        self.database, self.fence = database, 0
+        super().__init__(world, folder)
+        for party in ("helper", *MACHINES):
+            self.start(party)
+
+    def start(self, party: str) -> None:
+        if party == "helper":
+            super().start(party)
+            return
+        folder, fell = self.folder, party in self.processes
+        said = folder / f"{party}-status.json"
+        wait_for((folder / "run" / "h.sock").exists)
+        if fell:  # it comes back when the other leads
+            self.follow()
+            said.unlink(missing_ok=True)
+        told = folder, party, self.world.parties.helper_pk, self.database.settings
+        process = SPAWN.Process(target=standby_process, args=told)
+        process.start()
+        self.processes[party] = process
+        if fell:
+            wait_for(said.exists)  # nothing else waits for who stands by: it may be stopped at once
+
+    def follow(self) -> None:
+        """Wait until the lead has changed hands since the last time."""
+        wait_for(lambda: int(self.database.psql("SELECT max(fence) FROM leadership")) > self.fence)
+        self.fence = int(self.database.psql("SELECT fence FROM leadership"))

@@ -9,9 +9,12 @@ a restart reads again whatever it still needs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import assert_never
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aggregator.party.quotas import Quotas
 from aggregator.protocol.admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
@@ -52,6 +55,7 @@ from .leader_events import (
 )
 from .leader_windows import FrozenWindow
 from .log_watch import LogWatch
+from .report_reader import OwnReader, ReportReader, Sum
 from .schedule import CloseRule, Schedule
 from .window_room import WindowRoom
 from .window_sums import OpenWindow
@@ -77,10 +81,12 @@ class Leader:
         raw_epoch: Callable[[bytes], bytes | None] | None = None,
         sum_rules: SumRules | None = None,
         quotas: Quotas | None = None,
+        reader: Callable[[Leader], ReportReader] | None = None,
         stopwatch: Stopwatch = no_stopwatch,
     ) -> None:
         """Start empty; `resume_*` bring back what the durable state holds, before any event.
 
+        reader      makes what reads the reports; None: the Leader's own loop does
         resumed     a Leader has run before on the durable state
         raw_epoch   host_id || epoch_id -> an epoch from the durable state
         sum_rules   what is never released; None: by the tasks alone
@@ -100,7 +106,8 @@ class Leader:
         self.intake = Intake(directory, self._book, self, self.rejected, stopwatch, quotas)
         self.admitted = 0
         rules = sum_rules or SumRules()
-        self.chains = Chains(directory, signing_key, rules, self.rejected, stopwatch)
+        self.chains = Chains(directory, signing_key, rules, self.rejected, self._sum_of, stopwatch)
+        self.reader = OwnReader(self.intake) if reader is None else reader(self)
 
     @property
     def book(self) -> AdmittedEpochs:
@@ -121,6 +128,15 @@ class Leader:
     def suppressed(self) -> Counter[str]:
         """Windows suppressed since the start, by reason."""
         return self.chains.suppressed
+
+    @property
+    def open_windows(self) -> Mapping[BatchKey, OpenWindow]:
+        """Windows that still take reports."""
+        return self._open
+
+    def note_ended(self, key: BatchKey) -> None:
+        """Take that a window's end is durable."""
+        self.reader.ended(key, self.chains.settled.get(key, 0))
 
     @property
     def unsettled(self) -> int:
@@ -154,7 +170,7 @@ class Leader:
                 return self._on_task(event)
             case RosterSeen():
                 self._directory.add_roster(event.signed_bytes)
-                self.intake.tasks_changed()
+                self.reader.learn(event)
                 return []
             case ShareCame():
                 return self.chains.on_share(event)
@@ -169,21 +185,28 @@ class Leader:
 
     def _on_task(self, event: TaskSeen) -> list[LeaderEffect]:
         known = self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
-        self.intake.tasks_changed()
+        self.reader.learn(event)
         return [StoreTask(known.task_id, known.accepted_s)]
 
     # Reports
 
+    def heard(self, appended_s: Sequence[float], now_s: float) -> None:
+        """Take when records were appended, by the log's clock, in the order in which they came."""
+        self.watch.heard(appended_s, now_s, self._rule.shortest_s(now_s))
+
     def _hear(self, records: Sequence[Record], now_s: float) -> None:
-        self.watch.heard(records, now_s, self._rule.shortest_s(now_s))
+        self.heard([record.appended_s for record in records], now_s)
         for record in records:
             self._next_offset[record.topic, record.partition] = record.offset + 1
 
     def _on_reports(self, event: ReportsArrived) -> list[LeaderEffect]:
         self._lap("other")
         self._hear(event.records, event.now_s)
-        self.intake.take(event.records, event.now_s)
+        self.reader.take(event.records, event.now_s)
         return []
+
+    def _sum_of(self, frozen: FrozenWindow, accepted: NDArray[np.bool_]) -> Sum | None:
+        return self.reader.sum_of(frozen, accepted)
 
     # The windows that reports enter: `intake.ReportWindows`
 
@@ -250,7 +273,7 @@ class Leader:
                 continue
             if admitted is not None:
                 kept.append(admitted)
-                self.intake.unpark(admitted.known.host_id)
+                self.reader.epoch(admitted)
         return [KeepEpochs(kept)] if kept else []
 
     def _admit_epoch(self, value: bytes, now_s: float) -> AdmittedEpoch | None:
@@ -311,7 +334,7 @@ class Leader:
     def _freeze(self, key: BatchKey, window: OpenWindow, now_s: float) -> list[LeaderEffect]:
         """Make the set of reports final; from here on the window takes nothing more."""
         known = self._directory.tasks[key.task_id]
-        self.intake.drop_parked(lambda parked: parked.key == key)
+        self.reader.closed(key)
         del self._open[key]
         roster = self._directory.roster_at(key.window)
         try:

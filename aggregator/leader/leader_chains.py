@@ -7,10 +7,13 @@ window is settled once and never comes back.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.check_words import check_sum
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.party_events import Stopwatch
 from aggregator.protocol.released import ReleasedWindow
@@ -34,9 +37,18 @@ from .leader_events import (
     StoreSuppressed,
     StoreUnsigned,
 )
-from .leader_windows import Chain, ChainState, FrozenWindow, StoredFrozen, Unsigned, resume_window
+from .leader_windows import (
+    Answered,
+    Chain,
+    ChainState,
+    FrozenWindow,
+    StoredFrozen,
+    Unsigned,
+    resume_window,
+)
 from .period_sums import PeriodSums
-from .unmasking import is_local, released_window, sum_local, unmask, verified_share
+from .report_reader import Sum
+from .unmasking import is_local, released_window, unmask, verified_share
 
 _TRY_AGAIN = frozenset(
     {Reason.WINDOW_OPEN, Reason.TASK_UNKNOWN, Reason.ROSTER_VERSION, Reason.EPOCH_UNKNOWN}
@@ -56,15 +68,17 @@ class Chains:
         signing_key: SigningKey,
         sum_rules: SumRules,
         rejected: Counter[str],
+        sum_of: Callable[[FrozenWindow, NDArray[np.bool_]], Sum | None],
         stopwatch: Stopwatch,
     ) -> None:
         """Start empty; `resume_*` bring back what the durable state holds.
 
         sum_rules   what is never released
         rejected    the Leader's own counter, by reason
+        sum_of      gives the sum of a batch's accepted hosts; None until it is there
         """
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
-        self._sum_rules, self._rejected = sum_rules, rejected
+        self._sum_rules, self._rejected, self._sum_of = sum_rules, rejected, sum_of
         self._period_sums = PeriodSums(sum_rules)
         self.frozen: dict[BatchKey, FrozenWindow] = {}
         self.settled: dict[BatchKey, int] = {}
@@ -139,6 +153,8 @@ class Chains:
             first = chain.frozen[0]
             if is_local(first) and first.complete:
                 effects += self._release_local(first, now_s)
+            elif first.answer is not None:
+                effects += self._on_answer(first, first.answer, now_s)
             elif first.complete and not first.in_flight and now_s >= first.retry_at_s:
                 first.in_flight = True
                 effects.append(CallHelper(first.key, first.signed_batch))
@@ -188,20 +204,41 @@ class Chains:
             self._rejected[refusal.reason.value] += 1
             frozen.put_off(event.now_s)
             return []
+        if not frozen.complete:  # a call of an earlier life: reports are still read again
+            frozen.put_off(event.now_s)
+            return []
+        answer = Answered(share, event.share_bytes, event.cleared)
+        return self._on_answer(frozen, answer, event.now_s)
+
+    def _on_answer(
+        self, frozen: FrozenWindow, answer: Answered, now_s: float
+    ) -> list[LeaderEffect]:
+        """Unmask and release, or keep the answer until the sum is there."""
+        total = self._sum_of(frozen, answer.share.accepted)
+        if total is None:
+            frozen.answer = answer
+            return []
+        self._lap("sum")
         try:
-            vector = unmask(frozen, share, self._lap)
+            vector = unmask(total, answer.share)
+            self._lap("unmask")
             released = released_window(
-                frozen, share.accepted, vector, dict(event.cleared), event.now_s
+                frozen, answer.share.accepted, vector, dict(answer.cleared), now_s
             )
             self._check_possible(released)
         except ReportRejected as refusal:
-            return self._suppress_sum(frozen, refusal, event.now_s, event.share_bytes)
-        return self._release(frozen, released, share.hash(), event.share_bytes)
+            return self._suppress_sum(frozen, refusal, now_s, answer.share_bytes)
+        return self._release(frozen, released, answer.share.hash(), answer.share_bytes)
 
     def _release_local(self, frozen: FrozenWindow, now_s: float) -> list[LeaderEffect]:
         accepted = np.ones(frozen.batch.n, dtype=np.bool_)
+        total = self._sum_of(frozen, accepted)
+        if total is None:
+            return []
+        self._lap("sum")
         try:
-            vector = sum_local(frozen, self._lap)
+            vector = total.astype(np.int64)
+            check_sum(vector, frozen.batch.n)
             released = released_window(frozen, accepted, vector, {}, now_s)
             self._check_possible(released)
         except ReportRejected as refusal:

@@ -63,6 +63,7 @@ def _restored(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEf
     leader.schedule.resume(state.last_ended())
     for chain, batch in state.last_batches().items():
         chains.resume_hosts(chain, batch)
+    leader.reader.restored()
     return [
         suppressed
         for stored in state.frozen()
@@ -117,6 +118,10 @@ class LeaderRunner:
             self._checkpoint(f"after {name}")
             self._owed.popleft()
 
+    def _ended(self, settled: Settled) -> None:
+        self._leader.note_ended(settled.key)
+        self._tell(settled)
+
     def _carry_out(self, effect: LeaderEffect) -> None:
         match effect:
             case KeepEpochs():
@@ -130,13 +135,13 @@ class LeaderRunner:
                 self._store.write(effect.released)
                 self._checkpoint("between store and transcript")
                 self._state.store_release(effect)
-                self._tell(effect)
+                self._ended(effect)
             case StoreTask():
                 self._state.store_task(effect)
             case StoreSuppressed():
                 self._store.suppress(effect.public())
                 self._state.store_suppressed(effect)
-                self._tell(effect)
+                self._ended(effect)
             case StoreCountersigned():
                 self._state.store_countersigned(effect)
             case StoreUnsigned():

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -18,7 +18,6 @@ from aggregator.party.key_ring import KeyRing
 from aggregator.party.party_config import LeaderConfig
 from aggregator.party.party_health import (
     Health,
-    HealthMetric,
     Presence,
     Trouble,
     Troubles,
@@ -58,10 +57,13 @@ from .leader_state import LeaderState
 from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
 from .log_watch import LogWatch
+from .report_reader import ReportReader
 
 POLL_RECORDS: Final = 500
 """2 MB at d = 1,000, which stays in a core's cache; the Helper's answer waits for so many."""
 POLL_S: Final = 0.1
+POLL_OTHERS_S: Final = 0.02
+"""Where another process reads the reports: every window waits for some of the loop's turns."""
 POLL_CALLED_S: Final = 0.01
 """While the Helper is called: the next window of the chain waits for its answer."""
 ANNOUNCE_EVERY_S: Final = 300.0
@@ -85,6 +87,7 @@ class LeaderShell:
         *,
         helper: HelperPort | None = None,
         state: LeaderState | None = None,
+        reader: Callable[[Leader], ReportReader] | None = None,
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
         notifier: Notifier | None = None,
@@ -94,6 +97,7 @@ class LeaderShell:
 
         helper      None: the channel that the configuration names
         state       None: a file in the state's folder
+        reader      makes what reads the reports; None: this loop does
         pause       waits so many seconds, or until `stop`; None: in real time
         notifier    tells systemd that it has taken over, and that it goes on
         Raises      KeyFileRefused, StateUnusable, OSError
@@ -111,7 +115,7 @@ class LeaderShell:
         if helper is None and config.helper is not None:
             helper = ChannelHelper(config.helper)
         self._helper = helper
-        self._leader = self._make_leader(
+        self._leader = Leader(
             self._directory,
             self._keys.identity,
             self._keys.pair,
@@ -120,7 +124,9 @@ class LeaderShell:
             raw_epoch=self._state.raw_epoch,
             sum_rules=SumRules(Catalogue.load(config.catalogue)),
             quotas=config.quotas,
+            reader=reader,
         )
+        self._reader = self._leader.reader
         self._runner = LeaderRunner(
             self._leader,
             self._state,
@@ -135,7 +141,7 @@ class LeaderShell:
         self._notifier = notifier or Notifier()
         self._troubles = Troubles(self._log)
         self._last = LastWindows()
-        self.health = Health("leader", self.measures)
+        self.health = Health("leader", (*MEASURES, *self._reader.measures))
         self._presence = Presence(config.status_file)
         self._started_s = clock()
         self._helper_seen_s = 0.0
@@ -145,22 +151,12 @@ class LeaderShell:
         letters = config.quotas.dead_letters is not None
         self._publisher = LogPublisher(transport, parties, letters=letters)
         self._consumer: Consumer | None = None
-        self._partitions = 0
+        self._partitions, self._poll_s = 0, POLL_S
         self._lag: int | None = None
         self._offsets: dict[TopicPartition, int] = {}
 
-    # How a Leader without workers differs from one with them
-
-    topics: Sequence[str] = (EPOCHS, REPORTS)
-    """What its own process reads."""
-    poll_s: float = POLL_S
-    measures: Sequence[HealthMetric] = MEASURES
-
-    def _make_leader(self, *arguments: Any, **named: Any) -> Leader:
-        return Leader(*arguments, **named)
-
     def _lag_of_all(self) -> int | None:
-        return self._lag
+        return self._reader.lag(self._lag, self._clock())
 
     def stop(self) -> None:
         """End `run` soon; safe from a signal handler."""
@@ -176,6 +172,7 @@ class LeaderShell:
 
     def _end(self) -> None:
         self._notifier.stopping()
+        self._reader.close()
         self._calls.close()
         with suppress(TransportUnavailable):
             if self._consumer is not None:
@@ -233,9 +230,11 @@ class LeaderShell:
         try:
             if self._consumer is None:
                 self._publisher.open()
-                self._consumer = self._transport.consumer(LEADER_GROUP, self.topics)
-                self._partitions = sum(map(self._transport.partitions, self.topics))
-            wait_s = POLL_CALLED_S if self._calls.under_way else self.poll_s
+                topics = self._reader.topics
+                self._consumer = self._transport.consumer(LEADER_GROUP, topics)
+                self._partitions = sum(map(self._transport.partitions, topics))
+                self._poll_s = POLL_S if REPORTS in topics else POLL_OTHERS_S
+            wait_s = POLL_CALLED_S if self._calls.under_way else self._poll_s
             self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
             self._lag = LogWatch.unread(self._consumer, self._partitions)
             if self._offsets:
@@ -298,6 +297,7 @@ class LeaderShell:
         for announcements in self._calls.announced():
             self._note_helper(answered=announcements is not None)
             self._publisher.put_keys(announcements or ())
+        self._reader.turn(self._clock())
 
     def _note_helper(self, *, answered: bool) -> None:
         now_s = self._clock()
@@ -381,4 +381,5 @@ class LeaderShell:
                 {"state": self._config.state_dir, "releases": self._config.releases_dir}
             ),
             "stored": self._state.counts(),
+            **self._reader.status(self._clock()),
         }

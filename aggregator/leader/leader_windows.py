@@ -8,7 +8,7 @@ from typing import Final
 
 from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.directory import KnownTask, VerifiedRoster
-from wire.batch import Batch, SignedBatch
+from wire.batch import Batch, Share, SignedBatch
 
 from .window_sums import OpenWindow
 
@@ -31,10 +31,20 @@ class StoredFrozen:
     series: str
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A Helper's verified share of a batch, and how many bits it cleared, by reason."""
+
+    share: Share
+    share_bytes: bytes
+    cleared: Mapping[str, int]
+
+
 @dataclass(slots=True, eq=False)
 class FrozenWindow:
     """A batch whose bytes are final, waiting for the Helper.
 
+    answer      the Helper's, while the sum of the hosts that it accepted is still to come
     in_flight   a call is out; retry_at_s says when the next one may begin
     """
 
@@ -45,6 +55,7 @@ class FrozenWindow:
     signed_batch: bytes
     window: OpenWindow
     closed_s: float
+    answer: Answered | None = None
     in_flight: bool = False
     retry_at_s: float = 0.0
     retry_in_s: float = RETRY_FIRST_S
@@ -56,8 +67,8 @@ class FrozenWindow:
 
     @property
     def complete(self) -> bool:
-        """Whether every vector of the batch is at hand; after a restart the log brings them."""
-        return self.window.n == self.batch.n and not self.window.sums_due
+        """Whether every host of the batch is at hand; after a restart the log brings them."""
+        return self.window.n == self.batch.n
 
     @property
     def give_up_s(self) -> int:

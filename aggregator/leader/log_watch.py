@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from transport.port import Consumer, Record, TransportUnavailable
+from transport.port import Consumer, TransportUnavailable
 
 RESEND_S: Final = 60.0
 """A host tries again within 30 s; reading its control topics and sending may each wait for a
@@ -80,23 +80,22 @@ class LogWatch:
                 self._back_s = max(self._back_s, now_s)
             self._missed = False
 
-    def heard(self, records: Sequence[Record], now_s: float, shortest_s: int) -> None:
+    def heard(self, appended_s: Sequence[float], now_s: float, shortest_s: int) -> None:
         """Take the times at which records were appended, in the order in which they came.
 
         shortest_s   the shortest window of the tasks that hosts report now
         """
-        if not records:
+        if not appended_s:
             return
         if not self._level:
-            self._look_back(records, now_s, shortest_s)
+            self._look_back(appended_s, now_s, shortest_s)
         if self.silent(now_s, shortest_s):
             self._back_s = max(self._back_s, now_s)
         self._heard_s = now_s
 
-    def _look_back(self, records: Iterable[Record], now_s: float, shortest_s: int) -> None:
+    def _look_back(self, appended_s: Iterable[float], now_s: float, shortest_s: int) -> None:
         """Find outages in what is read late: by the log's own times, which nobody else keeps."""
-        for record in records:
-            at_s = record.appended_s
+        for at_s in appended_s:
             if self._appended_s is not None and at_s - self._appended_s > _longest(shortest_s):
                 self._back_s = max(self._back_s, min(at_s, now_s))
             self._appended_s = max(at_s, self._appended_s or at_s)

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.protocol.check_words import check_sum
-from aggregator.protocol.party_events import Stopwatch
 from aggregator.protocol.released import Capacity, ReleasedWindow
 from privacy.signing import verify
 from wire.batch import Share, SignedShare
@@ -32,28 +31,16 @@ def verified_share(frozen: FrozenWindow, share_bytes: bytes, helper_pk: bytes) -
     return signed.share
 
 
-def unmask(frozen: FrozenWindow, share: Share, lap: Stopwatch) -> NDArray[np.int64]:
-    """Subtract the Helper's masks from the accepted hosts' sum.
+def unmask(total: NDArray[np.uint32] | NDArray[np.int64], share: Share) -> NDArray[np.int64]:
+    """Subtract the Helper's masks from the accepted hosts' sum, words[d].
 
     Returns     int64[d], steps, lifted from words modulo 2^32 to signed
     Raises      ReportRejected (check_sum) unless both check words equal the accepted hosts
     """
-    total = frozen.window.sum_accepted(frozen.batch.entries, share.accepted)
-    lap("sum")
     words = (total - share.vector).astype(np.uint32)
-    lap("unmask")
     vector = words.view(np.int32).astype(np.int64)
     check_sum(vector, share.n_accepted)
     return vector
-
-
-def sum_local(frozen: FrozenWindow, lap: Stopwatch) -> NDArray[np.int64]:
-    """Add every host's vector, in scheme `local`, where nothing is masked."""
-    accepted = np.ones(frozen.batch.n, dtype=np.bool_)
-    total = frozen.window.sum_accepted(frozen.batch.entries, accepted).astype(np.int64)
-    lap("sum")
-    check_sum(total, frozen.batch.n)
-    return total
 
 
 def released_window(

@@ -75,7 +75,6 @@ class OpenWindow:
     room_bytes  set aside for the vectors that may come
     refused     whole, for want of room: nothing of it is taken any more
     resumed     rebuilt from the log, whose refusals were counted before the restart
-    sums_due    hosts are named here and their vectors lie elsewhere: sums are still to come
     """
 
     d: int
@@ -91,7 +90,6 @@ class OpenWindow:
     room_bytes: int = 0
     refused: bool = False
     resumed: bool = False
-    sums_due: bool = False
 
     @property
     def n(self) -> int:
@@ -152,23 +150,17 @@ class OpenWindow:
         rows.keep_row()
 
     def name(self, host: bytes, entry: bytes, partition: int) -> None:
-        """Admit a host whose vector a worker of its partition keeps; `put_sum` stands for it."""
+        """Admit a host whose vector another process keeps."""
         self.hosts[host] = b""
         self.places[host] = (partition, 0)
         self.entries[host] = entry
 
-    def unname(self, partition: int) -> int:
-        """Forget the hosts that were named for a partition; gives how many."""
-        gone = [host for host, (part, _row) in self.places.items() if part == partition]
-        for host in gone:
-            del self.hosts[host], self.places[host], self.entries[host]
-        return len(gone)
-
-    def put_sum(self, partition: int, vector: bytes) -> None:
-        """Take the sum of the accepted hosts of a partition, d words, little-endian."""
-        rows = self._rows_of(partition)
-        rows.free_row()[:] = vector
-        rows.keep_row()
+    def unname(self) -> int:
+        """Forget the hosts that were named; gives how many."""
+        gone = self.n
+        for kept in (self.hosts, self.places, self.entries):
+            kept.clear()
+        return gone
 
     def reject(self, reason: str) -> None:
         """Count a report that named this window and was refused."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 from aggregator.enrolment.operators import OperatorKey, OperatorKeys, operator_keys
 from transport.opening import TransportSettings, TransportTable
-from transport.settings.addresses import channel_address
 from transport.settings.config_tree import ConfigError, build, limited, read_table
 
 from .channel_address import (
@@ -29,7 +28,6 @@ _KEY_BYTES: Final = 32
 WITNESS_MESSAGE_BYTES: Final = 4096
 """A question and its answer are a few hundred bytes."""
 WITNESS_TIMEOUT_S: Final = 5.0
-WORKERS_TIMEOUT_S: Final = 10.0
 MOST_WITNESS_TIMEOUT_S: Final = 30.0
 """A batch, and the Helper's own loop, may wait for two steps of it; the Leader waits 120 s."""
 
@@ -66,19 +64,6 @@ class HttpAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersSettings:
-    """Where a Leader's workers and their coordinator meet.
-
-    leader_pk   the Leader's identity, 32 B, on a machine that has workers alone; else None
-    others      where a coordinator of another machine listens once it leads
-    """
-
-    address: ChannelAddress
-    leader_pk: bytes | None = None
-    others: tuple[ChannelAddress, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class LeaderConfig:
     """The Leader's configuration.
 
@@ -89,7 +74,7 @@ class LeaderConfig:
     agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
     keep_days       series -> days after which its windows leave the store; others stay for ever
     standby     None: one machine leads, and its state is a file in state_dir
-    workers, spark  None: those of this machine, on a socket in state_dir; as `make spark` makes it
+    spark           None: as `make spark` makes it
     """
 
     key_dir: Path
@@ -107,7 +92,6 @@ class LeaderConfig:
     agents_model: str | None = None
     http: HttpAddress | None = None
     keep_days: Mapping[str, int] = field(default_factory=dict)
-    workers: WorkersSettings | None = None
     spark: SparkSettings | None = None
     quotas: Quotas = field(default_factory=Quotas)
     standby: StandbySettings | None = None
@@ -202,32 +186,12 @@ class _HelperTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _WorkersTable(ChannelTable):
-    leader_pk: bytes = b""
-    others: tuple[str, ...] = limited((), read=channel_address)
-
-    def __post_init__(self) -> None:
-        ChannelTable.__post_init__(self)
-        if self.leader_pk:
-            check_key("leader_pk", self.leader_pk)
-        if self.others and not self.address:
-            raise ValueError("others: expected them beside an address, got a socket")
-
-    @property
-    def found(self) -> WorkersSettings:
-        address = self.bounded(DEFAULT_MESSAGE_BYTES, WORKERS_TIMEOUT_S)
-        others = tuple(replace(address, host_port=other) for other in self.others)
-        return WorkersSettings(address, self.leader_pk or None, others)
-
-
-@dataclass(frozen=True, slots=True)
 class _LeaderFile:
     leader: _LeaderTable
     transport: TransportTable
     store: _StoreTable
     helper: _AddressTable | None = None
     http: HttpAddress | None = None
-    workers: _WorkersTable | None = None
     spark: SparkSettings | None = None
     quotas: Quotas = field(default_factory=Quotas)
     standby: StandbySettings | None = None
@@ -302,6 +266,11 @@ def load_leader_config(path: Path) -> LeaderConfig:
     table = read_table(path)
     if "listen" in table and "leader" not in table:
         raise ConfigError(f"{path}: this looks like a Helper's file; expected a Leader's")
+    if "workers" in table:
+        raise ConfigError(
+            f"{path}: workers: expected no such table any more; leave it out: one process reads "
+            "the reports of a million GPUs, and beyond that Spark does (leader run --engine spark)"
+        )
     file = build(_LeaderFile, table, f"{path}: ")
     leader, store = file.leader, file.store
     return LeaderConfig(
@@ -320,7 +289,6 @@ def load_leader_config(path: Path) -> LeaderConfig:
         agents_model=store.agents_model or None,
         http=file.http,
         keep_days=store.keep_days,
-        workers=None if file.workers is None else file.workers.found,
         spark=file.spark,
         quotas=file.quotas,
         standby=file.standby,

@@ -1,8 +1,9 @@
 """The driver's process, in Spark's own environment: Spark, the store and the loop.
 
-    python -m aggregator.spark.driver LIFE_LINE JOB
+    python -m aggregator.spark.driver PIPE
 
-Both are descriptors: a pipe that ends when the Leader does, and one that a `SparkJob` is read from.
+PIPE is the descriptor of the way to the Leader, which ends when the Leader does; a `SparkJob` comes
+first.
 """
 
 from __future__ import annotations
@@ -11,82 +12,109 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from threading import Thread
 
 from aggregator.leader.intake import LEADER_GROUP
 from aggregator.party.party_start import on_signals
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
-from aggregator.workers.children import until_parent_ends
-from aggregator.workers.readers import PARTITIONS
-from aggregator.workers.words import CLAIM_BYTES
-from aggregator.workers.worker_channel import CoordinatorChannel
 from transport.kafka.kafka_aggregator_offsets import KafkaOffsets
 from transport.process.log_lines import log_to_stderr
 from wire.topics import REPORTS
 
-from .spark_processes import SparkJob
+from .codec import encode_update
+from .launch import SparkJob
+from .messages import Command, ReaderUpdate
 from .spark_shell import SparkShell, StreamEnded, drop_strange_checkpoint
-from .streaming import open_session, start_query
+from .streaming import ends_of, open_session, start_query
 from .sum_store import SumStore
+
+_NAME_BYTES = 16
+
+
+class LeaderPipe:
+    """The Leader at the other end of a pipe: `spark_shell.LeaderPort`."""
+
+    def __init__(self, pipe: Connection) -> None:
+        """Take over a pipe."""
+        self._pipe = pipe
+        self._heard: deque[Sequence[Command]] = deque()
+
+    def job(self) -> SparkJob:
+        """Read what the Leader says first. Raises EOFError, OSError."""
+        found = self._pipe.recv()  # our own party's
+        if not isinstance(found, SparkJob):
+            raise TypeError(f"expected a job of Spark, got {type(found).__name__}")
+        return found
+
+    def listen(self, ended: Callable[[], None]) -> None:
+        """Hear from now on, in a thread of its own; `ended` is called when the Leader is gone."""
+
+        def hear() -> None:
+            try:
+                while True:
+                    self._heard.append(pickle.loads(self._pipe.recv_bytes()))  # noqa: S301
+            except (EOFError, OSError):
+                ended()
+
+        Thread(target=hear, name="leader", daemon=True).start()
+
+    def say(self, update: ReaderUpdate) -> None:
+        """Say what is new. Raises StreamEnded where nobody listens."""
+        try:
+            self._pipe.send_bytes(encode_update(update))
+        except OSError as error:
+            raise StreamEnded("the Leader is gone") from error
+
+    def heard(self) -> Sequence[Sequence[Command]]:
+        """What it has said since, each time at once."""
+        return [self._heard.popleft() for _ in range(len(self._heard))]
 
 
 def run_driver(
     job: SparkJob,
+    leader: LeaderPipe,
     *,
-    begun: Callable[[SparkShell], None],
     clock: Callable[[], float] = time.time,
     checkpoint: Checkpoint = no_checkpoint,
 ) -> None:
-    """Read, until the shell is stopped.
+    """Read, until a signal, or until the Leader is gone.
 
-    begun       is given the shell, to stop it by
     Raises      StreamEnded, StateUnusable, StorageUnavailable, KeyFileRefused, OSError
     """
     store = SumStore(job.folder / "sums.sqlite")
-    # Java is begun by a fork that runs Python, and gRPC ends such a child where it has threads.
     session = open_session(job.settings, job.jars)
-    log = KafkaOffsets(job.log, LEADER_GROUP, REPORTS, PARTITIONS)
-    channel = CoordinatorChannel(job.coordinator, job.others)
-    shell = SparkShell(
-        channel, job.parties, store, log, PARTITIONS, clock=clock, checkpoint=checkpoint
-    )
-    begun(shell)
+    log = KafkaOffsets(job.log, LEADER_GROUP, REPORTS)
+    shell = SparkShell(leader, job.parties, store, log, clock=clock, checkpoint=checkpoint)
+    on_signals(shell.stop)
+    leader.listen(shell.stop)
     folder = job.folder / "checkpoint"
     drop_strange_checkpoint(folder, store)
     starts = shell.begin()
-    name = os.urandom(CLAIM_BYTES)
+    name = os.urandom(_NAME_BYTES)
     query = start_query(
         session, job.log, job.settings, starts, folder, job.parties, name, shell.take
     )
     try:
         while not shell.stopped:
-            shell.turn()
+            shell.turn(ends_of(query))
             if not query.isActive and not shell.stopped:
                 raise StreamEnded(f"streaming query ended: {type(query.exception()).__name__}")
     finally:
         shell.stop()
         query.stop()
         session.stop()
-        channel.close()
         log.close()
         store.close()
 
 
 def main() -> None:
     """Run what the Leader began."""
-    life_line, told = (int(text) for text in sys.argv[1:3])
-    with os.fdopen(told, "rb") as file:
-        job = pickle.load(file)  # noqa: S301 (our own party's)
     log_to_stderr()
-    pipe = Connection(life_line)
-
-    def begun(shell: SparkShell) -> None:
-        on_signals(shell.stop)
-        Thread(target=until_parent_ends, args=(pipe, shell.stop), daemon=True).start()
-
-    run_driver(job, begun=begun)
+    leader = LeaderPipe(Connection(int(sys.argv[1])))
+    run_driver(leader.job(), leader)
 
 
 if __name__ == "__main__":

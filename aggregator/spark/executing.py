@@ -1,7 +1,7 @@
 """What runs inside an executor of Spark: one pass over one partition's part of a batch.
 
-A Python process of Spark serves many passes; what the coordinator said is kept between them, and a
-pass brings what is new of it.
+A Python process of Spark serves many passes; what the Leader said is kept between them, and a pass
+brings what is new of it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 from aggregator.protocol.directory import PinnedParties
-from aggregator.workers import workers_pb2 as pb
-from aggregator.workers.codec import decode_orders
 
 from .batch_rows import records_of, to_row
 from .partial_sums import Gatherer, KnownHosts
@@ -23,10 +21,10 @@ from .partial_sums import Gatherer, KnownHosts
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What an executor is given; orders and hosts are broadcast, as they are the same for all.
+    """What an executor is given; commands and hosts are broadcast, as they are the same for all.
 
     session      names the driver's process, and with `generation` what was said
-    orders       Broadcast of serialized orders, each; those of a generation in its order
+    commands     Broadcast of commands, each; those of a generation in its order
     before       Broadcast of partition -> hosts that are in a sum
     now_s        when the pass began, by the driver's clock
     """
@@ -34,7 +32,7 @@ class Pass:
     session: bytes
     generation: int
     parties: PinnedParties
-    orders: Sequence[Any]
+    commands: Sequence[Any]
     before: Any
     now_s: float
 
@@ -54,13 +52,12 @@ class TaskMemory:
         if (
             self._gatherer is None
             or self._generation != generation
-            or self._told > len(asked.orders)
+            or self._told > len(asked.commands)
         ):
             self._gatherer, self._told = Gatherer(asked.parties), 0
             self._generation = generation
-        for orders in asked.orders[self._told :]:
-            messages = (pb.Order.FromString(raw) for raw in orders.value)
-            self._gatherer.heed(decode_orders(messages), asked.now_s)
+        for commands in asked.commands[self._told :]:
+            self._gatherer.handle(commands.value, asked.now_s)
             self._told += 1
         return self._gatherer
 

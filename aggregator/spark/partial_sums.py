@@ -18,21 +18,21 @@ from aggregator.leader.window_sums import OpenWindow
 from aggregator.party.quotas import Quotas
 from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
-from aggregator.protocol.known_epochs import KnownEpochs
-from aggregator.workers.words import (
+from aggregator.protocol.known_epochs import KnownEpoch, KnownEpochs
+from transport.port import Record
+from wire.batch import ENTRY
+from wire.bounds import Scheme
+from wire.rejection import ReportRejected
+
+from .messages import (
     NAME_BYTES,
-    Frozen,
-    OpenedEpoch,
-    Order,
+    Closed,
+    Command,
     Rebuild,
     SignedRoster,
     SignedTask,
     WindowEnded,
 )
-from transport.port import Record
-from wire.batch import ENTRY
-from wire.bounds import Scheme
-from wire.rejection import ReportRejected
 
 RECORD_BYTES: Final = 144
 """The dedupe record of a host: the first 128 B of its report and its box's tag."""
@@ -117,14 +117,14 @@ class _Notes:
 
 
 class Gatherer:
-    """Knows what the coordinator said; everything else is of one pass."""
+    """Knows what the Leader said; everything else is of one pass."""
 
     def __init__(self, parties: PinnedParties) -> None:
         """Know nothing."""
         self._directory, self._epochs = Directory(parties), KnownEpochs()
         self._settled: set[BatchKey] = set()
-        self._frozen: set[BatchKey] = set()
-        self._rebuilt: dict[tuple[BatchKey, int], dict[bytes, bytes]] = {}
+        self._closed: set[BatchKey] = set()
+        self._rebuilt: dict[BatchKey, dict[bytes, bytes]] = {}
         self._rejected: Counter[str] = Counter()
         # A pass knows what came before of each host, and not how often: it counts no excess.
         unbounded = Quotas(retries=sys.maxsize)
@@ -140,34 +140,34 @@ class Gatherer:
         """The tasks and rosters known now."""
         return self._directory
 
-    # What the coordinator said
+    # What the Leader said
 
-    def heed(self, orders: Iterable[Order], now_s: float) -> dict[str, int]:
+    def handle(self, commands: Iterable[Command], now_s: float) -> dict[str, int]:
         """Learn; gives tasks and rosters that were refused, by reason."""
         refused: Counter[str] = Counter()
-        for order in orders:
+        for command in commands:
             try:
-                self._heed(order, now_s)
+                self._handle(command, now_s)
             except ReportRejected as refusal:
                 refused[refusal.reason.value] += 1
         return refused
 
-    def _heed(self, order: Order, now_s: float) -> None:
-        match order:
+    def _handle(self, command: Command, now_s: float) -> None:
+        match command:
             case SignedTask():
-                self._directory.add_task(order.content, now_s, at_start=True)
+                self._directory.add_task(command.content, now_s, at_start=True)
                 self._intake.tasks_changed()
             case SignedRoster():
-                self._directory.add_roster(order.content)
+                self._directory.add_roster(command.content)
                 self._intake.tasks_changed()
-            case OpenedEpoch():
-                self._epochs.put(order.known)
+            case KnownEpoch():
+                self._epochs.put(command)
             case Rebuild():
-                self._rebuilt[order.key, order.partition] = order.named
-            case Frozen():
-                self._frozen.add(order.key)
+                self._rebuilt[command.key] = command.named
+            case Closed():
+                self._closed.add(command.key)
             case WindowEnded():
-                self._settled.add(order.key)
+                self._settled.add(command.key)
             case _:
                 pass
 
@@ -250,18 +250,22 @@ class Gatherer:
         """What this pass has brought of a window."""
         return self._windows.get(key)
 
-    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
+    def begin_window(
+        self,
+        key: BatchKey,
+        partition: int,  # noqa: ARG002
+        known: KnownTask,
+    ) -> OpenWindow:
         """The same, begun when it is new, with the hosts that were admitted before."""
         window = self._windows.get(key)
         if window is None:
             window = OpenWindow(known.d, known.task.scheme is Scheme.LOCAL)
             window.hosts.update(by_host(self._before.get(key, b"")))
-            place = key, partition
             if self._only is not None:
                 window.expected, window.resumed = self._only, True
-            elif place in self._rebuilt:
-                window.expected, window.resumed = self._rebuilt[place], True
-            elif key in self._frozen:
+            elif key in self._rebuilt:
+                window.expected, window.resumed = self._rebuilt[key], True
+            elif key in self._closed:
                 window.expected = {}
             self._windows[key] = window
             self._notes[key] = _Notes(known.over_s(key.window))

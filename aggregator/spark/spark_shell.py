@@ -1,4 +1,4 @@
-"""The driver's loop: batches of Spark on one side, the coordinator on the other.
+"""The driver's loop: batches of Spark on one side, the Leader on the other.
 
 A batch is kept in the store, with the hosts that are in its sums, before Spark is told that it is
 done; only then are its hosts named. Whatever the loop is not sure of it ends with: the store is the
@@ -8,7 +8,6 @@ record, and the process that follows goes on from it.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +20,11 @@ import structlog
 
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import PinnedParties
-from aggregator.workers.coordinator_session import CoordinatorSession
-from aggregator.workers.desk import Reply, WordVerdict
-from aggregator.workers.words import CLAIM_BYTES
-from aggregator.workers.worker_port import CoordinatorPort
 from transport.port import Record, TransportUnavailable
 
+from .driver_state import Bounds, DriverState, PassInput
+from .messages import Command, ReaderUpdate
 from .partial_sums import Gathered
-from .sum_reader import Bounds, PassInput, SumReader
 from .sum_store import SumStore
 
 SAY_S: Final = 0.05
@@ -38,7 +34,19 @@ _LOG_VERSION: Final = b"v1\n"
 
 
 class StreamEnded(Exception):
-    """The streaming query ended, or another reader took the partitions; says why."""
+    """The streaming query ended, or nobody listens any more; says why."""
+
+
+class LeaderPort(Protocol):
+    """The Leader that keeps this driver."""
+
+    def say(self, update: ReaderUpdate) -> None:
+        """Say what is new. Raises StreamEnded where nobody listens."""
+        ...
+
+    def heard(self) -> Sequence[Sequence[Command]]:
+        """What it has said since, each time at once."""
+        ...
 
 
 class LogOffsets(Protocol):
@@ -70,34 +78,30 @@ class SparkBatch(Protocol):
 
 
 class SparkShell:
-    """One reader of all partitions, for as long as the process lives."""
+    """Reads all partitions, for as long as the process lives."""
 
     def __init__(
         self,
-        coordinator: CoordinatorPort,
+        leader: LeaderPort,
         parties: PinnedParties,
         store: SumStore,
         log: LogOffsets,
-        partitions: int,
         *,
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
-        draw: Callable[[int], bytes] = os.urandom,
         checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
-        """Begin a session with the first turn.
+        """Begin with the first turn.
 
         pause       waits so many seconds, or until `stop`; None: in real time
-        draw        bytes nobody drew before: names of sessions and claims
         checkpoint  told of each step, for tests
         """
-        self._store, self._log = store, log
+        self._leader, self._store, self._log = leader, store, log
         self._clock, self._checkpoint = clock, checkpoint
-        self._reader = SumReader(parties, store, partitions, lambda: draw(CLAIM_BYTES))
+        self._state = DriverState(parties, store)
         self._lock = RLock()
         self._stopped = Event()
         self._pause = pause or self._stopped.wait
-        self._session = CoordinatorSession(coordinator, draw, self._pause, self._stopped.is_set)
         self._committed: dict[int, int] = {}
         self._away = False
         self._out = structlog.get_logger("leader-spark")
@@ -126,11 +130,12 @@ class SparkShell:
                 break
         return dict(self._store.positions)
 
-    # The coordinator
+    # The Leader
 
-    def turn(self) -> None:
+    def turn(self, ends: Mapping[int, int] | None = None) -> None:
         """Say what is new, do what is said, commit.
 
+        ends        of the newest batch that Spark has done, as `DriverState.update` takes them
         Raises      StreamEnded, StorageUnavailable
         """
         bounds: dict[int, Bounds] | None = None
@@ -141,39 +146,29 @@ class SparkShell:
         except TransportUnavailable as error:
             self._log_away(error)
         with self._lock:
-            self._reader.unpark()
-            word = self._reader.word(bounds)
-        reply = None if self.stopped else self._session.say(word)
+            self._state.unpark()
+            update = self._state.update(bounds, ends)
+        self._leader.say(update)
         with self._lock:
-            self._heed(reply)
+            for commands in self._leader.heard():
+                self._state.handle(commands, self._clock())
         if bounds is not None:
             with suppress(TransportUnavailable):  # the next turn says so
                 self._commit()
         self._pause(SAY_S)
 
-    def _heed(self, reply: Reply | None) -> None:
-        if reply is None:
-            return
-        if reply.verdict is WordVerdict.UNKNOWN:
-            self._session.begin()
-            self._reader.begin()
-            return
-        self._reader.heed(reply.orders, self._clock())
-        if self._reader.claims.superseded:
-            raise StreamEnded("expected to be the only reader, another one claims its partitions")
-
     def _give_again(self) -> None:
         """Read the reports again that sums are without."""
         with self._lock:
-            wanted = self._reader.to_read_again()
+            wanted = self._state.to_read_again()
         for place, offsets in wanted.items():
             records = self._log.read(place[1], offsets)
             with self._lock:
-                self._reader.give_again(place, records)
+                self._state.give_again(place, records)
 
     def _commit(self) -> None:
         with self._lock:
-            offsets = self._reader.offsets()
+            offsets = self._state.offsets()
         moved = {part: at for part, at in offsets.items() if at > self._committed.get(part, 0)}
         if moved:
             self._log.commit(moved)
@@ -199,18 +194,18 @@ class SparkShell:
         while True:
             with self._lock:
                 self._until_answered()
-                told = self._reader.pass_input()
+                told = self._state.pass_input()
             gathered = batch.gather(told, self._clock())
             with self._lock:
-                if self._reader.need(gathered):
+                if self._state.need(gathered):
                     continue
                 self._checkpoint("before sink commit")
-                if self._reader.take((query, number), gathered, told):
+                if self._state.take((query, number), gathered, told):
                     break
         self._checkpoint("after sink commit")
 
     def _until_answered(self) -> None:
-        while not self._reader.claims.ready or self._reader.asking:
+        while not self._state.begun or self._state.asking:
             if self.stopped:
                 raise StreamEnded("expected to go on, the engine stops")
             self._lock.release()

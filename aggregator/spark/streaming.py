@@ -21,15 +21,14 @@ from pyspark.sql.streaming import StreamingQuery
 
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
-from aggregator.workers.codec import encode_order
 from transport.kafka.kafka_settings import KafkaSettings
 from wire.topics import REPORTS
 
 from .batch_rows import ARROW, from_rows
+from .driver_state import PassInput
 from .executing import Pass, gather_rows
 from .kafka_options import kafka_options
 from .partial_sums import Gathered
-from .sum_reader import PassInput
 
 _COLUMNS: Final = ("partition", "offset", "value", "unix_micros(timestamp) AS appended_us")
 _PROTECTED: Final = {
@@ -67,22 +66,21 @@ class Broadcasts:
     session: SparkSession
     name: bytes
     generation: int = -1
-    orders: list[Any] = field(default_factory=list)
+    commands: list[Any] = field(default_factory=list)
     told: int = 0
 
     def of(self, told: PassInput, parties: PinnedParties, now_s: float) -> Pass:
         """What a pass is given; the hosts are for the caller to let go of."""
         context = self.session.sparkContext
         if told.generation != self.generation:
-            for old in self.orders:
+            for old in self.commands:
                 old.destroy()
-            self.orders, self.told, self.generation = [], 0, told.generation
-        if new := told.orders[self.told :]:
-            raw = [encode_order(order).SerializeToString() for order in new]
-            self.orders.append(context.broadcast(raw))
-            self.told = len(told.orders)
+            self.commands, self.told, self.generation = [], 0, told.generation
+        if new := told.commands[self.told :]:
+            self.commands.append(context.broadcast(list(new)))
+            self.told = len(told.commands)
         before = context.broadcast(told.before)
-        return Pass(self.name, self.generation, parties, tuple(self.orders), before, now_s)
+        return Pass(self.name, self.generation, parties, tuple(self.commands), before, now_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +136,12 @@ def start_query(
     query.append(started.id)
     known.set()
     return started
+
+
+def ends_of(query: StreamingQuery) -> Mapping[int, int]:
+    """Partition -> the offset behind the newest batch that is done; none before the first."""
+    done = query.lastProgress
+    if done is None or not done.sources or done.sources[0].endOffset is None:
+        return {}
+    ((_topic, ends),) = json.loads(done.sources[0].endOffset).items()
+    return {int(partition): offset for partition, offset in ends.items()}

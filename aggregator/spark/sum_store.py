@@ -20,11 +20,11 @@ import numpy as np
 from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST
 from aggregator.protocol.answers import BatchKey
 from aggregator.state.state_file import StateUnusable, open_state, transaction
-from aggregator.workers.words import Place
 from transport.port import Record
 from wire.rejection import Reason
 from wire.topics import REPORTS
 
+from .messages import Place
 from .partial_sums import ParkedReport, PartialSum
 
 Source = tuple[str, int]

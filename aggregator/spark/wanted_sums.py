@@ -1,4 +1,4 @@
-"""The sums of exactly the hosts that a coordinator asks for, made of partial sums.
+"""The sums of exactly the hosts that the Leader asks for, made of partial sums.
 
 A set of hosts that is no union of partial sums is made by taking the others off: their reports are
 read again from the log, and go through the same checks.
@@ -12,17 +12,11 @@ import numpy as np
 
 from aggregator.leader.window_sums import LOCAL_WORD, MASKED_WORD
 from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
-from aggregator.workers.given_epochs import GivenEpochs
-from aggregator.workers.words import (
-    NAME_BYTES,
-    WORD_BYTES,
-    PartitionSum,
-    Place,
-    SumWanted,
-)
 from transport.port import Record
 from wire.bounds import Scheme
 
+from .epoch_keys import EpochKeyCache
+from .messages import NAME_BYTES, UPDATE_BYTES, PartitionSum, Place, SumWanted
 from .partial_sums import Gatherer, PartialSum, report_id
 from .sum_store import SumStore
 
@@ -39,14 +33,18 @@ class WantedSums:
         self._wanted: dict[Place, SumWanted] = {}
         self._read_again: dict[Place, list[Record]] = {}
 
-    def want(self, order: SumWanted) -> None:
+    def want(self, wanted: SumWanted) -> None:
         """Take a question; a later one of the same window and partition is in its place."""
-        place = order.key, order.claim.partition
-        self.drop(place)
-        self._wanted[place] = order
+        place = wanted.key, wanted.partition
+        self._drop(place)
+        self._wanted[place] = wanted
 
-    def drop(self, place: Place) -> None:
-        """Forget a question."""
+    def drop(self, key: BatchKey) -> None:
+        """Forget the questions about a window."""
+        for place in [place for place in self._wanted if place[0] == key]:
+            self._drop(place)
+
+    def _drop(self, place: Place) -> None:
         self._wanted.pop(place, None)
         self._read_again.pop(place, None)
 
@@ -79,8 +77,8 @@ class WantedSums:
                 found.append((part, out))
         return found
 
-    def sums(self, gatherer: Gatherer, epochs: GivenEpochs) -> list[PartitionSum]:
-        """Answers, as far as every host was read and a word takes.
+    def sums(self, gatherer: Gatherer, epochs: EpochKeyCache) -> list[PartitionSum]:
+        """Answers, as far as every host was read and an update takes.
 
         gatherer    opens reports that were read again
         epochs      is asked for those that this takes
@@ -88,7 +86,7 @@ class WantedSums:
         """
         found, size = [], 0
         for place, wanted in list(self._wanted.items()):
-            if size >= WORD_BYTES:
+            if size >= UPDATE_BYTES:
                 break
             hosts, touched = _hosts_of(wanted), self._touched(place, wanted)
             if not hosts <= {host for part in touched for host in part.hosts}:
@@ -106,9 +104,9 @@ class WantedSums:
                     self._vector_of(place, part, gone, gatherer), dtype=word
                 )
             vector = np.asarray(total, dtype=word).tobytes()
-            found.append(PartitionSum(place[0], wanted.claim, len(hosts), vector))
+            found.append(PartitionSum(*place, len(hosts), vector))
             size += len(vector)
-            self.drop(place)
+            self._drop(place)
         return found
 
     def _vector_of(
@@ -127,7 +125,7 @@ class WantedSums:
         return found[0].vector
 
 
-def _knows_epochs(out: LeftOut, epochs: GivenEpochs) -> bool:
+def _knows_epochs(out: LeftOut, epochs: EpochKeyCache) -> bool:
     """Whether the boxes of these hosts can be opened again; what lacks is asked for."""
     names = [
         row[:NAME_BYTES] for part, gone in out for row in part.rows if row[:HOST_ID_BYTES] in gone

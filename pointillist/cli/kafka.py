@@ -93,6 +93,15 @@ def topics(
     reader: Annotated[
         str | None, typer.Option(help="User who may follow releases, and nothing else.")
     ] = None,
+    report_partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Partitions of a topic of reports that is made now, 32 unless named; one that "
+            "exists stays as it is.",
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit code 1 where settings differ.")
     ] = False,
@@ -110,6 +119,7 @@ def topics(
     from pointillist.broker.rights import KafkaRole, grant
     from pointillist.broker.topic_settings import differing, put_right
     from transport.kafka.kafka_aggregator import AggregatorKafka
+    from transport.port import create_topics
     from wire.topics import DEAD_LETTERS, TOPICS
 
     settings = _settings(config)
@@ -120,19 +130,19 @@ def topics(
         KafkaRole.READER: reader,
     }
     named = {role: user for role, user in users.items() if user is not None}
-    partitions = {topic.name: topic.partitions for topic in TOPICS} | {DEAD_LETTERS: 1}
+    topics = [*(topic.name for topic in TOPICS), DEAD_LETTERS]
     granted = 0
     if not check:
         with AggregatorKafka(settings) as kafka:
-            for topic, count in partitions.items():
-                kafka.create_topic(topic, count)
+            create_topics(kafka, reports=report_partitions)
+            kafka.create_topic(DEAD_LETTERS, 1)
             granted = grant(settings, named)
-    differences = differing(settings, partitions)
+    differences = differing(settings, topics)
     if not check:
         put_right(settings, differences)
     emit(
         {
-            "topics": [settings.named(topic) for topic in partitions],
+            "topics": [settings.named(topic) for topic in topics],
             "rules": granted,
             "differ" if check else "put_right": [asdict(found) for found in differences],
         },

@@ -55,7 +55,7 @@ app.command("doctor", epilog=LEADER_EPILOG)(leader_doctor)
 class Engine(StrEnum):
     """Who reads the reports."""
 
-    PROCESSES = "processes"
+    OWN = "own"
     SPARK = "spark"
 
 
@@ -64,36 +64,24 @@ LeaderKey = Annotated[str, typer.Option("--leader", help="The Leader's identity 
 HelperKey = Annotated[str, typer.Option("--helper", help="The Helper's identity key, hex.")]
 
 
-@app.command(
-    epilog="Example: pointillist leader run --config /etc/pointillist/leader.toml --workers 4"
-)
+@app.command(epilog="Example: pointillist leader run --config /etc/pointillist/leader.toml")
 def run(
     config: ConfigOption,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=256,
-            help="Processes that read the reports, of which as many work as the topic has "
-            "partitions; the release is the same. Without it this process reads them itself.",
-        ),
-    ] = None,
     engine: Annotated[
         Engine,
-        typer.Option(help="Who reads the reports: our own processes, or Spark, from Kafka."),
-    ] = Engine.PROCESSES,
+        typer.Option(help="Who reads the reports: this process, or Spark, from Kafka."),
+    ] = Engine.OWN,
 ) -> None:
     """Admit reports, close windows, release what the Helper unmasks, until a signal.
 
-    Where the configuration's table of workers names a leader_pk, the coordinator is on another
-    machine, and this one has workers, or Spark, alone. Spark needs an environment of its own, which
-    make spark sets up; the table `spark` says more of it.
+    One process carries a million GPUs. Spark, which adds the reports up on many cores or machines,
+    needs an environment of its own, which make spark sets up; the table `spark` says more of it.
 
     With a table `standby` the same command runs on several machines: one leads, the others wait,
     and one of them goes on when it falls.
     """
-    from aggregator.leader_process import run_leader, run_workers
-    from aggregator.spark.spark_processes import SparkMissing, SparkRefused
+    from aggregator.leader_process import run_leader
+    from aggregator.spark.launch import SparkMissing, SparkRefused
     from aggregator.state.state_file import StateUnusable
     from aggregator.state.state_tables import LeadershipLost, OtherLeader
     from aggregator.statistics.incident_detector import DetectorFileError
@@ -102,18 +90,6 @@ def run(
     from transport.process.privileges import PrivilegeError
 
     settings = _load(config)
-    leader_pk = None if settings.workers is None else settings.workers.leader_pk
-    spark = engine is Engine.SPARK
-    if spark and workers is not None:
-        raise CommandError(ExitCode.USAGE, f"--workers: expected none with Spark, got {workers}")
-    if leader_pk is not None and not workers and not spark:
-        raise CommandError(
-            ExitCode.USAGE, "--workers: expected at least 1 where [workers] names a leader_pk"
-        )
-    if workers == 0 and settings.workers is None:
-        raise CommandError(
-            ExitCode.USAGE, "--workers: expected at least 1 without a table of workers, got 0"
-        )
     log_to_stderr()
     with (
         reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, LeadershipLost),
@@ -121,18 +97,15 @@ def run(
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, OSError),
         reported(ExitCode.USAGE, DetectorFileError, SparkMissing, SparkRefused),
     ):
-        if leader_pk is not None:
-            run_workers(settings, leader_pk, workers or 0, spark=spark, say=say)
-            return
         roll_ups = kept_roll_ups(settings.releases_dir)
-        run_leader(settings, workers=workers, spark=spark, say=say, roll_ups=roll_ups)
+        run_leader(settings, spark=engine is Engine.SPARK, say=say, roll_ups=roll_ups)
 
 
 @app.command(epilog="Example: pointillist leader schema | psql --dbname pointillist")
 def schema() -> None:
     """Print the tables and rights of a Leader's state in PostgreSQL, for the database's owner.
 
-    A Leader whose configuration has a table `standby` keeps its state there; see docs/workers.md.
+    A Leader whose configuration has a table `standby` keeps its state there: docs/aggregators.md.
     """
     from aggregator.party.postgresql_settings import schema_sql
 

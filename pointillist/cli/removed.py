@@ -9,6 +9,10 @@ from .output import CommandError, usage_error
 
 REMOVED: Final = {
     "helper run --workers": "leave it out: one process answers for a million GPUs",
+    "leader run --workers": "leave it out: one process carries a million GPUs; beyond that, "
+    "--engine spark",
+    "leader run --engine processes": "leave it out: this process reads; beyond a million GPUs, "
+    "--engine spark",
 }
 """The words of a command line -> what to do; a value stands after its option."""
 

@@ -1,4 +1,4 @@
-"""`pointillist size`: cores, workers, brokers and bytes that a fleet needs."""
+"""`pointillist size`: cores, brokers and bytes that a fleet needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pointillist.sizing import MeasuredCosts, Size, TaskLoad
     from privacy.plan import Plan
 
-_HELP = """Say what machines a fleet needs: cores, workers, brokers, bytes of the log.
+_HELP = """Say what machines a fleet needs: cores, brokers, bytes of the log.
 
 It takes what a report costs each party and the broker, as a benchmark measured it, and what the
 plan has every host report. Cores are planned half busy: reports of a window come together, and an
@@ -31,7 +31,7 @@ pointillist size --gpus 1000000 --gpus-per-host 4 --plan my-plan.toml
 pointillist size --gpus 100000 --json | jq .size.leader_cores"""
 
 app = typer.Typer(
-    help="What machines a fleet needs: cores, workers, brokers, bytes.",
+    help="What machines a fleet needs: cores, brokers, bytes.",
     rich_markup_mode="rich",
     subcommand_metavar="",
 )
@@ -82,7 +82,7 @@ def size(
     hosts = ceil(gpus / (gpus_per_host or plan.gpus_per_host))
     tasks = [TaskLoad(coordinates_of(task, shapes), task.window_s) for task in plan.tasks]
     costs = shipped_costs()
-    sized = size_of(hosts, tasks, costs.one, costs.several)
+    sized = size_of(hosts, tasks, costs.one)
     emit(_Sized(gpus, hosts, plan.name, tasks, sized, costs), json, text=_text)
 
 
@@ -91,16 +91,14 @@ def _two_places(number: float) -> str:
 
 
 def _text(asked: _Sized) -> str:
-    from pointillist.sizing import REPLICAS, REPORT_PARTITIONS, RETENTION_DAYS
+    from pointillist.sizing import REPLICAS, RETENTION_DAYS
     from pointillist.table import value_lines
 
     found, source = asked.size, asked.costs.source
     cores = [(_WORDS[name], f"{_two_places(getattr(found, name))} cores") for name in _WORDS]
-    workers = "one process each" if found.workers == 1 else f"--workers {found.workers} each"
     rows = [
         ("reports", f"{rate(found.reports_a_second)} a second of {rate(asked.hosts)} hosts"),
         *cores,
-        ("Leader and Helper run", workers),
         ("brokers", f"{found.brokers}, {REPLICAS} copies of each record"),
         ("log", f"{found.log_bytes_a_day / _GB:,.1f} GB a day and copy"),
         (
@@ -111,8 +109,8 @@ def _text(asked: _Sized) -> str:
     ]
     if found.fleets > 1:
         divided = (
-            f"{found.fleets}, hosts divided among them: a Leader's reports lie in "
-            f"{REPORT_PARTITIONS} partitions, so it has work for no more workers"
+            f"{found.fleets}, hosts divided among them: each role is one process, of one core; "
+            "a Leader's reports may be read by Spark instead (--engine spark)"
         )
         rows.insert(0, ("fleets", divided))
     off = ", ".join(f"{role} {error:+.0f} %" for role, error in asked.costs.error_percent.items())

@@ -49,7 +49,7 @@ def leader_of_reports(cluster: LocalCluster) -> int:
     """Index of the broker that leads partition 0."""
     admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap)})
     topic = admin.list_topics(REPORTS, timeout=10).topics[REPORTS]
-    assert [len(part.replicas) for part in topic.partitions.values()] == [3] * 4
+    assert [len(part.replicas) for part in topic.partitions.values()] == [3] * 32
     return topic.partitions[0].leader - 1
 
 

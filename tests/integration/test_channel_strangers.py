@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import socket
-import time
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aggregator.party import channel
 from aggregator.party.channel_address import ChannelAddress
-from aggregator.workers.desk import Desk
-from aggregator.workers.worker_channel import serve_workers
 from pointillist.broker.local import free_ports
 from tests.integration.test_channel_tls import Authority
 from tests.process_kit import wait_for
@@ -39,9 +38,9 @@ def test_strangers_hold_few_connections_and_none_for_long(
     monkeypatch.setattr(channel, "HANDSHAKE_S", handshake_s)
     (port,) = free_ports(1)
     tls = Authority.make(tmp_path / "ca").issue("leader")
-    server = serve_workers(
-        Desk(time.monotonic), ChannelAddress(host_port=f"127.0.0.1:{port}", tls=tls)
-    )
+    nobody: Any = None  # no call comes through
+    address = ChannelAddress(host_port=f"127.0.0.1:{port}", tls=tls)
+    server = channel.serve(nobody, address, lambda _error: False, threading.Lock())
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(STRANGERS)]
     try:
         wait_for(lambda: sum(map(ended, strangers)) >= STRANGERS - left)

@@ -17,7 +17,7 @@ from tests.protocol_kit import (
     open_epochs,
     seeded_bytes,
 )
-from tests.workers_kit import OneProcess
+from tests.reader_kit import OneProcess
 from wire.envelope import Kind
 from wire.report import EPOCH_AT, TASK_AT
 

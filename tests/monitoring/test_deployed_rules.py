@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,13 @@ import yaml
 from aggregator.enrolment.tasks import sign_task
 from aggregator.helper.helper_shell import HelperShell
 from aggregator.leader.leader_shell import LeaderShell
-from aggregator.leader.leader_status import MEASURES
+from aggregator.leader.report_reader import OwnReader
 from aggregator.party.channel import ChannelHelper
 from aggregator.party.party_config import HttpAddress
+from aggregator.party.party_health import HealthMetric
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.releases.store import Store
-from aggregator.workers.coordinator_shell import WORKER_MEASURES
+from aggregator.spark.spark_reader import MEASURES as SPARK_MEASURES
 from edge_agent.observer import AgentStatus
 from edge_agent.service.self_metrics import SelfStatus, metrics_port
 from scripts.dashboards import FOLDER, PAGES
@@ -51,13 +52,13 @@ _VARIABLE = re.compile(r"\$\w+")
 _LATE_S = 7_200
 
 
-class CountedWorkers(LeaderShell):
-    """A Leader that says of itself what a coordinator says of its workers."""
+class CountedReader(OwnReader):
+    """Says of itself what Spark's says of the log's partitions."""
 
-    measures = (*MEASURES, *WORKER_MEASURES)
+    measures: Sequence[HealthMetric] = SPARK_MEASURES
 
-    def _status(self) -> dict[str, object]:
-        return super()._status() | {"workers": 2, "partitions_unread": 0, "partial_sums": 4}
+    def status(self, now_s: float) -> dict[str, object]:
+        return {"partitions_unread": 0}
 
 
 class ServedFleet:
@@ -76,9 +77,9 @@ class ServedFleet:
         assert config.helper is not None
         wait_until((folder / "run" / "h.sock").exists)
         self.store = Store(folder / "store" / "r.duckdb", folder / "parquet", CATALOGUE)
-        self.leader = CountedWorkers(
+        self.leader = LeaderShell(
             config, self.fleet.log, self.store, helper=ChannelHelper(config.helper),
-            clock=self.clock,
+            reader=lambda leader: CountedReader(leader.intake), clock=self.clock,
         )  # fmt: skip
         self._threads.append(self._started(self.leader.run))
         self.agent = SelfStatus(

@@ -224,15 +224,6 @@ def test_a_task_is_signed_and_a_roster_changed(machine: PageMachine, fleet: Page
     )  # fmt: skip
 
 
-def test_a_helper_has_workers(machine: PageMachine, fleet: PageFleet) -> None:
-    fleet.services["helper"].end()
-    running = machine.begin("helper run --config helper.toml --workers 4")
-    running.until("serving")
-    assert running.end().code == 0
-    fleet.services["helper"] = machine.start(fleet.services["helper"].words)
-    fleet.services["helper"].until("serving")
-
-
 def test_keys_and_tokens_are_made(machine: PageMachine, fleet: PageFleet) -> None:
     machine.type("fleet init /srv/trial", more="--hosts 20", having={"/srv/trial": "/srv/all"})
     machine.type("keys generate leader --folder /var/lib/pointillist/leader/keys")

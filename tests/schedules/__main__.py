@@ -13,7 +13,7 @@ from tests.schedules.campaign import MOST_SEEDS, find_bug, play_blocks, problems
 from tests.schedules.planted import PLANTED
 from tests.schedules.schedule import Schedule, draw_schedule
 
-_ABOUT = """Play schedules of faults against agents, Leader, Helper and workers, in one process and
+_ABOUT = """Play schedules of faults against agents, Leader and Helper, in one process and
 with simulated time. A schedule that fails is made as short as it gets, printed with its seed,
 and written where --keep says. Blocks that ended are kept in bench/.cache: a run cut off goes on."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -15,7 +14,6 @@ from tests.schedules.machine import Process, copy_database
 from tests.schedules.schedule import SLOT_S, Fault
 from tests.schedules.simulated_log import PARTITIONS
 from tests.schedules.simulation import Simulation
-from tests.schedules.workers import WorkerProcess
 from wire.topics import REPORTS
 
 Strike = Callable[[Simulation, Fault], None]
@@ -32,10 +30,6 @@ def _leader(sim: Simulation, fault: Fault) -> Process:
 
 def _helper(sim: Simulation, fault: Fault) -> HelperProcess:
     return sim.helpers[0]
-
-
-def _worker(sim: Simulation, fault: Fault) -> WorkerProcess | None:
-    return sim.workers[fault.who % len(sim.workers)] if sim.workers else None
 
 
 # Any process
@@ -221,26 +215,6 @@ def _witness_away(sim: Simulation, fault: Fault) -> None:
     sim.until(fault.value, fault.slot, sim.witness.start)
 
 
-# Workers
-
-
-def _worker_added(sim: Simulation, fault: Fault) -> None:
-    if sim.workers:
-        sim.add_worker()
-
-
-def _divided(sim: Simulation, fault: Fault) -> None:
-    names = [worker.name for worker in sim.workers]
-    rng = random.Random(fault.value)
-    sim.log.holders = {part: rng.choice(names) for part in range(PARTITIONS[REPORTS]) if names}
-
-
-def _words_lost(sim: Simulation, fault: Fault) -> None:
-    worker = _worker(sim, fault)
-    if worker is not None:
-        worker.lose = random.Random(fault.value).choices(["word", "answer", ""], k=4)
-
-
 def _learns(which: str) -> Strike:
     def strike(sim: Simulation, fault: Fault) -> None:
         match which:
@@ -296,12 +270,6 @@ STRIKES: Final[Mapping[str, Strike]] = {
     "helper state restored": lambda sim, fault: _helper_restored(sim, fault, fence_too=False),
     "helper restored": lambda sim, fault: _helper_restored(sim, fault, fence_too=True),
     "witness away": _witness_away,
-    "worker killed": _killed(_worker),
-    "worker falls at a step": _falls(_worker),
-    "worker added": _worker_added,
-    "partitions divided": _divided,
-    "worker words lost": _words_lost,
-    "worker cut off": _lasting(_worker, "cut_off"),
     "agent learns version 2": _learns("agent"),
     "leader learns version 2": _learns("leader"),
     "helper learns version 2": _learns("helper"),

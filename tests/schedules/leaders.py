@@ -1,4 +1,4 @@
-"""The Leader's processes of a schedule: alone, or as the coordinator of workers."""
+"""The Leader's processes of a schedule."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ from aggregator.protocol.directory import Directory
 from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
-from aggregator.workers.coordinator import Coordinator
-from aggregator.workers.desk import Desk, Heard
 from simulator.engine.memory_store import MemoryStore
 from tests.agent_world import T0
 from tests.schedules.helpers import Channel
 from tests.schedules.machine import Crash, Machine, Process, copy_database
 from tests.schedules.signed_world import parties, signed_roster, signed_task, world
-from tests.schedules.simulated_log import PARTITIONS, LogClient, SimulatedConsumer, SimulatedLog
+from tests.schedules.simulated_log import LogClient, SimulatedConsumer, SimulatedLog
 from transport.port import TopicPartition, TransportUnavailable
 from wire.ids import KeyId, key_id
 from wire.topics import EPOCHS, REPORTS
@@ -92,13 +90,10 @@ class LeaderProcess(Process):
         now: Callable[[], float],
         folder: Path,
         channel: Channel,
-        *,
-        workers: bool,
     ) -> None:
         super().__init__(name, now)
         self.client, self.folder, self.channel = LogClient(log, self), folder, channel
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.workers = workers
         self.group = "leader" if name == "leader" else name
         self.store = DurableStore(self)
         self.tasks = [1]
@@ -114,7 +109,6 @@ class LeaderProcess(Process):
     def _forget_memory(self) -> None:
         self._calls: list[CallHelper | CallCountersign] = []
         self._inbox: deque[LeaderEvent] = deque()
-        self._heard: deque[Heard] = deque()
         self._consumer: SimulatedConsumer | None = None
         self._offsets: dict[TopicPartition, int] = {}
         self._lag: int | None = None
@@ -150,11 +144,7 @@ class LeaderProcess(Process):
         state = self.state = LeaderState(self.path)
         own = world().leader
         pairs = {key_id(own.hpke.public_bytes): own.hpke}
-        make = Leader
-        if self.workers:
-            self.desk = Desk(self._now)
-            make = _coordinator  # type: ignore[assignment]
-        self.leader = leader = make(
+        self.leader = leader = Leader(
             Directory(parties(), state.accepted_s()),
             own.signing,
             lambda kid: pairs.get(KeyId(kid)),
@@ -171,8 +161,6 @@ class LeaderProcess(Process):
         for version in self.tasks:
             self.runner.carry_out(leader.handle(TaskSeen(signed_task(version), T0, at_start=True)))
         owed = restore_leader(leader, state, self.clock())
-        if isinstance(leader, Coordinator):
-            leader.restored()
         self._ready = True
         self.runner.carry_out(owed)
 
@@ -196,12 +184,10 @@ class LeaderProcess(Process):
         self.runner.carry_out()
         self._poll()
         self._take_inbox()
-        self._hear_workers()
-        self.runner.feed(Tick(self.clock(), self._lag_of_all()))
+        self.runner.feed(Tick(self.clock(), self._lag))
         for _ in range(_EXCHANGES):
             if not self._exchange():
                 break
-        self._give_orders()
 
     def _take_inbox(self) -> None:
         while self._inbox:
@@ -210,8 +196,7 @@ class LeaderProcess(Process):
     def _poll(self) -> None:
         try:
             if self._consumer is None:
-                topics = [EPOCHS] if self.workers else [EPOCHS, REPORTS]
-                self._consumer = self.client.consumer(self.group, topics)
+                self._consumer = self.client.consumer(self.group, [EPOCHS, REPORTS])
             records = self._consumer.poll(1000, 0.0)
             for topic, event in ((EPOCHS, EpochsArrived), (REPORTS, ReportsArrived)):
                 some = [record for record in records if record.topic == topic]
@@ -239,8 +224,6 @@ class LeaderProcess(Process):
     def _note_settled(self, settled: Settled) -> None:
         how = "released" if isinstance(settled, StoreRelease) else settled.reason
         self.settled.append((settled.key, how))
-        if isinstance(self.leader, Coordinator):
-            self.leader.note_settled(settled.key)
 
     # The Helper
 
@@ -272,45 +255,6 @@ class LeaderProcess(Process):
                 _, effect, epochs = self.in_flight.popleft()
                 self._answer(effect, epochs)
 
-    # Workers
-
-    def _lag_of_all(self) -> int | None:
-        if isinstance(self.leader, Coordinator):
-            return self.leader.lag(self._lag, self.clock())
-        return self._lag
-
-    def _hear_workers(self) -> None:
-        if not isinstance(self.leader, Coordinator):
-            return
-        self._heard.extend(self.desk.take())
-        while self._heard:
-            heard = self._heard.popleft()
-            if heard.joined:
-                self.leader.join(heard.worker)
-            elif heard.word is None:
-                self.leader.leave(heard.worker)
-            else:
-                self.runner.carry_out(self.leader.hear(heard.worker, heard.word, self.clock()))
-
-    def _give_orders(self) -> None:
-        if isinstance(self.leader, Coordinator):
-            for worker, orders in self.leader.orders():
-                self.desk.put(worker, orders)
-
-    def attend_workers(self, machine: Machine) -> None:
-        """What the loop does between two words of a worker."""
-        if not self.alive or not self._ready:
-            return
-        try:
-            with machine.running(self):
-                self.runner.carry_out()
-                self._hear_workers()
-                self._give_orders()
-        except Crash:
-            self.kill()
-        except StorageUnavailable:
-            pass
-
     # Backups
 
     def back_up(self) -> None:
@@ -326,7 +270,3 @@ class LeaderProcess(Process):
         self.kill(10.0)
         copy_database(backup, self.path)
         return True
-
-
-def _coordinator(*arguments: object, **named: object) -> Coordinator:
-    return Coordinator(*arguments, partitions=PARTITIONS[REPORTS], **named)

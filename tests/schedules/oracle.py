@@ -17,13 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.leader.intake import Intake
-from aggregator.leader.window_sums import OpenWindow
 from aggregator.protocol.answers import Answer, BatchKey
 from aggregator.protocol.helper_port import BatchReply
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.workers import coordinator
-from aggregator.workers.coordinator import Coordinator
-from aggregator.workers.words import NamedHosts
 from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
 from tests.schedules.agents import Agent, noisy_vector
 from tests.schedules.helpers import HelperProcess
@@ -255,7 +251,6 @@ class WatchedIntake:
     def __init__(self, oracle: Oracle) -> None:
         self._oracle, self._refused = oracle, oracle.refused
         self._take, self._drop = Intake.take, Intake.drop_parked
-        self._take_names, self._name_one = Coordinator._take_names, coordinator._name
 
     def take(self, intake: Intake, records: Iterable[Record], received_s: float) -> None:
         """See `Intake.take`: it has taken one record when it asks for the next."""
@@ -285,32 +280,14 @@ class WatchedIntake:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Look on while reports are taken, by a Leader, a worker or a coordinator."""
+        """Look on while a Leader takes reports."""
         with ExitStack() as stack:
             for owner, name, stand_in in (
                 (Intake, "take", _method(self.take)),
                 (Intake, "drop_parked", _method(self.drop_parked)),
-                (Coordinator, "_take_names", _method(self.names)),
-                (coordinator, "_name", self.name),
             ):
                 stack.enter_context(patch.object(owner, name, stand_in))
             yield
-
-    def names(self, leader: Coordinator, named: NamedHosts) -> None:
-        """See `Coordinator`: of a window that is over every name is refused."""
-        before = Counter(leader.rejected)
-        settled = leader.is_settled(named.key)
-        self._take_names(leader, named)
-        if settled and leader.rejected - before:
-            for entry in named.each():
-                self._refused[entry[REPORT_AT]].add("settled")
-
-    def name(self, window: OpenWindow, partition: int, entry: bytes) -> str | None:
-        """See `coordinator`."""
-        refusal = self._name_one(window, partition, entry)
-        if refusal:
-            self._refused[entry[REPORT_AT]].add(refusal)
-        return refusal
 
 
 def _method(stand_in: Callable[..., None]) -> Callable[..., None]:
@@ -320,7 +297,3 @@ def _method(stand_in: Callable[..., None]) -> Callable[..., None]:
         stand_in(owner, *given)
 
     return bound
-
-
-REPORT_AT = slice(32, 48)
-"""Of a batch's entry."""

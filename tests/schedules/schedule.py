@@ -16,7 +16,6 @@ SLOTS: Final = 3 * WINDOW_S // SLOT_S
 """In which faults strike; then everything is put right."""
 AGENTS: Final = 4
 MOST_FAULTS: Final = 9
-MOST_WORKERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +39,10 @@ class Fault:
 class Schedule:
     """One schedule: all that a replay needs.
 
-    workers   of the Leader; 0: it reads the reports itself
     liar      a host sends reports that the Helper does not accept
     """
 
     seed: int
-    workers: int = 0
     liar: bool = False
     faults: tuple[Fault, ...] = ()
 
@@ -61,7 +58,7 @@ class Schedule:
         return replace(Schedule(**{**found, "faults": ()}), faults=faults)
 
     def __str__(self) -> str:
-        head = f"seed {self.seed}, {self.workers} workers{', a liar' if self.liar else ''}"
+        head = f"seed {self.seed}{', a liar' if self.liar else ''}"
         lines = [
             f"  slot {fault.slot}.{fault.turn}: {fault.kind} who={fault.who} value={fault.value}"
             for fault in sorted(self.faults, key=lambda fault: (fault.slot, fault.turn))
@@ -132,13 +129,6 @@ KINDS: Final[Mapping[str, tuple[int, Draw]]] = {
     "helper state restored": (1, _UNUSED),
     "helper restored": (2, _UNUSED),
     "witness away": (2, _SLOTS_LONG),
-    # workers
-    "worker killed": (4, _SLOTS_LONG),
-    "worker falls at a step": (4, _STEPS),
-    "worker added": (2, _UNUSED),
-    "partitions divided": (5, _ANY),
-    "worker words lost": (4, _ANY),
-    "worker cut off": (2, _SLOTS_LONG),
     # a rolling change
     "agent learns version 2": (2, _UNUSED),
     "leader learns version 2": (2, _UNUSED),
@@ -150,18 +140,17 @@ KINDS: Final[Mapping[str, tuple[int, Draw]]] = {
 def draw_schedule(seed: int) -> Schedule:
     """Draw a schedule; the same seed gives the same one."""
     rng = random.Random(f"schedule {seed}")
-    workers = rng.choice((0, 0, 1, 2, MOST_WORKERS))
-    kinds = [kind for kind in KINDS if workers or not _of_workers(kind)]
-    weights = [KINDS[kind][0] for kind in kinds]
+    weights = [weight for weight, _draw_value in KINDS.values()]
     faults = [
-        _draw(rng, kind) for kind in rng.choices(kinds, weights, k=rng.randint(1, MOST_FAULTS))
+        _draw(rng, kind)
+        for kind in rng.choices(list(KINDS), weights, k=rng.randint(1, MOST_FAULTS))
     ]
     for fault in list(faults):  # a copy that is put back was made earlier
         before = _MADE_BY.get(fault.kind)
         if before is not None and rng.random() < 0.9:
             slot = rng.randint(0, fault.slot)
             faults.append(replace(fault, kind=before, slot=slot, turn=0))
-    return Schedule(seed, workers, rng.random() < 0.4, tuple(sorted(faults, key=_place)))
+    return Schedule(seed, rng.random() < 0.4, tuple(sorted(faults, key=_place)))
 
 
 _MADE_BY: Final = {
@@ -170,10 +159,6 @@ _MADE_BY: Final = {
     "helper restored": "helper backed up",
     "helper state restored": "helper backed up",
 }
-
-
-def _of_workers(kind: str) -> bool:
-    return kind.startswith(("worker", "partitions"))
 
 
 def _draw(rng: random.Random, kind: str) -> Fault:

@@ -14,7 +14,7 @@ Fails = Callable[[Schedule], bool]
 
 
 def shrink(schedule: Schedule, fails: Fails) -> Schedule:
-    """Drop faults, workers and the liar, and make what is left smaller, as long as it fails."""
+    """Drop faults and the liar, and make what is left smaller, as long as it fails."""
     shorter = replace(schedule, faults=_fewest(schedule, fails))
     changed = True
     while changed:
@@ -43,10 +43,6 @@ def _fewest(schedule: Schedule, fails: Fails) -> tuple[Fault, ...]:
 
 
 def _simpler(schedule: Schedule) -> Iterator[Schedule]:
-    if schedule.workers:
-        yield replace(schedule, workers=0)
-        if schedule.workers > 1:
-            yield replace(schedule, workers=1)
     if schedule.liar:
         yield replace(schedule, liar=False)
     for place, fault in enumerate(schedule.faults):

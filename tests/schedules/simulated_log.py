@@ -21,7 +21,6 @@ class SimulatedLog:
     away        it serves nobody
     held        partitions of the report topic that it gives nobody for now
     backwards   partitions are given in the other order, two records at a time
-    holders     who reads each partition of the report topic, where workers do
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -32,7 +31,6 @@ class SimulatedLog:
         self.committed: dict[str, dict[TopicPartition, int]] = {}
         self.away = self.backwards = False
         self.held: set[int] = set()
-        self.holders: dict[int, str] = {}
         self.on_append: Callable[[Process | None, Record], None] = lambda _process, _record: None
 
     def append(
@@ -132,12 +130,11 @@ class SimulatedProducer:
 
 
 class SimulatedConsumer:
-    """One member of a group: of all partitions, or of those that the log divides."""
+    """The one member of a group."""
 
     def __init__(self, client: LogClient, group: str, topics: Sequence[str]) -> None:
         self._client, self._group, self._topics = client, group, tuple(topics)
         self._at: dict[TopicPartition, int] = {}
-        self.divided = False
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         self._client.require()
@@ -155,16 +152,10 @@ class SimulatedConsumer:
         return found
 
     def _join(self) -> None:
-        """Take the partitions that are ours now; new ones begin at what the group committed."""
-        log, name = self._client.log, self._client.process.name
-        mine = {
-            place
-            for place in log.records
-            if place[0] in self._topics
-            and (not self.divided or place[0] != REPORTS or log.holders.get(place[1]) == name)
-        }
-        offsets = log.offsets(self._group)
-        self._at = {place: self._at.get(place, offsets.get(place, 0)) for place in mine}
+        """Take every partition; it begins at what the group committed."""
+        offsets = self._client.log.offsets(self._group)
+        places = [place for place in self._client.log.records if place[0] in self._topics]
+        self._at = {place: self._at.get(place, offsets.get(place, 0)) for place in places}
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
         self._client.require()

@@ -26,7 +26,6 @@ from tests.schedules.signed_world import (
     control_records,
 )
 from tests.schedules.simulated_log import SimulatedLog, unread
-from tests.schedules.workers import WorkerProcess
 from tests.witness.witness_kit import MemoryStand
 
 CALM_SLOTS: Final = WINDOWS * WINDOW_S // SLOT_S - SLOTS
@@ -54,10 +53,7 @@ class Simulation:
         self.channel = Channel(self.machine, self.route)
         self.channel.on_share = self.oracle.note_share
         self.channel.on_signed = self._note_signed
-        self.leaders = [self.new_leader("leader", workers=schedule.workers > 0)]
-        self.workers: list[WorkerProcess] = []
-        for _ in range(schedule.workers):
-            self.add_worker()
+        self.leaders = [self.new_leader("leader")]
         self.agents = [self._agent(number) for number in range(AGENTS)]
         self.liar = Liar(self.log) if schedule.liar else None
         self.parted = self.helper_parted = self.helper_copied = False
@@ -91,11 +87,9 @@ class Simulation:
         agent.sealed = partial(self.oracle.note_sealed, agent)
         return agent
 
-    def new_leader(self, name: str, *, workers: bool = False) -> LeaderProcess:
+    def new_leader(self, name: str) -> LeaderProcess:
         """Another process of the Leader."""
-        return LeaderProcess(
-            name, self.log, self.now, self.folder / name, self.channel, workers=workers
-        )
+        return LeaderProcess(name, self.log, self.now, self.folder / name, self.channel)
 
     def add_helper(self, name: str, folder: Path) -> HelperProcess:
         """Another process of the Helper."""
@@ -103,18 +97,6 @@ class Simulation:
         helper.on_commit = self._note_commit
         self.helpers.append(helper)
         return helper
-
-    def add_worker(self) -> WorkerProcess:
-        """Another worker; partitions are its own once they are divided."""
-        worker = WorkerProcess(f"worker-{len(self.workers)}", self.log, self.now, self.leader)
-        self.workers.append(worker)
-        self.divide_evenly()
-        return worker
-
-    def divide_evenly(self) -> None:
-        """What the group does when a member comes or goes."""
-        names = [worker.name for worker in self.workers]
-        self.log.holders = {part: names[part % len(names)] for part in range(4)} if names else {}
 
     def route(self) -> HelperProcess:
         """Which Helper the Leader's next call reaches."""
@@ -135,7 +117,7 @@ class Simulation:
 
     def processes(self) -> list[Process]:
         """Who takes turns."""
-        return [*self.agents, *self.leaders, *self.helpers, *self.workers]
+        return [*self.agents, *self.leaders, *self.helpers]
 
     def play(self) -> None:
         """Faults first, then peace."""
@@ -189,12 +171,7 @@ class Simulation:
 
     def _turn(self, process: Process) -> None:
         match process:
-            case LeaderProcess():
-                if process is self.leader:
-                    for worker in self.workers:
-                        worker.turn(self.machine)
-                process.turn(self.machine)
-            case Agent() | HelperProcess() | WorkerProcess():
+            case Agent() | HelperProcess() | LeaderProcess():
                 process.turn(self.machine)
             case _:
                 raise TypeError(f"process: expected one that takes turns, got {process}")
@@ -207,8 +184,6 @@ class Simulation:
         for at, ending in [row for row in self.endings if row[0] <= slot]:
             ending()
             self.endings.remove((at, ending))
-        if self.workers and any(not worker.alive for worker in self.workers):
-            self.divide_evenly()
 
     def put_right(self) -> None:
         """End every fault, as operators do."""
@@ -234,7 +209,6 @@ class Simulation:
             self.leader.learn(version)
             for helper in self.helpers:
                 helper.learn(version)
-        self.divide_evenly()
 
     def _keep_one_helper(self) -> None:
         """End every copy; what was rolled back goes on after the witness's word."""

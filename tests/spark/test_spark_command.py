@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from aggregator.party.spark_settings import SparkSettings
-from aggregator.spark.spark_processes import python_of
+from aggregator.spark.launch import python_of
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
+from tests.leader_command_kit import configuration, status
 from tests.process_kit import wait_for
-from tests.workers.test_workers_command import configuration, status
 from transport.opening import Side, open_transport
 from transport.port import create_topics
 from transport.process.code_folders import reachable
@@ -40,7 +40,7 @@ def need_reach() -> None:
 
 
 def driver_of(leader: psutil.Process) -> psutil.Process | None:
-    """The process that the fork server forked, once it has become the driver."""
+    """The Leader's child that runs Spark."""
     for process in leader.children(recursive=True):
         with suppress(psutil.Error):  # it may end meanwhile
             if "aggregator.spark.driver" in process.cmdline():
@@ -74,15 +74,14 @@ def test_driver_comes_is_followed_and_ends_with_the_leader(broker: RunningBroker
 
             def reads() -> bool:
                 found = status(folder)
-                return bool(found.get("workers")) and found.get("log_lag") == 0
+                return found.get("partitions_unread") == 0 and found.get("log_lag") == 0
 
             wait_for(reads, PATIENCE_S)
             first = driver_of(seen)
             assert first is not None
             first.kill()
             wait_for(lambda: driver_of(seen) not in {None, first}, PATIENCE_S)
-            # The session of the one that fell may have ended by then, or not.
-            wait_for(lambda: said.read_text().count('"worker joined"') == 2, PATIENCE_S)
+            wait_for(lambda: said.read_text().count('"driver began"') == 2, PATIENCE_S)
             wait_for(reads, PATIENCE_S)
             last = driver_of(seen)
             leader.send_signal(signal.SIGTERM)
@@ -93,4 +92,4 @@ def test_driver_comes_is_followed_and_ends_with_the_leader(broker: RunningBroker
             leader.kill()
             leader.wait()
             print(said.read_text()[-4000:])
-        assert said.read_text().count('"worker fell"') == 1
+        assert said.read_text().count('"driver fell"') == 1

@@ -1,27 +1,43 @@
-"""Spark's reader against who may write to the log: what it keeps of forged reports is bounded."""
+"""Spark's reader against who may write to the log, or keeps it: nobody stops the fleet."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from aggregator.leader.admission import PARKED_PER_HOST
 from aggregator.protocol.answers import BatchKey
+from aggregator.spark.codec import BadMessage, decode_update, encode_update
+from aggregator.spark.messages import NamedHosts, PartitionSum, ReaderUpdate, Refusals
 from aggregator.spark.partial_sums import PartialSum
 from aggregator.spark.sum_store import SumStore
 from tests.protocol_kit import (
     T0,
     WINDOW_S,
+    World,
     build_world,
     honest_reports,
     open_epochs,
     seeded_bytes,
+    true_sum,
 )
-from tests.spark_kit import SparkFleet
-from tests.workers.test_workers_release import send
+from tests.reader_kit import HOSTS, PARTITIONS, after, give_epochs, honest_bytes
+from tests.spark_kit import Checkpoint, SparkFleet
+from transport.port import partition_of
+from wire.envelope import Kind
 from wire.report import EPOCH_AT, TASK_AT
 
-HOSTS = 5
 KEY = BatchKey(b"t" * 32, 0, T0)
+
+
+@pytest.fixture
+def world() -> World:
+    world = build_world(HOSTS)
+    open_epochs(world)
+    return world
 
 
 def a_pass(first: int, reasons: dict[str, int], hosts: int = 0) -> PartialSum:
@@ -48,18 +64,194 @@ def test_passes_that_admit_no_host_leave_one_sum(tmp_path: Path) -> None:
     again.close()
 
 
-def test_epochs_that_forgers_name_are_forgotten_where_no_report_waits(tmp_path: Path) -> None:
-    world = build_world(HOSTS)
-    open_epochs(world)
+def waiting(fleet: SparkFleet) -> set[bytes]:
+    """Names of epochs that somebody keeps: both ends keep the same."""
+    known = fleet.drivers[-1].shell._state._epochs._unknown
+    assert fleet.reader._wanted == known
+    return known
+
+
+def test_epochs_that_forgers_name_are_forgotten_where_no_report_waits(
+    world: World, tmp_path: Path
+) -> None:
     fleet = SparkFleet(world, tmp_path)
     driver = fleet.drive()
     fleet.quiesce()
-    honest = [report.encode() for report in honest_reports(world, window=T0)]
+    honest = honest_bytes(world)
     for number in range(3 * PARKED_PER_HOST):
         name = seeded_bytes("an epoch of nobody", number)[:16]
-        send(fleet, [r[:EPOCH_AT] + name + r[TASK_AT:] for r in honest], T0 + WINDOW_S + 1)
+        fleet.publish([r[:EPOCH_AT] + name + r[TASK_AT:] for r in honest], after(T0))
         fleet.quiesce()
-    reader = driver.shell._reader
-    waiting = {report.name for report in driver.store.parked}
-    assert reader._epochs._unknown == fleet.leader._wanted.keys() == waiting
-    assert len(waiting) == HOSTS * PARKED_PER_HOST
+    assert waiting(fleet) == {report.name for report in driver.store.parked}
+    assert len(waiting(fleet)) == HOSTS * PARKED_PER_HOST
+
+
+def test_forged_records_leave_nothing_behind(world: World, tmp_path: Path) -> None:
+    fleet = SparkFleet(world, tmp_path)
+    driver = fleet.drive()
+    for number in range(500):
+        forged = seeded_bytes("forged", number) * 2
+        fleet.group.append(Kind.REPORT, forged, forged[:16])
+    fleet.quiesce()
+    assert (waiting(fleet), driver.store.parked, driver.store.sums) == (set(), [], {})
+    assert fleet.leader.rejected.total() == 500
+
+
+def test_epoch_that_a_forger_named_is_waited_for_once_its_host_names_it(
+    world: World, tmp_path: Path
+) -> None:
+    fleet = SparkFleet(world, tmp_path)
+    fleet.drive()
+    reports = honest_bytes(world)
+    fleet.publish([raw[:-1] for raw in reports], after(T0))  # of another length
+    fleet.quiesce()
+    fleet.publish(reports, after(T0))
+    fleet.quiesce()
+    assert fleet.leader.admitted == 0
+    give_epochs(fleet)
+    fleet.quiesce()
+    assert fleet.leader.admitted == HOSTS
+    assert waiting(fleet) == set()
+
+
+def test_offsets_that_are_no_records_hold_up_no_window(world: World, tmp_path: Path) -> None:
+    fleet = SparkFleet(world, tmp_path)
+    fleet.drive()
+    give_epochs(fleet)
+    for raw in honest_bytes(world):
+        fleet.publish([raw], after(T0))
+        fleet.group.mark(partition_of(raw[:16], PARTITIONS))
+    fleet.quiesce()
+    assert fleet.reader.lag(0, fleet.clock()) == 0
+    fleet.close_slowly(T0 + WINDOW_S + 30)
+    assert (fleet.leader.released, fleet.store.written[0].n) == (1, HOSTS)
+
+
+def test_report_put_into_two_partitions_counts_once(world: World, tmp_path: Path) -> None:
+    """A broker that lies about places: the host is in the batch, and in the sum, once."""
+    fleet = SparkFleet(world, tmp_path)
+    fleet.drive()
+    give_epochs(fleet)
+    raw = honest_bytes(world)
+    fleet.publish(raw, after(T0))
+    for part in range(PARTITIONS):
+        fleet.group.append(Kind.REPORT, raw[0], raw[0][:16], part)
+    fleet.quiesce()
+    fleet.close_slowly(T0 + WINDOW_S + 30)
+    (released,) = fleet.store.written
+    assert released.vector.tolist() == true_sum(world, world.hosts).tolist()
+    assert released.rejections == {"duplicate": PARTITIONS}
+
+
+def test_host_that_another_driver_does_not_find_is_not_in_the_batch(
+    world: World, tmp_path: Path
+) -> None:
+    """Log and store have lost a report that the driver that fell had named: nobody could sum it."""
+    fleet = SparkFleet(world, tmp_path)
+    fleet.drive()
+    give_epochs(fleet)
+    fleet.publish(honest_bytes(world), after(T0))
+    fleet.quiesce()
+    assert fleet.leader.admitted == HOSTS
+    lost = fleet.group.in_order.pop()
+    fleet.group.records[lost.partition].remove(lost)
+    fleet.drivers[-1].fall()
+    (tmp_path / "sums.sqlite").unlink()
+    fleet.drive(Checkpoint("another"))
+    fleet.quiesce()
+    assert fleet.leader.admitted == HOSTS - 1
+    fleet.close_slowly(T0 + WINDOW_S + 30)
+    (released,) = fleet.store.written
+    kept = [host for host in world.hosts if host.id != lost.key]
+    assert (released.n, released.vector.tolist()) == (HOSTS - 1, true_sum(world, kept).tolist())
+
+
+# What the driver says: the Leader holds the signing key, and believes no bytes
+
+A_SUM = PartitionSum(KEY, 1, 2, b"v" * 8)
+SAID = ReaderUpdate(
+    7,
+    4,
+    [1.0, 2.5],
+    [NamedHosts(KEY, 1, b"e" * 144, None), NamedHosts(KEY, 3, b"", 9.5)],
+    [Refusals(KEY, {"box": 2})],
+    {"length": 3},
+    [b"w" * 32],
+    [b"d" * 32] * 2,
+    [A_SUM],
+)
+
+
+def test_update_comes_as_it_was_said() -> None:
+    assert decode_update(encode_update(SAID)) == SAID
+    assert decode_update(encode_update(ReaderUpdate(None))).lag is None
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        (b"\xff" * 9, "other bytes"),
+        (replace(SAID, partitions=1 << 30), "partitions"),
+        (replace(SAID, named=[NamedHosts(KEY, 1, b"e" * 71, None)]), "entries"),
+        (replace(SAID, named=[NamedHosts(KEY, 1 << 30, b"", None)]), "partition"),
+        (replace(SAID, named=[NamedHosts(KEY, 1, b"", float("nan"))]), "late_s"),
+        (replace(SAID, refusals=[Refusals(replace(KEY, task_id=b"t"), {})]), "task_id"),
+        (replace(SAID, refusals=[Refusals(replace(KEY, window=1 << 62), {})]), "window"),
+        (replace(SAID, refusals=[Refusals(KEY, {"a reason of its own": 1})]), "reason"),
+        (replace(SAID, rejected={"\x1b[2J": 1}), "reason"),
+        (replace(SAID, wanted=[b"w" * 31]), "wanted"),
+        (replace(SAID, dropped=[b"d" * 33]), "dropped"),
+        (replace(SAID, sums=[replace(A_SUM, partition=1 << 30)]), "partition"),
+    ],
+)
+def test_update_that_cannot_be_is_refused(said: bytes | ReaderUpdate, named: str) -> None:
+    raw = said if isinstance(said, bytes) else encode_update(said)
+    with pytest.raises(BadMessage, match=named):
+        decode_update(raw)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda part: replace(part, vector=part.vector[4:]),
+        lambda part: replace(part, hosts=part.hosts + 1),
+        lambda part: replace(part, partition=PARTITIONS),  # where no host of the batch lies
+    ],
+)
+def test_sum_of_other_hosts_ends_the_driver_that_gave_it(
+    world: World, tmp_path: Path, spoil: Callable[[PartitionSum], PartitionSum]
+) -> None:
+    """The one that follows is asked again."""
+    fleet = SparkFleet(world, tmp_path)
+    checkpoint = Checkpoint()
+    fleet.drive(checkpoint)
+    give_epochs(fleet)
+    fleet.publish(honest_bytes(world), after(T0))
+    fleet.quiesce()
+    say = fleet.pipe.say
+    fleet.pipe.say = lambda update: say(  # type: ignore[method-assign]
+        replace(update, sums=[spoil(part) for part in update.sums])
+    )
+    fleet.close_slowly(T0 + WINDOW_S + 30)
+    assert fleet.pipe.refused
+    assert fleet.pipe.refused[0].startswith("sum: expected")
+    assert fleet.leader.released == 0
+    fleet.pipe.say = say  # type: ignore[method-assign]
+    fleet.drive(checkpoint)
+    fleet.close_slowly(T0 + WINDOW_S + 31)
+    assert (fleet.leader.released, fleet.store.written[0].n) == (1, HOSTS)
+
+
+def test_sums_that_no_update_has_room_for_come_one_by_one(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator.spark.wanted_sums.UPDATE_BYTES", 1)
+    fleet = SparkFleet(world, tmp_path)
+    fleet.drive()
+    give_epochs(fleet)
+    fleet.publish([r.encode() for r in honest_reports(world)], after(T0))
+    fleet.quiesce()
+    fleet.close_slowly(T0 + WINDOW_S + 30)
+    said = [len(update.sums) for update in fleet.pipe.updates if update.sums]
+    assert said == [1] * len({record.partition for record in fleet.group.in_order})
+    assert (fleet.leader.released, fleet.store.written[0].n) == (1, HOSTS)

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from aggregator.leader.leader_events import EpochsArrived
+from aggregator.leader.admission import PARKED_PER_HOST
+from aggregator.leader.leader_events import EpochsArrived, ShareCame, Tick
+from aggregator.protocol.helper_port import (
+    BatchReply,
+    HelperStatus,
+    HelperUnavailable,
+    ReleaseReply,
+)
 from aggregator.spark.partial_sums import Gathered
 from aggregator.spark.spark_shell import drop_strange_checkpoint
 from aggregator.spark.sum_store import SumStore
 from aggregator.state.state_file import StateUnusable
-from tests.protocol_kit import T0, WINDOW_S, World, build_world, open_epochs, true_sum
-from tests.spark_kit import Checkpoint, Killed, SparkFleet
-from tests.workers.test_workers_release import (
+from tests.fault_cases import DRIVER_STEPS
+from tests.integration.test_local_scheme import local_epoch, local_report, local_world
+from tests.protocol_kit import (
+    T0,
+    WINDOW_S,
+    World,
+    build_world,
+    open_epochs,
+    true_sum,
+    vector_of,
+)
+from tests.reader_kit import (
     HOSTS,
+    PARTITIONS,
+    OneProcess,
+    after,
     epoch_records,
     give_epochs,
-    one_process,
-    play_window,
+    honest_bytes,
     reports_of,
-    send,
+    what_came,
 )
-from tests.workers_kit import OneProcess, what_came
+from tests.spark_kit import Checkpoint, Killed, SparkFleet
 
 WINDOWS = 3
 
@@ -34,9 +53,16 @@ def world() -> World:
     return world
 
 
-def fleet_of(world: World, folder: Path) -> SparkFleet:
-    folder.mkdir(exist_ok=True)
-    return SparkFleet(world, folder)
+def play_window(fleet: SparkFleet, other: OneProcess, window: int) -> None:
+    raw, before = reports_of(fleet.world, window), len(fleet.group.in_order)
+    fleet.publish(raw, after(window))
+    other.clock.now_s = after(window)
+    other.read(fleet.group.in_order[before:])
+    fleet.quiesce()
+    for _ in range(2):  # releases are countersigned one tick later
+        for party in (fleet, other):
+            party.tick(window + WINDOW_S + 30)
+        fleet.quiesce()
 
 
 def check_same(fleet: SparkFleet, other: OneProcess, windows: int = WINDOWS) -> None:
@@ -49,7 +75,7 @@ def check_same(fleet: SparkFleet, other: OneProcess, windows: int = WINDOWS) -> 
 
 @pytest.mark.parametrize("most", [1000, 3])
 def test_spark_releases_what_one_process_does(world: World, tmp_path: Path, most: int) -> None:
-    fleet, other = fleet_of(world, tmp_path / "s"), one_process(world, tmp_path / "one")
+    fleet, other = SparkFleet(world, tmp_path / "s"), OneProcess(world, tmp_path / "one")
     driver = fleet.drive(most=most)
     for party in (fleet, other):
         give_epochs(party)
@@ -66,17 +92,18 @@ def test_spark_releases_what_one_process_does(world: World, tmp_path: Path, most
     assert driver.store.sums == {}
 
 
-@pytest.mark.parametrize("step", ["before sink commit", "after sink commit"])
+@pytest.mark.fault_case("driver-killed")
+@pytest.mark.parametrize("step", DRIVER_STEPS)
 @pytest.mark.parametrize("lost", ["nothing", "checkpoint", "store"])
 def test_driver_killed_at_a_batch_loses_and_doubles_nothing(
     world: World, tmp_path: Path, step: str, lost: str
 ) -> None:
-    fleet, other = fleet_of(world, tmp_path / "s"), one_process(world, tmp_path / "one")
+    fleet, other = SparkFleet(world, tmp_path / "s"), OneProcess(world, tmp_path / "one")
     checkpoint = Checkpoint()
     fleet.drive(checkpoint, step=step, most=9)
     for party in (fleet, other):
         give_epochs(party)
-    send(fleet, reports_of(world, T0), T0 + WINDOW_S + 1)
+    fleet.publish(reports_of(world, T0), after(T0))
     with pytest.raises(Killed):
         fleet.quiesce()
     if lost == "store":
@@ -97,12 +124,12 @@ def test_driver_killed_at_a_batch_loses_and_doubles_nothing(
     assert ("redelivered" in driver.kill.steps) == redelivered
 
 
-def test_coordinator_that_fell_is_told_again(world: World, tmp_path: Path) -> None:
-    fleet, other = fleet_of(world, tmp_path / "s"), one_process(world, tmp_path / "one")
+def test_leader_that_fell_is_told_again(world: World, tmp_path: Path) -> None:
+    fleet, other = SparkFleet(world, tmp_path / "s"), OneProcess(world, tmp_path / "one")
     fleet.drive(most=5)
     for party in (fleet, other):
         give_epochs(party)
-    send(fleet, reports_of(world, T0), T0 + WINDOW_S + 1)
+    fleet.publish(reports_of(world, T0), after(T0))
     other.clock.now_s = fleet.clock.now_s
     other.read(fleet.group.in_order)
     fleet.quiesce(3)
@@ -124,10 +151,10 @@ def test_coordinator_that_fell_is_told_again(world: World, tmp_path: Path) -> No
 def test_reports_before_their_epochs_are_taken_when_these_come(
     world: World, tmp_path: Path
 ) -> None:
-    fleet, other = fleet_of(world, tmp_path / "s"), one_process(world, tmp_path / "one")
+    fleet, other = SparkFleet(world, tmp_path / "s"), OneProcess(world, tmp_path / "one")
     checkpoint = Checkpoint()
     fleet.drive(checkpoint)
-    send(fleet, reports_of(world, T0), T0 + WINDOW_S + 1)
+    fleet.publish(reports_of(world, T0), after(T0))
     other.clock.now_s = fleet.clock.now_s
     other.read(fleet.group.in_order)
     fleet.quiesce()
@@ -147,12 +174,12 @@ def test_reports_before_their_epochs_are_taken_when_these_come(
 
 
 def test_duplicates_in_later_batches_are_not_added(world: World, tmp_path: Path) -> None:
-    fleet, other = fleet_of(world, tmp_path / "s"), one_process(world, tmp_path / "one")
+    fleet, other = SparkFleet(world, tmp_path / "s"), OneProcess(world, tmp_path / "one")
     driver = fleet.drive(most=HOSTS)
     for party in (fleet, other):
         give_epochs(party)
     raw = reports_of(world, T0)
-    send(fleet, [*raw, *raw, *raw], T0 + WINDOW_S + 1)
+    fleet.publish([*raw, *raw, *raw], after(T0))
     other.clock.now_s = fleet.clock.now_s
     other.read(fleet.group.in_order)
     fleet.quiesce(8)
@@ -166,12 +193,12 @@ def test_duplicates_in_later_batches_are_not_added(world: World, tmp_path: Path)
 
 
 def test_task_that_spans_two_parts_of_a_partition_is_refused(world: World, tmp_path: Path) -> None:
-    fleet = fleet_of(world, tmp_path / "s")
+    fleet = SparkFleet(world, tmp_path / "s")
     driver = fleet.drive()
     give_epochs(fleet)
-    send(fleet, reports_of(world, T0), T0 + WINDOW_S + 1)
+    fleet.publish(reports_of(world, T0), after(T0))
     driver.speak()
-    reader = driver.shell._reader
+    reader = driver.shell._state
     told = reader.pass_input()
     twice = [Gathered(1, 2), Gathered(1, 4)]
     with pytest.raises(ValueError, match="each partition in one task"):
@@ -233,3 +260,107 @@ def checkpoint_and_store(tmp_path: Path, done: int, planned: int) -> tuple[Path,
             (folder / log / str(number)).write_text("v1\n{}")
     (folder / "metadata").write_text('{"id":"q"}')
     return folder, store
+
+
+def test_commit_stays_at_the_oldest_window_that_has_not_ended(world: World, tmp_path: Path) -> None:
+    fleet = SparkFleet(world, tmp_path / "s")
+    fleet.drive()
+    give_epochs(fleet)
+    fleet.publish(reports_of(world, T0), after(T0))
+    fleet.quiesce()
+    assert set(fleet.group.committed.values()) <= {0}
+    fleet.close_slowly(T0 + WINDOW_S + 30)
+    fleet.quiesce()
+    assert len(what_came(fleet)) == 1
+    ends = {part: at for part, at in enumerate(fleet.group.next) if at}
+    assert {slot[1]: at for slot, at in fleet.group.committed.items() if at} == ends
+
+
+def test_driver_that_is_silent_leaves_its_partitions_unread(world: World, tmp_path: Path) -> None:
+    fleet = SparkFleet(world, tmp_path / "s")
+    fleet.drive()
+    fleet.quiesce()
+    now_s = fleet.clock()
+    assert (fleet.reader.status(now_s), fleet.reader.lag(0, now_s)) == ({"partitions_unread": 0}, 0)
+    assert fleet.reader.status(now_s + 3) == {"partitions_unread": PARTITIONS}
+    assert fleet.reader.lag(0, now_s + 3) == 1
+    assert fleet.reader.lag(None, now_s) is None
+
+
+def test_more_unsettled_windows_than_parked_places_outlive_a_restart(
+    world: World, tmp_path: Path
+) -> None:
+    """All of them are named again before the Leader has given an epoch."""
+    fleet = SparkFleet(world, tmp_path / "s")
+    fleet.drive()
+    give_epochs(fleet)
+    helper, fleet.port = fleet.port, AwayHelper()
+    windows = [T0 + number * WINDOW_S for number in range(PARKED_PER_HOST + 2)]
+    for window in windows:
+        fleet.publish(honest_bytes(world, window), after(window))
+        fleet.quiesce(3)
+        fleet.tick(window + WINDOW_S + 30)
+    assert len(fleet.leader.chains.frozen) == len(windows)
+    fleet.restart_leader()
+    fleet.quiesce()
+    fleet.port = helper
+    for step in range(len(windows) + 2):
+        fleet.tick(windows[-1] + 2 * WINDOW_S + 60 * step)
+        fleet.quiesce(3)
+    assert [window for window, *_ in what_came(fleet)] == windows
+
+
+def test_local_scheme_is_released_without_a_helper(tmp_path: Path) -> None:
+    world = local_world()
+    fleet = SparkFleet(world, tmp_path)
+    fleet.drive()
+    for host in world.hosts:
+        local_epoch(world, host)
+    give_epochs(fleet)
+    vectors = [vector_of(host, T0, world.task.d) for host in world.hosts]
+    vectors[0][3] += 2**40  # int64: nothing wraps at 2^32
+    raw = [local_report(world, h, v).encode() for h, v in zip(world.hosts, vectors, strict=True)]
+    fleet.publish(raw, after(T0))
+    fleet.quiesce()
+    fleet.close_slowly(T0 + WINDOW_S + 30)
+    (released,) = fleet.store.written
+    assert released.vector.tolist() == sum(vectors).tolist()  # type: ignore[union-attr]
+
+
+class AwayHelper:
+    """A Helper that cannot be reached."""
+
+    def submit_epochs(self, epochs: Sequence[bytes]) -> None:
+        raise HelperUnavailable("away")
+
+    def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
+        raise HelperUnavailable("away")
+
+    def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
+        raise HelperUnavailable("away")
+
+    def status(self) -> HelperStatus:
+        raise HelperUnavailable("away")
+
+
+def test_share_that_comes_while_reports_are_read_again_is_asked_for_anew(
+    world: World, tmp_path: Path
+) -> None:
+    """The Helper answered an earlier life of the Leader: its batch's hosts have no place yet."""
+    fleet = SparkFleet(world, tmp_path / "s")
+    fleet.drive()
+    give_epochs(fleet)
+    fleet.publish(reports_of(world, T0), after(T0))
+    fleet.quiesce()
+    fleet.clock.now_s = T0 + WINDOW_S + 30
+    fleet.runner.feed(Tick(fleet.clock(), 0))
+    answer = fleet.call(fleet.calls.pop())
+    while not isinstance(answer, ShareCame):  # it lacks epochs before
+        fleet.runner.feed(answer)
+        answer = fleet.call(fleet.calls.pop())
+    fleet.restart_leader()
+    fleet.runner.feed(answer)
+    assert fleet.leader.released == 0
+    fleet.quiesce()
+    fleet.close_slowly(T0 + WINDOW_S + 90)
+    assert (fleet.leader.released, fleet.store.written[0].n) == (1, HOSTS - 1)

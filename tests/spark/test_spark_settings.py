@@ -11,15 +11,16 @@ import pytest
 
 from aggregator.party.party_config import LeaderConfig, load_leader_config
 from aggregator.party.spark_settings import SparkSettings
+from aggregator.protocol.directory import PinnedParties
 from aggregator.spark.kafka_options import kafka_options
-from aggregator.spark.spark_processes import SparkMissing, SparkRefused, python_of, spark_job
-from pointillist.cli.leader_command import Engine, run
-from pointillist.cli.output import CommandError
+from aggregator.spark.launch import SparkMissing, SparkRefused, python_of, spark_job
+from pointillist.cli.removed import removed
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.settings.config_tree import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAMPLE = REPOSITORY / "deploy" / "config" / "leader.toml"
+PARTIES = PinnedParties(b"l" * 32, b"h" * 32)
 KAFKA = KafkaSettings(("broker:9093",), prefix="fleet.")
 
 
@@ -73,13 +74,13 @@ def test_connector_is_told_how_to_reach_the_brokers(tmp_path: Path) -> None:
 
 def test_job_without_what_it_needs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SparkRefused, match=r"transport\.kafka"):
-        spark_job(load_leader_config(SAMPLE), b"l" * 32)
+        spark_job(load_leader_config(SAMPLE), PARTIES)
     bearer = replace(KAFKA, tls=True, sasl="OAUTHBEARER", token_file=tmp_path / "token")
     with pytest.raises(SparkRefused, match="SCRAM"):
-        spark_job(replace(on_kafka(tmp_path), transport=bearer), b"l" * 32)
+        spark_job(replace(on_kafka(tmp_path), transport=bearer), PARTIES)
     table = f'[spark]\npython = "{tmp_path}/none/bin/python"'
     with pytest.raises(SparkMissing, match="make spark"):
-        spark_job(on_kafka(tmp_path, table), b"l" * 32)
+        spark_job(on_kafka(tmp_path, table), PARTIES)
 
 
 def test_python_without_spark_is_named(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_python_without_spark_is_named(tmp_path: Path) -> None:
         python_of(SparkSettings(python=other))
 
 
-def test_job_names_the_folder_and_the_coordinator(tmp_path: Path) -> None:
+def test_job_names_the_python_and_the_folder(tmp_path: Path) -> None:
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\n")
@@ -99,17 +100,34 @@ def test_job_names_the_folder_and_the_coordinator(tmp_path: Path) -> None:
     jars.mkdir()
     table = f'[spark]\npython = "{python}"'
     with pytest.raises(SparkMissing, match="spark-sql-kafka"):
-        spark_job(on_kafka(tmp_path, table), b"l" * 32)
+        spark_job(on_kafka(tmp_path, table), PARTIES)
     (jars / "spark-sql-kafka-0-10_2.13-4.0.0.jar").touch()
     config = on_kafka(tmp_path, table)
-    job = spark_job(config, b"l" * 32)
-    assert (job.jars, job.folder) == (jars, config.state_dir / "spark")
-    assert job.coordinator.socket == config.state_dir / "workers" / "socket"
+    job = spark_job(config, PARTIES)
+    assert (job.python, job.jars, job.folder) == (python, jars, config.state_dir / "spark")
+    assert job.parties == PARTIES
 
 
-def test_spark_beside_workers_is_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="expected none with Spark, got 2"):
-        run(config_with(tmp_path, ""), 2, Engine.SPARK)
+def test_table_of_workers_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"workers: expected no such table .*--engine spark"):
+        load_leader_config(config_with(tmp_path, '[workers]\nsocket = "/run/w"'))
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ("--workers 4", "--workers"),
+        ("--workers=0", "--workers"),
+        ("--engine processes", "--engine processes"),
+        ("--engine=processes", "--engine processes"),
+    ],
+)
+def test_what_went_with_the_workers_is_refused_by_its_name(asked: str, named: str) -> None:
+    refused = removed(["leader", "run", "--config", "leader.toml", *asked.split()])
+    assert refused is not None
+    assert str(refused).startswith(f"leader run {named}: ")
+    assert "spark" in str(refused.hint) or "leave it out" in str(refused.hint)
+    assert removed(["leader", "run", "--config", "leader.toml", "--engine", "spark"]) is None
 
 
 def test_kit_of_the_killed_driver_needs_no_pytest() -> None:

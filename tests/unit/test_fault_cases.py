@@ -23,7 +23,7 @@ from tests.ledger_hosts import LedgerHosts
 from tests.protocol_kit import T0, Fleet
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("aggregator", "edge_agent", "transport", "tests/upgrade", "tests/fault", "tests/workers")
+CODE = ("aggregator", "edge_agent", "transport", "tests/upgrade", "tests/fault")
 AT_LEAST = 24
 
 

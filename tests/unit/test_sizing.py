@@ -32,34 +32,31 @@ def test_fit_of_one_width_is_refused() -> None:
 
 
 def test_size_counts_reports_and_epochs_at_half_a_core_each() -> None:
-    size = size_of(60_000, [MINUTE], COSTS, COSTS)
+    size = size_of(60_000, [MINUTE], COSTS)
     # 1,000 reports/s x 20 us, and 16.7 epochs/s x 300 us, on cores that are half busy.
     assert isclose(size.leader_cores, 2 * (0.020 + 0.005))
     assert isclose(size.helper_cores, 2 * (0.015 + 0.005))
     assert isclose(size.broker_cores, 3 * 2 * 0.004)
     assert isclose(size.log_bytes_a_second, 1000 * (4144 + 8))
     assert isclose(size.log_bytes_kept, 1000 * (4144 + 8) * 86_400 * 14 * 3)
-    assert (size.workers, size.fleets, size.brokers) == (1, 1, 3)
+    assert (size.fleets, size.brokers) == (1, 3)
 
 
 def test_size_adds_the_tasks_of_a_plan() -> None:
     """An hour's task of 3,000 words weighs as a minute's would of which one in sixty came."""
     minute, both = (
-        size_of(60_000, tasks, COSTS, COSTS) for tasks in ([MINUTE], [MINUTE, TaskLoad(3000, 3600)])
+        size_of(60_000, tasks, COSTS) for tasks in ([MINUTE], [MINUTE, TaskLoad(3000, 3600)])
     )
     assert isclose(both.reports_a_second - minute.reports_a_second, 60_000 / 3600)
     assert isclose(both.leader_cores - minute.leader_cores, 2 * 60_000 / 3600 * 40e-6)
     assert isclose(both.leader_bytes - minute.leader_bytes, 60_000 * 3000 * 4)
 
 
-def test_size_of_a_role_beyond_a_core_takes_the_costs_of_workers() -> None:
-    dearer = Costs(Cost(20, 0.01), Cost(5, 0.01), Cost(2, 0.002), epoch_us=300)
-    small = size_of(60_000, [MINUTE], COSTS, dearer)
-    large = size_of(6_000_000, [MINUTE], COSTS, dearer)
-    assert isclose(small.leader_cores, 0.05)
-    assert isclose(large.leader_cores, 7.0)
-    assert (large.workers, large.fleets) == (4, 2)  # of 7 processes: a Leader has work for 4
-    assert large.brokers == 25
+def test_hosts_beyond_a_core_of_a_role_are_divided_among_fleets() -> None:
+    large = size_of(6_000_000, [MINUTE], COSTS)
+    assert isclose(large.leader_cores, 5.0)
+    assert isclose(large.helper_cores, 4.0)
+    assert (large.fleets, large.brokers) == (5, 25)
 
 
 def run(*arguments: str) -> Any:
@@ -68,9 +65,9 @@ def run(*arguments: str) -> Any:
 
 def test_shipped_costs_say_what_was_measured_and_where() -> None:
     costs = shipped_costs()
-    for way in (costs.one, costs.several):
-        assert all(role.of(2000) > 0 for role in (way.leader, way.helper, way.broker))
-        assert way.epoch_us > 0
+    one = costs.one
+    assert all(role.of(2000) > 0 for role in (one.leader, one.helper, one.broker))
+    assert one.epoch_us > 0
     assert costs.error_percent.keys() == {"leader", "helper", "broker"}
     assert costs.source.keys() == {"date", "commit", "device", "command"}
 
@@ -81,7 +78,7 @@ def test_command_sizes_the_shipped_plan_by_the_shipped_costs() -> None:
     assert found["hosts"] == 12_501  # the last GPU has a host of its own
     tasks = [TaskLoad(**task) for task in found["tasks"]]
     assert [task.window_s for task in tasks] == [60, 86_400, 604_800, 4_838_400]
-    assert found["size"] == asdict(size_of(12_501, tasks, costs.one, costs.several))
+    assert found["size"] == asdict(size_of(12_501, tasks, costs.one))
 
 
 def test_command_says_in_words_what_is_needed_and_where_it_comes_from() -> None:
@@ -97,7 +94,7 @@ def test_command_says_in_words_what_is_needed_and_where_it_comes_from() -> None:
 
 
 def test_command_divides_hosts_that_are_too_many_for_one_leader() -> None:
-    size = size_of(5_000_000, [TaskLoad(2134, 60)], shipped_costs().one, shipped_costs().several)
+    size = size_of(5_000_000, [TaskLoad(2134, 60)], shipped_costs().one)
     said = " ".join(run("--gpus", "40000000").output.split())
     assert size.fleets > 1
     assert f"fleets {size.fleets}, hosts divided among them" in said

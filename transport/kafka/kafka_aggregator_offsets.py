@@ -21,12 +21,13 @@ _POLL_S: Final = 0.1
 class KafkaOffsets:
     """What a group has committed, and what lies where; every method raises TransportUnavailable."""
 
-    def __init__(self, settings: KafkaSettings, group: str, topic: str, partitions: int) -> None:
+    def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:
         """Connect with the first question.
 
         group       whose offsets are read and committed; it may have no members then
         """
-        self._settings, self._topic, self._partitions = settings, topic, partitions
+        self._settings, self._topic = settings, topic
+        self._partitions = 0
         self._last = LastError()
         self._config = {
             "group.id": settings.named(group),
@@ -50,10 +51,19 @@ class KafkaOffsets:
         """The oldest and the next offset of each partition."""
         with failures(self._settings, self._last):
             client = self._open()
+            if not self._partitions:  # the log has as many as it was made with
+                self._partitions = self._ask_partitions(client)
             return {
                 part: watermarks(client, self._slot(part), self._settings.timeout_s)
                 for part in range(self._partitions)
             }
+
+    def _ask_partitions(self, client: Consumer) -> int:
+        name = self._settings.named(self._topic)
+        found = client.list_topics(name, timeout=self._settings.timeout_s).topics[name]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return len(found.partitions)
 
     def starts(self) -> dict[int, int]:
         """Where the group goes on: at its commit, or where the log begins."""

@@ -157,7 +157,8 @@ def may_not_create(topic: str) -> TransportUnavailable:
 class KafkaFrame(Closing, Generic[A]):
     """One side's access to a cluster; see `transport.port.Transport`."""
 
-    report_partitions = 4
+    report_partitions = 32
+    """As many tasks as Spark can have work for; the partitions of a topic are never changed."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         settings.check_files()

@@ -1,7 +1,8 @@
-"""What a worker of the Leader and its coordinator say to each other.
+"""What Spark's driver and the Leader that keeps it say to each other, over one pipe.
 
-A worker takes reports of some partitions of the log into windows and names their hosts; the
-coordinator merges the names, freezes batches, and asks for the sums of the hosts that count.
+The driver takes reports of the log into windows and names their hosts; the Leader merges the names,
+closes batches, and asks for the sums of the hosts that count. What the driver says is parsed with
+bounds (`codec`); what the Leader says goes to its own child as it is.
 """
 
 from __future__ import annotations
@@ -14,34 +15,25 @@ from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.known_epochs import KnownEpoch
 from wire.batch import ENTRY
 
-CLAIM_BYTES: Final = 16
 NAME_BYTES: Final = 32
 """Of an epoch: host_id || epoch_id; of a report that a batch names: host_id || report_id."""
-WORD_BYTES: Final = 4 << 20
-"""One word says so much of a kind, and more waits for the next."""
+UPDATE_BYTES: Final = 4 << 20
+"""One update says so much of a kind, and more waits for the next."""
 
 Place = tuple[BatchKey, int]
 """A window, and a partition of its reports."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """One reading of a partition, from the group's commit on; `number` is drawn anew for each."""
-
-    partition: int
-    number: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class NamedHosts:
-    """Hosts that a worker admitted to a window, in log order; none: a report named the window.
+    """Hosts that were admitted to a window, in log order; none: a report named the window.
 
     entries     72 B of a batch entry for each
     late_s      when the last of them was received, if all came after the window's lateness
     """
 
     key: BatchKey
-    claim: Claim
+    partition: int
     entries: bytes
     late_s: float | None
 
@@ -53,37 +45,36 @@ class NamedHosts:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Reports of a window that were refused since the last word, by reason."""
+    """Reports of a window that were refused since the last update, by reason."""
 
     key: BatchKey
-    claim: Claim
     reasons: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSum:
-    """The sum of the hosts that the coordinator named: words of 4 B (8 B in `local`), as sealed."""
+    """The sum of the hosts that the Leader named: words of 4 B (8 B in `local`), as sealed."""
 
     key: BatchKey
-    claim: Claim
+    partition: int
     hosts: int
     vector: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What a worker says in one exchange; but for claims and lag, what is new since the last.
+class ReaderUpdate:
+    """What the driver says at once; but for lag and partitions, what is new since the last.
 
-    claims      all that it holds
-    lag         records of its partitions that are left to read; None while its log is away
+    lag         records that are left to read; None while its log is away
+    partitions  of the report topic; 0 while its log is away
     appended_s  when records that it read were appended, seconds; of a second, one
     rejected    reports refused, by reason, whether or not a window is known
     wanted      names of epochs that reports wait for; each is answered, known or not
     dropped     names of epochs that it no longer waits for
     """
 
-    claims: Sequence[Claim] = ()
     lag: int | None = 0
+    partitions: int = 0
     appended_s: Sequence[float] = ()
     named: Sequence[NamedHosts] = ()
     refusals: Sequence[Refusals] = ()
@@ -93,7 +84,7 @@ class Word:
     sums: Sequence[PartitionSum] = ()
 
 
-# What the coordinator says, in its order.
+# What the Leader says, in its order. An epoch that it verified and opened it says as it knows it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +102,6 @@ class SignedRoster:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedEpoch:
-    """An epoch that the coordinator verified and opened; `key` is K_L, absent in a dead one."""
-
-    host_id: bytes
-    epoch_id: bytes
-    epoch_hash: bytes
-    not_before: int
-    not_after: int
-    ledger_ctr: int
-    dead: bool
-    key: bytes | None = field(default=None, repr=False)
-
-    @property
-    def known(self) -> KnownEpoch:
-        """The epoch as readers look it up."""
-        return KnownEpoch(
-            *(self.host_id, self.epoch_id, self.epoch_hash),
-            *(self.not_before, self.not_after, self.ledger_ctr),
-            *(self.dead, self.key),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class EpochUnknown:
     """An epoch that has not come: reports of it may be parked, it is given when it comes."""
 
@@ -142,13 +110,12 @@ class EpochUnknown:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """A frozen window that a new claim has to gather again.
+    """A closed window that a new driver has to gather again.
 
-    reports     host_id || report_id of each report that may lie in its partition
+    reports     host_id || report_id of each report of its batch
     """
 
     key: BatchKey
-    partition: int
     reports: bytes
 
     @property
@@ -162,21 +129,7 @@ class Rebuild:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """A claim counts from here on: what it has to gather again was said before."""
-
-    claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """Another claim of the same partition counts."""
-
-    claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class Frozen:
+class Closed:
     """A window takes nothing more."""
 
     key: BatchKey
@@ -184,10 +137,10 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class SumWanted:
-    """The sum of these hosts is asked for, host_id each, all named by this or an earlier claim."""
+    """The sum of these hosts of a partition is asked for, host_id each, all named before."""
 
     key: BatchKey
-    claim: Claim
+    partition: int
     hosts: bytes
 
 
@@ -199,15 +152,13 @@ class WindowEnded:
     until_s: int
 
 
-Order = (
+Command = (
     SignedTask
     | SignedRoster
-    | OpenedEpoch
+    | KnownEpoch
     | EpochUnknown
     | Rebuild
-    | Granted
-    | Superseded
-    | Frozen
+    | Closed
     | SumWanted
     | WindowEnded
 )

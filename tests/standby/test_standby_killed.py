@@ -19,9 +19,7 @@ from tests.ledger_hosts import LedgerHosts
 from tests.postgresql_kit import PostgresqlServer
 from tests.process_kit import wait_for
 from tests.protocol_kit import T0, WINDOW_S
-from tests.standby_kit import LeaderDatabase
-from tests.worker_processes_kit import LEASE_S, MACHINES, StandbyProcessFleet
-from tests.workers.test_workers_killed import passes, released
+from tests.standby_kit import LEASE_S, MACHINES, LeaderDatabase, StandbyProcessFleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
@@ -42,10 +40,10 @@ def test_other_machine_goes_on_where_the_killed_one_fell(
         for number, step in enumerate(STANDBY_STEPS):
             play_window(fleet, hosts, number, step)
         transcript = tmp_path / "leader-transcript.json"
-        wait_for(lambda: passes(fleet) and countersigned(fleet, transcript, windows))
+        wait_for(lambda: fleet.passes() and countersigned(fleet, transcript, windows))
     finally:
         codes = fleet.stop()
-    assert codes == [0] * 5
+    assert codes == [0] * 3
     check(fleet, hosts, transcript, windows)
     hosts.close()
     fences = int(database.psql("SELECT fence FROM leadership"))
@@ -59,7 +57,7 @@ def play_window(fleet: StandbyProcessFleet, hosts: LedgerHosts, number: int, ste
     epochs, reports = hosts.report(window)
     fleet.publish(epochs, [*reports, *reports])
     fleet.clock.set(window + WINDOW_S + 1)
-    wait_for(lambda: fleet.killed() and passes(fleet) and released(fleet, number + 1))
+    wait_for(lambda: fleet.killed() and fleet.passes() and fleet.released(number + 1))
     fleet.recovered()
 
 

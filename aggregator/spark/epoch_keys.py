@@ -1,4 +1,4 @@
-"""The epochs that a worker was given by the coordinator, and those that it asks for."""
+"""The epochs that the driver was given by the Leader, and those that it asks for."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Callable
 
 from aggregator.protocol.known_epochs import KnownEpoch, KnownEpochs
 
-from .words import OpenedEpoch
 
+class EpochKeyCache:
+    """The epochs that the Leader gave, with their keys, and which names it was asked for.
 
-class GivenEpochs:
-    """The epochs that the coordinator gave, and which names it was asked for.
-
-    A name is asked for before the first report of it is taken: what the coordinator knows already
+    A name is asked for before the first report of it is taken: what the Leader knows already
     must never fill the places of parked reports. Anybody may write names, so one that has not come
     is kept for as long as a report waits for it.
     """
@@ -45,9 +43,9 @@ class GivenEpochs:
         names, self._to_ask = self._to_ask, []
         return names
 
-    def put(self, epoch: OpenedEpoch) -> None:
+    def put(self, epoch: KnownEpoch) -> None:
         """Take an epoch; given again it is dead."""
-        self._known.put(epoch.known)
+        self._known.put(epoch)
         for names in (self._asked, self._unknown):
             names.discard(epoch.host_id + epoch.epoch_id)
 

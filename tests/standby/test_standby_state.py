@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from aggregator.leader.leader_events import (
-    EpochsArrived,
     KeepEpochs,
+    ReportsArrived,
     StoreCountersigned,
     StoreFrozen,
     StoreSuppressed,
@@ -27,10 +27,8 @@ from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from aggregator.state.state_tables import LeadershipLost, OtherLeader
 from tests.postgresql_kit import PostgresqlServer
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, honest_reports, open_epochs
+from tests.reader_kit import OneProcess, give_epochs, learn, what_came
 from tests.standby_kit import LeaderDatabase
-from tests.workers.test_workers_release import epoch_records
-from tests.workers_kit import WorkersFleet, what_came
-from wire.envelope import Kind
 
 pytestmark = pytest.mark.postgresql
 HOSTS, WINDOWS = 10, 3
@@ -51,7 +49,7 @@ def led(database: LeaderDatabase) -> tuple[Leadership, LeaderState]:
     return held, LeaderState(database.tables(held))
 
 
-class TwoMachines(WorkersFleet):
+class TwoMachines(OneProcess):
     """A Leader on two machines; each start of it is on the other, and nobody is told to end."""
 
     database: LeaderDatabase
@@ -62,29 +60,22 @@ class TwoMachines(WorkersFleet):
 
     def restart_leader(self) -> None:
         self.start_leader()
+        learn(self)
+        self.feed(ReportsArrived(self.log.uncommitted(), self.clock()))
 
 
-def play(fleet: WorkersFleet, change_hands: bool) -> None:
-    """Windows of which each is frozen while the Helper is away; hands change in between."""
-    for _ in range(2):
-        fleet.add_worker()
-    fleet.divide_evenly()
-    fleet.quiesce(2)
-    fleet.feed(EpochsArrived(epoch_records(fleet), fleet.clock()))
+def play(fleet: OneProcess, change_hands: bool) -> None:
+    """Windows in each of which hands change between reports and batch, and before the release."""
+    give_epochs(fleet)
     for number in range(WINDOWS):
         window = T0 + number * WINDOW_S
-        fleet.clock.now_s = window + WINDOW_S + 1
-        for report in honest_reports(fleet.world, window=window):
-            raw = report.encode()
-            fleet.group.append(Kind.REPORT, raw, raw[:16])
-        fleet.quiesce(2)
-        before = fleet.runner, fleet.calls
+        fleet.send(honest_reports(fleet.world, window=window), window + WINDOW_S + 1)
+        before = fleet.runner
         if change_hands:
             fleet.restart_leader()
-        fleet.quiesce(8)
         fleet.close_window(window)
-        fleet.quiesce(8)
-        assert fleet.runner is not before[0] or not change_hands
+        assert fleet.runner is not before or not change_hands
+        fleet.tick(fleet.clock() + 60)  # one that was restarted gives hosts the time to send again
     fleet.tick(fleet.clock() + 5)
 
 
@@ -100,7 +91,7 @@ def test_machines_that_change_hands_release_what_one_does_bit_for_bit(
 ) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    one = WorkersFleet(world, tmp_path / "one")
+    one = OneProcess(world, tmp_path / "one")
     play(one, change_hands=False)
     TwoMachines.database = database
     two = TwoMachines(world, tmp_path / "two")

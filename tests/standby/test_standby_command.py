@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,10 +15,10 @@ from aggregator.party.postgresql_settings import schema_sql
 from pointillist.cli.leader_command import app
 from pointillist.cli.output import ExitCode
 from tests.closed_kit import closed
+from tests.leader_command_kit import configuration, place, status
 from tests.postgresql_kit import PostgresqlServer
 from tests.process_kit import wait_for
 from tests.standby_kit import DATABASE, ROLE, LeaderDatabase
-from tests.workers.test_workers_command import configuration, place
 from transport.settings.config_tree import ConfigError
 
 __all__ = ["place"]
@@ -47,14 +45,6 @@ user = "{ROLE}"
     return path
 
 
-def status(folder: Path, name: str) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = json.loads((folder / name / "status.json").read_text())
-    except FileNotFoundError:
-        return {}
-    return document
-
-
 @pytest.fixture
 def machines(
     place: Path, postgresql_server: PostgresqlServer
@@ -65,7 +55,7 @@ def machines(
     started: dict[str, subprocess.Popen[str]] = {}
     for name in ("a", "b"):
         config = machine(place, name, postgresql_server)
-        command = [sys.executable, "-m", "pointillist", "leader", "run", "--workers", "1"]
+        command = [sys.executable, "-m", "pointillist", "leader", "run"]
         started[name] = subprocess.Popen(
             closed([*command, "--config", str(config)]), stderr=subprocess.PIPE, text=True
         )
@@ -82,10 +72,10 @@ def machines(
 def test_machine_that_stands_by_leads_when_the_other_is_killed(
     place: Path, machines: dict[str, subprocess.Popen[str]]
 ) -> None:
-    wait_for(lambda: status(place, "a").get("workers") == 1)
+    wait_for(lambda: status(place, "a").get("log_lag") == 0)
     assert (status(place, "b")["standby"], status(place, "b")["ready"]) == (1, 0)
     machines["a"].kill()
-    wait_for(lambda: status(place, "b").get("workers") == 1)
+    wait_for(lambda: status(place, "b").get("log_lag") == 0)
     assert status(place, "b")["standby"] == 0
     machines["b"].terminate()
     assert machines["b"].wait(60) == ExitCode.OK
@@ -97,7 +87,7 @@ def test_machine_that_stands_by_leads_when_the_other_is_killed(
 def test_machine_without_its_database_ends_and_says_so(
     place: Path, machines: dict[str, subprocess.Popen[str]], postgresql_server: PostgresqlServer
 ) -> None:
-    wait_for(lambda: status(place, "a").get("workers") == 1)
+    wait_for(lambda: status(place, "a").get("log_lag") == 0)
     postgresql_server.stop()
     try:
         assert machines["a"].wait(60) == ExitCode.UNAVAILABLE
@@ -105,7 +95,7 @@ def test_machine_without_its_database_ends_and_says_so(
         assert machines["b"].poll() is None
     finally:
         postgresql_server.start()
-    wait_for(lambda: status(place, "b").get("workers") == 1)
+    wait_for(lambda: status(place, "b").get("log_lag") == 0)
     machines["b"].terminate()
     assert machines["b"].wait(60) == ExitCode.OK
 
@@ -119,7 +109,6 @@ def test_schema_is_printed_for_the_databases_owner() -> None:
     [
         ("[standby]\nlease_s = 2.0", "postgresql"),
         ('[standby]\nlease_s = 0.1\n[standby.postgresql]\nhost = "/run"', "lease_s"),
-        ('[workers]\nsocket = "/run/w"\nothers = ["x:1"]', "others"),
     ],
 )
 def test_tables_of_a_standby_name_what_is_wrong(table: str, named: str, tmp_path: Path) -> None:
@@ -127,15 +116,3 @@ def test_tables_of_a_standby_name_what_is_wrong(table: str, named: str, tmp_path
     path.write_text(f"{SAMPLE.read_text()}\n{table}\n")
     with pytest.raises(ConfigError, match=named):
         load_leader_config(path)
-
-
-def test_workers_know_where_other_coordinators_listen(tmp_path: Path) -> None:
-    path = tmp_path / "leader.toml"
-    files = "\n".join(f'{name} = "/tls/{name}"' for name in ("ca_file", "cert_file", "key_file"))
-    path.write_text(
-        f'{SAMPLE.read_text()}\n[workers]\naddress = "a:1"\nothers = ["b:2"]\n{files}\n'
-    )
-    workers = load_leader_config(path).workers
-    assert workers is not None
-    assert [each.host_port for each in workers.others] == ["b:2"]
-    assert workers.others[0].tls == workers.address.tls

@@ -1,43 +1,39 @@
-"""Spark as one reader of all partitions: it names the hosts in the store's sums, and adds them up.
+"""What Spark's driver knows: it names the hosts in the store's sums, and adds them up.
 
-To the coordinator it is a worker: the same words, claims and orders. What a worker keeps as vectors
-it keeps as partial sums, each with its hosts. A set of hosts that is no union of these is made by
+It keeps partial sums, each with its hosts. A set of hosts that is no union of these is made by
 taking the others' reports, read again from the log, off.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
 from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import PinnedParties
-from aggregator.workers.claims import Claims
-from aggregator.workers.given_epochs import GivenEpochs
-from aggregator.workers.words import (
-    WORD_BYTES,
+from aggregator.protocol.known_epochs import KnownEpoch
+from transport.port import Record
+from wire.rejection import Reason
+
+from .epoch_keys import EpochKeyCache
+from .messages import (
+    UPDATE_BYTES,
+    Closed,
+    Command,
     EpochUnknown,
-    Frozen,
-    Granted,
     NamedHosts,
-    OpenedEpoch,
-    Order,
     Place,
+    ReaderUpdate,
     Rebuild,
     Refusals,
     SignedRoster,
     SignedTask,
     SumWanted,
-    Superseded,
     WindowEnded,
-    Word,
 )
-from transport.port import Record
-from wire.rejection import Reason
-
 from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum, report_id
 from .sum_store import Source, SumStore
 from .wanted_sums import WantedSums
@@ -53,57 +49,43 @@ Bounds = tuple[int, int]
 class PassInput:
     """What a pass over a batch begins with.
 
-    generation  grows with each session and whenever past things are forgotten
-    orders      of this generation so far; a later pass has these and more
+    generation  grows whenever past things are forgotten
+    commands    of this generation so far; a later pass has these and more
     before      partition -> hosts that are in a sum
     version     of the sums
     """
 
     generation: int
-    orders: Sequence[Order]
+    commands: Sequence[Command]
     before: Mapping[int, KnownHosts]
     version: int
 
 
-class SumReader:
-    """The state of one reader; no clock, log or socket inside."""
+class DriverState:
+    """The state of one driver; no clock, log or pipe inside."""
 
-    def __init__(
-        self,
-        parties: PinnedParties,
-        store: SumStore,
-        partitions: int,
-        new_claim: Callable[[], bytes],
-    ) -> None:
-        """Begin a session.
-
-        partitions   of the report topic
-        new_claim    draws the number of a claim, 16 B, never the same twice
-        """
-        self._parties, self._store, self.claims = parties, store, Claims(new_claim)
-        self._partitions = partitions
+    def __init__(self, parties: PinnedParties, store: SumStore) -> None:
+        """Begin, knowing nothing but what the store holds."""
+        self._parties, self._store = parties, store
         self._generation = self._version = 0
         self._forgot_s = 0.0
         self.rejected: Counter[str] = Counter()
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin another session, knowing nothing but what the store holds."""
-        self.claims.divide(range(self._partitions))
-        self._epochs = GivenEpochs()
-        self._rebuilt: dict[Place, dict[bytes, bytes]] = {}
-        self._frozen: set[BatchKey] = set()
+        self.begun = False
+        """Whether the Leader has said what there was before; nothing is named until then."""
+        self._epochs = EpochKeyCache()
+        self._rebuilt: dict[BatchKey, dict[bytes, bytes]] = {}
+        self._closed: set[BatchKey] = set()
         self._settled: dict[BatchKey, int] = {}
         self._to_say: deque[PartialSum] = deque()
         self._appended_s: list[float] = []
         self._wanted = WantedSums(self._store)
         self._dropped: list[bytes] = []
         self._opened: set[bytes] = set()
-        self._start_orders([])
+        self._start_commands([])
 
-    def _start_orders(self, orders: list[Order]) -> None:
+    def _start_commands(self, commands: list[Command]) -> None:
         self._generation += 1
-        self._orders = orders
+        self._commands = commands
         self._gatherer = Gatherer(self._parties)
 
     @property
@@ -111,53 +93,49 @@ class SumReader:
         """Whether an answer about epochs is due."""
         return self._epochs.waiting
 
-    # What the coordinator says
+    # What the Leader says
 
-    def heed(self, orders: Iterable[Order], now_s: float) -> None:
-        """Do what the coordinator says, in its order."""
-        was_ready = self.claims.ready
-        for order in orders:
-            self.rejected.update(self._gatherer.heed([order], now_s))
-            self._heed(order)
-        if self.claims.ready and not was_ready:
+    def handle(self, commands: Iterable[Command], now_s: float) -> None:
+        """Do what the Leader says, in its order; the first time it is all that there was before."""
+        for command in commands:
+            self.rejected.update(self._gatherer.handle([command], now_s))
+            self._handle(command)
+        if not self.begun:
+            self.begun = True
             self._name_all()
         if now_s - self._forgot_s >= _FORGET_EVERY_S:
             self._forget(now_s)
 
-    def _heed(self, order: Order) -> None:
-        match order:
+    def _handle(self, command: Command) -> None:
+        match command:
             case SignedTask() | SignedRoster():
-                self._orders.append(order)
-            case OpenedEpoch():
-                self._orders.append(order)
-                self._epochs.put(order)
-                self._opened.add(order.host_id + order.epoch_id)
+                self._commands.append(command)
+            case KnownEpoch():
+                self._commands.append(command)
+                self._epochs.put(command)
+                self._opened.add(command.host_id + command.epoch_id)
             case EpochUnknown():
-                self._epochs.put_unknown(order.name)
+                self._epochs.put_unknown(command.name)
             case Rebuild():
-                self._orders.append(order)
-                self._rebuilt[order.key, order.partition] = order.named
-            case Granted() | Superseded():
-                self.claims.heed(order)
-            case Frozen():
-                self._orders.append(order)
-                self._frozen.add(order.key)
-                self._refuse_parked({order.key})
+                self._commands.append(command)
+                self._rebuilt[command.key] = command.named
+            case Closed():
+                self._commands.append(command)
+                self._closed.add(command.key)
+                self._refuse_parked({command.key})
             case SumWanted():
-                if self.claims.has(order.claim):
-                    self._wanted.want(order)
+                self._wanted.want(command)
             case WindowEnded():
-                self._orders.append(order)
-                self._settle(order)
+                self._commands.append(command)
+                self._settle(command)
 
-    def _settle(self, order: WindowEnded) -> None:
-        self._settled[order.key] = order.until_s
-        self._frozen.discard(order.key)
-        self._refuse_parked({order.key})
-        self._store.end({order.key})
-        for place in [(order.key, part) for part in self.claims.held]:
-            self._wanted.drop(place)
-            self._rebuilt.pop(place, None)
+    def _settle(self, command: WindowEnded) -> None:
+        self._settled[command.key] = command.until_s
+        self._closed.discard(command.key)
+        self._rebuilt.pop(command.key, None)
+        self._refuse_parked({command.key})
+        self._store.end({command.key})
+        self._wanted.drop(command.key)
 
     def _refuse_parked(self, keys: set[BatchKey]) -> None:
         """Refuse the reports whose epoch came too late."""
@@ -169,9 +147,9 @@ class SumReader:
         self._version += 1
 
     def _name_all(self) -> None:
-        """Name what the store holds; of a frozen window what its batch names alone."""
-        for place, sums in self._store.sums.items():
-            expected = self._rebuilt.get(place)
+        """Name what the store holds; of a closed window what its batch names alone."""
+        for (key, _part), sums in self._store.sums.items():
+            expected = self._rebuilt.get(key)
             self._to_say.extend(
                 part if expected is None else _only(part, expected) for part in sums
             )
@@ -179,7 +157,7 @@ class SumReader:
             self._epochs.need(report.name)
 
     def _forget(self, now_s: float) -> None:
-        """Let go of what is past, and begin the orders anew without it."""
+        """Let go of what is past, and begin the commands anew without it."""
         self._forgot_s = now_s
         directory = self._gatherer.directory
         ended_s = now_s - directory.longest_retention_s()
@@ -187,21 +165,21 @@ class SumReader:
         self._dropped += self._epochs.forget(ended_s, now_s, needed)
         past = {key for (key, _part), sums in self._store.sums.items() if sums[0].until_s < now_s}
         if past:
-            self._store.end(past - self._frozen)
+            self._store.end(past - self._closed)
         self._settled = {key: until for key, until in self._settled.items() if until > now_s}
-        self._start_orders([order for order in self._orders if self._is_current(order, ended_s)])
-        self._gatherer.heed(self._orders, now_s)
+        self._start_commands([one for one in self._commands if self._is_current(one, ended_s)])
+        self._gatherer.handle(self._commands, now_s)
 
-    def _is_current(self, order: Order, ended_s: float) -> bool:
-        match order:
-            case OpenedEpoch():
-                return order.not_after > ended_s
+    def _is_current(self, command: Command, ended_s: float) -> bool:
+        match command:
+            case KnownEpoch():
+                return command.not_after > ended_s
             case WindowEnded():
-                return order.key in self._settled
-            case Frozen():
-                return order.key in self._frozen
+                return command.key in self._settled
+            case Closed():
+                return command.key in self._closed
             case Rebuild():
-                return (order.key, order.partition) in self._rebuilt
+                return command.key in self._rebuilt
             case _:
                 return True
 
@@ -211,7 +189,7 @@ class SumReader:
         """What the next pass begins with."""
         parts = {part for _key, part in self._store.sums}
         before = {part: self._known_of(part) for part in parts}
-        return PassInput(self._generation, tuple(self._orders), before, self._version)
+        return PassInput(self._generation, tuple(self._commands), before, self._version)
 
     def _known_of(self, partition: int) -> KnownHosts:
         """The hosts of a partition that the store has, by batch."""
@@ -242,7 +220,7 @@ class SumReader:
         sums = [self._in_time(part, late) for found in gathered for part in found.sums]
         kept = [part for part in sums if part is not None]
         parked = [report for found in gathered for report in found.parked]
-        over = self._frozen.union(self._settled)
+        over = self._closed.union(self._settled)
         waiting = [report for report in parked if report.key not in over]
         late[Reason.EPOCH_UNKNOWN.value] += len(parked) - len(waiting)
         positions = {found.partition: found.after for found in gathered}
@@ -258,13 +236,13 @@ class SumReader:
         return True
 
     def _in_time(self, part: PartialSum, late: Counter[str]) -> PartialSum | None:
-        """The sum as it counts now: its window may have been frozen, or ended, meanwhile."""
+        """The sum as it counts now: its window may have closed, or ended, meanwhile."""
         hosts = len(part.offsets)
         if part.key in self._settled:
             reason = Reason.WINDOW_RELEASED if part.late_s is None else Reason.WINDOW_LATE
             late[reason.value] += hosts
             return None
-        if part.key in self._frozen and (part.key, part.partition) not in self._rebuilt and hosts:
+        if part.key in self._closed and part.key not in self._rebuilt and hosts:
             late[Reason.WINDOW_LATE.value] += hosts
             reasons = Counter(part.reasons) + Counter({Reason.WINDOW_LATE.value: hosts})
             empty = replace(part, entries=b"", records=b"", offsets=(), vector=b"")
@@ -306,46 +284,43 @@ class SumReader:
 
     # What it says
 
-    def word(self, bounds: Mapping[int, Bounds] | None) -> Word:
+    def update(
+        self, bounds: Mapping[int, Bounds] | None, ends: Mapping[int, int] | None = None
+    ) -> ReaderUpdate:
         """Say what is new.
 
+        ends        offsets behind the newest batch that Spark has done: what lies before them and
+                    was no record is none
         bounds      of each partition, asked for before; None while the log is away
         """
         said, size = list[PartialSum](), 0
-        while self._to_say and size < WORD_BYTES and self.claims.ready:
+        while self._to_say and size < UPDATE_BYTES and self.begun:
             said.append(self._to_say.popleft())
             size += len(said[-1].entries)
         rejected, self.rejected = dict(self.rejected), Counter()
         appended_s, self._appended_s = self._appended_s, []
         dropped, self._dropped = self._dropped, []
-        return Word(
-            self.claims.all(),
-            self._lag(bounds),
+        return ReaderUpdate(
+            self._lag(bounds, ends or {}),
+            len(bounds or ()),
             appended_s,
-            [
-                NamedHosts(part.key, self.claims.of(part.partition), part.entries, part.late_s)
-                for part in said
-            ],
-            [
-                Refusals(part.key, self.claims.of(part.partition), part.reasons)
-                for part in said
-                if part.reasons
-            ],
+            [NamedHosts(part.key, part.partition, part.entries, part.late_s) for part in said],
+            [Refusals(part.key, part.reasons) for part in said if part.reasons],
             rejected,
             self._epochs.take_questions(),
             dropped,
-            self._wanted.sums(self._gatherer, self._epochs) if self.claims.ready else [],
+            self._wanted.sums(self._gatherer, self._epochs) if self.begun else [],
         )
 
-    def _lag(self, bounds: Mapping[int, Bounds] | None) -> int | None:
+    def _lag(self, bounds: Mapping[int, Bounds] | None, ends: Mapping[int, int]) -> int | None:
         if bounds is None:
             return None
         positions = self._store.positions
         left = sum(
-            max(0, next_ - max(oldest, positions.get(part, 0)))
+            max(0, next_ - max(oldest, positions.get(part, 0), ends.get(part, 0)))
             for part, (oldest, next_) in bounds.items()
         )
-        waits = bool(self._to_say) or not self.claims.ready or self.asking
+        waits = bool(self._to_say) or not self.begun or self.asking
         return max(left, int(waits))
 
     def offsets(self) -> dict[int, int]:

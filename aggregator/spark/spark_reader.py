@@ -1,0 +1,329 @@
+"""Spark as the Leader's reader: it merges names of hosts, and asks for sums of those that count.
+
+A window closes with the hosts that the driver has named by then. Their vectors stay with Spark;
+when the Helper has said which hosts count, each partition gives the sum of exactly these. A driver
+that falls is followed by another, which gathers from the log what the closed batches name: a batch
+never changes, whoever read its reports.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.leader.leader import Leader
+from aggregator.leader.leader_windows import FrozenWindow
+from aggregator.leader.report_reader import Sum
+from aggregator.leader.window_sums import LOCAL_WORD, MASKED_WORD, OpenWindow
+from aggregator.party.party_health import HealthMetric
+from aggregator.protocol.admitted_epochs import AdmittedEpoch
+from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
+from aggregator.protocol.known_epochs import KnownEpoch
+from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from transport.port import Record
+from wire.batch import ENTRY
+from wire.bounds import Scheme
+from wire.rejection import Reason
+from wire.topics import EPOCHS
+
+from .codec import decode_update
+from .messages import (
+    NAME_BYTES,
+    Closed,
+    Command,
+    EpochUnknown,
+    NamedHosts,
+    PartitionSum,
+    ReaderUpdate,
+    Rebuild,
+    SignedRoster,
+    SignedTask,
+    SumWanted,
+    WindowEnded,
+)
+
+SILENT_S: Final = 2.0
+"""The driver speaks twenty times a second; one that is silent so long may have reports unread."""
+
+MEASURES: Final = (
+    HealthMetric(
+        "partitions_unread",
+        "partitions_unread",
+        "partitions of the report topic that nobody reads, or one that is silent",
+    ),
+)
+
+
+class DriverPort(Protocol):
+    """The driver's process, which is followed by another when it falls."""
+
+    def said(self) -> Sequence[bytes | None]:
+        """What it has said since the last call; None: another has begun, and knows nothing."""
+        ...
+
+    def tell(self, commands: Sequence[Command]) -> None:
+        """Have it told, in this order."""
+        ...
+
+    def refuse(self, reason: str) -> None:
+        """End one whose words cannot be; says why."""
+        ...
+
+    def close(self) -> None:
+        """End it for good."""
+        ...
+
+
+@dataclass(slots=True)
+class _SumsDue:
+    """Sums that a closed window waits for.
+
+    accepted    bool[n], the hosts of its batch that count
+    hosts       partition -> host ids of those that count, 16 B each
+    come        partition -> words[d], the sum of these
+    """
+
+    accepted: NDArray[np.bool_]
+    hosts: Mapping[int, bytes]
+    come: dict[int, Sum] = field(default_factory=dict)
+
+
+class SparkReader:
+    """A `ReportReader` in the Leader's process; no clock, pipe or process inside."""
+
+    topics: Sequence[str] = (EPOCHS,)
+    measures: Sequence[HealthMetric] = MEASURES
+
+    def __init__(self, leader: Leader, driver: DriverPort) -> None:
+        """Read for a Leader, through a driver that has not begun."""
+        self._leader, self._driver = leader, driver
+        self._commands: list[Command] = []
+        self._signed: list[Command] = []
+        self._over: dict[BatchKey, int] = {}
+        self._wanted: set[bytes] = set()
+        self._refusals: dict[BatchKey, Counter[str]] = {}
+        self._due: dict[BatchKey, _SumsDue] = {}
+        self._heard_s: float | None = None
+        self._lag: int | None = None
+        self._partitions = 1
+
+    # What the Leader says
+
+    def take(self, records: Sequence[Record], now_s: float) -> None:
+        """Do nothing: the driver reads the reports."""
+
+    def learn(self, signed: TaskSeen | RosterSeen) -> None:
+        """Tell of a task or roster, once."""
+        content = signed.signed_bytes
+        kind = SignedTask if isinstance(signed, TaskSeen) else SignedRoster
+        if (command := kind(content)) not in self._signed:
+            self._signed.append(command)
+            self._commands.append(command)
+
+    def epoch(self, admitted: AdmittedEpoch) -> None:
+        """Give an epoch where reports wait for it; tell of one that died."""
+        known = admitted.known
+        name = known.host_id + known.epoch_id
+        if name in self._wanted or known.dead:
+            self._wanted.discard(name)
+            self._give_epoch(known)
+
+    def restored(self) -> None:
+        """Take over the windows that have ended."""
+        self._over = self._leader.chains.settled | self._over
+
+    def closed(self, key: BatchKey) -> None:
+        """Tell that a window takes nothing more."""
+        self._refusals.setdefault(key, Counter())
+        self._commands.append(Closed(key))
+
+    def ended(self, key: BatchKey, until_s: int) -> None:
+        """Tell that a window has ended."""
+        self._over[key] = until_s
+        self._due.pop(key, None)
+        self._refusals.pop(key, None)
+        self._commands.append(WindowEnded(key, until_s))
+
+    def sum_of(self, frozen: FrozenWindow, accepted: NDArray[np.bool_]) -> Sum | None:
+        """Ask each partition for its part; give the whole once all of them have come."""
+        due = self._due.get(frozen.key)
+        if due is None or not np.array_equal(due.accepted, accepted):
+            due = self._due[frozen.key] = _SumsDue(accepted, _by_partition(frozen, accepted))
+            self._ask(frozen.key, due)
+        if due.come.keys() != due.hosts.keys():
+            return None
+        total, *others = due.come.values()
+        for part in others:
+            total = total + part
+        return total
+
+    def lag(self, own: int | None, now_s: float) -> int | None:
+        """Records left to read by the loop and the driver; 1 where nobody knows."""
+        lag = 1 if self._is_silent(now_s) else self._lag
+        return None if own is None or lag is None else own + lag
+
+    def status(self, now_s: float) -> Mapping[str, object]:
+        """Partitions that nobody reads."""
+        return {"partitions_unread": self._partitions if self._is_silent(now_s) else 0}
+
+    def close(self) -> None:
+        """End the driver."""
+        self._driver.close()
+
+    def _is_silent(self, now_s: float) -> bool:
+        return self._heard_s is None or abs(now_s - self._heard_s) > SILENT_S
+
+    # The driver
+
+    def turn(self, now_s: float) -> None:
+        """Take what the driver said, and tell it what is new."""
+        began = False
+        for raw in self._driver.said():
+            if raw is None:
+                self._begin()
+                began = True
+                continue
+            try:
+                self._take(decode_update(raw), now_s)
+            except ValueError as error:
+                self._driver.refuse(str(error))
+                break
+        self._over = {key: until for key, until in self._over.items() if until > now_s}
+        commands, self._commands = self._commands, []
+        if commands or began:  # the first time, all that there was before
+            self._driver.tell(commands)
+
+    def _begin(self) -> None:
+        """Forget what was named: another driver reads from the commit, and learns everything."""
+        self._heard_s = None
+        self._wanted.clear()
+        for key, window in self._leader.open_windows.items():
+            self._leader.admitted -= window.unname()
+            counted = self._refusals.get(key, Counter())
+            window.rejections = dict(Counter(window.rejections) - counted)
+        self._refusals.clear()
+        frozen = self._leader.chains.frozen
+        self._commands = [
+            *self._signed,
+            *(WindowEnded(key, until_s) for key, until_s in self._over.items()),
+            *(Rebuild(key, _reports_of(window)) for key, window in frozen.items()),
+        ]
+        for key, due in self._due.items():
+            self._ask(key, due)
+
+    def _ask(self, key: BatchKey, due: _SumsDue) -> None:
+        self._commands += [
+            SumWanted(key, partition, hosts)
+            for partition, hosts in due.hosts.items()
+            if partition not in due.come
+        ]
+
+    def _take(self, update: ReaderUpdate, now_s: float) -> None:
+        """Take an update. Raises ValueError for a sum that cannot be."""
+        self._heard_s, self._lag = now_s, update.lag
+        self._partitions = update.partitions or self._partitions
+        self._leader.heard(update.appended_s, now_s)
+        for named in update.named:
+            self._take_names(named)
+        self._leader.rejected.update(update.rejected)
+        for refusals in update.refusals:
+            self._take_refusals(refusals.key, refusals.reasons)
+        self._wanted.difference_update(update.dropped)
+        for name in update.wanted:  # one that was dropped before may be wanted anew
+            known = self._leader.book.find(name[:HOST_ID_BYTES], name[HOST_ID_BYTES:])
+            if known is None or not self._give_epoch(known):
+                self._wanted.add(name)
+                self._commands.append(EpochUnknown(name))
+        for part in update.sums:
+            self._take_sum(part)
+
+    def _give_epoch(self, known: KnownEpoch) -> bool:
+        if known.key is None and not known.dead:
+            return False
+        key = None if known.dead else known.key
+        self._commands.append(replace(known, key=key, helper_keys={}, box_keys={}))
+        return True
+
+    def _take_names(self, named: NamedHosts) -> None:
+        leader, key = self._leader, named.key
+        known = leader.directory.tasks.get(key.task_id)
+        if known is None:
+            return
+        if leader.is_settled(key):
+            late = Reason.WINDOW_RELEASED if named.late_s is None else Reason.WINDOW_LATE
+            leader.rejected[late.value] += len(named.entries) // ENTRY.itemsize
+            return
+        counts = key in self._refusals or not leader.is_frozen(key)
+        window = leader.begin_window(key, named.partition, known)
+        roster = leader.directory.roster_at(key.window)
+        fleet = 0 if roster is None else len(roster)
+        for entry in named.each():
+            refusal = _name(window, named.partition, entry)
+            if refusal is None:
+                leader.count_admitted(entry[:HOST_ID_BYTES], fleet, named.late_s)
+            elif refusal:
+                leader.rejected[refusal] += 1
+                if counts:
+                    window.reject(refusal)
+
+    def _take_refusals(self, key: BatchKey, reasons: Mapping[str, int]) -> None:
+        """Count what a window lost; a driver begun after it closed counts it a second time."""
+        window = self._leader.find_window(key)
+        closed_before = self._leader.is_frozen(key) and key not in self._refusals
+        if window is None or window.resumed or closed_before:
+            return
+        self._refusals.setdefault(key, Counter()).update(reasons)
+        window.rejections = dict(Counter(window.rejections) + Counter(reasons))
+
+    def _take_sum(self, part: PartitionSum) -> None:
+        """Keep a partition's sum. Raises ValueError for one of other hosts or another length."""
+        due, frozen = self._due.get(part.key), self._leader.chains.frozen.get(part.key)
+        if due is None or frozen is None or part.partition in due.come:
+            return
+        hosts = due.hosts.get(part.partition, b"")
+        word_bytes = frozen.known.task.scheme.word_bytes
+        wanted = len(hosts) // HOST_ID_BYTES, frozen.known.d * word_bytes
+        if not hosts or (part.hosts, len(part.vector)) != wanted:
+            raise ValueError(f"sum: expected {wanted}, got {(part.hosts, len(part.vector))}")
+        due.come[part.partition] = _words(part.vector, frozen.known.task.scheme)
+
+
+def _name(window: OpenWindow, partition: int, entry: bytes) -> str | None:
+    """Put a host into a window; else the reason why not, or nothing where it is known already."""
+    host, report = entry[:HOST_ID_BYTES], entry[NAME_BYTES : NAME_BYTES + HOST_ID_BYTES]
+    before = window.entries.get(host)
+    if before is not None:
+        if before == entry and window.places[host][0] == partition:
+            return ""  # by a driver that gathers a closed window again
+        same = before[NAME_BYTES : NAME_BYTES + HOST_ID_BYTES] == report
+        return (Reason.DUPLICATE if same else Reason.SECOND_REPORT).value
+    if window.expected is not None and window.expected.get(host) != report:
+        return Reason.WINDOW_LATE.value
+    window.name(host, entry, partition)
+    return None
+
+
+def _by_partition(frozen: FrozenWindow, accepted: NDArray[np.bool_]) -> Mapping[int, bytes]:
+    """Partition -> the accepted hosts that were named of it."""
+    hosts: dict[int, bytearray] = {}
+    for host in frozen.batch.entries["host_id"][accepted].tolist():
+        hosts.setdefault(frozen.window.places[host][0], bytearray()).extend(host)
+    return {partition: bytes(named) for partition, named in hosts.items()}
+
+
+def _reports_of(frozen: FrozenWindow) -> bytes:
+    """host_id || report_id of each report of a batch."""
+    rows = frozen.batch.entries
+    hosts, reports = rows["host_id"].tolist(), rows["report_id"].tolist()
+    return b"".join(host + report for host, report in zip(hosts, reports, strict=True))
+
+
+def _words(vector: bytes, scheme: Scheme) -> Sum:
+    if scheme is Scheme.LOCAL:
+        return np.frombuffer(vector, dtype=LOCAL_WORD)
+    return np.frombuffer(vector, dtype=MASKED_WORD)
