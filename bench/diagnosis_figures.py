@@ -1,7 +1,7 @@
-"""All methods on what is recorded: `make bench-diagnosis`, without recording anything.
+"""The diagnosis on what is recorded: `make bench-diagnosis`, without recording anything.
 
 Reads bench/recordings, writes bench/results/diagnosis.json, the page docs/diagnosis-figures.md with
-its pictures, and aggregator/statistics/incident_rates.json. What another command measured of
+its picture, and aggregator/statistics/incident_rates.json. What another command measured of
 diagnosis stays: the agent's own cost in the result file, GPU faults in one of their own.
 """
 
@@ -15,20 +15,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.record import RESULTS, ROOT, Figure, commit, write_result
-from diagnosis.detect.model import RULES_TITLE
-from diagnosis.detect.model_file import load_model
-from pointillist.teaching.evaluation import SHIPPED, MethodEvaluation, evaluate
-from pointillist.teaching.figures import alarm_rate, host_part
-from pointillist.teaching.page import page
-from pointillist.teaching.recorded_runs import runs_in
-from pointillist.teaching.result_plots import pictures
-from pointillist.teaching.results import Results, incident_rates, results_of, write_rates
+from pointillist.judging.evaluation import Evaluation, evaluate
+from pointillist.judging.figures import alarm_rate, host_part
+from pointillist.judging.page import confusion_picture, page
+from pointillist.judging.results import Results, incident_rates, results_of, write_rates
+from pointillist.judging.runs import runs_in
 
 NAME: Final = "diagnosis"
 COMMAND: Final = "make bench-diagnosis"
 RECORDINGS: Final = ROOT / "bench" / "recordings"
 PAGE: Final = ROOT / "docs" / "diagnosis-figures.md"
-IMAGES: Final = ROOT / "docs" / "images" / "diagnosis"
+PICTURE: Final = "images/diagnosis/confusion.svg"
 RATES: Final = ROOT / "aggregator" / "statistics" / "incident_rates.json"
 AGENT: Final = ("agent_core_percent_100hz", "bpf_core_percent_100hz")
 """Measured by the agent's bench, with detection on, and told here too."""
@@ -36,23 +33,21 @@ GPU: Final = "gpu_fault_f1"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Evaluate, print the comparison, write everything that is told of it."""
+    """Evaluate, print the figures, write everything that is told of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
-    parser.add_argument("--ablate", default=SHIPPED, help="a kind of model, or none")
     chosen = parser.parse_args(arguments)
-    model = load_model()
-    found = evaluate(runs_in(chosen.recordings), model, print, chosen.ablate)
+    found = evaluate(runs_in(chosen.recordings), print)
     results = results_of(found)
     write(results)
-    write_incident_rates(found, RULES_TITLE if model is None else model.title)
-    for row in results.tables["methods"]:
-        print(f"{row['method']:28} macro-F1 {row.get('macro_f1')}  {row.get('skipped', '')}")
+    write_incident_rates(found)
+    for line in results.lines:
+        print(f"{line.name:40} {line.value:g} {line.unit}")
     return 0
 
 
 def write(results: Results) -> None:
-    """Write the result file, the page and its pictures."""
+    """Write the result file, the page and its picture."""
     figures = [Figure(one.name, one.value, one.unit, one.goal) for one in results.lines]
     absent = dict(results.absent)
     kept = [one for one in _written("agent") if one.name in AGENT]
@@ -65,13 +60,11 @@ def write(results: Results) -> None:
     path = write_result(
         NAME, COMMAND, [*figures, *kept], tables={"absent": absent, "tables": results.tables}
     )
-    IMAGES.mkdir(parents=True, exist_ok=True)
-    drawn = pictures(results.tables)
-    for name, (svg, png) in drawn.items():
-        (IMAGES / f"{name}.svg").write_text(svg, encoding="utf-8")
-        (IMAGES / f"{name}.png").write_bytes(png)
+    drawn = confusion_picture(results.tables)
+    if drawn:
+        (PAGE.parent / PICTURE).write_text(drawn, encoding="utf-8")
     document = json.loads(path.read_text(encoding="utf-8"))
-    PAGE.write_text(page(document, drawn, "images/diagnosis"), encoding="utf-8")
+    PAGE.write_text(page(document, PICTURE if drawn else ""), encoding="utf-8")
     print(path.relative_to(ROOT))
 
 
@@ -84,14 +77,14 @@ def _written(name: str) -> list[Figure]:
     return [Figure(**row) for row in rows]
 
 
-def write_incident_rates(found: MethodEvaluation, title: str) -> None:
+def write_incident_rates(found: Evaluation) -> None:
     """Write the counts that the aggregator corrects the weekly section by."""
-    hours = alarm_rate(found.shipped).worker_hours
+    hours = alarm_rate(found.held_out).worker_hours
     about = (
         f"{len(found.divided.held_out)} held-out runs of bench/recordings, "
         f"{hours:.2f} worker-hours without a fault, commit {commit()[:12]}"
     )
-    write_rates(RATES, incident_rates(host_part(found.shipped), title, about))
+    write_rates(RATES, incident_rates(host_part(found.held_out), about))
 
 
 if __name__ == "__main__":

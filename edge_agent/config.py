@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.gpu_time.settings import GpuTimeSection
@@ -176,15 +176,16 @@ class DiagnosisSection:
 
     watch           patterns of cgroups that are watched whatever they do, `/train/*`
     steps           functions whose calls end a step, or are one
-    model           a model file of your own; None: the one that comes with the agent
     journal_bytes   of the journal of diagnoses, at most
     """
 
     enabled: bool = True
     watch: tuple[str, ...] = ()
     steps: tuple[StepProbe, ...] = ()
-    model: Path | None = None
     journal_bytes: int = limited(16 << 20, low=LEAST_JOURNAL_BYTES)
+    former_keys: ClassVar[Mapping[str, str]] = {
+        "model": "leave it out, there are no learned models: the hand rules speak"
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,6 @@ from collectors.rounds import Drained
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding, HostFinding
 from diagnosis.detect.journal_lines import JournalLineError, encode
-from diagnosis.detect.model_fields import ModelError
-from diagnosis.detect.model_file import load_model
 from diagnosis.detect.trail import Series, SpikeTrails
 from diagnosis.detect.weekly import WeeklyIncidents
 from diagnosis.frames.host_framer import host_framer, take_drain
@@ -48,7 +46,7 @@ class DiagnosisSettings:
         """Begin to learn what is usual, or say why it cannot."""
         try:
             return HostDiagnosis(self)
-        except (ModelError, OSError) as error:
+        except OSError as error:
             return Absence(NAME, f"{NAME}: {error}")
 
 
@@ -90,9 +88,9 @@ class HostDiagnosis:
     """Frames, findings and their journal."""
 
     def __init__(self, settings: DiagnosisSettings) -> None:
-        """Load the model and open the journal. Raises ModelError, OSError."""
+        """Open the journal. Raises OSError."""
         section, self._path = settings.section, settings.journal
-        self._diagnoser = Diagnoser(model=load_model(section.model))
+        self._diagnoser = Diagnoser()
         self._framer = host_framer(section.watch, faults=settings.faults)
         self._weekly, self._pictures = WeeklyIncidents(), SpikeTrails()
         self._failure: str | None = None

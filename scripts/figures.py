@@ -164,15 +164,15 @@ def whole_pages() -> dict[str, Callable[[], str]]:
 
 
 def _diagnosis() -> str:
-    from pointillist.teaching.page import page
+    from bench.diagnosis_figures import PICTURE
+    from pointillist.judging.page import page
 
     document, agent, gpu = (_document(name) for name in ("diagnosis", "agent", "diagnosis_gpu"))
     # Other benchmarks measure these again without judging the recordings anew.
     fresh = {one["name"]: one["value"] for one in (*agent["figures"], *gpu["figures"])}
     for one in document["figures"]:
         one["value"] = fresh.get(one["name"], one["value"])
-    drawn = [path.stem for path in (ROOT / "docs/images/diagnosis").glob("*.svg")]
-    return page(document, drawn, "images/diagnosis")
+    return page(document, PICTURE)
 
 
 def _document(name: str) -> dict[str, Any]:

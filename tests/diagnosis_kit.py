@@ -10,7 +10,7 @@ import numpy as np
 
 from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser
-from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
+from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded
 from diagnosis.frames.frame import FINE_BINS, Frame, Signals, Steps, Subject
 from diagnosis.frames.signals import FINE
 
@@ -157,11 +157,6 @@ def diagnoses(findings: Iterable[Finding]) -> list[Diagnosis]:
 def ended(findings: Iterable[Finding]) -> list[SpikeEnded]:
     """Those that say that a spike ended."""
     return [found for found in findings if isinstance(found, SpikeEnded)]
-
-
-def warned(findings: Iterable[Finding]) -> list[Warned]:
-    """The early warnings among them."""
-    return [found for found in findings if isinstance(found, Warned)]
 
 
 def warm(diagnoser: Diagnoser, host: Host, seconds: int = 30, what: Second = USUAL) -> None:

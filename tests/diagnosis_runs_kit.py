@@ -11,7 +11,7 @@ from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
 from diagnosis.frames.signals import FINE
-from pointillist.teaching.recorded_runs import Facts, InjectedFault, RecordedRun, RunKind
+from pointillist.judging.runs import Facts, InjectedFault, RecordedRun, RunKind
 
 NS: Final = 1_000_000_000
 CALM_S: Final = 20
@@ -80,7 +80,7 @@ def made_up_run(
     kind = RunKind.FAULT_FREE if cause is None else RunKind.FAULT
     facts = Facts(
         name=name, kind=kind, workload=workload, intensity=intensity if faults else "", seed=seed,
-        negative="", rising=False, faults=faults, calm_from_ns=CALM_S * NS, subjects=(SUBJECT,),
+        negative="", faults=faults, calm_from_ns=CALM_S * NS, subjects=(SUBJECT,),
         workers=1,
     )  # fmt: skip
     drawn = np.random.default_rng(seed)

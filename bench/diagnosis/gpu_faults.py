@@ -47,7 +47,7 @@ from diagnosis.frames.frame import Frame
 from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry
 from diagnosis.frames.recording import write_recording
-from pointillist.teaching.recorded_runs import NOTHING_WRONG
+from pointillist.judging.runs import NOTHING_WRONG
 from tests.fake_nvml_kit import FakeDriver
 
 FOLDER: Final = CHECKOUT / "bench" / "recordings-gpu"

@@ -1,8 +1,7 @@
 """F1 of GPU faults on the recordings of `gpu_faults`, by the agent's own diagnoser.
 
-Those that teach (the first injectors of each cause, low and high) and those that judge (other
-injectors, every middle intensity) are told apart; hard negatives judge. Learned models have no GPU
-class: the hand rules speak here, and a shipped model has its say on everything else.
+Those for training (the first injectors of each cause, low and high) and those that judge (other
+injectors, every middle intensity) are told apart; hard negatives judge.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import numpy as np
 
 from bench.record import Figure, write_result
 from diagnosis.detect.findings import Cause
-from diagnosis.detect.model import RULES_TITLE, Model
-from diagnosis.detect.model_file import load_model
+from diagnosis.detect.rules import RULES_TITLE
 from diagnosis.frames.recording import read_meta
 from kernels.wilson import wilson_interval
-from pointillist.teaching.fault_episodes import episodes
-from pointillist.teaching.outcomes import Judged, judge
-from pointillist.teaching.prepare import account_with
-from pointillist.teaching.recorded_runs import labelled_paths, read_run
+from pointillist.judging.evaluation import judged_run
+from pointillist.judging.outcomes import Judged
+from pointillist.judging.runs import labelled_paths, read_run
 
 NAME: Final = "diagnosis_gpu"
 COMMAND: Final = "make bench-diagnosis-gpu"
@@ -63,15 +60,14 @@ class JudgedCase:
         return faults + [(None, alarm.cause) for alarm in self.judged.alarms]
 
 
-def judged_cases(folder: Path, model: Model | None) -> list[JudgedCase]:
+def judged_cases(folder: Path) -> list[JudgedCase]:
     """Play every recording through the diagnoser."""
     found = []
     for path in labelled_paths(folder):
         run, meta = read_run(path), read_meta(path)
-        judged = judge(run, episodes(run), account_with(run, model))
         cause = run.facts.faults[0].cause if run.facts.faults else None
         case = str(meta["injector"]), str(meta["intensity"]), cause, bool(meta["held_out"])
-        found.append(JudgedCase(path.stem, *case, judged))
+        found.append(JudgedCase(path.stem, *case, judged_run(run)))
     return found
 
 
@@ -95,16 +91,16 @@ def macro_f1(pairs: Sequence[Pair]) -> float:
 
 
 def figures(cases: Sequence[JudgedCase]) -> list[Figure]:
-    """Give the figures of held-out recordings, and of those that teach beside them."""
+    """Give the figures of held-out recordings, and of those for training beside them."""
     judging = [one for one in cases if one.held_out]
-    teaching = [one for one in cases if not one.held_out]
+    training = [one for one in cases if not one.held_out]
     pairs, ungated = _pairs(judging), _pairs(judging, gated=False)
     outcomes = [one for case in judging for one in case.judged.outcomes if one.episode.impact]
     calm = [case for case in judging if case.cause is None]
     found = [
         ("gpu_fault_f1", macro_f1(pairs), f"macro-F1 of {len(scores(pairs))} causes, held out"),
         ("gpu_fault_f1_ungated", macro_f1(ungated), "the same, faults without impact too"),
-        ("gpu_fault_f1_taught", macro_f1(_pairs(teaching)), "on what the rules were made with"),
+        ("gpu_fault_f1_taught", macro_f1(_pairs(training)), "on what the rules were made with"),
         ("gpu_faults_held_out", float(len(outcomes)), "faults with impact"),
         ("gpu_fault_detect_p95_s", _p95(one.detect_s for one in outcomes), "s from the impact"),
         ("gpu_fault_cause_p95_s", _p95(one.cause_s for one in outcomes), "s from the impact"),
@@ -142,13 +138,12 @@ def tables(cases: Sequence[JudgedCase]) -> dict[str, Any]:
 
 def write(folder: Path) -> int:
     """Judge, print, write bench/results/diagnosis_gpu.json."""
-    model = load_model()
-    cases = judged_cases(folder, model)
+    cases = judged_cases(folder)
     found = figures(cases)
     for one in found:
         print(f"{one.name:28} {one.value:8.3f} {one.unit}")
     extra = {
-        "model": RULES_TITLE if model is None else model.title,
+        "model": RULES_TITLE,
         "made": "a fake NVML of true ABI; steps slow down as the made state says. Real: pynvml's "
         "binding, step marks by uprobe, the host's signals, frames, detection, diagnosis",
         "not_judged": NOT_JUDGED,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from pointillist.teaching.fault_episodes import GATE, lasting
+from pointillist.judging.runs import GATE, lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Impact:
     """What a fault did to one subject.
 
     onset_ns   end of the first step above 1.3 times the p99 before, from which on the p99 of
-               three seconds is (`fault_episodes.lasting`); None where there is none
+               three seconds is (`judging.runs.lasting`); None where there is none
     """
 
     before: Times

@@ -32,12 +32,6 @@ class DetectionSettings:
     suspicion                  strength of a hand rule, 0..1, above which a shift has a cause
     repeat_s                   a standing spike is diagnosed again after so long
     incident_s, incident_ratio persistence and impact of an incident
-    early_window_s             seconds that a trend is read from
-    early_away_s               the last of them, which must be `early_spreads` away from usual
-    early_step_octaves         the steps' 90th percentile must be so far above usual for six seconds
-    early_sureness             slope over its standard error
-    early_horizon_s            a spike expected later than this is not announced
-    early_silence_s            no second warning within this
     subjects, cgroups          most that are kept in mind
     forget_s                   a subject unseen for so long is forgotten
     """
@@ -70,13 +64,6 @@ class DetectionSettings:
     repeat_s: float = 5.0
     incident_s: float = 20.0
     incident_ratio: float = 1.5
-    early_window_s: int = 15
-    early_away_s: int = 4
-    early_spreads: float = 3.0
-    early_step_octaves: float = 0.1
-    early_sureness: float = 5.0
-    early_horizon_s: float = 60.0
-    early_silence_s: float = 120.0
     subjects: int = 64
     cgroups: int = 256
     forget_s: float = 30.0

@@ -10,7 +10,6 @@ from diagnosis.frames.frame import Frame, Steps, Subject
 from .channels import Floats, Readings
 from .detection_settings import DetectionSettings
 from .findings import Finding, StepTimes
-from .model import Model
 from .watch import HostContext, SubjectWatch
 
 _NS: Final = 1_000_000_000
@@ -18,21 +17,19 @@ Ruler = Literal["measured", "rhythm"]
 
 
 class Diagnoser:
-    """Finds spikes, their causes and early warnings; no clock, file or socket inside.
+    """Finds spikes and their causes; no clock, file or socket inside.
 
     settings   limits
-    model      None: the hand rules answer
     source     `rhythm`: the rhythm is used even where steps are measured
     """
 
     def __init__(
         self,
         settings: DetectionSettings = DetectionSettings(),  # noqa: B008 -- frozen
-        model: Model | None = None,
         source: Ruler = "measured",
     ) -> None:
         self._settings = settings
-        self._host = HostContext(settings, model)
+        self._host = HostContext(settings)
         self._source = source
         self._watches: dict[str, SubjectWatch] = {}
 

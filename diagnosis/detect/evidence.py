@@ -59,7 +59,18 @@ def evidence_for(
     rest.sort(key=lambda i: (CHANNELS[i].group not in groups, -abs(z[i])))
     chosen = _once([*speaks, *rest])[:MOST]
     return tuple(
-        evidence_of(i, signals, onset_ns, lags_s, readings, cgroup, neighbours) for i in chosen
+        Evidence(
+            signal=CHANNELS[i].signal,
+            unit=SIGNALS[CHANNELS[i].signal].unit,
+            value=float(now[i]),
+            baseline=float(signals.baseline.median[i]),
+            spread=float(signals.baseline.spread[i]),
+            since_ns=signals.since_ns(i),
+            lag_ms=_lag_ms(CHANNELS[i], lags_s),
+            who=_who(CHANNELS[i], readings, cgroup, neighbours),
+            scope=CHANNELS[i].place.value,
+        )
+        for i in chosen
     )
 
 
@@ -75,30 +86,10 @@ def _once(places: list[int]) -> list[int]:
     return kept
 
 
-def evidence_of(
-    place: int,
-    signals: SubjectSignals,
-    onset_ns: int,
-    lags_s: NDArray[np.float64],
-    readings: Readings,
-    cgroup: str,
-    neighbours: CgroupNeighbours,
-) -> Evidence:
-    """Give one channel's evidence."""
-    channel = CHANNELS[place]
-    fine = _FINE_PLACE.get(channel.signal) if channel.place is ChannelPlace.HOST else None
-    lag_s = float(lags_s[fine]) if fine is not None else float("nan")
-    return Evidence(
-        signal=channel.signal,
-        unit=SIGNALS[channel.signal].unit,
-        value=float(signals.now(onset_ns)[place]),
-        baseline=float(signals.baseline.median[place]),
-        spread=float(signals.baseline.spread[place]),
-        since_ns=signals.since_ns(place),
-        lag_ms=None if np.isnan(lag_s) else round(lag_s * 1000, 1),
-        who=_who(channel, readings, cgroup, neighbours),
-        scope=channel.place.value,
-    )
+def _lag_ms(channel: Channel, lags_s: NDArray[np.float64]) -> float | None:
+    place = _FINE_PLACE.get(channel.signal) if channel.place is ChannelPlace.HOST else None
+    unknown = place is None or np.isnan(lags_s[place])
+    return None if unknown else round(float(lags_s[place]) * 1000, 1)
 
 
 def _who(channel: Channel, readings: Readings, cgroup: str, neighbours: CgroupNeighbours) -> str:

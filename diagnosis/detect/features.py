@@ -66,13 +66,6 @@ FEATURE_NAMES: Final = (
     *_SHARES,
     *_STEP_FEATURES,
 )
-FEATURE_GROUPS: Final = (
-    *(channel.group for channel in CHANNELS),
-    *(channel.group for channel in CHANNELS),
-    *(SIGNALS[name].group for name in FINE),
-    *(CHANNELS[INDEX[own]].group for own, _ in _SHARES.values()),
-    *("steps" for _ in _STEP_FEATURES),
-)
 FEATURE_INDEX: Final = {name: place for place, name in enumerate(FEATURE_NAMES)}
 
 
@@ -133,17 +126,6 @@ class SubjectSignals:
         since_ns = onset_ns - _EVENTS_REACH_NS
         rows = [row[_EVENTS] for at, row in self._history if at > since_ns]
         return np.asarray(np.fmax.reduce(rows or [self._history[-1][1][_EVENTS]]))
-
-    def newest_deviation(self, places: NDArray[np.int64]) -> Floats:
-        """Give how far channels are from usual in the last frame, in spreads."""
-        away = self._history[-1][1][places] - self.baseline.median[places]
-        return np.asarray(away / self.baseline.spread[places])
-
-    def last(self, seconds: int) -> tuple[Floats, Floats]:
-        """Give the last frames: their ends in s, and float64[frames, CHANNELS]."""
-        rows = list(self._history)[-seconds:]
-        ends = np.array([at_ns for at_ns, _ in rows]) / 1e9
-        return ends, np.stack([values for _, values in rows])
 
     def since_ns(self, channel: int) -> int:
         """Since when a channel has been away from its baseline, without a break."""

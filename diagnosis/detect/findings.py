@@ -1,4 +1,4 @@
-"""What diagnosis finds: warnings, spikes and their causes, each with evidence for a person."""
+"""What diagnosis finds: spikes and their causes, each with evidence for a person."""
 
 from __future__ import annotations
 
@@ -60,21 +60,6 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
-    """A degradation that will become a spike, if it goes on.
-
-    before, now   step times, usual ones and the last seconds'; None where an older agent wrote it
-    """
-
-    subject: str
-    at_ns: int
-    evidence: tuple[Evidence, ...]
-    expected_in_s: float | None
-    before: StepTimes | None = None
-    now: StepTimes | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SpikeBegan:
     """The tail of a subject's step times has left its baseline.
 
@@ -96,11 +81,10 @@ class Diagnosis:
 
     ranked       every cause with its share of belief, largest first; they sum to 1
     confidence   of `cause`, 0..1
-    unlike       how far this is from everything the model knows, 0..1: above the model's
-                 limit the cause is `unknown`
-    group        name of the group of unknown spikes it belongs to, or ""
+    unlike       how far this is from everything that the rules know, 0..1
+    group        "" but in journals of older agents: the group of unknown spikes it belonged to
     incident     persistent and heavy enough to enter the fleet's weekly count
-    model        name, version and hash of the model that spoke
+    model        name and version of what spoke: the hand rules, of older agents perhaps a model
     """
 
     subject: str
@@ -129,7 +113,7 @@ class SpikeEnded:
     last: Diagnosis | None
 
 
-Finding = Warned | SpikeBegan | Diagnosis | SpikeEnded
+Finding = SpikeBegan | Diagnosis | SpikeEnded
 
 
 @dataclass(frozen=True, slots=True)

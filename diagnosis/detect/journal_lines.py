@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from .findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
+from .findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded, StepTimes
 from .trail import Series, SignalSeries
 
 FORMAT: Final = 1
@@ -26,13 +26,14 @@ MAX_INTEGER: Final = (1 << 63) - 1
 
 _KINDS: Final[Mapping[str, type[Any]]] = MappingProxyType(
     {
-        "warned": Warned,
         "spike": SpikeBegan,
         "diagnosis": Diagnosis,
         "ended": SpikeEnded,
         "series": Series,
     }
 )
+_FORMER_KINDS: Final = frozenset({"warned"})
+"""Written by older agents, read by none: early warnings."""
 _FIELDS: Final[Mapping[type[Any], Mapping[str, Any]]] = MappingProxyType(
     {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Evidence, StepTimes, SignalSeries)}
 )
@@ -47,6 +48,10 @@ _NAMES: Final = MappingProxyType({kind: name for name, kind in _KINDS.items()})
 
 class JournalLineError(ValueError):
     """A line that no agent of this format wrote; the message says what was expected."""
+
+
+class FormerLineError(JournalLineError):
+    """A finding of a kind that only older agents gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,10 @@ def decode(line: bytes) -> JournalLine:
         raise JournalLineError("expected the keys format, kind, offset_ns and finding")
     if record["format"] != FORMAT or isinstance(record["format"], bool):
         raise JournalLineError(f"expected format {FORMAT}, got {str(record['format'])[:20]}")
-    kind = _KINDS.get(record["kind"]) if isinstance(record["kind"], str) else None
+    named = record["kind"] if isinstance(record["kind"], str) else ""
+    if named in _FORMER_KINDS:
+        raise FormerLineError(f"expected a kind that agents still give, got {named}")
+    kind = _KINDS.get(named)
     if kind is None:
         raise JournalLineError(f"expected a kind of {', '.join(_KINDS)}")
     offset_ns = _integer(record["offset_ns"], "offset_ns")
@@ -113,6 +121,8 @@ def decode(line: bytes) -> JournalLine:
 @dataclass(slots=True)
 class JournalReader:
     """Reads a journal line by line; what is damaged (a crash cut it off) is counted and left out.
+
+    Findings of kinds that only older agents gave are passed over.
 
     damaged     lines that were left out
     """
@@ -127,6 +137,8 @@ class JournalReader:
                 continue
             try:
                 yield decode(text)
+            except FormerLineError:
+                continue
             except JournalLineError:
                 self.damaged += 1
 

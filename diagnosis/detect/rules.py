@@ -2,7 +2,6 @@
 
 Each cause has telling signals, others that must not be silent (`needs`), and causes that explain
 it away: memory pressure also makes disks busy, a quota also makes tasks wait. Strengths are 0..1.
-They answer where no model is shipped, and for causes that a model was not trained on.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from .features import FEATURE_INDEX
 from .findings import Cause
 from .rule_table import RULES, FeatureTest
 
+RULES_TITLE: Final = "hand rules 1"
+"""What diagnoses name as their model."""
 CAUSES: Final = tuple(Cause)
 UNKNOWN: Final = CAUSES.index(Cause.UNKNOWN)
 _FURTHER: Final = 0.3
@@ -82,3 +83,35 @@ def strength_of(tell: FeatureTest, vector: Floats) -> float:
     if not value > tell.low:
         return 0.0
     return float(tell.weight * min(1.0, (value - tell.low) / (tell.high - tell.low)))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a spike is put down to.
+
+    ranked   every cause with its share of belief, largest first; they sum to 1
+    unlike   how far the spike is from everything that the rules know, 0..1
+    """
+
+    ranked: tuple[tuple[Cause, float], ...]
+    unlike: float
+
+    @property
+    def cause(self) -> Cause:
+        """The likeliest cause."""
+        return self.ranked[0][0]
+
+
+def rank(verdict: RuleVerdict) -> Ranking:
+    """Rank all causes by the beliefs of the rules; `unknown` leads clearly or not at all."""
+    unlike = float(1 - min(1.0, verdict.strongest))
+    beliefs = verdict.beliefs.copy()
+    if int(beliefs.argmax()) == UNKNOWN:
+        # What is left of the known causes shrinks until `unknown` leads.
+        lead = max(unlike, float(beliefs[UNKNOWN]), 0.5)
+        beliefs[UNKNOWN] = 0.0
+        rest = beliefs.sum()
+        beliefs *= (1 - lead) / rest if rest > 0 else 0.0
+        beliefs[UNKNOWN] = 1 - beliefs.sum()
+    order = np.argsort(-beliefs, kind="stable")
+    return Ranking(tuple((CAUSES[place], float(beliefs[place])) for place in order), unlike)

@@ -133,11 +133,6 @@ class TailDetector:
         median_ns = self._fast.quantile_ns(0.5)
         return StepTimes(median_ns / _MS, p99_ns / _MS, int(self._fast.steps))
 
-    @property
-    def usual_high_ns(self) -> float:
-        """Usual 90th percentile of the steps, by the slow reference; NaN before it is known."""
-        return self._slow.quantile_ns(0.9) if self.ready else _UNKNOWN
-
     def now(self, since_ns: int) -> StepTimes:
         """Step times since then, as far as they are kept; all zero where none ended."""
         durations = self._durations(since_ns)

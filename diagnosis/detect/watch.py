@@ -11,12 +11,10 @@ from diagnosis.frames.frame import Steps, Subject
 from .baseline import NO_LAGS, CgroupNeighbours, FineHistory
 from .channels import INDEX, Floats, Readings
 from .detection_settings import DetectionSettings
-from .early import EarlyWarning
-from .evidence import evidence_for, evidence_of
+from .evidence import evidence_for
 from .features import SubjectSignals, vector_of
-from .findings import Cause, Diagnosis, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
-from .model import Model, Ranking, rank
-from .rules import CAUSES, RuleVerdict, judge
+from .findings import Cause, Diagnosis, Finding, SpikeBegan, SpikeEnded, StepTimes
+from .rules import CAUSES, RULES_TITLE, Ranking, RuleVerdict, judge, rank
 from .spike import StandingSpike, Tail
 from .tail_detector import TailDetector
 
@@ -34,11 +32,10 @@ _IDLE_CPU_MS_PER_S: Final = 1.0
 
 
 class HostContext:
-    """What all subjects of a host share: the frame, fine history, neighbours, model."""
+    """What all subjects of a host share: limits, fine history, neighbours."""
 
-    def __init__(self, settings: DetectionSettings, model: Model | None) -> None:
+    def __init__(self, settings: DetectionSettings) -> None:
         self.settings = settings
-        self.model = model
         self.fine = FineHistory()
         self.neighbours = CgroupNeighbours(settings.cgroups, settings.forget_s)
 
@@ -53,7 +50,6 @@ class SubjectWatch:
         self._settings = settings
         self._tail = TailDetector(settings)
         self._signals = SubjectSignals(settings)
-        self._early = EarlyWarning(settings)
         self._source: StepSource | None = None
         self._doubted_frames = 0
         self._shifted_frames = 0
@@ -83,14 +79,11 @@ class SubjectWatch:
         tail = self._tail.take(steps, frame.boottime_ns, frame.span_ns / _NS)
         if self.spike is not None:
             return self._in_spike(self.spike, subject, tail, readings)
-        if steps is not None:
-            at_s = frame.boottime_ns / _NS
-            self._early.steps.take(steps.duration_ns, self._tail.usual_high_ns, at_s)
         believed_nats = self._believed_nats(tail)
         if believed_nats is not None:
             return self._begin(believed_nats, subject, tail, readings)
         self._learn(tail)
-        return self._warnings(subject, tail, readings)
+        return []
 
     def gone(self, at_ns: int) -> list[Finding]:
         """The subject is forgotten."""
@@ -148,12 +141,10 @@ class SubjectWatch:
         self._tail.restart()
         self._signals.restart(self._settings.shift_settle_frames // 2)
         self._shifted_frames = self._doubted_frames = 0
-        self._early.steps.forget()
 
     def _learn(self, tail: Tail) -> None:
         settings = self._settings
         if tail.settling:
-            self._early.steps.forget()
             self._tail.doubt()
             self._signals.doubt()
             return
@@ -168,29 +159,6 @@ class SubjectWatch:
         self._tail.learn()
         self._signals.learn()
 
-    def _warnings(self, subject: Subject, tail: Tail, readings: Readings) -> list[Finding]:
-        if not self._tail.ready or tail.spiking:
-            return []
-        at_ns = readings.frame.boottime_ns
-        found = self._early.look(self._signals, at_ns)
-        if not found:
-            return []
-        shown = tuple(
-            evidence_of(
-                warning.channel, self._signals, at_ns - _NS, NO_LAGS, readings, subject.cgroup,
-                self._host.neighbours,
-            )
-            for warning in found if warning.channel is not None
-        )  # fmt: skip
-        since_ns = at_ns - 3 * _NS
-        if not shown:  # the steps climb: whatever else is away from its baseline
-            shown = evidence_for(
-                Cause.UNKNOWN, self._signals, since_ns, NO_LAGS, readings, subject.cgroup,
-                self._host.neighbours,
-            )  # fmt: skip
-        steps = self._tail.before(), self._tail.now(since_ns)
-        return [Warned(self._key, at_ns, shown, round(found[0].expected_in_s, 1), *steps)]
-
     def _begin(
         self, believed_nats: float, subject: Subject, tail: Tail, readings: Readings
     ) -> list[Finding]:
@@ -201,8 +169,6 @@ class SubjectWatch:
         self._tail.doubt()
         self._signals.doubt()
         self._doubted_frames = self._shifted_frames = 0
-        now = self._signals.now(tail.onset_ns)
-        self._early.remember(now, self._signals.baseline.deviation(now))
         began = SpikeBegan(
             self._key, tail.onset_ns, at_ns, self._source or StepSource.RHYTHM, self.spike.before,
             self._tail.now(tail.onset_ns),
@@ -218,7 +184,6 @@ class SubjectWatch:
         spike.calm_frames = 0 if fresh else spike.calm_frames + 1
         now = self._tail.now(max(spike.onset_ns, frame.boottime_ns - 3 * _NS))
         incident = spike.gauge.take(now, tail.stalled, frame.span_ns / _NS)
-        self._early.spike_at(frame.boottime_ns)
         if spike.calm_frames >= self._settings.calm_frames:
             self.spike = None
             self._tail.over()
@@ -233,7 +198,7 @@ class SubjectWatch:
             self.spike = None
             self._new_phase()
             return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
-        ranking = rank(spike.vector, verdict, self._host.model)
+        ranking = rank(verdict)
         if not self._says(spike, ranking, incident, frame.boottime_ns):
             return []
         spike.last = self._diagnosis(spike, ranking, now, incident, subject, readings)
@@ -293,7 +258,7 @@ class SubjectWatch:
         return Diagnosis(
             subject=self._key,
             cause=ranking.cause,
-            confidence=ranking.confidence,
+            confidence=ranking.ranked[0][1],
             ranked=ranking.ranked,
             unlike=ranking.unlike,
             onset_ns=spike.onset_ns,
@@ -302,8 +267,7 @@ class SubjectWatch:
             before=spike.before,
             now=now,
             evidence=evidence,
-            model=ranking.model,
-            group=ranking.group,
+            model=RULES_TITLE,
             incident=incident,
         )
 

@@ -13,7 +13,7 @@ from collectors.devices.node_health import HealthRow
 from collectors.faults.host_health import check_host
 from collectors.faults.scan import probes
 from collectors.kernel_files import Tree
-from diagnosis.detect.findings import Diagnosis, SpikeBegan, SpikeEnded, Warned
+from diagnosis.detect.findings import Diagnosis, SpikeBegan, SpikeEnded
 from diagnosis.detect.journal_lines import JournalLine, JournalReader
 from diagnosis.detect.trail import Series
 from edge_agent.config import AgentConfig
@@ -152,8 +152,6 @@ def stories(lines: Iterator[JournalLine]) -> list[SpikeStory]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for line in lines:
         said = line.finding
-        if isinstance(said, Warned):
-            continue
         parts = found.setdefault((said.subject, said.onset_ns), {"offset_ns": line.offset_ns})
         match said:
             case SpikeBegan():

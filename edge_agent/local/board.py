@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from collectors.records.activity import EVERYTHING_MILLIONTHS
-from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
+from diagnosis.detect.findings import Diagnosis, Finding, SpikeEnded
 
 from .calls_board import CallsBoard
 from .diagnosis_words import (
@@ -39,8 +39,6 @@ from .local_rows import (
 )
 
 MOST_SUBJECTS: Final = 64
-WARNING_NS: Final = 30_000_000_000
-"""So long an early warning is shown."""
 OVER_NS: Final = 120_000_000_000
 """So long a spike that is over is shown."""
 SHOWN_EVIDENCE: Final = 3
@@ -53,10 +51,7 @@ class FindingsBoard:
         self._latest: OrderedDict[str, Finding] = OrderedDict()
 
     def add(self, finding: Finding) -> None:
-        """Take a finding; a warning does not hide a spike that stands."""
-        before = self._latest.get(finding.subject)
-        if isinstance(finding, Warned) and isinstance(before, SpikeBegan | Diagnosis):
-            return
+        """Take a finding."""
         self._latest[finding.subject] = finding
         self._latest.move_to_end(finding.subject)
         if len(self._latest) > MOST_SUBJECTS:
@@ -72,17 +67,14 @@ class FindingsBoard:
 
 
 def _is_old(finding: Finding, now_ns: int) -> bool:
-    if isinstance(finding, Warned):
-        return now_ns - finding.at_ns > WARNING_NS
     return isinstance(finding, SpikeEnded) and now_ns - finding.ended_ns > OVER_NS
 
 
 def _shown(finding: Finding, now_ns: int) -> dict[str, Any]:
-    since_ns = finding.at_ns if isinstance(finding, Warned) else finding.onset_ns
     view: dict[str, Any] = {
         "subject": clean_name(finding.subject),
-        "state": _STATES[type(finding)],
-        "age_s": max(0, now_ns - since_ns) // 1_000_000_000,
+        "state": "over" if isinstance(finding, SpikeEnded) else "spike",
+        "age_s": max(0, now_ns - finding.onset_ns) // 1_000_000_000,
         "cause": "",
         "said": clean_name(said(finding)),
         "evidence": [],
@@ -99,19 +91,13 @@ def _shown(finding: Finding, now_ns: int) -> dict[str, Any]:
             "steps": steps_said(standing.before, standing.now),
             "source": standing.source.value,
             "model": standing.model,
+            "evidence": [
+                clean_name(evidence_said(e, (interferer(standing),)))
+                for e in most_telling(standing.evidence, SHOWN_EVIDENCE)
+            ],
         }
-    if isinstance(standing, Diagnosis | Warned):
-        known = (interferer(standing),) if isinstance(standing, Diagnosis) else ()
-        view["evidence"] = [
-            clean_name(evidence_said(e, known))
-            for e in most_telling(standing.evidence, SHOWN_EVIDENCE)
-        ]
     return view
 
-
-_STATES: Final = {
-    Warned: "warning", SpikeBegan: "spike", Diagnosis: "spike", SpikeEnded: "over",
-}  # fmt: skip
 
 MOST_VALUES: Final = 2_000
 MOST_KERNELS: Final = 2_000

@@ -18,7 +18,6 @@ from diagnosis.detect.findings import (
     SpikeBegan,
     SpikeEnded,
     StepTimes,
-    Warned,
 )
 from diagnosis.frames.signals import SIGNALS
 
@@ -102,9 +101,6 @@ def title(scope: str, signal: str) -> str:
 def said(finding: Finding) -> str:
     """Say one finding in one line, without its subject and time."""
     match finding:
-        case Warned():
-            why = "; ".join(map(evidence_said, finding.evidence[:2]))
-            return f"{warning_said(finding)}: {why}" if why else warning_said(finding)
         case SpikeBegan():
             return spike_said(finding)
         case SpikeEnded():
@@ -112,14 +108,6 @@ def said(finding: Finding) -> str:
         case Diagnosis():
             why = f": {evidence_said(finding.evidence[0])}" if finding.evidence else ""
             return f"{diagnosis_said(finding)}{why}"
-
-
-def warning_said(warning: Warned) -> str:
-    """Say that a spike is on its way, and when."""
-    when = "" if warning.expected_in_s is None else f" in about {warning.expected_in_s:.0f} s"
-    before, now = warning.before, warning.now
-    steps = f" ({steps_said(before, now)})" if before and now else ""
-    return f"early warning, a spike{when} if it goes on{steps}"
 
 
 def spike_said(spike: SpikeBegan) -> str:

@@ -26,14 +26,7 @@ from collectors.records.activity import (
 )
 from collectors.records.gpu_calls import GovernorState, GpuCalls, ProbeGroup
 from collectors.records.gpu_time import GpuTimes, TimedProcess
-from diagnosis.detect.findings import (
-    Diagnosis,
-    Finding,
-    HostFinding,
-    SpikeBegan,
-    SpikeEnded,
-    Warned,
-)
+from diagnosis.detect.findings import Diagnosis, Finding, HostFinding, SpikeEnded
 from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
@@ -288,18 +281,16 @@ class Flattener:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
 
 
-_FINDINGS: Final[Mapping[type, str]] = {
-    Warned: "early_warning", SpikeBegan: "spike", SpikeEnded: "spike_over",
-}  # fmt: skip
-
-
 def _found(source: str, finding: Finding) -> Iterator[Row]:
     """Give a finding to the live view; a diagnosis is repeated, its spike's end has the last."""
     yield FindingRow(source, finding)
     if not isinstance(finding, Diagnosis):
-        at_ns = finding.ended_ns if isinstance(finding, SpikeEnded) else finding.at_ns
         words = clean_name(said(finding))
-        name = _FINDINGS[type(finding)]
+        at_ns, name = (
+            (finding.ended_ns, "spike_over")
+            if isinstance(finding, SpikeEnded)
+            else (finding.at_ns, "spike")
+        )
         yield EventRow(at_ns, source, name, clean_name(finding.subject), words)
 
 

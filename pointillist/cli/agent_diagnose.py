@@ -52,9 +52,6 @@ def diagnose(
         list[str] | None,
         typer.Option(help="With --live: FILE:FUNCTION whose calls end a step; may be given again."),
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="With --live or --replay: a model file of your own.")
-    ] = None,
     rhythm: Annotated[
         bool,
         typer.Option("--rhythm", help="Go by the rhythm even where steps are marked."),
@@ -79,21 +76,20 @@ def diagnose(
     """Say when steps became slow, and why: cause, confidence, evidence and what to look at next.
 
     Without --live or --replay it reads the journal that the agent of this host keeps. --live beside
-    a running agent follows that journal. Without an agent, or with --watch, --step, --model or
-    --rhythm, it runs the sources itself, as root; what these leave open is read from the diagnosis
-    section of the file, where there is one.
+    a running agent follows that journal. Without an agent, or with --watch, --step or --rhythm, it
+    runs the sources itself, as root; what these leave open is read from the diagnosis section of
+    the file, where there is one.
     """
     from pointillist.diagnose.finding_printer import Teller
 
     from .diagnose_asked import Asked
 
-    _agree(live, replay, {"--watch": watch, "--step": step, "--seconds": seconds},
-           {"--model": model, "--rhythm": rhythm})  # fmt: skip
+    _agree(live, replay, {"--watch": watch, "--step": step, "--seconds": seconds}, rhythm)
     if plots is not None:
         _folder(plots)
     width = shutil.get_terminal_size((100, 24)).columns
     teller = Teller(typer.echo, as_json=json, plots=plots, verbose=verbose, width=width)
-    asked = Asked(tuple(watch or ()), tuple(step or ()), model, rhythm, subject, seconds)
+    asked = Asked(tuple(watch or ()), tuple(step or ()), rhythm, subject, seconds)
     tell = asked.only(teller.tell)
     if replay is not None:
         from .diagnose_replay import replay_all
@@ -106,20 +102,17 @@ def diagnose(
     _farewell(teller, plots)
 
 
-def _agree(
-    live: bool, replay: Path | None, live_alone: dict[str, object], either: dict[str, object]
-) -> None:
+def _agree(live: bool, replay: Path | None, live_alone: dict[str, object], rhythm: bool) -> None:
     """Refuse options that would be passed over."""
     if live and replay is not None:
         raise usage_error("--live and --replay: expected one of them")
     if not live:
         for name in (name for name, given in live_alone.items() if given):
             raise usage_error(f"{name}: expected with --live alone")
-    if not live and replay is None:
-        for name in (name for name, given in either.items() if given):
-            raise usage_error(
-                f"{name}: expected with --live or --replay", "a journal holds what was found then"
-            )
+    if rhythm and not live and replay is None:
+        raise usage_error(
+            "--rhythm: expected with --live or --replay", "a journal holds what was found then"
+        )
 
 
 def _folder(plots: Path) -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding
-from diagnosis.detect.model_fields import ModelError
-from diagnosis.detect.model_file import load_model
 from diagnosis.detect.trail import Series, SpikeTrails
 from pointillist.diagnose.finding_layout import BoottimeReader
 
-from .output import ExitCode, need_file, reported, usage_error
+from .output import usage_error
 
 if TYPE_CHECKING:
     from collectors.steps.step_programs import StepProbe
@@ -35,7 +32,6 @@ class Asked:
 
     watch: tuple[str, ...]
     steps: tuple[str, ...]
-    model: Path | None
     rhythm: bool
     subject: str | None
     seconds: float | None
@@ -44,7 +40,7 @@ class Asked:
     @property
     def own(self) -> bool:
         """Whether something is asked for that a running agent may not do."""
-        return bool(self.watch or self.steps or self.model or self.rhythm)
+        return bool(self.watch or self.steps or self.rhythm)
 
     def with_section(self, section: DiagnosisSection | None) -> Asked:
         """Take from a configuration what the command line does not say."""
@@ -53,7 +49,6 @@ class Asked:
         return replace(
             self,
             watch=self.watch or section.watch,
-            model=self.model or section.model,
             probes=() if self.steps else section.steps,
         )
 
@@ -72,14 +67,7 @@ class Asked:
 
     def diagnoser(self) -> Diagnoser:
         """Make a diagnoser that has seen nothing yet."""
-        if self.model is not None:
-            need_file(self.model, "a model of causes", "`pointillist diagnosis train` writes one")
-        try:
-            with reported(ExitCode.USAGE, OSError):
-                loaded = load_model(self.model)
-        except ModelError as error:
-            raise usage_error(f"{self.model or 'the packaged model'}: {error}") from None
-        return Diagnoser(model=loaded, source="rhythm" if self.rhythm else "measured")
+        return Diagnoser(source="rhythm" if self.rhythm else "measured")
 
     def refuse_strangers(self, known: Iterable[str]) -> None:
         """Say that no subject is asked for. Raises CommandError."""

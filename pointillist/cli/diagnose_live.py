@@ -14,7 +14,7 @@ from collectors.boot_clock import read_point
 from collectors.bpf.cgroup_names import hierarchy_of
 from collectors.port import Absence, SourceUnavailable
 from collectors.steps.steps_source import StepsSource
-from diagnosis.detect.findings import SpikeBegan, Warned
+from diagnosis.detect.findings import SpikeBegan
 from diagnosis.detect.journal_lines import JournalReader
 from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry
@@ -104,18 +104,16 @@ def run_sources(asked: Asked, section: DiagnosisSection | None, tell: Told) -> N
         _refuse_the_impossible(frames, named)
         say("no agent is asked: sources of its own; what is usual is learnt from the first 15 s "
             "or so of steps; Ctrl-C ends this")  # fmt: skip
-        spikes = warnings = 0
+        spikes = 0
         interrupted = True
         with suppress(KeyboardInterrupt):
             for found in found_in(diagnoser, frames.frames(_Until(asked.seconds).over), watching):
-                wanted = asked.wants(found.subject)
-                spikes += wanted and isinstance(found, SpikeBegan)
-                warnings += wanted and isinstance(found, Warned)
+                spikes += asked.wants(found.subject) and isinstance(found, SpikeBegan)
                 tell(found, clock)
             interrupted = False
     if not interrupted and not watching.known and not spikes:
         _nothing_judged(watching, asked)
-    say(watching.summary(spikes, warnings))
+    say(watching.summary(spikes))
 
 
 def _nothing_judged(watching: Watching, asked: Asked) -> None:

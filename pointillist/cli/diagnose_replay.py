@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from diagnosis.detect.findings import SpikeBegan, Warned
+from diagnosis.detect.findings import SpikeBegan
 from diagnosis.detect.journal_lines import JournalReader
 from diagnosis.frames.frame import Frame
 from edge_agent.journal import read_lines
@@ -46,8 +46,8 @@ def replay_all(path: Path, asked: Asked, tell: Told) -> None:
 
 def _replay_one(path: Path, asked: Asked, tell: Told) -> None:
     if path.suffix == _JOURNAL:
-        if asked.model is not None or asked.rhythm:
-            raise usage_error(f"{path}: --model and --rhythm: expected a recording of frames")
+        if asked.rhythm:
+            raise usage_error(f"{path}: --rhythm: expected a recording of frames")
         say(f"{path.name}: a journal")
         if not read_journal(path, asked, tell, name=path.stem):
             say(f"{path.name}: no finding")
@@ -93,11 +93,9 @@ def _replay_recording(path: Path, asked: Asked, tell: Told) -> None:
         raise usage_error(f"{path}: the recording holds no frame")
     recorded = str(facts.get("recorded", ""))
     clock = recording_clock(first.boottime_ns - first.span_ns, path.stem, recorded)
-    spikes = warnings = 0
+    spikes = 0
     for found in found_in(diagnoser, _after(first, frames), watching):
-        wanted = asked.wants(found.subject)
-        spikes += wanted and isinstance(found, SpikeBegan)
-        warnings += wanted and isinstance(found, Warned)
+        spikes += asked.wants(found.subject) and isinstance(found, SpikeBegan)
         tell(found, clock)
     if not watching.subjects and watching.others:
         asked.refuse_strangers(watching.others)
@@ -107,7 +105,7 @@ def _replay_recording(path: Path, asked: Asked, tell: Told) -> None:
             f"steps in {watching.span_s:.0f} s",
             "what is usual is learnt in the first 10 to 15 s of steps",
         )
-    say(watching.summary(spikes, warnings))
+    say(watching.summary(spikes))
 
 
 def _frames(path: Path) -> Iterator[Frame]:

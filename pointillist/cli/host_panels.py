@@ -184,7 +184,7 @@ def bar(percent: float, cells: int) -> str:
 
 View = Mapping[str, Any]
 MOST_SHOWN: Final = 3
-_COLOURS: Final = {"warning": "yellow", "spike": "red", "over": "dim"}
+_COLOURS: Final = {"spike": "red", "over": "dim"}
 
 
 def findings_of(view: View | None) -> Sequence[Mapping[str, Any]]:
@@ -194,7 +194,7 @@ def findings_of(view: View | None) -> Sequence[Mapping[str, Any]]:
 
 
 def diagnosis_panel(view: View | None) -> RenderableType | None:
-    """Show spikes that stand or have just ended, and warnings; None where there is none."""
+    """Show spikes that stand or have just ended; None where there is none."""
     found = findings_of(view)
     if not found:
         return None
@@ -224,7 +224,7 @@ def height_of(view: View | None) -> int:
 
 
 def _head(finding: Mapping[str, Any]) -> str:
-    if finding["state"] == "warning" or not finding["cause"]:
+    if not finding["cause"]:
         return (
             f"{finding['age_s']} s ago: {finding['said']}"
             if finding["state"] == "over"

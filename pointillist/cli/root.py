@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from .former import refuse_former
 from .output import CommandError, ExitCode, die, worded
 from .removed import removed
 
@@ -96,7 +97,7 @@ GROUPS = (
         "stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."
     ),
     CommandGroup(
-        "diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: teach, judge, group."
+        "diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: record, judge, group."
     ),
     CommandGroup(
         "web", "pointillist.cli.web_command", "Pages and an API over the released numbers."
@@ -143,6 +144,8 @@ class LazyGroup(TyperGroup):
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
+        if not extra.get("resilient_parsing"):  # of completion, which says nothing
+            refuse_former(self.name or "", args)
         return self.load().make_context(info_name, args, parent, **extra)
 
     def load(self) -> TyperGroup:

@@ -11,14 +11,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
-from diagnosis.detect.findings import (
-    Diagnosis,
-    Evidence,
-    Finding,
-    SpikeBegan,
-    SpikeEnded,
-    Warned,
-)
+from diagnosis.detect.findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded
 from edge_agent.local.diagnosis_words import (
     ADVICE,
     diagnosis_said,
@@ -29,7 +22,6 @@ from edge_agent.local.diagnosis_words import (
     most_telling,
     spike_said,
     unknown_said,
-    warning_said,
 )
 from edge_agent.local.local_rows import clean_name
 
@@ -133,8 +125,6 @@ def as_object(finding: Finding, clock: BoottimeReader) -> dict[str, Any]:
 
 def _head(finding: Finding, clock: BoottimeReader, before: Diagnosis | None) -> str:
     match finding:
-        case Warned():
-            return warning_said(finding)
         case Diagnosis() if _is_repeated(finding, before):
             return f"incident: heavy for twenty seconds; still {_cause(finding)}"
         case Diagnosis():
@@ -155,8 +145,6 @@ def _is_repeated(diagnosis: Diagnosis, before: Diagnosis | None) -> bool:
 
 
 def _below(finding: Finding, before: Diagnosis | None, *, verbose: bool) -> Iterator[str]:
-    if isinstance(finding, Warned):
-        yield from _evidence(finding.evidence, "", verbose=verbose)
     if not isinstance(finding, Diagnosis) or (_is_repeated(finding, before) and not verbose):
         return
     unknown = unknown_said(finding)

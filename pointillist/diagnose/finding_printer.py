@@ -159,15 +159,14 @@ class Watching:
         """Who made steps."""
         return tuple(self._seen)
 
-    def summary(self, spikes: int, warnings: int) -> str:
+    def summary(self, spikes: int) -> str:
         """Say what was watched, and what was found; calm where that is nothing."""
         steps = sum(
             subject.steps / subject.span_s for subject in self._seen.values() if subject.span_s
         )
         known = self.known
         learnt = "" if known == len(self._seen) else f", {known} of them long enough to be judged"
-        found = ((spikes, "spike"), (warnings, "early warning"))
-        what = ", ".join(counted(*kind) for kind in found if kind[0]) or "calm"
+        what = counted(spikes, "spike") if spikes else "calm"
         return (
             f"watched {counted(len(self._seen), 'subject')}{learnt} for {self.span_s:.0f} s, "
             f"{number(steps)} steps a second; {what}"

@@ -10,7 +10,6 @@ from diagnosis.detect.findings import (
     SpikeBegan,
     SpikeEnded,
     StepTimes,
-    Warned,
 )
 
 S = 1_000_000_000
@@ -50,10 +49,9 @@ def ended(last: Diagnosis | None, at_s: float = 130) -> SpikeEnded:
     return SpikeEnded(last.subject, last.onset_ns, int(at_s * S), last)
 
 
-def one_of_each() -> list[Warned | SpikeBegan | Diagnosis | SpikeEnded]:
+def one_of_each() -> list[SpikeBegan | Diagnosis | SpikeEnded]:
     """Every kind of finding."""
     return [
-        Warned("/train/rank0", 95 * S, (EVIDENCE,), None),
         SpikeBegan("/train/rank0", 100 * S, 103 * S, StepSource.RHYTHM, BEFORE, NOW),
         diagnosis(),
         ended(diagnosis()),

@@ -69,7 +69,7 @@ def changed(**changes: Any) -> bytes:
         (changed(format=True), "format 1"),
         (changed(kind="deed"), "kind"),
         (changed(kind=["warned"]), "kind"),
-        (changed(kind="warned"), "fields"),
+        (changed(kind="warned"), "still give, got warned"),
         (changed(offset_ns=1 << 63), "64 bits"),
         (changed(more=1), "keys"),
         (changed(cause="weather"), r"diagnosis\.cause"),
@@ -101,6 +101,20 @@ def test_picture_has_one_value_a_second(short: str) -> None:
     (cut if short != "signals" else cut[0]["values"]).pop()
     with pytest.raises(JournalLineError, match="one a second, got 1"):
         decode(json.dumps(record).encode())
+
+
+EARLY_WARNING = (
+    b'{"format":1,"kind":"warned","offset_ns":1792000000000000000,"finding":{"subject":"/train/rank0",'
+    b'"at_ns":95000000000,"evidence":[],"expected_in_s":31.5,"before":null,"now":null}}'
+)
+"""As agents wrote them once."""
+
+
+def test_reader_passes_over_early_warnings_of_older_agents_and_counts_no_damage() -> None:
+    reader = JournalReader()
+    (line,) = reader.read([EARLY_WARNING, encode(diagnosis(), OFFSET_NS), EARLY_WARNING])
+    assert line.finding == diagnosis()
+    assert reader.damaged == 0
 
 
 def test_reader_leaves_out_what_a_crash_cut_off_and_counts_it() -> None:

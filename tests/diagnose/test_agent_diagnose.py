@@ -149,11 +149,8 @@ def test_diagnosis_leaves_out_what_sources_cannot_measure(source: HostDiagnosis)
     assert "retransmits_per_s" not in source._framer.lacking  # type: ignore[attr-defined]
 
 
-def test_diagnosis_is_absent_where_its_model_is_none(tmp_path: Path) -> None:
-    model = tmp_path / "model.json"
-    model.write_text("{}")
-    settings = DiagnosisSettings(DiagnosisSection(model=model), tmp_path / "j", faults=False)
-    absent = settings.start()
+def test_diagnosis_is_absent_where_its_journal_cannot_be_opened(tmp_path: Path) -> None:
+    absent = DiagnosisSettings(DiagnosisSection(), tmp_path, faults=False).start()
     assert isinstance(absent, Absence)
     assert absent.source == "diagnosis"
     assert "diagnosis: " in absent.reason

@@ -110,11 +110,11 @@ def test_plots_of_a_journal_without_kept_seconds_are_said_to_be_missing(
     assert "1 spike without a picture" in capsys.readouterr().err
 
 
-def test_model_is_refused_where_a_journal_is_read(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_rhythm_is_refused_where_a_journal_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "--model", str(tmp_path / "m.json")) == ExitCode.USAGE
-    assert "--model: expected with --live or --replay" in capsys.readouterr().err
+    assert run(monkeypatch, "--rhythm") == ExitCode.USAGE
+    assert "--rhythm: expected with --live or --replay" in capsys.readouterr().err
 
 
 def _no_ebpf() -> SourceRegistry:
@@ -160,5 +160,5 @@ def test_watching_says_who_is_watched_and_when_usual_is_known() -> None:
     assert first.startswith(f"watching {SUBJECT} (trainer), steps by uprobe")
     assert "100 steps a second" in learnt
     assert watching.known == 1
-    assert watching.summary(0, 0).endswith("; calm")
-    assert watching.summary(1, 2).endswith("; 1 spike, 2 early warnings")
+    assert watching.summary(0).endswith("; calm")
+    assert watching.summary(2).endswith("; 2 spikes")

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from diagnosis.detect.baseline import FineHistory, SignalBaseline, StepBaseline, step_bins
 from diagnosis.detect.channels import CHANNEL_NAMES, CHANNELS, INDEX, read
-from diagnosis.detect.features import FEATURE_GROUPS, FEATURE_INDEX, FEATURE_NAMES
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.features import FEATURE_INDEX, FEATURE_NAMES
 from diagnosis.frames.frame import FINE_BINS, Frame, Subject
 from diagnosis.frames.signals import FINE, SIGNALS, Scope
-from pointillist.teaching.prepare import labelled_vectors
-from tests.diagnosis_kit import CROWDED, JOB, NOISE, SECOND_NS, USUAL, Host
+from tests.diagnosis_kit import CROWDED, JOB, NOISE, SECOND_NS, USUAL, Host, run, warm
 
 
 def test_channels_are_signals_of_their_scope() -> None:
@@ -26,9 +26,8 @@ def test_channels_are_signals_of_their_scope() -> None:
     assert len(set(CHANNEL_NAMES)) == len(CHANNEL_NAMES)
 
 
-def test_every_feature_has_a_name_and_a_group() -> None:
-    assert len(set(FEATURE_NAMES)) == len(FEATURE_NAMES) == len(FEATURE_GROUPS)
-    assert {"scheduler", "network", "block", "memory", "steps"} <= set(FEATURE_GROUPS)
+def test_every_feature_has_a_name_of_its_own() -> None:
+    assert len(set(FEATURE_NAMES)) == len(FEATURE_NAMES)
 
 
 def test_absent_signal_is_missing_and_zero_is_not() -> None:
@@ -70,14 +69,16 @@ def test_worst_gpu_of_the_subject_counts() -> None:
     assert values[INDEX["gpu.temperature_celsius"]] == 70.0
 
 
-def test_labelled_vectors_show_the_fault_and_nothing_missing_as_zero() -> None:
-    host = Host()
-    frames = host.frames(USUAL, 30)
-    start_ns = host.seconds * SECOND_NS
-    frames += host.frames(CROWDED, 10)
-    rows = labelled_vectors(frames, [(start_ns, host.seconds * SECOND_NS)])
-    assert len(rows) == 10
-    last = rows[-1].vector
+def _judged_by(host: Host, diagnoser: Diagnoser, seconds: int) -> np.ndarray:
+    """What a crowded job was last judged by: float64[FEATURE_NAMES]."""
+    run(diagnoser, host.frames(CROWDED, seconds))
+    return diagnoser.vectors[JOB].copy()
+
+
+def test_features_show_the_fault_and_nothing_missing_as_zero() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host)
+    last = _judged_by(host, diagnoser, 10)
     assert last[FEATURE_INDEX["own.run_delay_ms_per_s.z"]] > 4
     assert last[FEATURE_INDEX["own.run_delay_ms_per_s.r"]] > 3
     assert abs(last[FEATURE_INDEX["own.throttled_ms_per_s.z"]]) < 1
@@ -87,14 +88,12 @@ def test_labelled_vectors_show_the_fault_and_nothing_missing_as_zero() -> None:
     assert np.isnan(last[FEATURE_INDEX["lag.reclaim_direct_ms_per_s"]])
 
 
-def test_fault_does_not_leak_into_the_baseline_of_labelled_vectors() -> None:
-    host = Host()
-    frames = host.frames(USUAL, 30)
-    start_ns = host.seconds * SECOND_NS
-    frames += host.frames(CROWDED, 120)
-    rows = labelled_vectors(frames, [(start_ns, host.seconds * SECOND_NS)])
+def test_fault_does_not_leak_into_the_baseline() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host)
+    early, late = _judged_by(host, diagnoser, 10), _judged_by(host, diagnoser, 110)
     place = FEATURE_INDEX["own.run_delay_ms_per_s.z"]
-    assert rows[-1].vector[place] == pytest.approx(rows[10].vector[place], abs=0.2)
+    assert late[place] == pytest.approx(early[place], abs=0.2)
 
 
 def test_lag_is_the_time_from_departure_to_onset() -> None:

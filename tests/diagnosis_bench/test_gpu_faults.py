@@ -143,7 +143,7 @@ def test_recorded_gpu_faults_are_named(tmp_path: Path) -> None:
     for name in chosen:
         (tmp_path / f"{name}.parquet").symlink_to(RECORDINGS / f"{name}.parquet")
         assert (RECORDINGS / f"{name}.parquet").stat().st_size < 40_000
-    cases = judged_cases(tmp_path, None)
+    cases = judged_cases(tmp_path)
     assert all(case.held_out for case in cases)
     said = {pair for case in cases for pair in case.pairs(gated=True)}
     assert said == {(one, one) for one in Cause if one.value.startswith(("gpu_", "pcie"))}

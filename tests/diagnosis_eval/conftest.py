@@ -1,4 +1,4 @@
-"""Made-up runs, prepared once for all tests of this folder."""
+"""Made-up runs, judged once for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import pytest
 
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.recording import write_recording
-from pointillist.teaching import figures
-from pointillist.teaching.evaluation import MethodEvaluation, evaluate
-from pointillist.teaching.method_port import Prepared
-from pointillist.teaching.prepare import prepare
-from pointillist.teaching.recorded_runs import RecordedRun
-from pointillist.teaching.results import Results, results_of
+from pointillist.judging import figures
+from pointillist.judging.evaluation import Evaluation, evaluate
+from pointillist.judging.results import Results, results_of
+from pointillist.judging.runs import RecordedRun
 from tests.diagnosis_runs_kit import made_up_run
 
 CAUSES = (Cause.CPU_CONTENTION, Cause.DISK_IO, Cause.MEMORY_PRESSURE)
@@ -45,19 +43,13 @@ def made_up_runs() -> Sequence[RecordedRun]:
 
 
 @pytest.fixture(scope="session")
-def prepared(made_up_runs: Sequence[RecordedRun]) -> Sequence[Prepared]:
-    """The same after one pass over their frames."""
-    return [prepare(run) for run in made_up_runs]
+def evaluation(made_up_runs: Sequence[RecordedRun]) -> Evaluation:
+    """What is found of them."""
+    return evaluate(made_up_runs, lambda _: None)
 
 
 @pytest.fixture(scope="session")
-def evaluation(made_up_runs: Sequence[RecordedRun]) -> MethodEvaluation:
-    """Everything, with the hand rules as what is shipped."""
-    return evaluate(made_up_runs, None, lambda _: None, "none")
-
-
-@pytest.fixture(scope="session")
-def results(evaluation: MethodEvaluation) -> Results:
+def results(evaluation: Evaluation) -> Results:
     """What is written down of it."""
     return results_of(evaluation)
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.figures import (
+from pointillist.judging.figures import (
     AlarmRate,
     Pair,
     accuracy,
-    auroc,
     bootstrap,
     class_rows,
     confusion,
@@ -51,17 +50,6 @@ def test_alarm_rate_without_alarms_is_bounded_by_its_hours() -> None:
 
 def test_poisson_upper_is_the_textbook_bound() -> None:
     assert poisson_upper(3) == pytest.approx(7.7537, abs=1e-3)
-
-
-def test_auroc_counts_ties_as_half() -> None:
-    assert auroc(np.array([0.9, 0.5]), np.array([0.5, 0.1])) == pytest.approx(0.875)
-    assert np.isnan(auroc(np.array([]), np.array([0.1])))
-
-
-def test_auroc_refuses_scores_that_have_no_rank() -> None:
-    with pytest.raises(ValueError, match="got 2 that are NaN"):
-        auroc(np.array([0.9, np.nan]), np.array([np.nan, 0.1]))
-    assert auroc(np.array([np.inf]), np.array([0.1])) == 1.0
 
 
 def test_bootstrap_resamples_whole_runs() -> None:

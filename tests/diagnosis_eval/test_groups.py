@@ -10,22 +10,16 @@ import numpy as np
 import pytest
 
 from diagnosis.detect.features import FEATURE_INDEX, FEATURE_NAMES
-from diagnosis.detect.findings import Cause
-from pointillist.teaching.groups import (
+from pointillist.judging.groups import (
     GroupsRefused,
     SpikeGroup,
     SpikeMember,
+    filled,
     find_groups,
     load_groups,
+    members_said,
     rename,
     save_groups,
-)
-from pointillist.teaching.lessons import filled
-from pointillist.teaching.unknown_spikes import (
-    UnknownSpike,
-    examples_of,
-    kept_as_groups,
-    members_said,
     steps_said,
     strays,
 )
@@ -74,19 +68,11 @@ def test_group_reaches_its_kind_and_not_the_other() -> None:
     assert group.distance(spikes(1, 1)[0][1]) > group.limit
 
 
-def test_group_for_a_model_uses_its_features_alone() -> None:
-    group = grouped(spikes(0, 6))[0]
-    told = group.for_model(FEATURE_NAMES[:5])
-    assert told["mean"] == pytest.approx(group.mean[:5].tolist(), abs=1e-3)
-
-
-def test_named_after_a_cause_its_spikes_become_examples() -> None:
-    found = grouped(spikes(0, 6))
-    named = rename(found, found[0].name, "disk_io")
-    seen = [UnknownSpike(one, Cause.UNKNOWN, filled(CENTRES[0])) for one in named[0].members]
-    assert {one.cause for one in examples_of(named, seen)} == {Cause.DISK_IO}
-    assert examples_of(found, seen) == []
-    assert kept_as_groups(named) == []
+def test_missing_features_stand_at_their_baseline_and_missing_lags_below_any() -> None:
+    whole = filled(np.full(len(FEATURE_NAMES), np.nan))
+    assert whole[FEATURE_INDEX["own.cpu_ms_per_s.z"]] == 0
+    assert whole[FEATURE_INDEX["lag.reclaim_direct_ms_per_s"]] == -4
+    assert filled(CENTRES[0]) == pytest.approx(CENTRES[0])
 
 
 def test_group_is_told_in_words_by_its_farthest_signals() -> None:

@@ -1,17 +1,13 @@
-"""A method's account beside the truth: misses, delays, alarms, warnings, no point adjustment."""
+"""What diagnosis said beside the truth: misses, delays, alarms, no point adjustment."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.account import Account, Announced, Said, Spell
-from pointillist.teaching.fault_episodes import Episode
-from pointillist.teaching.figures import alarm_rate, pairs_of
-from pointillist.teaching.outcomes import Judged, judge
-from pointillist.teaching.recorded_runs import RecordedRun, RunKind
+from pointillist.judging.figures import alarm_rate, pairs_of
+from pointillist.judging.outcomes import Judged, Said, Spell, judge
+from pointillist.judging.runs import Episode, RecordedRun, RunKind
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
 FAULT = Episode("run", SUBJECT, (Cause.DISK_IO,), 40 * NS, 60 * NS, 2.0, 42 * NS)
@@ -22,13 +18,11 @@ def spell(*said: Said, onset_s: float = 42, known_s: float = 44, ended_s: float 
 
 
 def said(at_s: float, cause: Cause, incident: bool = False) -> Said:
-    return Said(int(at_s * NS), cause, None, 0.1, incident)
+    return Said(int(at_s * NS), cause, None, incident)
 
 
-def judged(*spells: Spell, warnings: tuple[float, ...] = ()) -> Judged:
-    announced = tuple(Announced(SUBJECT, int(at * NS)) for at in warnings)
-    run = made_up_run("run", Cause.DISK_IO)
-    return judge(run, [FAULT], Account(spells, announced))
+def judged(*spells: Spell) -> Judged:
+    return judge(made_up_run("run", Cause.DISK_IO), [FAULT], spells)
 
 
 def test_outcome_is_what_was_said_last_before_the_fault_ended() -> None:
@@ -83,37 +77,22 @@ def test_incident_is_what_stood_a_minute_after_it_became_one() -> None:
     assert judged(taken_back).outcomes[0].incident is None
 
 
-def test_warnings_count_when_an_impact_follows_within_a_minute() -> None:
-    found = judged(warnings=(41.0, 41.5, 50.0))
-    assert (found.warnings_right, found.warnings_wrong) == (2, 0)
-    assert found.outcomes[0].lead_s == pytest.approx(1.0)
-    wrong = replace(FAULT, onset_ns=None)
-    run = made_up_run("run", Cause.DISK_IO)
-    account = Account((), (Announced(SUBJECT, 41 * NS),))
-    assert judge(run, [wrong], account).warnings_wrong == 1
-
-
-def test_a_warning_before_the_fault_began_is_wrong_whatever_follows() -> None:
-    found = judged(warnings=(35.0,))
-    assert (found.warnings_right, found.warnings_wrong) == (0, 1)
-
-
 def test_an_alarm_is_told_apart_when_the_hypervisor_took_cpu_time() -> None:
     run = made_up_run("calm", None)
     alarm = spell(said(44, Cause.CPU_CONTENTION), onset_s=43, known_s=44)
-    assert [one.stolen for one in judge(run, (), Account((alarm,))).alarms] == [False]
+    assert [one.stolen for one in judge(run, (), [alarm]).alarms] == [False]
     frames = [
         replace(one, host={**one.host, "steal_percent": 7.0}) if at == 42 else one
         for at, one in enumerate(run.frames)
     ]
     stolen = RecordedRun(run.facts, tuple(frames))
-    assert [one.stolen for one in judge(stolen, (), Account((alarm,))).alarms] == [True]
+    assert [one.stolen for one in judge(stolen, (), [alarm]).alarms] == [True]
 
 
 def test_alarms_of_quiet_hours_are_a_rate_and_those_of_hard_negatives_answers_too() -> None:
     quiet = made_up_run("calm", None)
     negative = RecordedRun(replace(quiet.facts, kind=RunKind.HARD_NEGATIVE), quiet.frames)
-    alarm = Account((spell(said(44, Cause.DISK_IO), onset_s=43),))
+    alarm = [spell(said(44, Cause.DISK_IO), onset_s=43)]
     of_quiet, of_negative = (judge(run, (), alarm) for run in (quiet, negative))
     assert alarm_rate([of_quiet, of_negative]).alarms == 2
     assert (pairs_of(of_quiet), pairs_of(of_negative)) == ([], [(None, Cause.DISK_IO)])

@@ -13,7 +13,7 @@ from diagnosis.frames.live_frames import LiveFrames
 from diagnosis.frames.recording import read_meta, read_recording
 from pointillist.cli.diagnosis_record import _spans, capture
 from pointillist.cli.output import CommandError
-from pointillist.teaching.recorded_runs import LABELS, RunKind, read_run
+from pointillist.judging.runs import LABELS, RunKind, read_run
 from tests.diagnosis_runs_kit import made_up_run
 
 FRAMES = made_up_run("made", None).frames

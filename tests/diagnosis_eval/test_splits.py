@@ -1,4 +1,4 @@
-"""Which runs teach: by run, by rule, the same for the same seed."""
+"""Which runs are for training: by run, by rule, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.recorded_runs import GROWING, RecordedRun, RunKind
-from pointillist.teaching.splits import HELD_OUT_WORKLOAD, Why, split
+from pointillist.judging.runs import GROWING, RecordedRun, RunKind
+from pointillist.judging.splits import HELD_OUT_WORKLOAD, Why, split
 from tests.diagnosis_runs_kit import made_up_run
 
 
@@ -24,14 +24,14 @@ def test_split_holds_out_injector_intensity_and_the_unknown(
 def test_split_holds_out_the_benchs_second_injector_growing_or_not() -> None:
     second = made_up_run("second", Cause.MEMORY_PRESSURE, injector="stress_vm").facts
     first = replace(second, name="first", faults=(replace(second.faults[0], injector="low_limit"),))
-    growing = replace(first, name="growing", rising=True, intensity=GROWING)
-    unseen = replace(second, name="unseen", rising=True, intensity=GROWING)
+    growing = replace(first, name="growing", intensity=GROWING)
+    unseen = replace(second, name="unseen", intensity=GROWING)
     found = split([first, second, growing, unseen])
     assert found.train == ("first", "growing")
     assert found.held_out == {"second": {Why.INJECTOR}, "unseen": {Why.INJECTOR}}
 
 
-def test_split_lets_an_injector_that_was_learned_from_teach_and_never_judge() -> None:
+def test_split_lets_an_injector_that_was_looked_into_train_and_never_judge() -> None:
     peer = made_up_run("peer", Cause.DISK_IO, injector="slow_peer").facts
     relay = replace(
         peer, name="relay", faults=(replace(peer.faults[0], injector="delaying_relay"),)
@@ -67,7 +67,7 @@ def test_split_holds_out_a_workload_and_overlaps() -> None:
     assert found.held_out["pair"] == {Why.OVERLAP}
 
 
-def test_split_teaches_a_cause_that_was_recorded_at_middle_intensity_alone() -> None:
+def test_split_trains_on_a_cause_that_was_recorded_at_middle_intensity_alone() -> None:
     facts = made_up_run("only", Cause.DISK_IO,
                         intensity="middle", workload="loader").facts  # fmt: skip
     assert split([facts]).train == ("only",)

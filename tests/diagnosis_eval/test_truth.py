@@ -11,13 +11,15 @@ import pytest
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import Frame, Steps
-from pointillist.teaching.fault_episodes import GATE, episodes, lasting
-from pointillist.teaching.recorded_runs import (
+from pointillist.judging.runs import (
+    GATE,
     InjectedFault,
     RecordedRun,
     RunKind,
     RunRefused,
+    episodes,
     facts_of,
+    lasting,
 )
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 

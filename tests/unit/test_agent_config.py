@@ -43,6 +43,10 @@ def test_agent_config_sample_parses_into_the_documented_bounds() -> None:
         (("[host]", "[host"), "expected TOML"),
         (('folder = "/var/lib/pointillist/log"', ""), r"transport: expected either folder"),
         (("allow_local = []", "allow_local = 5"), "expected an array, got 5"),
+        (
+            ("[diagnosis]", '[diagnosis]\nmodel = "m.json"'),
+            r"diagnosis\.model is gone: leave it out, .* the hand rules speak",
+        ),
     ],
 )
 def test_agent_config_refuses_with_place_and_expectation(

@@ -20,6 +20,7 @@ import pytest
 import typer
 
 from pointillist.cli import root as cli
+from pointillist.cli.former import FORMER, refuse_former
 from pointillist.cli.output import (
     CommandError,
     ExitCode,
@@ -49,6 +50,26 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     code = exit_.value.code
     assert isinstance(code, int)
     return code
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)])
+@pytest.mark.parametrize("name", list(FORMER))
+def test_what_was_a_command_or_an_option_is_refused_by_name_with_advice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str,
+    json: tuple[str, ...],
+) -> None:  # fmt: skip
+    group, command, *option = name.split()
+    given = [f"{option[0]}=x"] if option else []
+    assert run_main(monkeypatch, group, command, "here", *given, *json) == ExitCode.USAGE
+    told = capsys.readouterr()
+    assert f"{name} is gone" in told.err
+    assert FORMER[name] in " ".join(told.err.split())
+
+
+def test_words_that_only_look_like_what_was_are_none_of_it() -> None:
+    refuse_former("diagnosis", ["evaluate", "recordings", "--modelled"])
+    refuse_former("agent", ["top", "--model"])
+    refuse_former("diagnosis", [])
 
 
 def loaded(names: set[str], *arguments: str) -> tuple[list[str], str]:

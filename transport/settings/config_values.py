@@ -76,6 +76,7 @@ def build(
 ) -> _T:
     """Build a dataclass from a table: sections are dataclasses, arrays are tuples or frozen sets.
 
+    kind         its `former_keys`, where it has such, are refused with their advice
     where        what stands before each key in a message: `FILE: `, `FILE: section.`
     file_format  what the key `format` has to say; None: there is no such key
     Raises       error
@@ -135,7 +136,10 @@ def _build(kind: type[_T], table: Any, where: str) -> _T:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{place}: expected a table, got {_said(table)}")
     keys = _keys_of(typing.cast(Any, kind))
+    former: Mapping[str, str] = getattr(kind, "former_keys", {})
     for key in table:
+        if key in former:
+            raise ConfigError(f"{where}{key} is gone: {former[key]}")
         if key not in keys:
             raise _unknown(key, keys, where)
     values = {}

@@ -1,15 +1,15 @@
 """Groups among unknown spikes: found by a Gaussian mixture, kept in a file, named by a person.
 
 Which spikes belong together is decided on the vectors' main directions; what is kept of a group is
-its middle and spread in the features themselves, so that an agent recognises it with NumPy. Groups
-found again keep their names.
+its middle and spread in the features themselves. Groups found again keep their names.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +19,13 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
 
-from diagnosis.detect.features import FEATURE_NAMES, FEATURES_VERSION
+from diagnosis.detect.channels import CHANNELS, Channel
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.features import CAP, FEATURE_INDEX, FEATURE_NAMES, FEATURES_VERSION
+from diagnosis.detect.findings import Cause, Diagnosis
+from diagnosis.frames.frame import Frame
+from edge_agent.local.diagnosis_words import sentence
 
-from .lessons import filled
 from .splits import SEED
 
 Table = NDArray[np.float64]
@@ -37,6 +41,15 @@ SLACK: Final = 1.5
 """A group reaches this far beyond its farthest member."""
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_ .-]{0,47}", re.IGNORECASE)
 LARGEST_FILE: Final = 16 * 2**20
+LAG_FILL: Final = -4.0
+"""One second below any true lag: the signal did not move."""
+FILLS: Final = np.array([LAG_FILL if name.startswith("lag.") else 0.0 for name in FEATURE_NAMES])
+"""What stands for a missing feature: a signal at its baseline."""
+
+
+def filled(vectors: Table) -> Table:
+    """Fill what is missing in vectors, float64[..., FEATURE_NAMES]."""
+    return np.where(np.isfinite(vectors), vectors, FILLS)
 
 
 class GroupsRefused(ValueError):
@@ -77,16 +90,6 @@ class SpikeGroup:
         """How far a vector is from the middle, root mean square in scales."""
         away = (filled(vector) - self.mean) / self.scale
         return float(np.sqrt(np.mean(away**2)))
-
-    def for_model(self, features: Sequence[str]) -> dict[str, Any]:
-        """What a model file says of it: the features that the model uses."""
-        places = [FEATURE_NAMES.index(name) for name in features]
-        return {
-            "name": self.name,
-            "mean": np.round(self.mean[places], 4).tolist(),
-            "scale": np.round(self.scale[places], 4).tolist(),
-            "limit": self.limit,
-        }
 
 
 def find_groups(
@@ -245,3 +248,110 @@ def _read(row: Mapping[str, Any]) -> SpikeGroup:
     if not NAME.fullmatch(name):
         raise GroupsRefused(f"expected a name of letters, digits, - _ . and spaces, got {name!r}")
     return SpikeGroup(name, bool(row["named"]), mean, scale, float(row["limit"]), members)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnknownSpike:
+    """Where and when it was, and the mean of its seconds' vectors: float64[FEATURE_NAMES]."""
+
+    member: SpikeMember
+    vector: Table
+
+
+def unknown_spikes(recording: str, frames: Iterable[Frame]) -> list[UnknownSpike]:
+    """Find the spikes of a recording that an agent would put down to nothing known."""
+    diagnoser = Diagnoser()
+    began_ns: int | None = None
+    causes: dict[SpikeMember, Cause] = {}
+    vectors: dict[SpikeMember, list[Table]] = defaultdict(list)
+    for frame in frames:
+        if began_ns is None:
+            began_ns = frame.boottime_ns - frame.span_ns
+        for finding in diagnoser.handle(frame):
+            if isinstance(finding, Diagnosis):
+                at_s = (finding.onset_ns - began_ns) / 1e9
+                member = SpikeMember(recording, finding.subject, finding.onset_ns, at_s)
+                causes[member] = finding.cause
+                if finding.subject in diagnoser.vectors:
+                    vectors[member].append(diagnoser.vectors[finding.subject].copy())
+    return [
+        UnknownSpike(member, _mean(vectors[member]))
+        for member, cause in causes.items()
+        if cause is Cause.UNKNOWN and vectors[member]
+    ]
+
+
+def _mean(vectors: Sequence[Table]) -> Table:
+    table = np.stack(list(vectors))
+    known = np.isfinite(table)
+    sums = np.where(known, table, 0).sum(axis=0)
+    return np.where(known.any(axis=0), sums / np.maximum(known.sum(axis=0), 1), np.nan)
+
+
+MOST_SIGNALS: Final = 5
+MOST_MEMBERS: Final = 6
+LEAST_SPREADS: Final = 4.0
+"""Nearer to usual than this is not worth a word."""
+_PLAIN_RATIO: Final = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """One signal of a group's middle.
+
+    signal    "whose.name", as features are called
+    spreads   how far from its usual value, signed; at the cap: at least that
+    ratio     over its usual value
+    words     the same for people
+    """
+
+    signal: str
+    spreads: float
+    ratio: float
+    words: str
+
+
+def strays(group: SpikeGroup, most: int = MOST_SIGNALS) -> list[Stray]:
+    """Name the signals that are farthest from usual in a group, the farthest first."""
+    deviations = np.array([group.mean[FEATURE_INDEX[f"{channel.name}.z"]] for channel in CHANNELS])
+    order = np.argsort(-np.abs(deviations), kind="stable")[:most]
+    found = [_stray(group, CHANNELS[place], float(deviations[place])) for place in order.tolist()]
+    return [stray for stray in found if abs(stray.spreads) >= LEAST_SPREADS]
+
+
+def _stray(group: SpikeGroup, channel: Channel, octaves: float) -> Stray:
+    spreads = float(np.sign(octaves) * (2 ** abs(octaves) - 1))
+    ratio = float(2 ** group.mean[FEATURE_INDEX[f"{channel.name}.r"]])
+    at_least = "over " if abs(octaves) >= CAP else ""
+    if ratio >= _PLAIN_RATIO:
+        how = f"{ratio:,.1f} times the usual"
+    elif ratio <= 1 / _PLAIN_RATIO:
+        how = f"{100 * ratio:.0f} % of the usual"
+    else:
+        how = "more than usual" if spreads > 0 else "less than usual"
+    told = sentence(str(channel.place), channel.signal, how)
+    words = f"{told} ({at_least}{abs(spreads):,.0f} spreads off)"
+    return Stray(channel.name, round(spreads, 1), round(ratio, 3), words)
+
+
+def steps_said(group: SpikeGroup) -> str:
+    """Say how a group's steps changed."""
+    told = [
+        f"{name} {2 ** float(group.mean[FEATURE_INDEX[f'step.{name}']]):,.1f} times"
+        for name in ("p50", "p99")
+    ]
+    return f"steps: {', '.join(told)} the usual"
+
+
+def members_said(group: SpikeGroup) -> list[str]:
+    """Say where and when a group's spikes were, a recording a line, the first few."""
+    lines = [
+        f"{member.recording}{_when(member.at_s)}, {member.subject}"
+        for member in group.members[:MOST_MEMBERS]
+    ]
+    more = len(group.members) - len(lines)
+    return [*lines, f"and {more} more in the file"] if more > 0 else lines
+
+
+def _when(at_s: float) -> str:
+    return "" if np.isnan(at_s) else f" at {at_s:.0f} s"

@@ -1,30 +1,107 @@
-"""A method's account of a run beside the truth: an outcome for each fault, alarms without one.
+"""What diagnosis said of a run beside the truth: an outcome for each fault, alarms without one.
 
 No point adjustment: a right second inside a fault makes no other second right. A fault's answer is
-what the method said last of the spikes that began within it; nothing said is a miss.
+what was said last of the spikes that began within it; nothing said is a miss.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from diagnosis.detect.findings import Cause
+from diagnosis.detect.findings import Cause, Diagnosis, Finding, SpikeBegan, SpikeEnded
 
-from .account import Account, Said, Spell
-from .fault_episodes import RECOVERY_NS, Episode
-from .recorded_runs import RecordedRun, RunKind
+from .runs import RECOVERY_NS, Episode, RecordedRun, RunKind
 
+SETTLE_NS: Final = 60_000_000_000
+"""A spike that goes on is counted by what stands so long after it became an incident."""
 EARLY_NS: Final = 1_000_000_000
 """A spike's first step may have begun before its fault is known to have started."""
-WARNED_WITHIN_NS: Final = 60_000_000_000
-"""A warning is right when an impact follows within this time."""
 SECOND_NS: Final = 1_000_000_000
 STOLEN_PERCENT: Final = 2.0
 """Of all CPU time, in a second about the alarm."""
 _STEAL: Final = "steal_percent"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A cause as it was known from `at_ns` on.
+
+    second   the runner-up, None where there is none
+    """
+
+    at_ns: int
+    cause: Cause
+    second: Cause | None = None
+    incident: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """One spike of one subject, as diagnosis saw it.
+
+    onset_ns   its first step, as diagnosis says; known_ns: when it said so
+    ended_ns   None: to the end of the run
+    said       ascending
+    """
+
+    subject: str
+    onset_ns: int
+    known_ns: int
+    ended_ns: int | None
+    said: tuple[Said, ...]
+
+    def standing(self, at_ns: int) -> Said | None:
+        """Return what stood at a moment; None before the first word and after the end."""
+        if self.ended_ns is not None and at_ns > self.ended_ns:
+            return None
+        before = [word for word in self.said if word.at_ns <= at_ns]
+        return before[-1] if before else None
+
+    @property
+    def incident(self) -> Said | None:
+        """What enters the weekly count, if anything: what stood at the end, or a minute in."""
+        first = next((word.at_ns for word in self.said if word.incident), None)
+        if first is None:
+            return None
+        last = [word for word in self.said if word.at_ns <= first + SETTLE_NS][-1]
+        return last if last.incident else None
+
+
+def spells_of(findings: Iterable[Finding]) -> list[Spell]:
+    """Gather a diagnoser's findings into spells, ascending by when they were known.
+
+    findings   in the order of their frames
+    """
+    open_: dict[tuple[str, int], SpikeBegan] = {}
+    said: dict[tuple[str, int], list[Said]] = {}
+    spells: list[Spell] = []
+    for finding in findings:
+        match finding:
+            case SpikeBegan():
+                open_[finding.subject, finding.onset_ns] = finding
+                said.setdefault((finding.subject, finding.onset_ns), [])
+            case Diagnosis():
+                said.setdefault((finding.subject, finding.onset_ns), []).append(_said(finding))
+            case SpikeEnded():
+                key = finding.subject, finding.onset_ns
+                began = open_.pop(key, None)
+                if began is not None:
+                    spells.append(_spell(began, finding.ended_ns, said.pop(key, [])))
+    spells += [_spell(began, None, said.get(key, [])) for key, began in open_.items()]
+    return sorted(spells, key=lambda spell: spell.known_ns)
+
+
+def _said(diagnosis: Diagnosis) -> Said:
+    others = [cause for cause, _ in diagnosis.ranked if cause != diagnosis.cause]
+    second = others[0] if others else None
+    return Said(diagnosis.at_ns, diagnosis.cause, second, diagnosis.incident)
+
+
+def _spell(began: SpikeBegan, ended_ns: int | None, said: list[Said]) -> Spell:
+    return Spell(began.subject, began.onset_ns, began.at_ns, ended_ns, tuple(said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +112,7 @@ class Outcome:
     second     the runner-up beside it
     detect_s   from impact to the first word of a spike; None: missed, or no impact
     cause_s    from impact to the right cause, if it then stood to the end of the fault
-    unlike     mean over what was said; NaN where the method cannot tell
     incident   the cause that would enter the weekly count
-    lead_s     from the first warning to the impact; None: not warned
     by_second  answers of the seconds under impact, None for seconds without one
     """
 
@@ -46,9 +121,7 @@ class Outcome:
     second: Cause | None
     detect_s: float | None
     cause_s: float | None
-    unlike: float
     incident: Cause | None
-    lead_s: float | None
     by_second: Counter[Cause | None]
 
     @property
@@ -74,11 +147,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One run, judged.
-
-    warnings_right   in a fault, before its impact; `warnings_wrong`: without a fault, or in one
-                     that had none; later ones count for neither
-    """
+    """One run, judged."""
 
     run: str
     workload: str
@@ -86,8 +155,6 @@ class Judged:
     worker_hours: float
     outcomes: tuple[Outcome, ...]
     alarms: tuple[Alarm, ...]
-    warnings_right: int
-    warnings_wrong: int
 
     @property
     def calm(self) -> bool:
@@ -100,19 +167,17 @@ class Judged:
         return self.kind is RunKind.FAULT_FREE
 
 
-def judge(run: RecordedRun, truth: Sequence[Episode], account: Account) -> Judged:
-    """Compare what a method said of a run with the truth.
+def judge(run: RecordedRun, truth: Sequence[Episode], spells: Sequence[Spell]) -> Judged:
+    """Compare what diagnosis said of a run with the truth.
 
     truth   the run's episodes
     """
-    watched = set(run.facts.subjects)
-    right, wrong = _warnings(truth, account, watched)
     return Judged(
         run=run.facts.name,
         workload=run.facts.workload,
         kind=run.facts.kind,
         worker_hours=run.worker_hours,
-        outcomes=tuple(_outcome(episode, account) for episode in truth),
+        outcomes=tuple(_outcome(episode, spells) for episode in truth),
         alarms=tuple(
             Alarm(
                 run.facts.name,
@@ -122,13 +187,11 @@ def judge(run: RecordedRun, truth: Sequence[Episode], account: Account) -> Judge
                 _incident(spell),
                 _stolen(run, spell),
             )
-            for spell in account.spells
-            if spell.subject in watched
+            for spell in spells
+            if spell.subject in run.facts.subjects
             and spell.known_ns > run.facts.calm_from_ns
             and not any(_of(spell, episode, RECOVERY_NS) for episode in truth)
         ),
-        warnings_right=right,
-        warnings_wrong=wrong,
     )
 
 
@@ -148,14 +211,13 @@ def _of(spell: Spell, episode: Episode, after_ns: int = 0) -> bool:
     return within and spell.subject == episode.subject
 
 
-def _outcome(episode: Episode, account: Account) -> Outcome:
-    spells = [candidate for candidate in account.spells if _of(candidate, episode)]
+def _outcome(episode: Episode, all_spells: Sequence[Spell]) -> Outcome:
+    spells = [candidate for candidate in all_spells if _of(candidate, episode)]
     said = [word for spell in spells for word in spell.said if word.at_ns <= episode.end_ns]
     last = said[-1] if said else None
     counted = next(
         (candidate.incident for candidate in spells if candidate.incident is not None), None
     )
-    unlikes = [word.unlike for word in said]
     onset = episode.onset_ns
     known = min((candidate.known_ns for candidate in spells), default=None)
     return Outcome(
@@ -164,15 +226,13 @@ def _outcome(episode: Episode, account: Account) -> Outcome:
         second=last.second if last else None,
         detect_s=_since(onset, known),
         cause_s=_since(onset, _right_since(said, episode)),
-        unlike=sum(unlikes) / len(unlikes) if unlikes else float("nan"),
         incident=counted.cause if counted else None,
-        lead_s=_lead(episode, account),
         by_second=_by_second(episode, spells),
     )
 
 
 def _since(onset_ns: int | None, at_ns: int | None) -> float | None:
-    """Seconds from the impact; a method that speaks before it took no time."""
+    """Seconds from the impact; what is said before it took no time."""
     return None if onset_ns is None or at_ns is None else max(0.0, (at_ns - onset_ns) / 1e9)
 
 
@@ -186,18 +246,6 @@ def _right_since(said: Sequence[Said], episode: Episode) -> int | None:
     return since
 
 
-def _lead(episode: Episode, account: Account) -> float | None:
-    if episode.onset_ns is None:
-        return None
-    early = [
-        warning.at_ns
-        for warning in account.warnings
-        if warning.subject == episode.subject
-        and episode.start_ns <= warning.at_ns < episode.onset_ns
-    ]
-    return (episode.onset_ns - min(early)) / 1e9 if early else None
-
-
 def _by_second(episode: Episode, spells: Sequence[Spell]) -> Counter[Cause | None]:
     answers: Counter[Cause | None] = Counter()
     if episode.onset_ns is None:
@@ -206,28 +254,6 @@ def _by_second(episode: Episode, spells: Sequence[Spell]) -> Counter[Cause | Non
         standing = [said for spell in spells if (said := spell.standing(at_ns)) is not None]
         answers[standing[-1].cause if standing else None] += 1
     return answers
-
-
-def _warnings(truth: Sequence[Episode], account: Account, watched: set[str]) -> tuple[int, int]:
-    right = wrong = 0
-    for warning in account.warnings:
-        of = [episode for episode in truth if episode.subject == warning.subject]
-        if any(_ahead(episode, warning.at_ns) for episode in of):
-            right += 1
-        elif warning.subject in watched and not any(
-            episode.start_ns <= warning.at_ns <= episode.end_ns + RECOVERY_NS and episode.impact
-            for episode in of
-        ):
-            wrong += 1
-    return right, wrong
-
-
-def _ahead(episode: Episode, at_ns: int) -> bool:
-    """Whether the fault was there and its impact to come."""
-    onset_ns = episode.onset_ns
-    return onset_ns is not None and (
-        episode.start_ns <= at_ns < onset_ns <= at_ns + WARNED_WITHIN_NS
-    )
 
 
 def _last(spell: Spell) -> Cause | None:

@@ -1,4 +1,4 @@
-"""Figures of a method from its judged runs, each with its interval, and what the design asks."""
+"""Figures of a diagnosis from judged runs, each with its interval, and what the design asks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import chi2, rankdata
+from scipy.stats import chi2
 
 from diagnosis.detect.findings import Cause
 from kernels.wilson import wilson_interval
@@ -16,7 +15,6 @@ from kernels.wilson import wilson_interval
 from .outcomes import Judged, Outcome
 
 MACRO_F1_GOAL: Final = 0.92
-AUROC_GOAL: Final = 0.95
 DETECT_GOAL_S: Final = 3.0
 CAUSE_GOAL_S: Final = 5.0
 
@@ -64,27 +62,6 @@ def bootstrap(
 def poisson_upper(events: int, confidence: float = 0.95) -> float:
     """Largest mean that `events` do not yet speak against, one-sided (Garwood 1936)."""
     return float(chi2.ppf(confidence, 2 * (events + 1))) / 2
-
-
-def auroc(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float:
-    """Chance that a positive scores above a negative, ties half; NaN where one side is empty.
-
-    Raises   ValueError for a score that is NaN: it has no rank, and whoever has none is left out
-             before, as of faults that were not detected
-    """
-    unranked = int(np.isnan(positive).sum() + np.isnan(negative).sum())
-    if unranked:
-        raise ValueError(f"expected scores that are numbers, got {unranked} that are NaN")
-    if positive.size == 0 or negative.size == 0:
-        return float("nan")
-    ranks = rankdata(np.concatenate([positive, negative]))
-    least = positive.size * (positive.size + 1) / 2
-    return float((ranks[: positive.size].sum() - least) / (positive.size * negative.size))
-
-
-def percentile(values: Sequence[float], q: float) -> float:
-    """Return a percentile; NaN of nothing."""
-    return float(np.percentile(values, q)) if len(values) else float("nan")
 
 
 GPU_CAUSES: Final = frozenset(
@@ -213,30 +190,6 @@ def accuracy_of(judged: Sequence[Judged], gated: bool = True) -> IntervalEstimat
     return bootstrap([pairs_of(run, gated) for run in judged], accuracy)
 
 
-def open_set(judged: Sequence[Judged]) -> tuple[IntervalEstimate, int, int]:
-    """Return the area under the curve of `unlike`, and how many unknown and known faults it tells.
-
-    Faults that were not detected have no score and are left out.
-    """
-    groups = [
-        [
-            (outcome.unlike, outcome.episode.causes[0] is Cause.UNKNOWN)
-            for outcome in single([run])
-            if not np.isnan(outcome.unlike)
-        ]
-        for run in judged
-    ]
-    scores = [item for group in groups for item in group]
-    unknown = sum(is_unknown for _, is_unknown in scores)
-    return bootstrap(groups, _area), unknown, len(scores) - unknown
-
-
-def _area(scores: Sequence[tuple[float, bool]]) -> float:
-    values = np.array([value for value, _ in scores], np.float64)
-    unknown = np.array([is_unknown for _, is_unknown in scores], bool)
-    return auroc(values[unknown], values[~unknown])
-
-
 def alarm_rate(judged: Iterable[Judged], incidents: bool = False) -> AlarmRate:
     """Count alarms of runs without a fault; incidents: those heavy enough for the weekly count."""
     calm = [run for run in judged if run.calm]
@@ -246,8 +199,9 @@ def alarm_rate(judged: Iterable[Judged], incidents: bool = False) -> AlarmRate:
 
 def delays(outcomes: Iterable[Outcome], q: float, cause: bool = False) -> float:
     """Percentile of the time from impact to detection, or to the right cause, where it came."""
-    told = [outcome.cause_s if cause else outcome.detect_s for outcome in outcomes]
-    return percentile([delay for delay in told if delay is not None], q)
+    delays = [outcome.cause_s if cause else outcome.detect_s for outcome in outcomes]
+    told = [delay for delay in delays if delay is not None]
+    return float(np.percentile(told, q)) if told else float("nan")
 
 
 def detected_share(outcomes: Sequence[Outcome]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from diagnosis.detect.findings import Cause
+from diagnosis.detect.rules import RULES_TITLE
+from kernels.wilson import wilson_interval
 
-from .evaluation import MethodEvaluation, recorded_causes
+from .evaluation import Evaluation
 from .figures import (
-    AUROC_GOAL,
     CAUSE_GOAL_S,
     DETECT_GOAL_S,
     GPU_CAUSES,
@@ -24,24 +25,27 @@ from .figures import (
     HOURS_A_DAY,
     HOURS_A_WEEK,
     MACRO_F1_GOAL,
+    ClassRow,
     IntervalEstimate,
     Pair,
     accuracy_of,
     alarm_rate,
     all_pairs,
+    class_rows,
+    confusion,
     delays,
     detected_share,
     gpu_run,
     host_part,
+    known,
     macro_f1,
     macro_f1_of,
-    open_set,
-    percentile,
     seconds_of,
     single,
 )
 from .outcomes import Judged, Outcome
-from .result_tables import tables_of
+from .runs import INTENSITIES, Facts, RunKind
+from .splits import Why
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +96,18 @@ class _Lines:
             self.add(f"{name}_high", found.high, f"{unit}, 95 % interval by run", "one run alone")
 
 
-def results_of(found: MethodEvaluation) -> Results:
+def results_of(found: Evaluation) -> Results:
     """Give every figure and table of an evaluation."""
     out = _Lines()
     _causes(out, found)
     _gpu(out, found)
-    _unknown(out, found)
     _times(out, found)
-    _early(out, found)
     _alarms(out, found)
     return Results(tuple(out.lines), tables_of(found), out.absent)
 
 
-def _causes(out: _Lines, found: MethodEvaluation) -> None:
-    judged, rhythm = host_part(found.shipped), host_part(found.rhythm)
+def _causes(out: _Lines, found: Evaluation) -> None:
+    judged, rhythm = host_part(found.held_out), host_part(found.rhythm)
     unit, why = "F1", "no held-out run of a fault with impact is recorded"
     out.estimate("macro_f1_heldout", macro_f1_of(judged), unit, why, MACRO_F1_GOAL)
     out.estimate("macro_f1_heldout_ungated", macro_f1_of(judged, gated=False), unit, why)
@@ -120,14 +122,14 @@ def _causes(out: _Lines, found: MethodEvaluation) -> None:
     outcomes = single(judged)
     out.add("heldout_faults_with_impact", len(outcomes) or np.nan, "faults", why)
     out.add("heldout_faults", len(single(judged, gated=False)) or np.nan, "faults", why)
-    told = recorded_causes(found.facts)
-    missing = [cause.value for cause in HOST_CAUSES if cause not in told]
+    there = {run.faults[0].cause for run in found.facts if run.kind is RunKind.FAULT}
+    missing = [cause.value for cause in HOST_CAUSES if cause not in there]
     if missing:
         out.absent["classes"] = f"not recorded: {', '.join(missing)}"
 
 
-def _gpu(out: _Lines, found: MethodEvaluation) -> None:
-    runs = [run for run in found.shipped if gpu_run(run)]
+def _gpu(out: _Lines, found: Evaluation) -> None:
+    runs = [run for run in found.held_out if gpu_run(run)]
     faults: list[Pair] = [
         (outcome.episode.causes[0], outcome.answer)
         for run in runs
@@ -145,16 +147,8 @@ def _f1(pairs: Sequence[Pair], cause: Cause) -> float:
     return 2 * hits / sum((truth is cause) + (answer is cause) for truth, answer in pairs)
 
 
-def _unknown(out: _Lines, found: MethodEvaluation) -> None:
-    area, unknown, known = open_set(host_part(found.shipped))
-    why = "the shipped diagnoser tells no likeness, or no unknown fault was detected"
-    out.estimate("open_set_auroc", area, "probability", why, AUROC_GOAL)
-    out.add("open_set_unknown_faults", unknown or np.nan, "faults", why)
-    out.add("open_set_known_faults", known or np.nan, "faults", why)
-
-
-def _times(out: _Lines, found: MethodEvaluation) -> None:
-    outcomes = single(host_part(found.shipped))
+def _times(out: _Lines, found: Evaluation) -> None:
+    outcomes = single(host_part(found.held_out))
     why = "no held-out fault with impact was detected"
     unit = "s from impact, of those found"
     out.add("detected_share", detected_share(outcomes), "share of faults with impact", why)
@@ -168,47 +162,196 @@ def _times(out: _Lines, found: MethodEvaluation) -> None:
     out.add("detected_before_impact_share", ahead, "share of those found, counted as 0 s", why)
 
 
-def _early(out: _Lines, found: MethodEvaluation) -> None:
-    judged = host_part(found.shipped)
-    leads = [
-        outcome.lead_s for run in judged for outcome in run.outcomes if outcome.lead_s is not None
-    ]
-    right = sum(run.warnings_right for run in judged)
-    wrong = sum(run.warnings_wrong for run in judged)
-    value = right / (right + wrong) if right + wrong else float("nan")
-    why = "no warning was given in held-out runs"
-    out.add("early_warning_lead_s", percentile(leads, 50), "s, median", why)
-    out.add("early_warning_lead_p10_s", percentile(leads, 10), "s", why)
-    told = "share of warnings given in a fault, up to 60 s before its impact"
-    out.add("early_warning_precision", value, told, why)
-    out.add("early_warnings", right + wrong or np.nan, "warnings", why)
-    growing = {run.name for run in found.facts if run.rising}
-    slow = [outcome for run in judged if run.run in growing for outcome in single([run])]
-    warned = (
-        sum(outcome.lead_s is not None for outcome in slow) / len(slow) if slow else float("nan")
-    )
-    why = "no held-out fault that grows is recorded"
-    out.add("early_warned_share", warned, f"share of {len(slow)} growing faults with impact", why)
-
-
-def _alarms(out: _Lines, found: MethodEvaluation) -> None:
+def _alarms(out: _Lines, found: Evaluation) -> None:
     why = "no held-out run without a fault is recorded"
-    spikes = alarm_rate(found.shipped)
-    heavy = alarm_rate(found.shipped, incidents=True)
+    spikes = alarm_rate(found.held_out)
+    heavy = alarm_rate(found.held_out, incidents=True)
     day, week = HOURS_A_DAY, HOURS_A_WEEK
     out.add("false_alarms_per_host_day", spikes.per(day), "alarms a host-day", why, 0.0)
     out.add("false_alarms_per_host_day_upper", spikes.upper(day), "95 % one-sided bound", why)
     out.add("false_alarm_worker_hours", spikes.worker_hours or np.nan, "hours", why, 12.0)
     out.add("false_alarms", spikes.alarms if spikes.worker_hours else np.nan, "alarms", why, 0.0)
-    stolen = sum(alarm.stolen for run in found.shipped if run.calm for alarm in run.alarms)
+    stolen = sum(alarm.stolen for run in found.held_out if run.calm for alarm in run.alarms)
     counted = stolen if spikes.worker_hours else np.nan
     out.add("false_alarms_while_stolen", counted, "alarms as the hypervisor took CPU time", why)
     unit = "incidents a host-week"
     out.add("false_incidents_per_host_week", heavy.per(week), unit, why, 0.0)
     out.add("false_incidents_per_host_week_upper", heavy.upper(week), "95 % one-sided bound", why)
-    everything = alarm_rate(found.shipped_all)
+    everything = alarm_rate(found.all_runs)
     out.add("false_alarms_all_runs", everything.alarms, "alarms, training runs included", why)
     out.add("false_alarm_worker_hours_all_runs", everything.worker_hours or np.nan, "hours", why)
+
+
+Row = dict[str, Any]
+
+
+def tables_of(found: Evaluation) -> dict[str, Any]:
+    """Give the tables beside the figures, as JSON takes them."""
+    judged = host_part(found.held_out)
+    gated = all_pairs(judged)
+    anywhere = all_pairs(judged, quiet=True)
+    return {
+        "shipped": "hand rules",
+        "split": {
+            "seed": found.divided.seed,
+            "train": list(found.divided.train),
+            "held_out": {k: sorted(why) for k, why in sorted(found.divided.held_out.items())},
+        },
+        "seeds": {run.name: run.seed for run in found.facts},
+        "runs": {str(kind): sum(run.kind is kind for run in found.facts) for kind in RunKind},
+        "classes": [_class_row(row) for row in class_rows(gated)],
+        "classes_rhythm_only": [
+            _class_row(row) for row in class_rows(all_pairs(host_part(found.rhythm)))
+        ],
+        "confusion": {
+            "causes": [str(cause) for cause in Cause],
+            "columns": [*(str(cause) for cause in Cause), "nothing"],
+            "diagnoses": confusion(anywhere),
+            "incidents": _incident_confusion(judged),
+        },
+        "held_out_by": [_rule_row(found, why) for why in Why],
+        "overlaps": _overlaps(judged),
+        "alarms_by_negative": _by_negative(found),
+        "calm": _calm(found.held_out),
+        "by": breakdowns(found.facts, judged),
+        "misses": _misses(found, judged),
+    }
+
+
+def _class_row(row: ClassRow) -> Row:
+    return {
+        "cause": str(row.cause),
+        "faults": row.trials,
+        "precision": known(row.precision),
+        "precision_interval": [known(end) for end in row.precision_interval],
+        "recall": known(row.recall),
+        "recall_interval": [known(end) for end in row.recall_interval],
+        "f1": known(row.f1),
+    }
+
+
+def _rule_row(found: Evaluation, why: Why) -> Row:
+    runs = [run for run in found.held_out if why in found.divided.held_out[run.run]]
+    judged = host_part(runs)
+    outcomes = single(judged)
+    return {
+        "held_out_by": str(why),
+        "runs": len(judged),
+        "faults_with_impact": len(outcomes),
+        "right": sum(outcome.right for outcome in outcomes),
+        "accuracy": known(accuracy_of(judged).value) if outcomes else None,
+    }
+
+
+def _incident_confusion(judged: Sequence[Judged]) -> list[list[int]]:
+    faults = [(outcome.episode.causes[0], outcome.incident) for outcome in single(judged)]
+    alarms = [(None, alarm.incident) for run in judged for alarm in run.alarms if alarm.incident]
+    return confusion([*faults, *alarms])
+
+
+def _overlaps(judged: Sequence[Judged]) -> Row:
+    pairs = [
+        outcome
+        for run in judged
+        for outcome in run.outcomes
+        if len(outcome.episode.causes) > 1 and outcome.episode.impact
+    ]
+    both = sum({pair.answer, pair.second} == set(pair.episode.causes) for pair in pairs)
+    return {
+        "pairs": len(pairs),
+        "first_is_one_of_them": sum(pair.right for pair in pairs),
+        "first_two_are_both": both,
+    }
+
+
+def _by_negative(found: Evaluation) -> list[Row]:
+    kind = {run.name: run.negative or str(run.kind) for run in found.facts}
+    names = sorted({kind[run.run] for run in found.all_runs if run.calm})
+    rows = []
+    for name in names:
+        runs = [run for run in found.all_runs if run.calm and kind[run.run] == name]
+        rows.append({
+            "what": name,
+            "worker_hours": known(sum(run.worker_hours for run in runs)),
+            "alarms": sum(len(run.alarms) for run in runs),
+            "incidents": sum(alarm.incident is not None for run in runs for alarm in run.alarms),
+            "stolen": sum(alarm.stolen for run in runs for alarm in run.alarms),
+        })  # fmt: skip
+    return rows
+
+
+def _calm(judged: Sequence[Judged]) -> Row:
+    """Held-out runs without a fault, and how many of them passed in silence."""
+    calm = [run for run in judged if run.calm]
+    return {"runs": len(calm), "silent": sum(not run.alarms for run in calm)}
+
+
+def _misses(found: Evaluation, judged: Sequence[Judged]) -> list[Row]:
+    facts = {run.name: run for run in found.facts}
+    return [
+        {
+            "run": outcome.episode.run,
+            "subject": outcome.episode.subject,
+            "workload": facts[outcome.episode.run].workload,
+            "injector": facts[outcome.episode.run].injectors[0],
+            "intensity": facts[outcome.episode.run].intensity,
+            "cause": str(outcome.episode.causes[0]),
+            "answer": str(outcome.answer) if outcome.answer else "nothing",
+            "rise": known(outcome.episode.rise if outcome.episode.rise is not None else np.nan),
+        }
+        for outcome in single(judged)
+        if not outcome.right
+    ]
+
+
+BY: Final = ("intensity", "workload", "injector")
+
+
+def breakdowns(facts: Iterable[Facts], judged: Sequence[Judged]) -> dict[str, list[Row]]:
+    """Divide judged runs of single faults three ways; in each, every run is in one part."""
+    known = {run.name: run for run in facts if run.kind is RunKind.FAULT}
+    runs = [run for run in judged if run.run in known]
+    keys: dict[str, Callable[[Facts], tuple[str, str]]] = {
+        "intensity": lambda run: ("", run.intensity or "not said"),
+        "workload": lambda run: ("", run.workload),
+        "injector": lambda run: (str(run.faults[0].cause), run.injectors[0]),
+    }
+    return {by: _rows(by, known, runs, keys[by]) for by in BY}
+
+
+def _rows(
+    by: str,
+    facts: dict[str, Facts],
+    judged: Sequence[Judged],
+    key: Callable[[Facts], tuple[str, str]],
+) -> list[Row]:
+    parts: dict[tuple[str, str], list[Judged]] = {}
+    for run in judged:
+        parts.setdefault(key(facts[run.run]), []).append(run)
+    return [_row(by, cause, name, parts[cause, name]) for cause, name in sorted(parts, key=_place)]
+
+
+def _place(part: tuple[str, str]) -> tuple[int, str, str]:
+    """Intensities from the weakest up, everything else by its name."""
+    cause, name = part
+    return (INTENSITIES.index(name) if name in INTENSITIES else len(INTENSITIES), cause, name)
+
+
+def _row(by: str, cause: str, name: str, judged: Sequence[Judged]) -> Row:
+    outcomes = single(judged)
+    right = sum(outcome.right for outcome in outcomes)
+    return {
+        by: name,
+        "cause": cause,
+        "runs": len(judged),
+        "faults": len(outcomes),
+        "without_impact": len(single(judged, gated=False)) - len(outcomes),
+        "right": right,
+        "right_interval": [round(end, 4) for end in wilson_interval(right, len(outcomes))],
+        "detected": sum(outcome.detect_s is not None for outcome in outcomes),
+        "macro_f1": known(macro_f1(all_pairs(judged))),
+        "cause_p95_s": known(delays(outcomes, 95, cause=True)),
+    }
 
 
 RATES_FORMAT: Final = 1
@@ -217,13 +360,12 @@ RATES_SECTION: Final = "incidents"
 _NUMBERS: Final = re.compile(r"\[\s+((?:[\d.]+,?\s+)+)\]")
 
 
-def incident_rates(judged: Iterable[Judged], model: str, about: str) -> dict[str, Any]:
+def incident_rates(judged: Iterable[Judged], about: str) -> dict[str, Any]:
     """Count which incidents held-out faults became, and those that came without a fault.
 
     The aggregator reads these counts, of runs of one fault each, and computes rates itself.
 
     judged   held-out runs
-    model    name, version and hash, as diagnoses carry it
     about    one line: which recordings
     """
     runs = list(judged)
@@ -239,7 +381,7 @@ def incident_rates(judged: Iterable[Judged], model: str, about: str) -> dict[str
     found = [alarm.incident for run in calm for alarm in run.alarms]
     return {
         "format": RATES_FORMAT,
-        "model": model,
+        "model": RULES_TITLE,
         "section": RATES_SECTION,
         "classes": [str(cause) for cause in CAUSES],
         "trials": trials,

@@ -1,8 +1,8 @@
-"""Which runs teach and which only judge: by run, by rule, before anything is measured.
+"""Which runs are for training and which only judge: by run, by rule, before anything is measured.
 
 Held out are, for each cause, one injector implementation; the middle intensity; a workload; a type
 of fault altogether (its right answer is `unknown`); overlapping pairs; two of three runs without a
-fault, on average. A run that any rule holds out teaches nothing, thresholds included.
+fault, on average. Nothing is set on a run that any rule holds out, no threshold either.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from diagnosis.detect.findings import Cause
 
-from .recorded_runs import Facts, RunKind
+from .runs import Facts, RunKind
 
 SEED: Final = 20_261_121
 HELD_OUT_INTENSITY: Final = "middle"
@@ -34,7 +34,7 @@ HELD_OUT_INJECTORS: Final = frozenset(
 )
 """The second of each pair of the fault bench; of other pairs the last by name."""
 SEEN_INJECTORS: Final = frozenset({"delaying_relay"})
-"""Held out once, and learned from since: they teach, and judge at no intensity."""
+"""Held out once, and looked into since: for training at every intensity, and no judge."""
 HELD_OUT_WORKLOAD: Final = "inference"
 
 
@@ -54,7 +54,7 @@ class Split:
     """Names of runs.
 
     held_out   by name, why; a run may be held out by several rules
-    seed       of all that training and resampling draw; the division itself draws nothing
+    seed       of what resampling draws; the division itself draws nothing
     """
 
     train: tuple[str, ...]

@@ -1,1 +1,0 @@
-"""Methods that find spikes and their causes, compared on the same recordings."""
