@@ -1,8 +1,8 @@
 """What goes wrong with a GPU, in three intensities, and what only looks like it.
 
 An injector changes the state of one `Gpu` as time passes, five times a second, and says when the
-job stalls. Those of one cause teach or judge: what `held_out` names was never looked at while the
-rules were made, nor was any middle intensity.
+job stalls. Those of one cause are for training or judge: what `held_out` names was never looked at
+while the rules were made, nor was any middle intensity.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Turn = Callable[[Moment], float]
 class Injector:
     """One implementation of a cause; `cause` None: a hard negative, which is no GPU fault.
 
-    held_out   it judges and never teaches
+    held_out   it judges, and nothing is set on it
     mig        the GPU is cut into instances, from before the fault on
     """
 

@@ -1,4 +1,4 @@
-"""`pointillist diagnosis record`: what this host's sources see, as a file that can teach."""
+"""`pointillist diagnosis record`: what this host's sources see, as a file to judge by."""
 
 from __future__ import annotations
 

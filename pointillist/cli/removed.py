@@ -7,7 +7,14 @@ from typing import Final
 
 from .output import CommandError, usage_error
 
+_NO_MODEL: Final = "leave it out: the hand rules speak, no learned model was right as often"
 REMOVED: Final = {
+    "agent diagnose --model": _NO_MODEL,
+    "diagnosis train": "`diagnosis evaluate` judges the hand rules; no learned model was as good",
+    "diagnosis evaluate --model": _NO_MODEL,
+    "diagnosis evaluate --rules": "leave it out: the hand rules are what is judged",
+    "diagnosis evaluate --ablate": "leave it out: groups of signals are not judged apart",
+    "diagnosis groups --model": _NO_MODEL,
     "helper run --workers": "leave it out: one process answers for a million GPUs",
     "leader run --workers": "leave it out: one process carries a million GPUs; beyond that, "
     "--engine spark",

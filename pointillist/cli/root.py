@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .former import refuse_former
 from .output import CommandError, ExitCode, die, worded
 from .removed import removed
 
@@ -144,8 +143,6 @@ class LazyGroup(TyperGroup):
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        if not extra.get("resilient_parsing"):  # of completion, which says nothing
-            refuse_former(self.name or "", args)
         return self.load().make_context(info_name, args, parent, **extra)
 
     def load(self) -> TyperGroup:

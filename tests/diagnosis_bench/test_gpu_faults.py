@@ -119,14 +119,14 @@ def test_gpu_hard_negatives_have_no_fault_to_tell(look: Look) -> None:
     assert signals["throttled_thermal_percent"] == 0
 
 
-def test_gpu_cases_that_teach_are_no_case_that_judges() -> None:
+def test_gpu_cases_for_training_are_no_case_that_judges() -> None:
     cases = plan()
     assert len({case.name for case in cases}) == len(cases) == 70
-    teachers = {one.name for one in FAULTS if not one.held_out}
+    training = {one.name for one in FAULTS if not one.held_out}
     for cause in {one.cause for one in FAULTS}:
         of_cause = {one.name for one in FAULTS if one.cause is cause}
-        assert of_cause & teachers
-        assert of_cause - teachers
+        assert of_cause & training
+        assert of_cause - training
 
 
 def test_macro_f1_counts_misses_and_false_alarms() -> None:

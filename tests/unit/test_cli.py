@@ -20,7 +20,6 @@ import pytest
 import typer
 
 from pointillist.cli import root as cli
-from pointillist.cli.former import FORMER, refuse_former
 from pointillist.cli.output import (
     CommandError,
     ExitCode,
@@ -32,6 +31,7 @@ from pointillist.cli.output import (
     usage_error,
     wrapped,
 )
+from pointillist.cli.removed import REMOVED, removed
 from privacy.errors import ParameterError
 from tests.child_kit import in_child
 from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
@@ -53,23 +53,24 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 @pytest.mark.parametrize("json", [(), ("--json",)])
-@pytest.mark.parametrize("name", list(FORMER))
+@pytest.mark.parametrize("name", list(REMOVED))
 def test_what_was_a_command_or_an_option_is_refused_by_name_with_advice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str,
     json: tuple[str, ...],
 ) -> None:  # fmt: skip
-    group, command, *option = name.split()
-    given = [f"{option[0]}=x"] if option else []
-    assert run_main(monkeypatch, group, command, "here", *given, *json) == ExitCode.USAGE
-    told = capsys.readouterr()
-    assert f"{name} is gone" in told.err
-    assert FORMER[name] in " ".join(told.err.split())
+    command, dashes, option = name.partition(" --")
+    given = ["here", f"--{option}=x"] if dashes else ["here"]
+    assert run_main(monkeypatch, *command.split(), *given, *json) == ExitCode.USAGE
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{name}: there is no such thing any more" in told
+    assert REMOVED[name] in told
 
 
-def test_words_that_only_look_like_what_was_are_none_of_it() -> None:
-    refuse_former("diagnosis", ["evaluate", "recordings", "--modelled"])
-    refuse_former("agent", ["top", "--model"])
-    refuse_former("diagnosis", [])
+@pytest.mark.parametrize(
+    "words", ["diagnosis evaluate here --modelled", "agent top --model x", "diagnosis", ""]
+)
+def test_words_that_only_look_like_what_was_are_none_of_it(words: str) -> None:
+    assert removed(words.split()) is None
 
 
 def loaded(names: set[str], *arguments: str) -> tuple[list[str], str]:
