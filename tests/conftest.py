@@ -111,7 +111,7 @@ def _beside(item: pytest.Item) -> str:
     return str(path.parent if path.parent.name in _SHARING else path)
 
 
-_SHARING = {"browser", "diagnosis_eval", "pages", "witness"}
+_SHARING = {"browser", "judging", "pages", "witness"}
 """Folders whose files share what takes long to make."""
 
 

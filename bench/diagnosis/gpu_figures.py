@@ -11,32 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from bench.record import Figure, write_result
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.rules import RULES_TITLE
 from diagnosis.frames.recording import read_meta
-from kernels.wilson import wilson_interval
 from pointillist.judging.evaluation import judged_run
+from pointillist.judging.figures import (
+    GPU_CAUSES,
+    Pair,
+    class_rows,
+    delays,
+    macro_f1,
+    pairs_of,
+)
 from pointillist.judging.outcomes import Judged
+from pointillist.judging.results import class_document
 from pointillist.judging.runs import labelled_paths, read_run
 
 NAME: Final = "diagnosis_gpu"
 COMMAND: Final = "make bench-diagnosis-gpu"
-CAUSES: Final = (
-    Cause.GPU_THERMAL_OR_POWER_LIMIT,
-    Cause.GPU_HARDWARE_FAULT,
-    Cause.GPU_SHARED,
-    Cause.PCIE_PRESSURE,
-)
 NOT_JUDGED: Final = {
     "pcie_pressure by copies": "NVML's throughput is sampled, and no recording has any: it takes a "
     "real GPU, `make gpu-check`",
     "mps by name": "NVML gives MPS clients as processes; that they share by MPS is not told",
 }
-Pair = tuple[Cause | None, Cause | None]
-"""Truth and answer; None: no fault, or nothing said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +48,6 @@ class JudgedCase:
     held_out: bool
     judged: Judged
 
-    def pairs(self, gated: bool) -> list[Pair]:
-        """Truth and answer of its fault, and of each alarm beside it."""
-        faults: list[Pair] = [
-            (one.episode.causes[0], one.answer)
-            for one in self.judged.outcomes
-            if one.episode.impact or not gated
-        ]
-        return faults + [(None, alarm.cause) for alarm in self.judged.alarms]
-
 
 def judged_cases(folder: Path) -> list[JudgedCase]:
     """Play every recording through the diagnoser."""
@@ -71,39 +60,24 @@ def judged_cases(folder: Path) -> list[JudgedCase]:
     return found
 
 
-def scores(pairs: Sequence[Pair]) -> dict[Cause, tuple[int, int, int]]:
-    """Give (hits, true, answered) of each GPU cause that was ever true."""
-    return {
-        cause: (
-            sum(truth is cause and answer is cause for truth, answer in pairs),
-            sum(truth is cause for truth, _ in pairs),
-            sum(answer is cause for _, answer in pairs),
-        )
-        for cause in CAUSES
-        if any(truth is cause for truth, _ in pairs)
-    }
-
-
-def macro_f1(pairs: Sequence[Pair]) -> float:
-    """Mean F1 of the GPU causes that were ever true; NaN without any."""
-    found = [2 * hits / (true + answered) for hits, true, answered in scores(pairs).values()]
-    return float(np.mean(found)) if found else float("nan")
-
-
 def figures(cases: Sequence[JudgedCase]) -> list[Figure]:
     """Give the figures of held-out recordings, and of those for training beside them."""
     judging = [one for one in cases if one.held_out]
     training = [one for one in cases if not one.held_out]
-    pairs, ungated = _pairs(judging), _pairs(judging, gated=False)
     outcomes = [one for case in judging for one in case.judged.outcomes if one.episode.impact]
     calm = [case for case in judging if case.cause is None]
+    count = len(class_rows(_pairs(judging), GPU_CAUSES))
     found = [
-        ("gpu_fault_f1", macro_f1(pairs), f"macro-F1 of {len(scores(pairs))} causes, held out"),
-        ("gpu_fault_f1_ungated", macro_f1(ungated), "the same, faults without impact too"),
-        ("gpu_fault_f1_taught", macro_f1(_pairs(training)), "on what the rules were made with"),
+        ("gpu_fault_f1", _macro_f1(judging), f"macro-F1 of {count} causes, held out"),
+        (
+            "gpu_fault_f1_ungated",
+            _macro_f1(judging, gated=False),
+            "the same, faults without impact too",
+        ),
+        ("gpu_fault_f1_taught", _macro_f1(training), "on what the rules were made with"),
         ("gpu_faults_held_out", float(len(outcomes)), "faults with impact"),
-        ("gpu_fault_detect_p95_s", _p95(one.detect_s for one in outcomes), "s from the impact"),
-        ("gpu_fault_cause_p95_s", _p95(one.cause_s for one in outcomes), "s from the impact"),
+        ("gpu_fault_detect_p95_s", delays(outcomes, 95), "s from the impact"),
+        ("gpu_fault_cause_p95_s", delays(outcomes, 95, cause=True), "s from the impact"),
         (
             "gpu_fault_causes_right",
             sum(one.right for one in outcomes) / max(1, len(outcomes)),
@@ -112,7 +86,7 @@ def figures(cases: Sequence[JudgedCase]) -> list[Figure]:
         ("gpu_negatives", float(len(calm)), "recordings without a GPU fault"),
         (
             "gpu_negatives_accused",
-            float(sum(any(a.cause in CAUSES for a in one.judged.alarms) for one in calm)),
+            float(sum(any(a.cause in GPU_CAUSES for a in one.judged.alarms) for one in calm)),
             "of them with a GPU cause named",
         ),
     ]
@@ -121,18 +95,11 @@ def figures(cases: Sequence[JudgedCase]) -> list[Figure]:
 
 def tables(cases: Sequence[JudgedCase]) -> dict[str, Any]:
     """Give precision and recall by cause, and what was said of each recording."""
-    by_cause = []
-    for split, chosen in (("held out", True), ("taught", False)):
-        pairs = _pairs([one for one in cases if one.held_out is chosen])
-        for cause, (hits, true, answered) in scores(pairs).items():
-            by_cause.append({
-                "split": split, "cause": str(cause), "faults": true,
-                "precision": round(hits / answered, 4) if answered else None,
-                "precision_interval": _rounded(wilson_interval(hits, answered)),
-                "recall": round(hits / true, 4),
-                "recall_interval": _rounded(wilson_interval(hits, true)),
-                "f1": round(2 * hits / (true + answered), 4),
-            })  # fmt: skip
+    by_cause = [
+        {"split": split, **class_document(row)}
+        for split, chosen in (("held out", True), ("taught", False))
+        for row in class_rows(_pairs(one for one in cases if one.held_out is chosen), GPU_CAUSES)
+    ]
     return {"by_cause": by_cause, "recordings": [_row(one) for one in cases]}
 
 
@@ -153,17 +120,12 @@ def write(folder: Path) -> int:
     return 0
 
 
+def _macro_f1(cases: Iterable[JudgedCase], gated: bool = True) -> float:
+    return macro_f1(_pairs(cases, gated), GPU_CAUSES)
+
+
 def _pairs(cases: Iterable[JudgedCase], gated: bool = True) -> list[Pair]:
-    return [pair for case in cases for pair in case.pairs(gated)]
-
-
-def _p95(values: Iterable[float | None]) -> float:
-    told = [value for value in values if value is not None]
-    return float(np.percentile(told, 95)) if told else float("nan")
-
-
-def _rounded(interval: tuple[float, float]) -> list[float]:
-    return [round(end, 4) for end in interval]
+    return [pair for case in cases for pair in pairs_of(case.judged, gated, quiet=True)]
 
 
 def _row(case: JudgedCase) -> dict[str, Any]:

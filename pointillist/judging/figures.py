@@ -64,13 +64,11 @@ def poisson_upper(events: int, confidence: float = 0.95) -> float:
     return float(chi2.ppf(confidence, 2 * (events + 1))) / 2
 
 
-GPU_CAUSES: Final = frozenset(
-    {
-        Cause.PCIE_PRESSURE,
-        Cause.GPU_THERMAL_OR_POWER_LIMIT,
-        Cause.GPU_HARDWARE_FAULT,
-        Cause.GPU_SHARED,
-    }
+GPU_CAUSES: Final = (
+    Cause.GPU_THERMAL_OR_POWER_LIMIT,
+    Cause.GPU_HARDWARE_FAULT,
+    Cause.GPU_SHARED,
+    Cause.PCIE_PRESSURE,
 )
 HOST_CAUSES: Final = tuple(cause for cause in Cause if cause not in GPU_CAUSES)
 """What a machine without a GPU can be struck by, and `unknown`."""
@@ -148,9 +146,9 @@ def all_pairs(judged: Iterable[Judged], gated: bool = True, quiet: bool = False)
     return [pair for run in judged for pair in pairs_of(run, gated, quiet)]
 
 
-def class_rows(pairs: Sequence[Pair]) -> list[ClassRow]:
+def class_rows(pairs: Sequence[Pair], causes: Sequence[Cause] = HOST_CAUSES) -> list[ClassRow]:
     """Give precision and recall of each cause that was ever true."""
-    return [_class_row(pairs, cause) for cause in HOST_CAUSES if any(t is cause for t, _ in pairs)]
+    return [_class_row(pairs, cause) for cause in causes if any(t is cause for t, _ in pairs)]
 
 
 def _class_row(pairs: Sequence[Pair], cause: Cause) -> ClassRow:
@@ -168,9 +166,9 @@ def _class_row(pairs: Sequence[Pair], cause: Cause) -> ClassRow:
     )
 
 
-def macro_f1(pairs: Sequence[Pair]) -> float:
+def macro_f1(pairs: Sequence[Pair], causes: Sequence[Cause] = HOST_CAUSES) -> float:
     """Mean F1 over the causes that were ever true; alarms without a fault cost precision."""
-    rows = class_rows(pairs)
+    rows = class_rows(pairs, causes)
     return float(np.mean([row.f1 for row in rows])) if rows else float("nan")
 
 

@@ -136,15 +136,8 @@ def _gpu(out: _Lines, found: Evaluation) -> None:
         for outcome in single([run], gated=False)
         if outcome.episode.causes[0] in GPU_CAUSES
     ]
-    causes = [cause for cause in Cause if any(truth is cause for truth, _ in faults)]
-    scores = [_f1(faults, cause) for cause in causes]
-    value = float(np.mean(scores)) if scores else float("nan")
-    out.add("gpu_fault_f1", value, f"F1 over {len(causes)} GPU causes", "no GPU fault is recorded")
-
-
-def _f1(pairs: Sequence[Pair], cause: Cause) -> float:
-    hits = sum(truth is cause and answer is cause for truth, answer in pairs)
-    return 2 * hits / sum((truth is cause) + (answer is cause) for truth, answer in pairs)
+    unit = f"F1 over {len(class_rows(faults, GPU_CAUSES))} GPU causes"
+    out.add("gpu_fault_f1", macro_f1(faults, GPU_CAUSES), unit, "no GPU fault is recorded")
 
 
 def _times(out: _Lines, found: Evaluation) -> None:
@@ -199,9 +192,9 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
         },
         "seeds": {run.name: run.seed for run in found.facts},
         "runs": {str(kind): sum(run.kind is kind for run in found.facts) for kind in RunKind},
-        "classes": [_class_row(row) for row in class_rows(gated)],
+        "classes": [class_document(row) for row in class_rows(gated)],
         "classes_rhythm_only": [
-            _class_row(row) for row in class_rows(all_pairs(host_part(found.rhythm)))
+            class_document(row) for row in class_rows(all_pairs(host_part(found.rhythm)))
         ],
         "confusion": {
             "causes": [str(cause) for cause in Cause],
@@ -218,7 +211,8 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
     }
 
 
-def _class_row(row: ClassRow) -> Row:
+def class_document(row: ClassRow) -> Row:
+    """Give one cause's figures as JSON takes them."""
     return {
         "cause": str(row.cause),
         "faults": row.trials,

@@ -12,13 +12,14 @@ import pytest
 from bench.diagnosis import gpu_faults
 from bench.diagnosis.gpu_device import WORK_MS, Gpu, xid_lines
 from bench.diagnosis.gpu_faults import Case, plan, record
-from bench.diagnosis.gpu_figures import judged_cases, macro_f1, scores
+from bench.diagnosis.gpu_figures import judged_cases
 from bench.diagnosis.gpu_injectors import BY_NAME, FAULTS, LEVELS, NEGATIVES, Moment
 from collectors.devices.bounded import BoundedReader
 from collectors.devices.device_port import REGULAR
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.gpu_signals import GpuSignals
 from diagnosis.frames.recording import read_meta, read_recording
+from pointillist.judging.figures import GPU_CAUSES, class_rows, macro_f1, pairs_of
 from tests.fake_nvml_kit import FakeDriver
 
 RECORDINGS = Path(__file__).parents[2] / "bench" / "recordings-gpu"
@@ -132,8 +133,9 @@ def test_gpu_cases_for_training_are_no_case_that_judges() -> None:
 def test_macro_f1_counts_misses_and_false_alarms() -> None:
     limit, fault = Cause.GPU_THERMAL_OR_POWER_LIMIT, Cause.GPU_HARDWARE_FAULT
     pairs = [(limit, limit), (limit, None), (fault, fault), (None, fault), (None, Cause.UNKNOWN)]
-    assert scores(pairs) == {limit: (1, 2, 1), fault: (1, 1, 2)}
-    assert macro_f1(pairs) == pytest.approx(2 / 3)
+    rows = {row.cause: (row.precision, row.recall) for row in class_rows(pairs, GPU_CAUSES)}
+    assert rows == {limit: (1, 0.5), fault: (0.5, 1)}
+    assert macro_f1(pairs, GPU_CAUSES) == pytest.approx(2 / 3)
 
 
 def test_recorded_gpu_faults_are_named(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_recorded_gpu_faults_are_named(tmp_path: Path) -> None:
         assert (RECORDINGS / f"{name}.parquet").stat().st_size < 40_000
     cases = judged_cases(tmp_path)
     assert all(case.held_out for case in cases)
-    said = {pair for case in cases for pair in case.pairs(gated=True)}
+    said = {pair for case in cases for pair in pairs_of(case.judged, quiet=True)}
     assert said == {(one, one) for one in Cause if one.value.startswith(("gpu_", "pcie"))}
 
 
