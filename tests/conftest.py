@@ -34,7 +34,7 @@ MOST_RETRIED = 3
 _retried: set[str] = set()
 _runnable_but_skipped: list[str] = []
 
-pytest_plugins = ["tests.leftovers", "tests.fault_points"]
+pytest_plugins = ["tests.leftovers", "tests.fault_points", "tests.golden_kit"]
 
 _UNSECURED_TOKENS = {
     # Tokens without a signature: a test's own identity provider.

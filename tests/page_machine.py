@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.closed_kit import REPOSITORY, mounted
+from tests.golden_kit import noted
 from tests.page_commands import Ended, words_of
 from transport.process.privileges import ensure_users
 
@@ -82,6 +83,9 @@ class PageMachine:
         self.running.remove(running)
         ended = running.wait()
         assert ended.code == code, f"{shlex.join(words)}\n{ended.code}: {ended.said}"
+        document = running.out.read_text(encoding="utf-8")
+        if words[0] == "pointillist" and "--json" in words and document.startswith(("{\n", "[\n")):
+            noted(words[1:], document)
         return ended
 
     def answer(self, *words: str) -> Any:
@@ -89,7 +93,7 @@ class PageMachine:
         running = self.start(["pointillist", *words, "--json"])
         self.running.remove(running)
         running.wait()
-        return json.loads(running.out.read_text(encoding="utf-8"))
+        return json.loads(noted(words, running.out.read_text(encoding="utf-8")))
 
     def start(self, words: Sequence[str]) -> Running:
         number = next(self._numbers)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.golden_kit import noted
 from tests.netns_kit import ip_call
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,7 +47,7 @@ class NamedHost:
             self.words("-m", "pointillist", *words, "--json"),
             capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
         )  # fmt: skip
-        return json.loads(done.stdout)
+        return json.loads(noted(words, done.stdout))
 
     def start(self, *words: str) -> None:
         """Run one of ours until the test ends."""

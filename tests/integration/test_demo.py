@@ -27,6 +27,7 @@ from bench.demo import COLUMNS, END_LINES, LAST_WORDS, ROWS, end_lines, in_folde
 from tests import recording_slice
 from tests.closed_kit import REPOSITORY, closed, may_mount
 from tests.conftest import why_not
+from tests.golden_kit import noted
 from tests.terminal_kit import Terminal
 from wire.batch import vector_hash
 
@@ -51,7 +52,7 @@ def demo_command(output: Path, *options: str, module: str = "pointillist") -> li
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
     out, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, err[-3000:]
-    return dict(json.loads(out))
+    return dict(json.loads(noted(["demo"], out)))
 
 
 def finish_on_full_disk(process: subprocess.Popen[str], output: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fleet_kit import fleet_folder
+from tests.golden_kit import noted
 
 pytestmark = [pytest.mark.long, pytest.mark.slow]
 
@@ -24,7 +25,7 @@ def run(*words: str) -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "This is a trial" in done.stderr
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(noted(words, done.stdout)))
 
 
 @pytest.mark.timeout(LONGEST_S)
