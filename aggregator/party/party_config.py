@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -63,87 +63,52 @@ class HttpAddress:
             ip_address(self.address)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderConfig:
-    """The Leader's configuration.
+@dataclass(frozen=True, kw_only=True)
+class PartyFiles:
+    """What each party's own table names.
 
     key_dir     identity.key and the daily *.hpke keys, 0600
-    signed_dir  *.task and *.roster under both signatures; read again when one is added
-    helper_pk   the pinned Helper's identity, 32 B; empty for scheme `local` alone
-    incident_rates  measured rates of the agents' detector; None: those that are shipped
-    agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
-    keep_days       series -> days after which its windows leave the store; others stay for ever
-    standby     None: one machine leads, and its state is a file in state_dir
-    spark           None: as `make spark` makes it
+    status_file what the party last said; without it in state_dir
     """
 
     key_dir: Path
     state_dir: Path
-    signed_dir: Path
-    helper_pk: bytes
     user: str
-    transport: TransportSettings
-    helper: ChannelAddress | None
-    database: Path
-    releases_dir: Path
-    catalogue: Path | None
-    status_file: Path
-    incident_rates: Path | None = None
-    agents_model: str | None = None
-    http: HttpAddress | None = None
-    keep_days: Mapping[str, int] = field(default_factory=dict)
-    spark: SparkSettings | None = None
-    quotas: Quotas = field(default_factory=Quotas)
-    standby: StandbySettings | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HelperConfig:
-    """The Helper's configuration.
-
-    fence_file  counts answered commits; keep it off whatever backs up state_dir
-    leader_pk   the pinned Leader's identity, 32 B
-    peer_group  group that may reach the socket: the Leader's own
-    operators   whose vouchers for hosts are believed
-    witness     keeps the chain of what was answered outside this machine; None: nobody does
-    transport   the log whose releases are compared with the state at a start; None: not read
-    """
-
-    key_dir: Path
-    state_dir: Path
-    fence_file: Path
-    signed_dir: Path
-    leader_pk: bytes
-    user: str
-    address: ChannelAddress
-    peer_group: str | None
-    status_file: Path
-    http: HttpAddress | None = None
-    operators: OperatorKeys = field(default_factory=dict)
-    witness: WitnessSettings | None = None
-    transport: TransportSettings | None = None
-
-
-# The files as they are written.
-
-
-@dataclass(frozen=True, slots=True)
-class _LeaderTable:
-    key_dir: Path
-    state_dir: Path
-    signed_dir: Path
-    helper_pk: bytes = b""
-    user: str = "pointillist-leader"
-    status_file: Path | None = None
+    status_file: Path = field(default=Path())
 
     def __post_init__(self) -> None:
+        if self.status_file == Path():
+            object.__setattr__(self, "status_file", self.state_dir / "status.json")
         check_paths(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderFiles(PartyFiles):
+    """The table [leader].
+
+    signed_dir  *.task and *.roster under both signatures; read again when one is added
+    helper_pk   the pinned Helper's identity, 32 B; empty for scheme `local` alone
+    """
+
+    user: str = "pointillist-leader"
+    signed_dir: Path
+    helper_pk: bytes = b""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.helper_pk:
             check_key("helper_pk", self.helper_pk)
 
 
-@dataclass(frozen=True, slots=True)
-class _StoreTable:
+@dataclass(frozen=True, kw_only=True)
+class StoreFiles:
+    """The table [store].
+
+    incident_rates  measured rates of the agents' detector; None: those that are shipped
+    agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
+    keep_days       series -> days after which its windows leave the store; others stay for ever
+    """
+
     database: Path
     releases_dir: Path
     catalogue: Path | None = None
@@ -153,6 +118,70 @@ class _StoreTable:
 
     def __post_init__(self) -> None:
         check_paths(self)
+        object.__setattr__(self, "agents_model", self.agents_model or None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderTables:
+    """What a Leader's file may have beside.
+
+    spark       None: as `make spark` makes it
+    standby     None: one machine leads, and its state is a file in state_dir
+    """
+
+    http: HttpAddress | None = None
+    spark: SparkSettings | None = None
+    quotas: Quotas = field(default_factory=Quotas)
+    standby: StandbySettings | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderConfig(LeaderFiles, StoreFiles, LeaderTables):
+    """The Leader's configuration.
+
+    """
+
+    transport: TransportSettings
+    helper: ChannelAddress | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperFiles(PartyFiles):
+    """The table [helper].
+
+    fence_file  counts answered commits; keep it off whatever backs up state_dir
+    leader_pk   the pinned Leader's identity, 32 B
+    """
+
+    user: str = "pointillist-helper"
+    fence_file: Path
+    signed_dir: Path
+    leader_pk: bytes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_key("leader_pk", self.leader_pk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperConfig(HelperFiles):
+    """The Helper's configuration.
+
+    peer_group  group that may reach the socket: the Leader's own
+    operators   whose vouchers for hosts are believed
+    witness     keeps the chain of what was answered outside this machine; None: nobody does
+    transport   the log whose releases are compared with the state at a start; None: not read
+    """
+
+    address: ChannelAddress
+    peer_group: str | None
+    http: HttpAddress | None = None
+    operators: OperatorKeys = field(default_factory=dict)
+    witness: WitnessSettings | None = None
+    transport: TransportSettings | None = None
+
+
+# The files as they are written.
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,31 +199,12 @@ class _ListenTable(_AddressTable):
     peer_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _HelperTable:
-    key_dir: Path
-    state_dir: Path
-    fence_file: Path
-    signed_dir: Path
-    leader_pk: bytes
-    user: str = "pointillist-helper"
-    status_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_paths(self)
-        check_key("leader_pk", self.leader_pk)
-
-
-@dataclass(frozen=True, slots=True)
-class _LeaderFile:
-    leader: _LeaderTable
+@dataclass(frozen=True, kw_only=True)
+class _LeaderFile(LeaderTables):
+    leader: LeaderFiles
     transport: TransportTable
-    store: _StoreTable
+    store: StoreFiles
     helper: _AddressTable | None = None
-    http: HttpAddress | None = None
-    spark: SparkSettings | None = None
-    quotas: Quotas = field(default_factory=Quotas)
-    standby: StandbySettings | None = None
 
     def __post_init__(self) -> None:
         _check_transport(self.transport)
@@ -233,7 +243,7 @@ class _AskedTable:
 
 @dataclass(frozen=True, slots=True)
 class _HelperFile:
-    helper: _HelperTable
+    helper: HelperFiles
     listen: _ListenTable
     witness: _AskedTable | None = None
     transport: TransportTable | None = None
@@ -272,26 +282,12 @@ def load_leader_config(path: Path) -> LeaderConfig:
             "the reports of a million GPUs, and beyond that Spark does (leader run --engine spark)"
         )
     file = build(_LeaderFile, table, f"{path}: ")
-    leader, store = file.leader, file.store
     return LeaderConfig(
-        key_dir=leader.key_dir,
-        state_dir=leader.state_dir,
-        signed_dir=leader.signed_dir,
-        helper_pk=leader.helper_pk,
-        user=leader.user,
+        **vars(file.leader),
+        **vars(file.store),
+        **{one.name: getattr(file, one.name) for one in fields(LeaderTables)},
         transport=file.transport.settings,
         helper=None if file.helper is None else file.helper.found,
-        database=store.database,
-        releases_dir=store.releases_dir,
-        catalogue=store.catalogue,
-        status_file=leader.status_file or leader.state_dir / "status.json",
-        incident_rates=store.incident_rates,
-        agents_model=store.agents_model or None,
-        http=file.http,
-        keep_days=store.keep_days,
-        spark=file.spark,
-        quotas=file.quotas,
-        standby=file.standby,
     )
 
 
@@ -304,17 +300,10 @@ def load_helper_config(path: Path) -> HelperConfig:
     if "leader" in table:
         raise ConfigError(f"{path}: this looks like a Leader's file; expected a Helper's")
     file = build(_HelperFile, table, f"{path}: ")
-    helper = file.helper
     return HelperConfig(
-        key_dir=helper.key_dir,
-        state_dir=helper.state_dir,
-        fence_file=helper.fence_file,
-        signed_dir=helper.signed_dir,
-        leader_pk=helper.leader_pk,
-        user=helper.user,
+        **vars(file.helper),
         address=file.listen.found,
         peer_group=file.listen.peer_group or None,
-        status_file=helper.status_file or helper.state_dir / "status.json",
         http=file.http,
         operators=operator_keys(file.operators),
         witness=None if file.witness is None else file.witness.found,
