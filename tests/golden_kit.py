@@ -4,10 +4,10 @@ Kept are names and types of what scripts, dashboards and queries read. Most file
 `tests/golden/test_golden.py`. `json.txt` has the documents of `--json`: whatever document a command
 prints in any test is compared, in that test.
 
-A change on purpose: run `make golden`, read the difference, commit it, name it in CHANGELOG.md.
-For a command's documents `POINTILLIST_GOLDEN=1 pytest` of the tests that run it is enough. In
-`json.txt` `?` is a key that is not always there. `*` stands for keys that are data, as the names of
-series: written by hand in place of one of them, it stays.
+A change on purpose: `make golden ARGS="FILES OF TESTS"` writes what `tests/golden` and these tests
+meet; read the difference, commit it, name it in CHANGELOG.md. In `json.txt` `?` is a key that is
+not always there; one that has gone is taken out by hand. `*` stands for keys that are data, as the
+names of series; it is written by hand too, in place of one of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def compare(name: str, lines: Iterable[str]) -> None:
 class Shape:
     """A node of documents: its types, how many objects were there, its children by key.
 
-    seen    how many times it was there
+    seen, objects   how many times it was there, and was an object, in this session
     """
 
     types: set[str] = field(default_factory=set)
@@ -73,9 +73,12 @@ class Shape:
             self.children.setdefault("*" if "*" in self.children else key, Shape()).take(below)
 
     def settle(self) -> None:
-        """Say which keys are not always there."""
-        for key, child in self.children.items():
-            child.optional = key not in {"[]", "*"} and child.seen < self.objects
+        """Let go of keys that were always there and are not; say which are not always there."""
+        for key, child in list(self.children.items()):
+            if self.objects and key not in {"[]", "*"} and not child.optional:
+                child.optional = child.seen < self.objects
+                if not child.seen:
+                    del self.children[key]
             child.settle()
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
@@ -112,7 +115,7 @@ def _below(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 @cache
-def documents() -> Mapping[str, Shape]:
+def documents() -> dict[str, Shape]:
     """What is kept of the documents, by command."""
     file = FOLDER / _DOCUMENTS
     above: list[Shape] = [Shape()]
@@ -150,7 +153,6 @@ def _names() -> Mapping[Any, str]:
 
 
 _found: list[str] = []
-_written: dict[str, Shape] = {}
 
 
 def noted(words: Sequence[str], document: str) -> str:
@@ -164,18 +166,10 @@ def _note(name: str, document: str) -> None:
     value = json.loads(document)
     if name in {"", *_FREE} or (isinstance(value, dict) and value.keys() == _ERROR):
         return
-    kept = documents().get(name, Shape())
     if WRITES:
-        shape = _written.setdefault(name, _of_data(kept))
-        shape.take(value)
+        documents().setdefault(name, Shape()).take(value)
     else:
-        _found.extend(kept.faults(value, name))
-
-
-def _of_data(kept: Shape) -> Shape:
-    """Give an empty shape that has the places of `*` of another."""
-    below = {key: _of_data(child) for key, child in kept.children.items()}
-    return Shape(children={k: s for k, s in below.items() if k == "*" or s.children})
+        _found.extend(documents().get(name, Shape({"none"})).faults(value, name))
 
 
 _print = output._json_for_terminals
@@ -205,20 +199,9 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    if not _written:
+    if not WRITES:
         return
-    kept = dict(documents())
-    for name, shape in _written.items():
+    for shape in documents().values():
         shape.settle()
-        kept[name] = _without_unseen(shape)
-    lines = [line for name, shape in sorted(kept.items()) for line in shape.lines(name, 0)]
+    lines = [line for name, one in sorted(documents().items()) for line in one.lines(name, 0)]
     (FOLDER / _DOCUMENTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _without_unseen(shape: Shape) -> Shape:
-    shape.children = {
-        key: _without_unseen(child)
-        for key, child in shape.children.items()
-        if child.seen or key == "*"
-    }
-    return shape
