@@ -6,6 +6,7 @@ import platform
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -174,9 +175,9 @@ class GpuPrograms:
         samples = tuple(call_samples(self._rings[1].read(), self._table))
         begun_ns, span_ns, duty = self._attached.take_duty(now_ns)
         self._forget(ended)
-        return ProbeDrain(
-            begun_ns, span_ns, counted.launches, counted.calls, counted.errors, counted.copies,
-            memory, counted.collectives, names, samples, duty, self._take_lost(), counted.hits,
+        return replace(
+            counted, begun_ns=begun_ns, span_ns=span_ns, memory=memory, names=names,
+            samples=samples, duty=duty, lost=self._take_lost(),
         )  # fmt: skip
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -15,25 +14,13 @@ from collectors.records.gpu_calls import FileGroup
 from collectors.records.process import ProcessKey  # fmt: skip
 
 from . import map_layout as layout
-from .counts import CallRow, CollectiveRow, CopyRow, ErrorRow, LaunchRow
+from .counts import CallRow, CollectiveRow, CopyRow, ErrorRow, LaunchRow, ProbeDrain
 from .growth import GrowingMap
 from .map_layout import ProbeLimits, other_keys
 from .probe_table import ProbeTable
 
 _CallKey = tuple[ProcessKey, int, int]
 _NOTHING: Final = dict.fromkeys(layout.CALL_ROW, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCounts:
-    """What grew since the last reading."""
-
-    launches: tuple[LaunchRow, ...]
-    calls: tuple[CallRow, ...]
-    errors: tuple[ErrorRow, ...]
-    copies: tuple[CopyRow, ...]
-    collectives: tuple[CollectiveRow, ...]
-    hits: Mapping[tuple[FileGroup, ProcessKey], int]
 
 
 class Readout:
@@ -72,8 +59,11 @@ class Readout:
             "collectives": self._collectives,
         }
 
-    def read(self) -> ReadCounts:
-        """Read every map once. Raises SourceUnavailable."""
+    def read(self) -> ProbeDrain:
+        """Read every map once; times and what is in no map of rows are left out.
+
+        Raises      SourceUnavailable
+        """
         launches = tuple(self._read_launches())
         grown = self._grown_calls(launches)
         calls = tuple(
@@ -84,14 +74,10 @@ class Readout:
             )
             for (process, file, row), c in grown.items()
         )  # fmt: skip
-        return ReadCounts(
-            launches,
-            calls,
-            tuple(self._read_errors()),
-            tuple(self._read_copies()),
-            tuple(self._read_collectives()),
-            self._hits(grown),
-        )
+        return ProbeDrain(
+            0, 0, launches, calls, tuple(self._read_errors()), tuple(self._read_copies()),
+            collectives=tuple(self._read_collectives()), hits=self._hits(grown),
+        )  # fmt: skip
 
     def processes(self) -> set[tuple[int, int]]:
         """Give (tgid, start_ns) of every process that has a row."""
