@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final, Literal
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.gpu_time.settings import GpuTimeSection
 from collectors.steps.step_programs import StepProbe
-from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from transport.opening import TransportTable
 from transport.settings.config_tree import build, limited, overlay, read_table
 
@@ -20,7 +19,7 @@ from .ledger.ledger_records import SpoolLimits
 from .local.history import HistoryLimits
 from .local.history_db import LEAST_BYTES
 from .local.log_level import LEVELS
-from .protocol.task_check import N_MIN_AT_LEAST, Bounds, Pins
+from .protocol.task_check import Bounds, Pins
 
 LOADERS: Final = ("auto", "libbpf", "bcc")
 AUTO: Final = "auto"
@@ -57,18 +56,12 @@ class HostSection:
 
 
 @dataclass(frozen=True, slots=True)
-class TrustSection:
+class TrustSection(Pins):
     """Ed25519 identity keys in hex.
 
-    allow_local   Leaders whose tasks may go without a Helper
-    operators     Leaders that are this host's own operator: theirs alone may be "operator" tasks
-    trial         take tasks of a trial (domain "demo") and no others: no fleet is served
+    trial   take tasks of a trial (domain "demo") and no others: no fleet is served
     """
 
-    leaders: tuple[bytes, ...]
-    helpers: tuple[bytes, ...]
-    allow_local: tuple[bytes, ...] = ()
-    operators: tuple[bytes, ...] = ()
     trial: bool = False
 
     def __post_init__(self) -> None:
@@ -78,40 +71,6 @@ class TrustSection:
                     raise ValueError(f"{name}: expected keys of 32 bytes, got {len(key)}")
         if not self.leaders or not (self.helpers or self.allow_local):
             raise ValueError("expected at least one Leader and one Helper")
-
-    @property
-    def pins(self) -> Pins:
-        """What the participant checks signatures against."""
-        return Pins(
-            frozenset(self.leaders),
-            frozenset(self.helpers),
-            frozenset(self.allow_local),
-            frozenset(self.operators),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class BoundsSection:
-    """What this host accepts of a task, whoever signed it."""
-
-    epsilon_millionths: int = EPSILON_MILLIONTHS
-    delta_1e12: int = DELTA_1E12
-    n_min_at_least: int = N_MIN_AT_LEAST
-    n_max_at_most: int = 200_000
-    bound_steps_at_most: int = 65_536
-    d_at_most: int = 65_536
-
-    def bounds(self, catalogue_hash: bytes | None) -> Bounds:
-        """Give the bounds of `check_task`."""
-        return Bounds(
-            self.epsilon_millionths,
-            self.delta_1e12,
-            self.n_min_at_least,
-            self.n_max_at_most,
-            self.bound_steps_at_most,
-            self.d_at_most,
-            catalogue_hash,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +183,7 @@ class AgentConfig:
     host: HostSection
     transport: TransportTable
     trust: TrustSection
-    bounds: BoundsSection = field(default_factory=BoundsSection)
+    bounds: Bounds = field(default_factory=Bounds)
     spool: SpoolSection = field(default_factory=SpoolSection)
     sources: SourcesSection = field(default_factory=SourcesSection)
     diagnosis: DiagnosisSection = field(default_factory=DiagnosisSection)

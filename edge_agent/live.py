@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import asdict
 from typing import TypedDict
 
 from collectors.devices.devices_source import DevicesSource
@@ -21,7 +21,7 @@ from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
 from collectors.port import Absence, Source, SourceRegistry
-from collectors.replay.replay_source import ReplayOptions, ReplaySource
+from collectors.replay.replay_source import ReplaySource
 from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
 from privacy.noise import NoiseSampler
@@ -184,14 +184,7 @@ def sources_of(
 
 def _replay(config: AgentConfig, rules: FamilyRules, replay: ReplaySection) -> Callable[[], Source]:
     def make() -> Source:
-        options = ReplayOptions(
-            gpus=len(config.host.models),
-            every_gpu=replay.every_gpu,
-            speed=replay.speed,
-            application=replay.application,
-            loop=replay.loop,
-        )
-        return ReplaySource(Path(replay.path), rules, options)
+        return ReplaySource(classifier=rules, gpus=len(config.host.models), **asdict(replay))
 
     return make
 
@@ -201,8 +194,7 @@ def task_rules(
 ) -> ParticipantRules:
     """Give what this host takes of tasks; without a domain that of its configuration."""
     domain = domain or (DEMO_DOMAIN if config.trust.trial else LIVE_DOMAIN)
-    bounds = config.bounds.bounds(catalogue.hash)
-    return ParticipantRules(config.trust.pins, bounds, domain, gate, catalogue)
+    return ParticipantRules(config.trust, config.bounds, domain, gate, catalogue, catalogue.hash)
 
 
 def noise_sampler() -> NoiseSampler:

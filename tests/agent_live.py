@@ -12,7 +12,6 @@ from aggregator.enrolment.tasks import TaskPlan, build_task
 from collectors.gpu_calls.probe_settings import ProbesSection
 from edge_agent.config import (
     AgentConfig,
-    BoundsSection,
     HostSection,
     SourcesSection,
     SpoolSection,
@@ -20,6 +19,7 @@ from edge_agent.config import (
 )
 from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.task_check import Bounds
 from edge_agent.shell import AgentShell
 from tests.agent_world import T0, NoNoise, World
 from transport.embedded.embedded import EmbeddedLog
@@ -123,8 +123,8 @@ def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Sur
     config = AgentConfig(
         HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
         TransportTable(folder / "log"),
-        TrustSection((world.leader.pk,), (world.helper.pk,)),
-        BoundsSection(n_min_at_least=80),
+        TrustSection(frozenset({world.leader.pk}), frozenset({world.helper.pk})),
+        Bounds(n_min_at_least=80),
         SpoolSection(),
         SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
     )

@@ -25,13 +25,13 @@ from collectors.gpu_calls.probe_settings import ProbesSection
 from edge_agent.clock import Clock
 from edge_agent.config import (
     AgentConfig,
-    BoundsSection,
     HostSection,
     SourcesSection,
     SpoolSection,
     TrustSection,
 )
 from edge_agent.live import open_agent, this_machine
+from edge_agent.protocol.task_check import Bounds
 from edge_agent.shell import AgentShell
 from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler
@@ -208,8 +208,8 @@ class OutageFleet:
         return AgentConfig(
             HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
             self._log,
-            TrustSection((world.leader.pk,), (world.helper.pk,)),
-            BoundsSection(n_min_at_least=8),
+            TrustSection(frozenset({world.leader.pk}), frozenset({world.helper.pk})),
+            Bounds(n_min_at_least=8),
             SpoolSection(),
             SourcesSection(
                 host=False, gpus=False, faults=False, probes=ProbesSection(enabled=False)

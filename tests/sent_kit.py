@@ -15,7 +15,6 @@ from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.records.activity import Observation
 from edge_agent.config import (
     AgentConfig,
-    BoundsSection,
     HostSection,
     MetricsSection,
     SourcesSection,
@@ -203,8 +202,8 @@ def sent_fleet(folder: Path, windows: int = 100) -> SentFleet:
     config = AgentConfig(
         HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
         TransportTable(folder / "log"),
-        TrustSection((world.leader.pk,), (world.helper.pk,)),
-        BoundsSection(n_min_at_least=10),
+        TrustSection(frozenset({world.leader.pk}), frozenset({world.helper.pk})),
+        Bounds(n_min_at_least=10),
         sources=SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
         metrics=MetricsSection(enabled=False),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -28,42 +27,35 @@ class Classifier(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """How a trace is played.
-
-    gpus          GPUs of this host; the i-th device met in the trace plays on GPU i mod gpus
-    every_gpu     play each event on all GPUs instead: for a trace of one rank of a larger job
-    speed         1: real time; 10: ten times faster, GPU time shrinks with it, bins keep durations
-    application   class of the work; None: what the trace's head names, else unknown
-    loop          begin again at the trace's end
-    reorder       events held back to sort by time
-    """
-
-    gpus: int
-    every_gpu: bool = False
-    speed: float = 1.0
-    application: str | None = None
-    loop: bool = True
-    reorder: int = REORDER_EVENTS
-
-    def __post_init__(self) -> None:
-        if self.gpus < 1:
-            raise ValueError(f"a replay needs at least 1 GPU, got {self.gpus}")
-        if not 0 < self.speed <= FASTEST:
-            raise ValueError(f"replay speed: expected 0 < speed <= {FASTEST:g}, got {self.speed:g}")
-
-
 class ReplaySource:
     """Plays one trace: the first pass parses and spools small groups for those that follow."""
 
     name = "replay"
 
-    def __init__(self, path: Path, classifier: Classifier, options: ReplayOptions) -> None:
-        self._path = path
-        self._classifier = classifier
-        self._options = options
-        self._application = options.application or UNKNOWN_APPLICATION
+    def __init__(
+        self, path: Path, classifier: Classifier, gpus: int, *, every_gpu: bool = False,
+        speed: float = 1.0, application: str | None = None, loop: bool = True,
+        reorder: int = REORDER_EVENTS,
+    ) -> None:  # fmt: skip
+        """Play nothing yet.
+
+        gpus          GPUs of this host; the i-th device met in the trace plays on GPU i mod gpus
+        every_gpu     play each event on all GPUs instead: for a trace of one rank of a larger job
+        speed         1: real time; 10: ten times faster, GPU time shrinks with it, bins keep
+                      durations
+        application   class of the work; None: what the trace's head names, else unknown
+        loop          begin again at the trace's end
+        reorder       events held back to sort by time
+
+        Raises        ValueError
+        """
+        if gpus < 1:
+            raise ValueError(f"a replay needs at least 1 GPU, got {gpus}")
+        if not 0 < speed <= FASTEST:
+            raise ValueError(f"replay speed: expected 0 < speed <= {FASTEST:g}, got {speed:g}")
+        self._path, self._classifier, self._gpus, self._named = path, classifier, gpus, application
+        self._every_gpu, self._speed, self._loop, self._reorder = every_gpu, speed, loop, reorder
+        self._application = application or UNKNOWN_APPLICATION
         self._spool: ReplaySpool | None = None
         self._groups: Iterator[LaunchGroup] = iter(())
         self._next: LaunchGroup | None = None
@@ -89,10 +81,10 @@ class ReplaySource:
         Raises      SourceUnavailable for a trace that cannot be read
         """
         with _told():
-            if self._options.application is None:
+            if self._named is None:
                 self._application = _application(read_header(self._path))
-        self._spool = ReplaySpool() if self._options.loop else None
-        self._groups = _readable(slots(gpu_events(self._path, self._options.reorder)))
+        self._spool = ReplaySpool() if self._loop else None
+        self._groups = _readable(slots(gpu_events(self._path, self._reorder)))
         self._next = next(self._groups, None)
         if self._next is None:
             with _told():
@@ -134,7 +126,7 @@ class ReplaySource:
             self._spool = None
 
     def _played_ns(self, trace_ns: int) -> int:
-        return round(trace_ns / self._options.speed)
+        return round(trace_ns / self._speed)
 
     def _records(self, group: LaunchGroup, at_ns: int) -> Iterator[KernelActivity]:
         family, _ = self._classifier.classify(group.kernel)
@@ -154,9 +146,9 @@ class ReplaySource:
             )
 
     def _gpus_of(self, device: int) -> Iterable[int]:
-        if self._options.every_gpu:
-            return range(self._options.gpus)
-        return (self._devices.setdefault(device, len(self._devices)) % self._options.gpus,)
+        if self._every_gpu:
+            return range(self._gpus)
+        return (self._devices.setdefault(device, len(self._devices)) % self._gpus,)
 
     def _cover_to(self, now_ns: int) -> list[GpuCoverage]:
         """Say that every GPU was watched since the call before."""
@@ -164,7 +156,7 @@ class ReplaySource:
         if now_ns <= since_ns:
             return []
         source = f"replay {self._path.name}"
-        gpus = range(self._options.gpus)
+        gpus = range(self._gpus)
         return [GpuCoverage(source, gpu, since_ns, now_ns - since_ns) for gpu in gpus]
 
     def _advance(self, played: LaunchGroup) -> None:

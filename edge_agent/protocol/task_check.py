@@ -68,7 +68,6 @@ class Bounds:
 
     n_min_at_least, n_max_at_most   hosts; a huge n_min would make each host's noise small
     bound_steps_at_most             steps of a section's L1 bound: C and B of a lying plan
-    catalogue_hash                  the agent's own catalogue, None to skip (simulations)
     """
 
     epsilon_millionths: int = EPSILON_MILLIONTHS
@@ -77,7 +76,6 @@ class Bounds:
     n_max_at_most: int = 200_000
     bound_steps_at_most: int = 1 << 16
     d_at_most: int = 1 << 16
-    catalogue_hash: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,7 @@ def check_task(
     others: Iterable[Task] = (),
     gate: Gate | None = None,
     catalogue: Catalogue | None = None,
+    catalogue_hash: bytes | None = None,
 ) -> Accepted:
     """Check the bytes of a signed task.
 
@@ -107,6 +106,7 @@ def check_task(
     others          the other tasks this host serves
     gate            the PLD check of everything a week composes, or None
     catalogue       what every section must be found in, None to skip (simulations)
+    catalogue_hash  what the task must be made with, None to skip likewise
     Raises          ReportRejected
     """
     envelope = Signed.decode(signed, labels.TASK)
@@ -122,7 +122,7 @@ def check_task(
     newest = versions.get(task.series, 0)
     if task.version < newest:
         raise ReportRejected(Reason.TASK_SUPERSEDED, f"version {newest} or later", task.version)
-    _check_bounds(task, bounds)
+    _check_bounds(task, bounds, catalogue_hash)
     if catalogue is not None:
         _check_catalogue(task, catalogue)
     h = _check_cohort(task, bounds)
@@ -160,12 +160,12 @@ def verified_task(envelope: Signed, pins: Pins) -> Task:
     return task
 
 
-def _check_bounds(task: Task, bounds: Bounds) -> None:
+def _check_bounds(task: Task, bounds: Bounds, catalogue_hash: bytes | None) -> None:
     for name in ("epsilon_millionths", "delta_1e12"):
         if getattr(task, name) != getattr(bounds, name):
             expected = f"{name} {getattr(bounds, name)}"
             raise ReportRejected(Reason.BUDGET, expected, getattr(task, name))
-    if bounds.catalogue_hash is not None and task.catalogue_hash != bounds.catalogue_hash:
+    if catalogue_hash is not None and task.catalogue_hash != catalogue_hash:
         raise ReportRejected(Reason.CATALOGUE, "this agent's catalogue", "another")
     if task.d > bounds.d_at_most:
         raise ReportRejected(Reason.DIMENSION, f"d up to {bounds.d_at_most}", task.d)
@@ -249,6 +249,7 @@ class ParticipantRules:
                process serves "fleet" and, from this host's own operator, "operator"
     gate       the PLD check at acceptance, None where the plan's builder has run it
     catalogue  what the sections of a task must be found in, None where nothing is measured by it
+    catalogue_hash  what a task must be made with; None: whatever its sections are found in
     """
 
     pins: Pins
@@ -256,6 +257,7 @@ class ParticipantRules:
     domain: str = "live"
     gate: Gate | None = None
     catalogue: Catalogue | None = None
+    catalogue_hash: bytes | None = None
 
     @property
     def demo(self) -> bool:

@@ -71,7 +71,7 @@ def join(
     )
     with reported(ExitCode.USAGE, TokenUnusable):
         token = read_token(token_file)
-    pins = loaded.trust.pins
+    pins = loaded.trust
     if token.voucher.leader_pk not in pins.leaders:
         raise refused(
             f"{token_file}: expected a token for a Leader of trust.leaders, got another",

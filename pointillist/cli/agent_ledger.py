@@ -96,7 +96,7 @@ def recover(
             )
         typer.confirm(f"Set the ledger of host {host.host_id.hex()} aside?", abort=True, err=True)
     with open_transport(loaded.transport.settings, Side.AGENT) as log:
-        past = read_signed_past(log, host.host_id, loaded.trust.pins)
+        past = read_signed_past(log, host.host_id, loaded.trust)
     if not past.known:
         raise refused(
             "no roster and task signed by the pinned parties name this host",

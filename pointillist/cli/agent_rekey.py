@@ -89,7 +89,7 @@ def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(config)),
         open_transport(config.transport.settings, Side.AGENT) as log,
     ):
-        roster = newest_roster(log, HostId(host), config.trust.pins)
+        roster = newest_roster(log, HostId(host), config.trust)
     if roster is None:
         raise refused(
             f"expected a signed roster on the log that has the new host {host.hex()}, found none",

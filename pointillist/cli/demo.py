@@ -309,10 +309,10 @@ def _broker(stack: ExitStack, folder: Path) -> str:
 def _check_trace(trace: Path) -> None:
     """Read a trace's beginning now, so that a junk file is refused before anything starts."""
     from collectors.port import SourceUnavailable
-    from collectors.replay.replay_source import ReplayOptions, ReplaySource
+    from collectors.replay.replay_source import ReplaySource
     from kernels.families import FamilyRules
 
-    source = ReplaySource(trace, FamilyRules.load(), ReplayOptions(gpus=1))
+    source = ReplaySource(trace, FamilyRules.load(), gpus=1)
     try:
         source.start()
     except SourceUnavailable as error:

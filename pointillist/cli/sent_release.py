@@ -53,7 +53,7 @@ def verdicts_of(
 def _pinned(task: Task, loaded: AgentConfig) -> PinnedParties:
     from aggregator.protocol.directory import PinnedParties
 
-    pins = loaded.trust.pins
+    pins = loaded.trust
     if task.leader_pk not in pins.leaders or task.helper_pk not in pins.helpers:
         raise refused(
             f"the parties of {task.series} are no longer those that the configuration pins",

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_agent.config import BoundsSection, TrustSection
+from edge_agent.config import TrustSection
+from edge_agent.protocol.task_check import Bounds
 from simulator.exported_fleet import (
     ExportedFleet,
     ExportSettings,
@@ -53,7 +54,7 @@ class ExportConfig:
     fleet: FleetSection
     transport: TransportTable
     trust: TrustSection
-    bounds: BoundsSection = field(default_factory=BoundsSection)
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 def load_export_config(path: Path, kind: str) -> ExportConfig:
@@ -84,8 +85,9 @@ def enrol_hosts(
         raise ExportConfigError(
             f"{config_path}: trust.leaders: hosts are enrolled with one Leader, got {len(leaders)}"
         )
+    (leader,) = leaders
     try:
-        made = make_identities(config.fleet.identities, inventory, config.fleet.plan, leaders[0])
+        made = make_identities(config.fleet.identities, inventory, config.fleet.plan, leader)
     except IdentitiesError as error:
         raise ExportConfigError(str(error)) from error
     except OSError as error:
@@ -125,8 +127,8 @@ def export_reports(
     settings = ExportSettings(
         config.fleet.identities,
         config.transport.settings,
-        config.trust.pins,
-        config.bounds.bounds(None),
+        config.trust,
+        config.bounds,
         hours * 3600,
         config.fleet.domain,
     )

@@ -30,7 +30,7 @@ from collectors.host.rdma import RdmaSource
 from collectors.port import Source, SourceUnavailable, TriesOut, guarded
 from collectors.records.activity import GpuCoverage, HostTable, HostTicks, KernelActivity, Record
 from collectors.records.gpu_calls import GpuCalls
-from collectors.replay.replay_source import ReplayOptions, ReplaySource
+from collectors.replay.replay_source import ReplaySource
 from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
@@ -61,7 +61,7 @@ def _devices(_folder: Path) -> Source:
 
 def _replay(folder: Path) -> Source:
     trace = write_trace(folder / "t.json", [kernel(at, 10.0) for at in range(0, 500, 20)])
-    return ReplaySource(trace, FamilyRules.load(), ReplayOptions(gpus=1))
+    return ReplaySource(trace, FamilyRules.load(), gpus=1)
 
 
 def _probes(folder: Path) -> Source:

@@ -40,7 +40,7 @@ def join(config: AgentConfig, token: Path, machine: str) -> None:
     models = gpu_counts(Catalogue.load(), config.host.gpus)
     request = join_request(host, [machine], read_token(token), models)
     with open_transport(config.transport.settings, Side.AGENT) as log:
-        send_join(log, request, config.trust.pins, int(time.time()))
+        send_join(log, request, config.trust, int(time.time()))
 
 
 def live(config: AgentConfig) -> None:

@@ -34,7 +34,7 @@ def test_agent_reports_to_the_next_helper_and_no_window_to_both(tmp_path: Path) 
     made = surroundings(tmp_path, window_s=WINDOW_S)
     world, former = made.world, made.world.helper
     helper = Party()
-    both = TrustSection((world.leader.pk,), (former.pk, helper.pk))
+    both = TrustSection(frozenset({world.leader.pk}), frozenset({former.pk, helper.pk}))
     made.config = replace(made.config, trust=both)
     made.run(T0, T0 + 6 * WINDOW_S)
     before = reported(made)

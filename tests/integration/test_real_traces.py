@@ -6,7 +6,7 @@ import pytest
 
 from bench.kernel_labels import LABELS, accuracy_by_time, read_labels
 from collectors.records.activity import KernelActivity
-from collectors.replay.replay_source import ReplayOptions, ReplaySource
+from collectors.replay.replay_source import ReplaySource
 from kernels.families import FamilyRules, pipeline_applications
 from kernels.launches.kineto import gpu_events
 from tests.shared_data import shared_data
@@ -75,7 +75,7 @@ def test_replay_real_trace_keeps_its_busy_share(
     trace: str, application: str, share: float, families: set[str]
 ) -> None:
     path = shared_data(f"kineto/{trace}.json.gz")
-    source = ReplaySource(path, FamilyRules.load(), ReplayOptions(gpus=1))
+    source = ReplaySource(path, FamilyRules.load(), gpus=1)
     source.start()
     seen = []
     for step in range(21):

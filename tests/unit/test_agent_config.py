@@ -18,7 +18,7 @@ def test_agent_config_sample_parses_into_the_documented_bounds() -> None:
     config = load_config(SAMPLE)
     assert config.bounds.epsilon_millionths == 2_000_000
     assert config.spool.limits.max_bytes == 256 << 20
-    assert len(config.trust.pins.leaders) == len(config.trust.pins.helpers) == 1
+    assert len(config.trust.leaders) == len(config.trust.helpers) == 1
     assert config.fence_file.parent == config.host.key_file.parent
 
 

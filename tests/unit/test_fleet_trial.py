@@ -63,7 +63,7 @@ def test_parties_of_a_trial_pin_each_other(trial: TrialFolders) -> None:
     agent = load_config(trial.agent_toml("host-1"), {})
     leader_pk, helper_pk = _public(trial.leader_key), _public(trial.helper_key)
     assert (leader.helper_pk, helper.leader_pk) == (helper_pk, leader_pk)
-    assert (agent.trust.leaders, agent.trust.helpers) == ((leader_pk,), (helper_pk,))
+    assert [agent.trust.leaders, agent.trust.helpers] == [{leader_pk}, {helper_pk}]
     assert leader.helper is not None
     assert leader.helper.socket == helper.address.socket == trial.socket
     assert leader.transport == agent.transport.settings

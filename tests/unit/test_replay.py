@@ -12,7 +12,7 @@ import pytest
 
 from collectors.port import SourceRegistry, SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity
-from collectors.replay.replay_source import ReplayOptions, ReplaySource
+from collectors.replay.replay_source import ReplaySource
 from kernels.families import FamilyRules
 from kernels.launches.kineto import TraceError, gpu_events, read_header
 
@@ -51,7 +51,7 @@ def launches(source: ReplaySource, now_ns: int) -> list[KernelActivity]:
 
 
 def replay(path: Path, **options: Any) -> ReplaySource:
-    source = ReplaySource(path, FamilyRules.load(), ReplayOptions(**({"gpus": 2} | options)))
+    source = ReplaySource(path, FamilyRules.load(), **({"gpus": 2} | options))
     source.start()
     return source
 
@@ -221,7 +221,7 @@ def test_replay_reads_a_top_level_list(tmp_path: Path) -> None:
 
 def test_replay_absent_file_gives_one_line(tmp_path: Path) -> None:
     registry = SourceRegistry()
-    gone = ReplaySource(tmp_path / "gone.json", FamilyRules.load(), ReplayOptions(gpus=1))
+    gone = ReplaySource(tmp_path / "gone.json", FamilyRules.load(), gpus=1)
     registry.register("replay", lambda: gone)
     running, absent = registry.start_all()
     assert running == []
@@ -250,7 +250,7 @@ def huge_trace(path: Path, events: int) -> Path:
 @pytest.mark.slow
 def test_replay_streams_a_huge_trace_in_bounded_memory(tmp_path: Path) -> None:
     trace = huge_trace(tmp_path / "huge.json.gz", 20_000)  # 12 MB of text
-    source = ReplaySource(trace, FamilyRules.load(), ReplayOptions(gpus=1, reorder=500))
+    source = ReplaySource(trace, FamilyRules.load(), gpus=1, reorder=500)
     played = 0
     tracemalloc.start()
     source.start()

@@ -29,11 +29,12 @@ def check(
     versions: dict[str, int] | None = None,
     others: Iterable[Task] = (),
     gate: Gate | None = None,
+    catalogue_hash: bytes | None = None,
 ) -> Accepted:
     return check_task(
         signed, pins or WORLD.pins, bounds or Bounds(), now_s=now_s,
         domain_allowed={"fleet", "operator"}.__contains__, versions=versions or {},
-        others=others, gate=gate,
+        others=others, gate=gate, catalogue_hash=catalogue_hash,
     )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def test_check_task_refuses_weights_above_one() -> None:
 
 
 def test_check_task_refuses_another_catalogue() -> None:
-    assert refused(good(), bounds=Bounds(catalogue_hash=b"c" * 32)) is Reason.CATALOGUE
+    assert refused(good(), catalogue_hash=b"c" * 32) is Reason.CATALOGUE
 
 
 def test_check_task_refuses_unpinned_and_forging_parties() -> None:
