@@ -85,15 +85,11 @@ def container_of(cgroup: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class Use(ProcessUse):
     """A process, or all of a container, on one device or MIG instance (`unit`)."""
 
-    unit: str
-    pid: int
-    name: str
-    container: str
-    memory_bytes: Measured
-    sm_percent: Measured
+    unit: str = ""
+    container: str = ""
 
 
 def uses(reading: DeviceReading) -> list[Use]:
@@ -116,8 +112,8 @@ def by_container(found: Iterable[Use]) -> list[Use]:
             groups.setdefault((use.unit, use.container), []).append(use)
     return [
         Use(
-            unit, 0, "", container,
-            _sum(use.memory_bytes for use in group), _sum(use.sm_percent for use in group),
+            0, _sum(use.memory_bytes for use in group), _sum(use.sm_percent for use in group),
+            unit=unit, container=container,
         )
         for (unit, container), group in groups.items()
     ]  # fmt: skip
@@ -196,15 +192,10 @@ def _untold(reading: DeviceReading) -> Iterator[str]:
 
 
 def _use(unit: str, process: ProcessUse) -> Use:
-    container = printable(container_of(process.cgroup))
     return Use(
-        unit,
-        process.pid,
-        printable(process.name),
-        container,
-        process.memory_bytes,
-        process.sm_percent,
-    )
+        process.pid, process.memory_bytes, process.sm_percent, process.cgroup,
+        printable(process.name), unit, printable(container_of(process.cgroup)),
+    )  # fmt: skip
 
 
 def _sum(values: Iterable[Measured]) -> Measured:
