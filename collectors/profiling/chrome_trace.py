@@ -80,9 +80,9 @@ class ChromeTraceWriter:
         found: dict[int, dict[str, float]] = {
             gpu: dict.fromkeys(families, 0.0) for gpu, families in self._families.items()
         }
-        for kernel in step.kernels:
+        for kernel, _, _ in step.kernels:
             of = found.setdefault(kernel.gpu, {})
-            of[kernel.family] = of.get(kernel.family, 0.0) + kernel.time_ns
+            of[kernel.family] = of.get(kernel.family, 0.0) + kernel.time.value_ns
         self._families = {gpu: list(of) for gpu, of in found.items()}
         return found
 

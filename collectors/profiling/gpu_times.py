@@ -35,30 +35,13 @@ _SOCKET: Final = b"POINTILLIST_GPU_TIME_SOCKET="
 _MOST_ENVIRONMENT: Final = 1 << 20
 
 
-class KernelSum(NamedTuple):
-    """One kernel on one of the process's own GPUs, or copies in one direction.
-
-    recorded            how many were
-    launches, time_ns   estimates of all
-    alone               launched one by one, not by a graph
-    """
-
-    gpu: int
-    kernel: str
-    family: str
-    recorded: float
-    launches: float
-    time_ns: float
-    alone: bool
-
-
 class GpuStep(NamedTuple):
     """What the process's GPUs did from one look to the next, by CLOCK_BOOTTIME."""
 
     begun_ns: int
     ended_ns: int
     recorded_ns: int
-    kernels: tuple[KernelSum, ...]
+    kernels: tuple[TimedRow, ...]
     gpus: tuple[TimedGpu, ...]
 
 
@@ -143,7 +126,7 @@ class ProfiledTimes:
             return None
         self.spent_ns += span.span_ns
         self.recorded_ns += span.recorded_ns
-        kernels, ended_ns = tuple(map(_kernel, span.rows)), span.begun_ns + span.span_ns
+        kernels, ended_ns = span.rows, span.begun_ns + span.span_ns
         return GpuStep(span.begun_ns, ended_ns, span.recorded_ns, kernels, span.gpus)
 
     def _listen(self) -> None:
@@ -173,13 +156,6 @@ class ProfiledTimes:
                 if entry.startswith(_SOCKET):
                     return Path(os.fsdecode(entry.removeprefix(_SOCKET)))
         return DEFAULT_SOCKET
-
-
-def _kernel(row: TimedRow) -> KernelSum:
-    of = row.kernel
-    return KernelSum(
-        of.gpu, of.kernel, of.family, row.recorded, of.launches, of.time.value_ns, row.alone
-    )
 
 
 def _is_free(path: Path) -> bool:

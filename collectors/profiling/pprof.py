@@ -61,13 +61,13 @@ class PprofWriter:
 
     def add_time(self, step: GpuStep) -> None:
         """Take what GPUs did."""
-        for kernel in step.kernels:
-            on = kernel.gpu, kernel.kernel, kernel.alone
+        for kernel, recorded, alone in step.kernels:
+            on = kernel.gpu, kernel.kernel, alone
             if on not in self._gpu and len(self._gpu) >= self._most:
                 on = kernel.gpu, REST, False
             sums = self._gpu.setdefault(on, _GpuSums())
-            sums.recorded += kernel.recorded
-            sums.time_ns += kernel.time_ns
+            sums.recorded += recorded
+            sums.time_ns += kernel.time.value_ns
 
     def finish(self, subject: ProfiledProcess) -> None:
         """Write the profile."""

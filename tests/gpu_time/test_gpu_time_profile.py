@@ -101,14 +101,14 @@ def followed(one: Program, path: Path) -> Iterator[GpuStep]:
 def test_a_profile_takes_an_agent_s_place_where_none_listens(tmp_path: Path) -> None:
     with program(tmp_path / "s.sock") as one:
         steps = list(followed(one, tmp_path / "s.sock"))
-        assert {kernel.kernel for step in steps for kernel in step.kernels} == {"gemm"}
+        assert {row.kernel.kernel for step in steps for row in step.kernels} == {"gemm"}
         for step in steps:
-            (kernel,) = step.kernels
-            assert kernel.alone
+            (row,) = step.kernels
+            assert row.alone
             assert step.begun_ns < step.ended_ns
         # The first one's time begins before recording did, launches of which nobody saw.
-        (kernel,) = steps[1].kernels
-        assert kernel.time_ns == pytest.approx(1000 * kernel.launches, rel=0.01)
+        (row,) = steps[1].kernels
+        assert row.kernel.time.value_ns == pytest.approx(1000 * row.kernel.launches, rel=0.01)
 
 
 def test_a_profile_leaves_an_agent_s_place_and_any_other_path_alone(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from collectors.binaries.proc_maps import Module
 from collectors.gpu_calls.counts import CallSample
 from collectors.gpu_calls.meanings import CallKind
+from collectors.gpu_time.timed_spans import TimedRow
 from collectors.profiling.chrome_trace import ChromeTraceWriter
-from collectors.profiling.gpu_times import GpuStep, KernelSum
+from collectors.profiling.gpu_times import GpuStep
 from collectors.profiling.pprof import REST, PprofWriter
 from collectors.profiling.profiled import NamedCall, ProfiledGpuTime, ProfiledProcess
-from collectors.records.gpu_time import TimedGpu, TimingState
+from collectors.records.estimated_time import EstimatedTime
+from collectors.records.gpu_time import TimedGpu, TimedKernel, TimingState
 from collectors.records.process import ProcessKey
 from tests.profile_kit import ReadProfile, check_trace, parse
 
@@ -157,18 +159,19 @@ def test_chrome_trace_of_nothing_is_a_trace() -> None:
     assert check_trace(traced([])) == []
 
 
-def kernel(name: str, recorded: float, ns: float, gpu: int = 0, alone: bool = True) -> KernelSum:
-    return KernelSum(gpu, name, "gemm", recorded, 4 * recorded, ns, alone)
+def kernel(name: str, recorded: int, ns: float, gpu: int = 0, alone: bool = True) -> TimedRow:
+    of = TimedKernel(gpu, name, "gemm", 4 * recorded, EstimatedTime(ns, 0.0, 0, 10**9))
+    return TimedRow(of, recorded, alone)
 
 
-def gpu_step(second: int, *kernels: KernelSum) -> GpuStep:
+def gpu_step(second: int, *kernels: TimedRow) -> GpuStep:
     begun_ns = BEGUN + second * 10**9
     gpu = TimedGpu(0, 500_000_000, 400_000_000, 100_000_000, 0, 50_000_000, 0, 0)
     return GpuStep(begun_ns, begun_ns + 10**9, 250_000_000, kernels, (gpu,))
 
 
 def on_gpu(
-    *kernels: KernelSum, subject: ProfiledProcess, calls: list[NamedCall], most: int = 1000
+    *kernels: TimedRow, subject: ProfiledProcess, calls: list[NamedCall], most: int = 1000
 ) -> dict[tuple[str, ...], int]:
     """GPU time by stack, where there is any."""
     out = io.BytesIO()
@@ -201,7 +204,7 @@ def test_pprof_makes_gpu_time_a_root_where_its_launches_are_not_surely_known() -
     assert on_gpu(one._replace(recorded=3), subject=NOTHING_LOST, calls=CALLS) == root
     assert on_gpu(one, subject=SUBJECT, calls=CALLS) == root
     assert on_gpu(one, subject=NOTHING_LOST, calls=[]) == root
-    both = on_gpu(one, one._replace(gpu=1), subject=NOTHING_LOST, calls=CALLS)
+    both = on_gpu(one, kernel("gemm", 2, 900, gpu=1), subject=NOTHING_LOST, calls=CALLS)
     assert both == root | {("gemm", "GPU 1"): 900}
 
 
