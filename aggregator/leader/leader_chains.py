@@ -43,7 +43,7 @@ from .leader_windows import (
     ChainState,
     FrozenWindow,
     StoredFrozen,
-    Unsigned,
+    StoredRelease,
     resume_window,
 )
 from .period_sums import PeriodSums
@@ -95,9 +95,9 @@ class Chains:
 
     # What a restart brings back
 
-    def resume_unsigned(self, key: BatchKey, chain: Chain, entry: bytes, vector: bytes) -> None:
+    def resume_unsigned(self, release: StoredRelease) -> None:
         """Take over a release without the Helper's signature, in window order."""
-        self.chain(chain).unsigned.append(Unsigned(key, chain, entry, vector))
+        self.chain(release.chain).unsigned.append(release)
 
     def resume_hosts(self, chain: Chain, signed_batch: bytes) -> None:
         """Take over the hosts of a chain's newest batch: the next window is complete with them."""
@@ -262,13 +262,13 @@ class Chains:
         self.released += 1
         self._drop(frozen)
         if vector:
-            chain.unsigned.append(Unsigned(frozen.key, frozen.chain, entry, vector))
+            chain.unsigned.append(StoredRelease(frozen.key, frozen.chain, entry, vector))
         effects: list[LeaderEffect] = [StoreRelease(frozen.key, released, entry, share, vector)]
         return effects + self._advance(chain, released.released_s)
 
     # The Helper's signatures
 
-    def _oldest_unsigned(self, key: BatchKey) -> Unsigned | None:
+    def _oldest_unsigned(self, key: BatchKey) -> StoredRelease | None:
         for chain in self._chains.values():
             if chain.unsigned and chain.unsigned[0].key == key:
                 return chain.unsigned[0]
@@ -298,7 +298,7 @@ class Chains:
         del chain.unsigned[0]
         return [StoreUnsigned(event.key, event.reason), *self._countersign_next(chain, event.now_s)]
 
-    def _countersigned(self, unsigned: Unsigned, entry: bytes) -> bool:
+    def _countersigned(self, unsigned: StoredRelease, entry: bytes) -> bool:
         try:
             signed = SignedRelease.decode(entry)
         except ReportRejected:

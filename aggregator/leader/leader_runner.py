@@ -53,7 +53,7 @@ def _restored(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEf
     for chain, head in state.heads().items():
         chains.chain(chain).head = head
     for unsigned in state.unsigned():
-        chains.resume_unsigned(unsigned.key, unsigned.chain, unsigned.entry, unsigned.vector)
+        chains.resume_unsigned(unsigned)
     tasks = leader.directory.tasks
     reach_s = leader.directory.longest_reach_s()
     for key in state.settled(now_s - reach_s - 86_400):

@@ -28,7 +28,7 @@ from .leader_events import (
     StoreUnsigned,
 )
 from .leader_file import LeaderFile
-from .leader_windows import Chain, StoredFrozen
+from .leader_windows import Chain, StoredFrozen, StoredRelease
 
 _PUBLISH: Final = (
     "INSERT INTO to_publish (series, cohort, entry) SELECT series, cohort, entry FROM windows "
@@ -55,16 +55,6 @@ class FinalRelease:
     series: str
     cohort: int
     entry: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRelease:
-    """A release as it comes back; `vector` is empty once the Helper has signed."""
-
-    key: BatchKey
-    chain: Chain
-    entry: bytes
-    vector: bytes
 
 
 class LeaderState:

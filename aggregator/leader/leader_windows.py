@@ -83,8 +83,12 @@ class FrozenWindow:
 
 
 @dataclass(slots=True)
-class Unsigned:
-    """A release that the Helper has not countersigned yet."""
+class StoredRelease:
+    """A release as the state has it.
+
+    vector      empty once the Helper has signed
+    in_flight   the Helper is asked for its signature now; retry_at_s: else when it will be
+    """
 
     key: BatchKey
     chain: Chain
@@ -100,7 +104,7 @@ class ChainState:
 
     head: bytes
     frozen: list[FrozenWindow] = field(default_factory=list)
-    unsigned: list[Unsigned] = field(default_factory=list)
+    unsigned: list[StoredRelease] = field(default_factory=list)
     last_hosts: tuple[int, frozenset[bytes]] = (-1, frozenset())
 
     def queue(self, frozen: FrozenWindow) -> None:

@@ -137,9 +137,7 @@ class LeaderTables:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderConfig(LeaderFiles, StoreFiles, LeaderTables):
-    """The Leader's configuration.
-
-    """
+    """The Leader's configuration."""
 
     transport: TransportSettings
     helper: ChannelAddress | None
