@@ -105,8 +105,10 @@ def run(
     measurement; it refuses demo tasks and seeded noise. Started as root it becomes the configured
     user before it opens a key.
     """
-    options = Options(
-        config, key_file, state_dir, log_folder, gpu or (), gpu_uuid or (), leader or (),
-        helper or (), replay or (), loader, assign or (),
-    )  # fmt: skip
+    flags = {
+        "host.key_file": key_file, "host.state_dir": state_dir, "host.gpus": gpu,
+        "host.gpu_uuids": gpu_uuid, "transport.folder": log_folder, "trust.leaders": leader,
+        "trust.helpers": helper,
+    }  # fmt: skip
+    options = Options(config, flags, replay or (), loader, assign or ())
     run_agent(options, agent_file.become_agent)

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,29 +33,17 @@ _HINT: Final = (
     f"{sample_hint('agent.toml')}; or --key-file, --state-dir, --log-folder, --leader and --helper "
     "do without a file"
 )
-_FLAGS: Final[Mapping[str, tuple[str, str]]] = {
-    "key_file": ("host", "key_file"),
-    "state_dir": ("host", "state_dir"),
-    "gpus": ("host", "gpus"),
-    "gpu_uuids": ("host", "gpu_uuids"),
-    "log_folder": ("transport", "folder"),
-    "leaders": ("trust", "leaders"),
-    "helpers": ("trust", "helpers"),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was said on the command line; None or empty where nothing was."""
+    """What was said on the command line; None or empty where nothing was.
+
+    flags   by the `section.key` that each stands for
+    """
 
     config: Path | None = None
-    key_file: Path | None = None
-    state_dir: Path | None = None
-    log_folder: Path | None = None
-    gpus: Sequence[str] = ()
-    gpu_uuids: Sequence[str] = ()
-    leaders: Sequence[str] = ()
-    helpers: Sequence[str] = ()
+    flags: Mapping[str, Path | Sequence[object] | None] = field(default_factory=dict)
     replay: Sequence[Path] = ()
     loader: str | None = None
     assignments: Sequence[str] = ()
@@ -65,12 +53,10 @@ class Options:
         from transport.settings.config_tree import assignment, overlay
 
         tree: dict[str, Any] = {}
-        for name, (section, key) in _FLAGS.items():
-            value = getattr(self, name)
+        for name, value in self.flags.items():
             if value:
-                plain = (
-                    str(value) if isinstance(value, Path) else [str(element) for element in value]
-                )
+                section, _, key = name.partition(".")
+                plain = str(value) if isinstance(value, Path) else [str(each) for each in value]
                 tree = overlay(tree, {section: {key: plain}})
         if self.loader is not None:
             tree = overlay(tree, {"sources": {"ebpf": True, "loader": self.loader}})
