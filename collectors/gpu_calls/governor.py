@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
@@ -144,15 +144,6 @@ class _Memory:
     cost_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    steady: frozenset[ProbeGroup]
-    in_turns: frozenset[ProbeGroup]
-    length_ns: int
-    duty: float
-    predicted: float
-
-
 @dataclass(slots=True)
 class Governor:
     """One for the machine: all links in turns share their windows.
@@ -172,18 +163,13 @@ class Governor:
         """Decide the period that begins now, from what was measured in the one that ended."""
         self._learn(tuple(measured))
         choice, dropped = self._choose()
-        self._length_ns = choice.length_ns
-        end_ns = now_ns + choice.length_ns
-        windows = self._windows(now_ns, choice) if choice.in_turns else ()
-        return Period(
-            now_ns,
-            end_ns,
-            choice.steady,
-            choice.in_turns,
-            dropped,
-            windows,
-            choice.duty,
-            choice.predicted,
+        self._length_ns = choice.end_ns
+        return replace(
+            choice,
+            begin_ns=now_ns,
+            end_ns=now_ns + choice.end_ns,
+            dropped=dropped,
+            windows=self._windows(now_ns, choice) if choice.in_turns else (),
         )
 
     def over(self, period: Period, spent_ns: Mapping[ProcessKey, float]) -> bool:
@@ -214,7 +200,7 @@ class Governor:
         excess = max(spent.values(), default=0.0) - allowance
         self._debt = min(max(excess, 0.0), allowance)
 
-    def _choose(self) -> tuple[_Choice, tuple[ProbeGroup, ...]]:
+    def _choose(self) -> tuple[Period, tuple[ProbeGroup, ...]]:
         loads = self._loads()
         every = frozenset(DROP_ORDER)
         ways = [(every, frozenset[ProbeGroup]())]
@@ -233,8 +219,8 @@ class Governor:
         groups: frozenset[ProbeGroup],
         whole: frozenset[ProbeGroup],
         loads: Mapping[ProcessKey, Mapping[ProbeGroup, float]],
-    ) -> _Choice | None:
-        """Give the best choice that keeps exactly these groups, or None when there is none.
+    ) -> Period | None:
+        """Give the best period from 0 that keeps exactly these groups, or None when there is none.
 
         whole   groups that are not to be in turns; none: no group is
         """
@@ -243,7 +229,7 @@ class Governor:
         budget = max(allowed - self._debt / max(self._length_ns, 1), allowed / 10)
         total = max((_sum(load, groups) for load in loads.values()), default=0.0)
         if total <= budget:
-            return _Choice(groups, frozenset(), least, 1.0, total)
+            return Period(0, least, groups, frozenset(), (), (), 1.0, total)
         if not self.settings.cyclable or not whole:
             return None
         steady = self._steady(groups, whole, loads, budget * _STEADY_PART)
@@ -268,7 +254,7 @@ class Governor:
             _sum(load, steady) + stall + duty * (_sum(load, in_turns) + stall)
             for load in loads.values()
         )
-        return _Choice(steady, in_turns, length_ns, duty, predicted)
+        return Period(0, length_ns, steady, in_turns, (), (), duty, predicted)
 
     def _steady(
         self,
@@ -303,14 +289,14 @@ class Governor:
     def _stall_ns(self, groups: frozenset[ProbeGroup]) -> int:
         return sum(ns for place, ns in self._stalls.items() if place.group in groups)
 
-    def _windows(self, now_ns: int, choice: _Choice) -> tuple[tuple[int, int], ...]:
-        length = max(round(choice.duty * choice.length_ns), 1)
-        start = self.random_below(choice.length_ns)
+    def _windows(self, now_ns: int, choice: Period) -> tuple[tuple[int, int], ...]:
+        length = max(round(choice.duty * choice.end_ns), 1)
+        start = self.random_below(choice.end_ns)
         end = start + length
-        if end <= choice.length_ns:
+        if end <= choice.end_ns:
             return ((now_ns + start, now_ns + end),)
-        wrapped = end - choice.length_ns
-        return ((now_ns, now_ns + wrapped), (now_ns + start, now_ns + choice.length_ns))
+        wrapped = end - choice.end_ns
+        return ((now_ns, now_ns + wrapped), (now_ns + start, now_ns + choice.end_ns))
 
 
 def _next_rates(
