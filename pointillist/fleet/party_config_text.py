@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aggregator.party.channel_address import ChannelTable
+
 
 def quoted(value: str | Path) -> str:
     """Write a TOML string: JSON's, but for DEL, and for the halves by which JSON escapes emoji."""
@@ -42,27 +44,16 @@ class LogPlace:
         return f"[transport]\nfolder = {quoted(self.folder or '')}\n{shared}"
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelEnd:
-    """One end of the channel between Leader and Helper: a socket, or an address with TLS files."""
-
-    socket: Path | None = None
-    address: str = ""
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-
-    @property
-    def text(self) -> str:
-        """The lines below [helper] or [listen]."""
-        if self.socket is not None:
-            return f"socket = {quoted(self.socket)}\n"
-        files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
-        lines = [f"{name} = {quoted(path or '')}\n" for name, path in files.items()]
-        return f"address = {quoted(self.address)}\n" + "".join(lines)
+def channel_text(end: ChannelTable) -> str:
+    """The lines below [helper] or [listen]."""
+    if end.socket is not None:
+        return f"socket = {quoted(end.socket)}\n"
+    files = {"ca_file": end.ca_file, "cert_file": end.cert_file, "key_file": end.key_file}
+    lines = [f"{name} = {quoted(path or '')}\n" for name, path in files.items()]
+    return f"address = {quoted(end.address)}\n" + "".join(lines)
 
 
-def leader_text(home: Path, helper_pk: bytes, log: LogPlace, helper: ChannelEnd) -> str:
+def leader_text(home: Path, helper_pk: bytes, log: LogPlace, helper: ChannelTable) -> str:
     """Write leader.toml of a Leader that lives in `home`."""
     return f"""# The Leader. Every key: `pointillist sample show leader.toml`.
 [leader]
@@ -73,7 +64,7 @@ helper_pk = "{helper_pk.hex()}"
 
 {log.text}
 [helper]
-{helper.text}
+{channel_text(helper)}
 [store]
 database = {quoted(home / "releases" / "releases.duckdb")}
 releases_dir = {quoted(home / "releases" / "parquet")}
@@ -83,7 +74,7 @@ releases_dir = {quoted(home / "releases" / "parquet")}
 def helper_text(
     home: Path,
     leader_pk: bytes,
-    listen: ChannelEnd,
+    listen: ChannelTable,
     peer_group: str | None,
     log: LogPlace | None = None,
 ) -> str:
@@ -103,7 +94,7 @@ signed_dir = {quoted(home / "signed")}
 leader_pk = "{leader_pk.hex()}"
 
 [listen]
-{listen.text}{group}{seen}"""
+{channel_text(listen)}{group}{seen}"""
 
 
 @dataclass(frozen=True, slots=True)

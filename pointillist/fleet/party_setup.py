@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.enrolment.operators import OperatorKey, operator_keys
+from aggregator.party.channel_address import ChannelTable
 from pointillist.key_folders import AGENT_HOME, HOST_KEYS
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
@@ -32,7 +33,6 @@ from .party_card import (
 )
 from .party_config_text import (
     AgentTerms,
-    ChannelEnd,
     LogPlace,
     agent_text,
     helper_text,
@@ -274,11 +274,11 @@ def _configure(folder: PartyFolder, own: PartyCard) -> bool:
     return False
 
 
-def _channel(home: Path, own: FleetParty, peer: PartyCard, address: str) -> ChannelEnd:
+def _channel(home: Path, own: FleetParty, peer: PartyCard, address: str) -> ChannelTable:
     tls, theirs = home / "tls", home / "tls" / f"{peer.party}.pem"
     if not theirs.exists():
         write_new(theirs, peer.certificate)
-    return ChannelEnd(
+    return ChannelTable(
         address=address, ca_file=theirs, cert_file=tls / f"{own}.pem", key_file=tls / f"{own}.key"
     )
 

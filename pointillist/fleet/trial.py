@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aggregator.party.channel_address import ChannelTable
 from pointillist.key_folders import AGENT_HOME, HOST_KEYS
 from privacy.signing import SigningKey
 from simulator.exported_fleet import make_identities
@@ -31,7 +32,6 @@ from wire.catalogue import Catalogue
 
 from .party_config_text import (
     AgentTerms,
-    ChannelEnd,
     LogPlace,
     agent_text,
     export_text,
@@ -164,7 +164,7 @@ def _write_parties(folders: TrialFolders, keys: _Keys, log: LogPlace) -> None:
         make_folder(home, PUBLIC)
         make_folder(home / "signed", PUBLIC)
         write_identity(home / "keys", role, key, user)
-    channel = ChannelEnd(socket=folders.socket)
+    channel = ChannelTable(socket=folders.socket)
     leader = leader_text(folders.leader, keys.helper.public_bytes, log, channel)
     write_new(folders.leader_toml, leader)
     group = LEADER_USER if log.group else None
