@@ -7,28 +7,26 @@ import json
 import math
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, create_model
 
+from pages.number import Number
+
 from .page_shape import Page, View, numbers_of
 
 JsonCell = str | int | float | bool | None
 
 
-class NumberAnswer(BaseModel):
-    """A released number; `told` says whether it is told from zero, `reason` why there is none."""
-
-    value: float | None
-    standard_error: float | None
-    low: float | None
-    high: float | None
-    told: bool
-    reason: str | None
-    coverage: float | None
+_PARTS: Final[Any] = {name: (kind, ...) for name, kind in get_type_hints(Number).items()}
+NumberAnswer: Final = create_model(
+    "NumberAnswer", **_PARTS,
+    __doc__="A released number; `told` says whether it is told from zero, `reason` why there is "
+    "none.",
+)  # fmt: skip
 
 
 class ColumnAnswer(BaseModel):
