@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from collectors.rounds import Drained
 
 from .host_diagnosis import Diagnosed
+from .sending.effects import AgentTally
 from .windows.task_windows import ClosedWindow
 
 
@@ -16,22 +17,17 @@ from .windows.task_windows import ClosedWindow
 class AgentStatus:
     """What an agent counts; names and numbers, nothing measured.
 
-    spool_dropped  records that the spool let go or did not take, by what they are of
+    tally          as it stood
     next_send_ms   when the next record leaves, milliseconds since 1970
     """
 
     sources: tuple[str, ...]
-    published: int
-    sealed: int
-    epochs: int
-    expired: int
-    refused: Mapping[str, int]
+    tally: AgentTally
     spool_records: int
     spool_bytes: int
     queued: int
     next_send_ms: int | None
     transport_up: bool
-    spool_dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 class Observer(Protocol):

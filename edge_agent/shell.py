@@ -7,7 +7,7 @@ effects carried out in their order, and stops at once when the ledger can no lon
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -149,17 +149,14 @@ class AgentShell:
                 [source.name for source in self.sources]
                 + ([DIAGNOSIS] if self._diagnosis is not None else [])
             ),
-            published=tally.published,
-            sealed=tally.sealed,
-            epochs=tally.epochs,
-            expired=tally.expired,
-            refused=dict(tally.refused),
+            tally=replace(
+                tally, refused=tally.refused.copy(), spool_dropped=tally.spool_dropped.copy()
+            ),
             spool_records=self._ledger.spool_records,
             spool_bytes=self._ledger.spool_bytes,
             queued=len(self._outbox),
             next_send_ms=self._outbox.next_ms(),
             transport_up=not self._effects.sending.down,
-            spool_dropped=dict(tally.spool_dropped),
         )
 
     # The loop -----------------------------------------------------------------------------------

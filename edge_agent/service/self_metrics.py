@@ -46,16 +46,16 @@ class StatusCollector(Collector):
         status = self._status()
         if status is None:
             return
-        agent = status.agent
-        yield _count("published_records", "records that left: epochs, reports", agent.published)
-        yield _count("sealed_reports", "reports sealed with their ledger entry", agent.sealed)
-        yield _count("epochs", "epochs opened", agent.epochs)
-        yield _count("expired_records", "sealed records nobody accepts any more", agent.expired)
-        yield _labelled("refused", "refusals by reason", "reason", agent.refused)
+        agent, tally = status.agent, status.agent.tally
+        yield _count("published_records", "records that left: epochs, reports", tally.published)
+        yield _count("sealed_reports", "reports sealed with their ledger entry", tally.sealed)
+        yield _count("epochs", "epochs opened", tally.epochs)
+        yield _count("expired_records", "sealed records nobody accepts any more", tally.expired)
+        yield _labelled("refused", "refusals by reason", "reason", tally.refused)
         yield _gauge("spool_records", "sealed records that wait on disk", agent.spool_records)
         yield _gauge("spool_bytes", "their bytes", agent.spool_bytes)
         yield _labelled(
-            "spool_dropped_records", "records without room or past use", "what", agent.spool_dropped
+            "spool_dropped_records", "records without room or past use", "what", tally.spool_dropped
         )
         yield _gauge("transport_up", "1 while the transport takes records", agent.transport_up)
         yield _labelled("source_failures", "failed drains by source", "source", status.failures)

@@ -33,6 +33,7 @@ from analytics.price_list import load_prices
 from diagnosis.detect.journal_lines import JournalReader, encode
 from edge_agent.config import load_config
 from edge_agent.observer import AgentStatus
+from edge_agent.sending.effects import AgentTally
 from edge_agent.service.self_metrics import SelfStatus, StatusCollector
 from pointillist.alerts.alerts_config import load_alerts_config
 from pointillist.cli import query, root
@@ -131,8 +132,8 @@ def test_names_of_metrics(pages: TestClient) -> None:
     def lines() -> Iterator[str]:
         agent = SelfStatus(
             AgentStatus(
-                sources=("host",), published=0, sealed=0, epochs=0, expired=0, refused={},
-                spool_records=0, spool_bytes=0, queued=0, next_send_ms=None, transport_up=True,
+                sources=("host",), tally=AgentTally(), spool_records=0, spool_bytes=0, queued=0,
+                next_send_ms=None, transport_up=True,
             )
         )  # fmt: skip
         for family in StatusCollector(lambda: agent).collect():

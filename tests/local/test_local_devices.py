@@ -23,6 +23,7 @@ from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, MetricRow, Row
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.observer import AgentStatus
+from edge_agent.sending.effects import AgentTally
 from edge_agent.service.self_metrics import SelfStatus, StatusCollector
 from pointillist.cli.top_screen import picture
 from tests.local_kit import BOOT, POINT, S
@@ -169,7 +170,7 @@ def test_history_keeps_who_used_a_gpu(tmp_path: Path) -> None:
 
 
 def test_self_metrics_count_device_gaps_by_kind() -> None:
-    status = SelfStatus(AgentStatus((), 0, 0, 0, 0, {}, 0, 0, 0, None, True), device_gaps=GAPS)
+    status = SelfStatus(AgentStatus((), AgentTally(), 0, 0, 0, None, True), device_gaps=GAPS)
     families = {one.name: one for one in StatusCollector(lambda: status).collect()}
     samples = families["pointillist_agent_device_gaps"].samples
     assert {one.labels["kind"]: one.value for one in samples} == GAPS

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from edge_agent.observer import AgentStatus
+from edge_agent.sending.effects import AgentTally
 from edge_agent.service.self_metrics import SelfStatus, metrics_port
 from transport.process.supervision import MOST_READERS, HttpPort
 
 STATUS = SelfStatus(
     AgentStatus(
-        sources=("host",), published=3, sealed=2, epochs=1, expired=0, refused={}, spool_records=0,
+        sources=("host",), tally=AgentTally(published=3, sealed=2, epochs=1), spool_records=0,
         spool_bytes=0, queued=0, next_send_ms=None, transport_up=True,
     )
 )  # fmt: skip

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.releases.store import Store
 from aggregator.spark.spark_reader import MEASURES as SPARK_MEASURES
 from edge_agent.observer import AgentStatus
+from edge_agent.sending.effects import AgentTally
 from edge_agent.service.self_metrics import SelfStatus, metrics_port
 from scripts.dashboards import FOLDER, PAGES
 from tests.monitoring_kit import RULES, SCRAPES, Prometheus, scraping, wait_until
@@ -84,9 +86,9 @@ class ServedFleet:
         self._threads.append(self._started(self.leader.run))
         self.agent = SelfStatus(
             AgentStatus(
-                sources=("host",), published=3, sealed=2, epochs=1, expired=0,
-                refused={"budget": 1}, spool_records=0, spool_bytes=0, queued=0,
-                next_send_ms=None, transport_up=True,
+                sources=("host",),
+                tally=AgentTally(published=3, sealed=2, epochs=1, refused=Counter(budget=1)),
+                spool_records=0, spool_bytes=0, queued=0, next_send_ms=None, transport_up=True,
             )
         )  # fmt: skip
         self.ports: dict[str, HttpPort] = {
@@ -274,7 +276,8 @@ def test_alerts_fire_on_processes_that_are_in_trouble(
     wait_until(lambda: prometheus.firing() >= of_releases)
     quiet = {"PointillistHelperDown", "PointillistHelperAway", "PointillistAgentCannotSend"}
     assert not prometheus.firing() & quiet
-    agent = replace(served.agent.agent, refused={"budget": 5}, transport_up=False)
+    refused = AgentTally(published=3, sealed=2, epochs=1, refused=Counter(budget=5))
+    agent = replace(served.agent.agent, tally=refused, transport_up=False)
     served.agent = replace(served.agent, agent=agent)
     served.helper.stop()
     served.ports.pop("pointillist-helper").close()
