@@ -49,13 +49,11 @@ class AgentHost:
     """A folder with everything that an agent needs.
 
     tasks   how many it accepts
-    demo    its identity is of the demo
     """
 
     folder: Path
     config: Path
     tasks: int
-    demo: bool = False
 
     @property
     def log_file(self) -> Path:
@@ -98,11 +96,11 @@ def make_host(
             signed = sign_task(task, leader, helper)[1]
             producer.send(TASKS, task_key(task.series), wrap(Kind.TASK, signed))
         producer.close()
-    host = AgentHost(folder, folder / "agent.toml", len(tasks), demo)
+    host = AgentHost(folder, folder / "agent.toml", len(tasks))
     parties = leader.public_bytes.hex(), helper.public_bytes.hex()
     if measuring is None:
         measuring = _measuring(ebpf=ebpf, gpus=gpus)
-    host.config.write_text(_toml(folder, parties) + measuring + more, encoding="utf-8")
+    host.config.write_text(_toml(folder, parties, demo) + measuring + more, encoding="utf-8")
     if os.geteuid() == 0:
         ensure_users()
         for path in (folder, *folder.rglob("*")):
@@ -137,7 +135,7 @@ def _roster(key: SigningKey, tasks: list[Task], leader: SigningKey, helper: Sign
     return sign_roster(roster_of([(key.public_bytes, 0, ((h100, GPUS),))], plan), leader, helper)
 
 
-def _toml(folder: Path, parties: tuple[str, str]) -> str:
+def _toml(folder: Path, parties: tuple[str, str], trial: bool) -> str:
     user = AGENT_USER if os.geteuid() == 0 else Path.home().name
     return f"""
 [host]
@@ -150,6 +148,7 @@ folder = "{folder}/log"
 [trust]
 leaders = ["{parties[0]}"]
 helpers = ["{parties[1]}"]
+trial = {str(trial).lower()}
 """
 
 
@@ -182,11 +181,7 @@ def running(host: AgentHost, environment: Mapping[str, str] | None = None) -> It
     """
     packages = [str(ROOT), *site.getsitepackages()]
     extra = {"PYTHONPATH": os.pathsep.join(packages), **(environment or {})}
-    words = ["pointillist", "agent", "run", "-c", str(host.config)]
-    if host.demo:
-        notes = host.folder / "state" / "report-ids.jsonl"
-        words = ["pointillist.demo.live_host", str(host.config), str(notes)]
-    command = [str(interpreter()), "-m", *words]
+    command = [str(interpreter()), "-m", "pointillist", "agent", "run", "-c", str(host.config)]
     with host.log_file.open("w") as log:
         child = subprocess.Popen(
             command, stderr=log, stdout=log, cwd="/", env={**os.environ, **extra}

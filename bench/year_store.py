@@ -34,8 +34,8 @@ from aggregator.releases.releases import query
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, Figure
 from pointillist.plan_file import default_plan
-from pointillist.simulate.setup import Changes, Setup
-from pointillist.simulate.store_play import SCENARIO, StorePlayer
+from pointillist.play.setup import Changes, Setup
+from pointillist.play.weeks import SCENARIO, StorePlayer
 from simulator.engine.engine_port import EngineSettings, Noise
 from simulator.engine.randomness import summed_noise
 from simulator.engine.simulation import Simulation

@@ -216,8 +216,8 @@ def open_agent(
 ) -> tuple[AgentShell, list[Absence]]:
     """Open everything a live agent needs; give it with the sources that this machine lacks.
 
-    domain      "live", or "demo", which pointillist.demo passes, and an agent whose configuration
-                says trust.trial: it serves demo tasks only; any other refuses them and seeded noise
+    domain      "live", or "demo" of an agent whose configuration says trust.trial: it serves demo
+                tasks only; any other refuses them and seeded noise
     gate        the PLD check of a week at acceptance (loads dp-accounting, seconds)
     spawner     made before this process opened any key; None: made here, before the key is opened
     users       who uses which GPU; hand the same to a reload's `sources_of`

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from pointillist.cli import main
-from pointillist.demo import summary
-from pointillist.demo.demo_fleet import DemoFleet
-from pointillist.demo.demo_tally import DemoTally
-from pointillist.demo.role_processes import Family, RoleProcess
+from pointillist.play import demo_summary
+from pointillist.play.demo_fleet import DemoFleet
+from pointillist.play.demo_tally import DemoTally
+from pointillist.play.processes import Family, RoleProcess
 from tests.recording_slice import FILE
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport
 from wire.envelope import unwrap
 from wire.topics import RELEASES
 
-_start, _summarise = Family.start, summary.summarise
+_start, _summarise = Family.start, demo_summary.summarise
 
 
 def _recorded(self: Family, name: str, *module: str) -> RoleProcess:
@@ -28,7 +29,7 @@ def _recorded(self: Family, name: str, *module: str) -> RoleProcess:
     return _start(self, name, *module)
 
 
-def _read_releases(fleet: DemoFleet, tally: DemoTally) -> summary.Summary:
+def _read_releases(fleet: DemoFleet, tally: DemoTally) -> dict[str, Any]:
     broker, folders = fleet.options.kafka, fleet.folders
     table = (
         TransportTable(kafka=KafkaSettings((broker,)))
@@ -47,5 +48,5 @@ def _read_releases(fleet: DemoFleet, tally: DemoTally) -> summary.Summary:
 
 if __name__ == "__main__":
     Family.start = _recorded  # type: ignore[method-assign]
-    summary.summarise = _read_releases
+    demo_summary.summarise = _read_releases
     main()

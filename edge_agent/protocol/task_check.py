@@ -101,7 +101,7 @@ def check_task(
 ) -> Accepted:
     """Check the bytes of a signed task.
 
-    domain_allowed  says which domains this process serves; `agent run` refuses "demo"
+    domain_allowed  says which domains this process serves
     versions        newest accepted version per series
     others          the other tasks this host serves
     gate            the PLD check of everything a week composes, or None
@@ -245,7 +245,7 @@ def _refusing(reason: Reason) -> Iterator[None]:
 class ParticipantRules:
     """What this process trusts and serves.
 
-    domain     "demo" is passed by the demo alone, and seeded noise is refused without it; any other
+    domain     "demo" of a demo or a trial, and seeded noise is refused without it; any other
                process serves "fleet" and, from this host's own operator, "operator"
     gate       the PLD check at acceptance, None where the plan's builder has run it
     catalogue  what the sections of a task must be found in, None where nothing is measured by it

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,11 +17,10 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, us
 from .run_folder import Terminated, interrupt_on_signals, keep, new_run_folder
 
 if TYPE_CHECKING:
-    from pointillist.demo.demo_fleet import DemoFleet, DemoOptions
-    from pointillist.demo.demo_pages import DemoPages
-    from pointillist.demo.demo_screen import DemoScreen
-    from pointillist.demo.demo_tally import DemoTally
-    from pointillist.demo.role_processes import Family
+    from pointillist.play.demo_fleet import DemoFleet, DemoOptions
+    from pointillist.play.demo_run import DemoPages
+    from pointillist.play.demo_tally import DemoTally
+    from pointillist.play.processes import Family
 
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
@@ -109,8 +107,8 @@ def demo(
     Identities, roster, budget and tasks are made for this run and thrown away; nothing of a real
     agent on this machine is touched.
     """
-    from pointillist.demo.demo_fleet import DemoOptions
-    from pointillist.demo.demo_plan import DemoPlan
+    from pointillist.play.demo_fleet import DemoOptions
+    from pointillist.play.demo_plan import DemoPlan
 
     if opendp_hosts is None:
         opendp_hosts = min(50, hosts)
@@ -159,32 +157,39 @@ def _person_looks_on() -> bool:
 
 def _play(options: DemoOptions, out: Path, shown: Shown, *, kafka: bool) -> None:
     from pointillist.broker.jars import BrokerError
-    from pointillist.demo.demo_fleet import DemoFleet
-    from pointillist.demo.folders import RunFolders
-    from pointillist.demo.role_processes import ChildFailed, Family
+    from pointillist.play.demo_fleet import DemoFleet, RunFolders
+    from pointillist.play.demo_run import DemoPages, released
+    from pointillist.play.processes import ChildFailed, Family
 
     interrupt_on_signals()
     folder = new_run_folder(out, "demo", "--out")
     folders = RunFolders.make(embedded=not kafka)
     try:
         with ExitStack() as stack:
-            if kafka:
-                options = replace(options, kafka=_broker(stack, folders.kafka))
+            broker = _broker(stack, folders.kafka) if kafka else None
             family = stack.enter_context(Family(folders.logs))
-            fleet = DemoFleet(options, folders, family)
-            # Left after the fleet's own, which ends first.
-            pages = _pages(stack, fleet) if shown.web else None
+            fleet, pages = DemoFleet(replace(options, kafka=broker), folders, family), None
+            if shown.web:
+                servers = stack.enter_context(Family(folders.logs))
+                pages = DemoPages(fleet, servers, open_page if shown.open_ else None)
             try:
-                tally = _run(fleet, family, pages, shown, folder)
+                tally = _follow(fleet, family, pages, folder, quiet=shown.json)
+                family.stop()
             except KeyboardInterrupt as interrupt:
                 if isinstance(interrupt, Terminated) or not shown.person:
                     raise
                 say("ending; Ctrl-C again ends at once")
                 family.stop()
-                _end_early(fleet, folder)
+                tally = released(fleet)
+                if not tally.mix:
+                    told = "ended before a window was released"
+                    raise CommandError(ExitCode.INTERRUPTED, told) from None
+                _end(fleet, tally, folder, json=False, early=True)
+                raise typer.Exit(ExitCode.INTERRUPTED) from None
             _end(fleet, tally, folder, shown.json)
             if pages is not None and shown.serve:
-                _serve_on(pages)
+                with suppress(KeyboardInterrupt):
+                    pages.serve(say)
     except (BrokerError, ChildFailed) as error:
         raise unavailable(str(error)) from error
     finally:
@@ -193,79 +198,21 @@ def _play(options: DemoOptions, out: Path, shown: Shown, *, kafka: bool) -> None
             folder.rmdir()  # an interrupted run leaves no empty folder
 
 
-def _run(
-    fleet: DemoFleet, family: Family, pages: DemoPages | None, shown: Shown, results: Path
+def _follow(
+    fleet: DemoFleet, family: Family, pages: DemoPages | None, results: Path, *, quiet: bool
 ) -> DemoTally:
     """Play to the end of the last window, and show it meanwhile."""
     from rich.console import Console
 
-    from pointillist.demo.demo_run import follow
-    from pointillist.demo.demo_screen import DemoStage
+    from pointillist.play.demo_run import follow
+    from pointillist.play.stage import Stage
 
-    with DemoStage(Console(stderr=True), quiet=shown.json) as stage:
+    with Stage(Console(stderr=True), quiet=quiet, transient=True) as stage:
         stage.say("starting Leader, Helper and hosts")
         fleet.start()
         if pages is not None:
-            _show(pages, fleet, results)
-        tally = follow(fleet, family, _beside(stage.show, pages, shown.open_))
-    family.stop()
-    return tally
-
-
-def _pages(stack: ExitStack, fleet: DemoFleet) -> DemoPages:
-    """Prepare the demo's pages."""
-    from pointillist.demo.demo_pages import DemoPages
-    from pointillist.demo.role_processes import Family
-
-    return DemoPages(fleet.folders, stack.enter_context(Family(fleet.folders.logs)))
-
-
-def _show(pages: DemoPages, fleet: DemoFleet, results: Path) -> None:
-    """Serve the store, with the tasks that are signed by now, and what this host's agent keeps.
-
-    results     where the run's transcripts will be
-    """
-    from pointillist.demo.demo_pages import transcript_options
-
-    transcripts = transcript_options(results, fleet.leader_pk.hex(), fleet.helper_pk.hex())
-    pages.show_fleet([*transcripts, "--tasks", str(fleet.folders.signed)])
-    if fleet.options.plan.live:
-        pages.show_host()
-
-
-def _beside(
-    show: Callable[[DemoScreen], None], pages: DemoPages | None, open_: bool
-) -> Callable[[DemoScreen], None]:
-    """Show where the pages are beside each frame, and open the first once it is there."""
-    if pages is None:
-        return show
-    opened = not open_
-
-    def show_both(frame: DemoScreen) -> None:
-        nonlocal opened
-        found = pages.look()
-        show(replace(frame, pages=found))
-        if not opened and (address := found.get("the fleet")):
-            opened = True
-            open_page(address)
-
-    return show_both
-
-
-def _serve_on(pages: DemoPages) -> None:
-    with suppress(KeyboardInterrupt):
-        pages.serve(say)
-
-
-def _end_early(fleet: DemoFleet, folder: Path) -> NoReturn:
-    """Show and keep what an interrupted run had released."""
-    from pointillist.demo.demo_run import released_so_far
-
-    tally = released_so_far(fleet)
-    if not tally.mix:
-        raise CommandError(ExitCode.INTERRUPTED, "ended before a window was released")
-    _end(fleet, tally, folder, json=False, early=True)
-    raise typer.Exit(ExitCode.INTERRUPTED)
+            pages.start(results)
+        return follow(fleet, family, pages, stage.show)
 
 
 def _end(
@@ -279,22 +226,23 @@ def _end(
     """
     from rich.console import Console
 
-    from pointillist.demo.demo_farewell import tell
-    from pointillist.demo.summary import events_of, summarise, write_results
+    from pointillist.play import demo_summary
+    from pointillist.play.summary import print_summary
 
-    summary = summarise(fleet, tally)
-    if not summary.windows_released:
+    summary = demo_summary.summarise(fleet, tally)
+    if not summary["windows_released"]:
         logs = shutil.copytree(fleet.folders.logs, folder / "logs")
-        late = summary.rejections.get("window_late", 0)
+        late = summary["rejections"].get("window_late", 0)
         why = f": {late:,} reports came too late for this machine's pace" if late else ""
         hint = f"fewer hosts need less: --hosts 300; the logs are in {logs}"
         raise CommandError(ExitCode.FAILED, f"nothing was released{why}", hint)
-    kept = keep(lambda where: write_results(fleet, tally, summary, where), folder)
-    shown = kept.written or summary
+    kept = keep(lambda where: demo_summary.write_results(fleet, tally, summary, where), folder)
+    whole = kept.written or summary
     if json:
-        emit(asdict(shown), json)
+        emit(whole, json)
     else:
-        tell(Console(), shown, tally.mean.mean(), events_of(tally), early=early)
+        end = demo_summary.demo_end(whole, tally.mean.mean(), tally.events, early=early)
+        print_summary(Console(), end)
     if kept.problem is not None:
         raise unavailable(kept.problem)
 

@@ -96,7 +96,7 @@ def _chosen(asked: Experiment, part: list[str] | None) -> Experiment:
 
 def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
     from pointillist.plan_file import PlanFileError
-    from pointillist.simulate.setup import plan_path
+    from pointillist.play.setup import plan_path
     from privacy.errors import ParameterError
     from privacy.plan import Plan
     from simulator.experiments.experiment_runs import runs_of

@@ -289,9 +289,9 @@ def up(
     Each command is printed before it is run: they are those of a real fleet, each of the party that
     would type it there. Run again, it goes on where it was stopped, until its series ends.
     """
-    from pointillist.demo.role_processes import Family
     from pointillist.fleet.party_files import FolderUnusable
     from pointillist.fleet.trial_run import TrialBusy, TrialFailed, TrialOver, TrialRun
+    from pointillist.play.processes import Family
 
     interrupt_on_signals()
     over = "its windows are over; `pointillist fleet init` begins another in a new folder"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -21,6 +23,11 @@ from .output import (
 )
 from .run_folder import interrupt_on_signals, new_run_folder, writable_folder
 
+if TYPE_CHECKING:
+    from pointillist.play.summary import Summary
+
+_LINE_S: Final = 10.0
+"""Between two lines, where there is no terminal."""
 _EXAMPLES = """Examples:
 
 pointillist simulate                                the shipped scenarios
@@ -140,24 +147,35 @@ def simulate(
     asked["journals"] = None if journals is None else str(journals.resolve())
     asked["journal_hosts"] = journal_hosts
     if store is not None:
-        _check_store({"--out": out, "--resume": resume, "--export": export}, fidelity)
-        _fill(scenario, plan, asked | {"fidelity": None}, (store, processes), json)
-        return
-    if export is not None:
-        _export(scenario, plan, asked, (export, config, enrol), json)
-        return
-    if config is not None or enrol:
+        others = _given({"--out": out, "--resume": resume, "--export": export})
+        if others:
+            raise usage_error(f"--store: expected no {others} beside it")
+        if fidelity not in {None, "auto", "noise"}:
+            raise usage_error(f"--store: expected --fidelity noise or none, got {fidelity!r}")
+        _fill(scenario, plan, asked | {"fidelity": None}, store, processes, json)
+    elif export is not None:
+        _export(scenario or "", plan, asked, (export, config, enrol), json)
+    elif config is not None or enrol:
         raise usage_error("--config and --enrol go with --export", "--export kafka")
-    if resume is not None:
-        _check_resume(scenario, plan, out, asked)
-    _play(scenario, plan, asked, (out, resume), (processes, section), json)
+    else:
+        _play(scenario, plan, asked, (out, resume), (processes, section), json)
+
+
+def _given(options: dict[str, Any]) -> str:
+    """Name the options that were given."""
+    return ", ".join(name for name, value in options.items() if value is not None)
 
 
 def _list(json: bool) -> None:
-    from pointillist.simulate.simulation_farewell import list_scenarios
     from pointillist.table import Column, cells_of, table_lines, terminal_columns
+    from simulator.scenario import FOLDER, load, names
 
-    found = list_scenarios()
+    about = ("hosts", "gpus", "hours", "plan", "about")
+    found: list[dict[str, Any]] = []
+    for name in names():
+        scenario = load(name)
+        row = {"name": name} | {field: getattr(scenario, field) for field in about}
+        found.append(row | {"file": str(FOLDER / f"{name}.toml")})
 
     def text(rows: list[dict[str, Any]]) -> str:
         columns = (
@@ -173,20 +191,6 @@ def _list(json: bool) -> None:
     emit(found, json, text=text)
 
 
-def _check_resume(
-    scenario: str | None, plan: str | None, out: Path | None, asked: dict[str, Any]
-) -> None:
-    given = {"SCENARIO": scenario, "--plan": plan, "--out": out} | {
-        f"--{name.replace('_', '-')}": value for name, value in asked.items()
-    }
-    stray = [name for name, value in given.items() if value is not None]
-    if stray:
-        raise usage_error(
-            f"--resume: expected nothing beside it that changes the run, got {', '.join(stray)}",
-            "the folder remembers scenario, plan and options",
-        )
-
-
 def _play(
     scenario: str | None,
     plan: str | None,
@@ -197,18 +201,24 @@ def _play(
 ) -> None:
     from rich.console import Console
 
-    from pointillist.plan_file import PlanFileError
-    from pointillist.simulate.play import Player
-    from pointillist.simulate.setup import Changes, NoSuchRun, Setup
-    from pointillist.simulate.simulation_farewell import tell
-    from pointillist.simulate.simulation_screen import SimulationStage
-    from simulator.engine.crew import CrewFailed
-    from simulator.engine.outcome_store import AnotherRun
-    from simulator.scenario import ScenarioError
+    from pointillist.play.setup import Changes, Setup
+    from pointillist.play.simulation import Player, simulation_end
+    from pointillist.play.stage import Stage
 
     out, resume = folders
-    _check_fidelity(asked["fidelity"])
-    with reported(ExitCode.USAGE, ScenarioError, PlanFileError, NoSuchRun, AnotherRun, ValueError):
+    if resume is not None:
+        changes = {f"--{name.replace('_', '-')}": value for name, value in asked.items()}
+        stray = _given({"SCENARIO": scenario, "--plan": plan, "--out": out} | changes)
+        if stray:
+            raise usage_error(
+                f"--resume: expected nothing beside it that changes the run, got {stray}",
+                "the folder remembers scenario, plan and options",
+            )
+    known = ("auto", "exact", "masked", "noise")
+    if asked["fidelity"] not in {None, *known}:
+        expected = f"expected one of {', '.join(known)}, got {asked['fidelity']!r}"
+        raise usage_error(f"--fidelity: {expected}")
+    with reported(ExitCode.USAGE, ValueError):
         if resume is not None:
             setup, folder = Setup.resume(resume), resume
         else:
@@ -217,20 +227,10 @@ def _play(
         player = Player(setup, folder, *how)
         if resume is None:
             setup.keep(folder)
-    try:
-        with (
-            reported(ExitCode.FAILED, CrewFailed),
-            reported(ExitCode.USAGE, AnotherRun),
-            SimulationStage(Console(stderr=True), quiet=json) as stage,
-        ):
-            result = player.play(stage.show)
-    except KeyboardInterrupt:
-        say(f"cut off; go on: pointillist simulate --resume {folder}")
-        raise
-    if json:
-        emit(result.summary, json)
-    else:
-        tell(Console(), result, folder)
+    stage = Stage(Console(stderr=True), quiet=json, line_s=_LINE_S)
+    with _cut_off(f"go on: pointillist simulate --resume {folder}"), stage:
+        result = player.play(stage.show)
+    _end(result.summary, json, lambda: simulation_end(result, folder))
     if not result.summary["windows_released"]:
         raise CommandError(
             ExitCode.FAILED,
@@ -239,57 +239,56 @@ def _play(
         )
 
 
-def _check_store(others: dict[str, Any], fidelity: str | None) -> None:
-    stray = [name for name, value in others.items() if value is not None]
-    if stray:
-        raise usage_error(f"--store: expected no {', '.join(stray)} beside it")
-    if fidelity not in {None, "auto", "noise"}:
-        raise usage_error(f"--store: expected --fidelity noise or none, got {fidelity!r}")
-
-
 def _fill(
     scenario: str | None,
     plan: str | None,
     asked: dict[str, Any],
-    how: tuple[Path, int],
+    folder: Path,
+    processes: int,
     json: bool,
 ) -> None:
-    from rich.console import Console
+    from pointillist.play.setup import Changes, Setup
+    from pointillist.play.weeks import SCENARIO, StorePlayer, store_end
 
-    from aggregator.releases.compaction import CompactionUnderWay
-    from aggregator.releases.simulated_mark import MarkUnreadable
-    from pointillist.plan_file import PlanFileError
-    from pointillist.simulate.setup import Changes, Setup
-    from pointillist.simulate.store_play import SCENARIO, StorePlayer, tell_store
-    from simulator.engine.crew import CrewFailed
-    from simulator.scenario import ScenarioError
-    from simulator.store_fill import AnotherStore
-
-    folder, processes = how
-    with reported(
-        ExitCode.USAGE, ScenarioError, PlanFileError, AnotherStore, MarkUnreadable, ValueError
-    ):
+    with reported(ExitCode.USAGE, ValueError):
         setup = Setup.make(scenario or SCENARIO, plan, Changes(**asked))
         player = StorePlayer(setup, writable_folder(folder, "--store"), processes)
+    with _cut_off("the same command goes on"):
+        summary = player.play(say)
+    _end(summary, json, lambda: store_end(summary))
+
+
+@contextmanager
+def _cut_off(how: str) -> Iterator[None]:
+    """Report what ends a run too early; `how` says what goes on with one that a person ends."""
+    from aggregator.releases.compaction import CompactionUnderWay
+    from simulator.engine.crew import CrewFailed
+    from simulator.engine.outcome_store import AnotherRun
+
     try:
         with (
             reported(ExitCode.FAILED, CrewFailed),
+            reported(ExitCode.USAGE, AnotherRun),
             reported(ExitCode.UNAVAILABLE, CompactionUnderWay),
         ):
-            summary = player.play(say)
+            yield
     except KeyboardInterrupt:
-        say("cut off; the same command goes on")
+        say(f"cut off; {how}")
         raise
+
+
+def _end(body: dict[str, Any], json: bool, told: Callable[[], Summary]) -> None:
+    """Print what a run came to: its JSON, or what a person is told."""
+    from rich.console import Console
+
+    from pointillist.play.summary import print_summary
+
     if json:
-        emit(summary, json)
-    else:
-        tell_store(Console(), summary)
-
-
-def _check_fidelity(fidelity: str | None) -> None:
-    known = ("auto", "exact", "masked", "noise")
-    if fidelity is not None and fidelity not in known:
-        raise usage_error(f"--fidelity: expected one of {', '.join(known)}, got {fidelity!r}")
+        emit(body, json)
+        return
+    console = Console()
+    console.print()
+    print_summary(console, told())
 
 
 def _folder(out: Path | None, name: str) -> Path:
@@ -304,13 +303,14 @@ def _folder(out: Path | None, name: str) -> Path:
 
 
 def _export(
-    scenario: str | None,
+    scenario: str,
     plan: str | None,
     asked: dict[str, Any],
     export: tuple[str, Path | None, bool],
     json: bool,
 ) -> None:
-    from pointillist.simulate.export import ExportConfigError, enrol_hosts, export_reports
+    from pointillist.play.export import ExportConfigError, enrol_hosts, export_reports
+    from simulator.exported_fleet import IdentitiesError
     from simulator.scenario import ScenarioError
 
     kind, config, enrol = export
@@ -325,12 +325,12 @@ def _export(
         )
     if asked["journals"] is not None:
         raise usage_error("--export: expected no --journals", "they are lived through in simulate")
-    with reported(ExitCode.USAGE, ScenarioError, ExportConfigError):
+    with reported(ExitCode.USAGE, ScenarioError, ExportConfigError, IdentitiesError):
         if enrol:
-            emit(enrol_hosts(scenario or "", asked, config, kind), json, text=_enrolled)
+            emit(enrol_hosts(scenario, asked, config, kind), json, text=_enrolled)
         else:
             log_to_stderr()
-            emit(export_reports(scenario or "", asked, config, kind, say), json)
+            emit(export_reports(scenario, asked, config, kind, say), json)
 
 
 def _enrolled(made: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from pointillist.demo.role_processes import ChildFailed, Family
+from pointillist.play.processes import ChildFailed, Family
 from transport.files.keyfiles import load_signing_key
 
 from .party_config_text import shell_line

@@ -23,7 +23,7 @@ from diagnosis.detect.findings import Cause, Finding
 from diagnosis.detect.journal_lines import encode
 from pointillist.cli import main
 from pointillist.plan_file import default_plan
-from pointillist.simulate.setup import PLANS
+from pointillist.play.setup import PLANS
 from privacy.plan import Plan
 from simulator.engine.engine_port import WindowOutcome
 from simulator.engine.journals import JournalError, JournalRows, PlayedJournal, cast, load_journals

@@ -18,7 +18,7 @@ from aggregator.protocol.released import ReleasedWindow
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, Pins
 from pointillist.broker.local import RunningBroker
-from pointillist.simulate.export import ExportConfigError, load_export_config
+from pointillist.play.export import ExportConfigError, load_export_config
 from privacy.signing import SigningKey
 from simulator.engine.exact_parties import ExactParties
 from simulator.exported_fleet import (

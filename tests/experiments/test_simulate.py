@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from pointillist.cli import main
-from pointillist.simulate.play import Player
-from pointillist.simulate.setup import Changes, NoSuchRun, Setup
-from pointillist.simulate.simulation_screen import Moment, render
+from pointillist.play.setup import Changes, NoSuchRun, Setup
+from pointillist.play.simulation import Player
+from pointillist.play.stage import Progress, screen
 from simulator.scenario import ScenarioError, names
 
 pytestmark = pytest.mark.slow
@@ -73,8 +73,8 @@ def test_simulate_keeps_its_files_and_says_what_next(
 def test_simulate_goes_on_where_it_was_cut_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def cut(moment: Moment) -> None:
-        if moment.settled == 2:
+    def cut(progress: Progress) -> None:
+        if progress.done == 2:
             raise KeyboardInterrupt
 
     changes = Changes(hosts=60, hours=0.05, fidelity="noise")
@@ -163,20 +163,24 @@ def test_setup_remembers_what_the_command_line_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 120])
-def test_screen_fits_its_terminal(width: int) -> None:
-    moment = Moment(
-        name="steady", fidelity="noise", due=10, settled=2, time_s=1_770_854_520, reporting=55,
-        hosts=60, gpus=480, busy_share=0.7, simulated_s=120, wall_s=1.5, coverage=(),
-        refused={"window_late": 3}, kept_back={"n_min": 1},
-    )  # fmt: skip
-    console = Console(width=width, record=True, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(moment, width))
-    lines = captured.get().splitlines()
-    assert max(map(len, lines)) <= width
-    text = " ".join(lines)
-    assert "80 x real time" in text
-    assert "nothing released yet" in text
+def test_screen_fits_its_terminal(tmp_path: Path, width: int) -> None:
+    setup = Setup.make("steady", None, Changes(hosts=60, hours=0.05, fidelity="noise"))
+    seen: list[Progress] = []
+    player = Player(setup, tmp_path, 1, "kernel_mix")
+    player.play(seen.append)
+    player.scores.kept_back["n_min"] = 1
+    console = Console(width=width, height=50, force_terminal=False)
+    step = next(player.simulation.steps())
+    for progress in (seen[-1], player._progress(step, due=10, settled=2)):
+        with console.capture() as captured:
+            console.print(screen(progress, console))
+        lines = captured.get().splitlines()
+        assert max(map(len, lines)) <= width
+        text = " ".join(" ".join(lines).replace("│", " ").split())
+        assert " x real time" in text
+        assert "60 hosts in the sum" in text
+        assert "of the 95 % intervals hold the truth" in text
+    assert "2 of 10 · " in text
     assert "n_min 1" in text
 
 

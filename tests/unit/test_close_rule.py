@@ -7,7 +7,7 @@ import pytest
 from aggregator.leader.log_watch import LogWatch
 from aggregator.leader.schedule import CloseRule
 from aggregator.protocol.answers import BatchKey
-from pointillist.demo.demo_plan import RETENTION_S, WINDOW_S
+from pointillist.play.demo_plan import RETENTION_S, WINDOW_S
 from tests.protocol_kit import T0, build_world
 
 

@@ -13,12 +13,19 @@ import pytest
 from matplotlib import pyplot as plt
 from rich.console import Console
 
-from pointillist import run_chart
-from pointillist import run_terminal as farewell
-from pointillist.demo.demo_plan import DemoPlan
-from pointillist.demo.demo_tally import DemoTally
-from pointillist.run_terminal import PLUS_MINUS, SHOWN, Z95, Struck, families, near, readable
-from pointillist.simulate import simulation_farewell as simulated
+from pointillist.play import chart, simulation
+from pointillist.play.demo_plan import DemoPlan
+from pointillist.play.demo_tally import DemoTally
+from pointillist.play.stage import PLUS_MINUS, SHOWN, families, readable
+from pointillist.play.summary import (
+    Struck,
+    Summary,
+    cell_table,
+    in_hosts,
+    near,
+    print_summary,
+    told_line,
+)
 from simulator.cell_view import CellView, judged, ranked
 from tests.window_kit import CATALOGUE
 from wire.task import CHECK_WORDS, Task
@@ -80,27 +87,25 @@ def released(
 def told(width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width)
     shown = ranked(EVENTS.views)[:SHOWN]
-    write = farewell.in_hosts(EVENTS.hosts)
-    farewell.tell_cells(console, "Incidents", shown, EVENTS.views, write)
+    table = cell_table("Incidents", shown, in_hosts(EVENTS.hosts))
+    print_summary(console, Summary(tables=(table, told_line(shown, EVENTS.views))))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_demo_counts_hosts_of_the_releases_own_window(tally: DemoTally) -> None:
-    struck = tally.struck("incidents")
+    struck = tally.events["incidents"]
     (view,) = [view for view in struck.views if view.cell == "disk_io"]
-    write = farewell.in_hosts(struck.hosts)
+    write = in_hosts(struck.hosts)
     assert (write(view.share), write(view.truth or 0)) == ("133", "140")
-    assert tally.struck("hardware_faults") == Struck(0, [])
+    assert tally.events["hardware_faults"] == Struck(0, [])
 
 
 def test_demo_text_and_chart_show_the_same_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     figure, axis = plt.subplots()
-    monkeypatch.setattr(
-        run_chart, "_bars", lambda _, views, *rest: drawn.extend(v.cell for v in views)
-    )
-    run_chart._events(axis, "hardware_faults", EVENTS)
+    monkeypatch.setattr(chart, "_bars", lambda _, views, *rest: drawn.extend(v.cell for v in views))
+    chart._events(axis, "hardware_faults", EVENTS)
     plt.close(figure)
     lines = told().splitlines()[1 : 1 + SHOWN]
     assert [line[:34].strip().replace(" ", "_") for line in lines] == drawn
@@ -115,10 +120,10 @@ def test_demo_shows_a_false_discovery_before_what_is_not_told_from_zero() -> Non
 
 def test_demo_chart_writes_the_interval_of_the_text() -> None:
     figure, axis = plt.subplots()
-    run_chart._mix(axis, MIX)
+    chart._mix(axis, MIX)
     title = axis.get_title()
     plt.close(figure)
-    assert f"± {100 * Z95 * MIX[0].standard_error:.2f} %" in title
+    assert f"± {196 * MIX[0].standard_error:.2f} %" in title
     assert "40.76" in title
     assert "1.96" in PLUS_MINUS
 
@@ -126,7 +131,7 @@ def test_demo_chart_writes_the_interval_of_the_text() -> None:
 def test_demo_chart_draws_a_window_that_is_not_told_from_zero_as_less_than() -> None:
     faint = judged([MIX[0], replace(MIX[1], share=0.001)])
     figure, axis = plt.subplots()
-    run_chart._over_time(axis, MIX, [MIX, faint])
+    chart._over_time(axis, MIX, [MIX, faint])
     points, limits, truth = (np.asarray(line.get_ydata(), np.float64) for line in axis.lines)
     plt.close(figure)
     assert points[0] == pytest.approx(19.0)
@@ -151,12 +156,12 @@ def test_simulation_tells_coverage_of_every_section_and_the_bound_of_a_bias() ->
         ],
         "bias_bounds": {"incidents": 31.6},
     }  # fmt: skip
-    told = "\n".join(simulated.checks(summary))
+    told = "\n".join(simulation.checks(summary))
     assert "95.0 % of 100 intervals hold the truth" in told
     assert "worst first: week incidents 38.5 % of 13, minute kernel mix 95.0 % of 100" in told
     assert "by at most (95 %) incidents 32" in told
     summary["bias_bounds"] = {}
-    assert "left some out" not in "\n".join(simulated.checks(summary))
+    assert "left some out" not in "\n".join(simulation.checks(summary))
 
 
 def many_windows(number: int) -> list[list[CellView]]:
@@ -165,17 +170,17 @@ def many_windows(number: int) -> list[list[CellView]]:
 
 def test_chart_of_many_windows_draws_their_means_with_smaller_errors() -> None:
     figure, axis = plt.subplots()
-    run_chart._over_time(axis, MIX, many_windows(180))
+    chart._over_time(axis, MIX, many_windows(180))
     points = np.asarray(axis.lines[0].get_xdata(), np.float64)
     title = axis.get_title()
     plt.close(figure)
     assert points.tolist() == [9 * at + 5 for at in range(20)]
     assert "means of 9 windows" in title
-    (mean, *_), (window, *_) = run_chart.grouped(many_windows(180))[0], MIX
+    (mean, *_), (window, *_) = chart.grouped(many_windows(180))[0], MIX
     assert mean.share == pytest.approx(window.share)
     assert mean.truth == pytest.approx(window.truth)
     assert mean.standard_error == pytest.approx(window.standard_error / 3)
-    assert run_chart.grouped(many_windows(40)) == many_windows(40)
+    assert chart.grouped(many_windows(40)) == many_windows(40)
 
 
 @pytest.mark.parametrize(
@@ -190,12 +195,12 @@ def test_chart_gives_no_place_to_what_has_nothing_to_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: int, events: Any, shown: list[str]
 ) -> None:
     drawn: list[str] = []
-    monkeypatch.setattr(run_chart, "_mix", lambda *_: drawn.append("mix"))
-    monkeypatch.setattr(run_chart, "_over_time", lambda *_: drawn.append("course"))
-    monkeypatch.setattr(run_chart, "_events", lambda _, name, __: drawn.append(name.split("_")[0]))
+    monkeypatch.setattr(chart, "_mix", lambda *_: drawn.append("mix"))
+    monkeypatch.setattr(chart, "_over_time", lambda *_: drawn.append("course"))
+    monkeypatch.setattr(chart, "_events", lambda _, name, __: drawn.append(name.split("_")[0]))
     axes: list[int] = []
     monkeypatch.setattr(plt, "close", lambda figure: axes.append(len(figure.axes)))
-    run_chart.draw(tmp_path / "a.png", "t", MIX, many_windows(windows), events)
+    chart.draw(tmp_path / "a.png", "t", MIX, many_windows(windows), events)
     assert drawn == shown
     assert axes == [len(shown)]
 

@@ -18,7 +18,8 @@ from aggregator.statistics.causes import CauseWindow, cause_table
 from aggregator.statistics.correction import Reported
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, q_values, told_from_zero
 from pointillist.cli.causes_command import drawn, remarks
-from pointillist.run_terminal import mix_table, share, tell_cells
+from pointillist.play.stage import mix_table, share
+from pointillist.play.summary import Summary, cell_table, print_summary, told_line
 from simulator.cell_view import CellView, judged, ranked
 from tests.causes.causes_kit import MODEL, detector
 from tests.unit.release_kit import CATALOGUE, make_task, noise, true_steps, window
@@ -150,7 +151,9 @@ def test_screens_draw_no_number_of_what_is_not_told_from_zero() -> None:
     text = io.StringIO()
     console = Console(file=text, width=100)
     console.print(mix_table(SCREEN, SCREEN, 100))
-    tell_cells(console, "GPU time", ranked(SCREEN), SCREEN, lambda value: f"{share(value)} %")
+    shown = ranked(SCREEN)
+    table = cell_table("GPU time", shown, lambda value: f"{share(value)} %")
+    print_summary(console, Summary(tables=(table, told_line(shown, SCREEN))))
     lines = text.getvalue().splitlines()
     assert not any("codec" in line for line in lines)
     (row,) = [line for line in lines if line.startswith("norm") and "%" in line]

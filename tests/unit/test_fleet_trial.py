@@ -14,14 +14,14 @@ from edge_agent.config import load_config
 from edge_agent.live import LIVE_DOMAIN
 from pointillist.cli import main
 from pointillist.cli.agent_run import _domain_of, log_hint
-from pointillist.demo.role_processes import Family
 from pointillist.fleet.party_files import FolderUnusable, lock_folder
 from pointillist.fleet.trial import TrialSettings, make_trial, read_trial
 from pointillist.fleet.trial_folders import TrialFolders
 from pointillist.fleet.trial_run import TrialFailed, TrialOver, TrialRun, _call
 from pointillist.fleet.trial_steps import TrialStep, trial_steps
 from pointillist.plan_file import load_plan
-from pointillist.simulate.export import load_export_config
+from pointillist.play.export import load_export_config
+from pointillist.play.processes import Family
 from tests.fleet_kit import fleet_folder
 from transport.files.join_token import read_token
 from transport.files.keyfiles import load_signing_key

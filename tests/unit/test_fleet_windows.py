@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pointillist.demo.demo_fleet import SCENARIO
-from pointillist.demo.demo_plan import WINDOW_S, DemoPlan
+from pointillist.play.demo_fleet import SCENARIO
+from pointillist.play.demo_plan import WINDOW_S, DemoPlan
 from simulator.engine.blocks import Span
 from simulator.fleet import IDLE, SteadyFleet
 from simulator.scenario import Dropout, load

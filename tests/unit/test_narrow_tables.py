@@ -27,8 +27,9 @@ from pointillist.cli.parts import shortened
 from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
-from pointillist.run_terminal import mix_table, tell_cells
-from pointillist.simulate.simulation_farewell import _tell_adversaries, _tell_causes, _tell_mix
+from pointillist.play.simulation import _adversary_tables, _cause_tables, _mix_tables
+from pointillist.play.stage import mix_table
+from pointillist.play.summary import CellTable, Summary, cell_table, print_summary
 from pointillist.table import Column, table_lines
 from simulator.cell_view import CellView, judged
 from transport.process.doctor_findings import CheckVerdict, Finding
@@ -253,19 +254,21 @@ VIEWS = judged(
 )  # fmt: skip
 
 
+def ended(tables: Sequence[CellTable | str]) -> str:
+    return shown(lambda console: print_summary(console, Summary(tables=tables)))
+
+
 def test_demo_and_simulation_end_with_whole_rows() -> None:
     title = "Applications seen, mean of 1,440 windows, of 12,500 hosts"
-    told = shown(lambda console: tell_cells(console, title, VIEWS, VIEWS, lambda v: f"{v:.2f} %"))
+    told = ended([cell_table(title, VIEWS, lambda v: f"{v:.2f} %")])
     assert_whole(told, ["< 0.25 %", "0.99 %", "quantize", "communication"])
     mix = shown(lambda console: console.print(mix_table(VIEWS, VIEWS, WIDTH)))
     assert_whole(mix, ["98.77 ±24.19", "communication", "< 25.19"])
     summary = {"section": "kernel_mix_by_model", "windows_released": 123_456}
-    assert_whole(
-        shown(lambda console: _tell_mix(console, summary, VIEWS)), ["98.77 %", "communication"]
-    )
+    assert_whole(ended(_mix_tables(summary, VIEWS)), ["98.77 %", "communication"])
     rows = [{"cause": LONGEST, "true_hosts": 123_456, "shown": "123456 ± 1234"}]
     assert_whole(
-        shown(lambda console: _tell_causes(console, "hardware_faults", rows)),
+        ended(_cause_tables("hardware_faults", rows)),
         [LONGEST.replace("_", " "), "123456 ± 1234", "123,456"],
     )
     refused = "check_words 8, epoch_unknown 8, host_unknown 8, second_report 8"
@@ -273,7 +276,7 @@ def test_demo_and_simulation_end_with_whole_rows() -> None:
         "cohort": 40, "tricks": [], "faults": [],
         "lies": [{"liars": 8, "lie": "poisoned_share", "moved_of_bound": 1.0, "refused": refused}],
     }  # fmt: skip
-    assert_whole(shown(lambda console: _tell_adversaries(console, found)), [refused])
+    assert_whole(ended(_adversary_tables(found)), [refused])
 
 
 def test_shortened_name_says_that_it_was_longer() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.demo.role_processes import Family
+from pointillist.play.processes import Family
 
 LONGEST_S = 60
 PARENT = """
 import sys, time
 from pathlib import Path
-from pointillist.demo.role_processes import Family
+from pointillist.play.processes import Family
 
 with Family(Path(sys.argv[1])) as family:
     child = family.start("child", "timeit", "import time; time.sleep(600)")

@@ -13,7 +13,7 @@ import pytest
 
 from pointillist.cli.output import CommandError, ExitCode
 from pointillist.cli.run_folder import keep, new_run_folder
-from pointillist.demo.folders import RunFolders
+from pointillist.play.demo_fleet import RunFolders
 from tests.closed_kit import REPOSITORY, may_mount, mounted
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ EXPERIMENT = REPOSITORY / "docs" / "experiments" / "report.toml"
 _KEEP = """
 import sys
 from pathlib import Path
-from pointillist.demo.folders import RunFolders
+from pointillist.play.demo_fleet import RunFolders
 from pointillist.cli.run_folder import keep
 
 def write(folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
@@ -38,14 +39,21 @@ from pointillist.cli.history_gpu_time_text import gpu_time_lines
 from pointillist.cli.history_metrics_text import metric_lines
 from pointillist.cli.output import _lines
 from pointillist.cli.parts import grid, left_out, panel
-from pointillist.demo.demo_screen import DemoScreen
-from pointillist.demo.demo_screen import render as demo_screen
 from pointillist.plan_file import default_plan
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
-from pointillist.run_terminal import in_hosts, mix_table, tell_cells
-from pointillist.simulate import simulation_farewell as simulated
+from pointillist.play import simulation
+from pointillist.play.stage import mix_table, screen
+from pointillist.play.summary import (
+    CellTable,
+    Summary,
+    cell_table,
+    in_hosts,
+    print_summary,
+    told_line,
+)
 from pointillist.table import Column, table_lines, terminal_columns
+from tests.play_kit import demo_progress
 from tests.unit.test_narrow_tables import KERNEL, LONGEST, VIEWS, history_rows, widest_causes
 from transport.process.doctor_findings import CheckVerdict, Finding
 from wire.catalogue import Catalogue
@@ -78,11 +86,13 @@ def plan() -> str:
 
 
 def demo_frame() -> str:
-    frame = DemoScreen(
-        window=1, windows=24, hosts=1_476, roster=1_501, gpus=12_000, epsilon=2.0,
-        epsilon_spent=0.93, rejections={"host_unknown": 4}, latest=VIEWS, mean=VIEWS, stage="now",
-    )  # fmt: skip
-    return on_console(lambda console: console.print(demo_screen(frame, console)))
+    with tempfile.TemporaryDirectory() as folder:
+        progress = demo_progress(Path(folder), VIEWS, refused={"host_unknown": 4})
+    return on_console(lambda console: console.print(screen(progress, console)))
+
+
+def demo_tables() -> tuple[CellTable | str, ...]:
+    return cell_table("Applications seen", VIEWS, in_hosts(12_500)), told_line(VIEWS, VIEWS)
 
 
 def doctor() -> None:
@@ -155,9 +165,7 @@ def stragglers() -> str:
 
 def simulation_end(console: Console) -> None:
     summary = {"section": "kernel_mix_by_model", "windows_released": 123_456}
-    simulated._tell_mix(console, summary, VIEWS)
     rows = [{"cause": LONGEST, "true_hosts": 123_456, "shown": "123456 ± 1234"}]
-    simulated._tell_causes(console, "hardware_faults", rows)
     lie = {
         "liars": 8, "lie": "poisoned_share", "moved_of_bound": 1.0,
         "refused": "check_words 8, epoch_unknown 8, host_unknown 8, second_report 8",
@@ -166,9 +174,13 @@ def simulation_end(console: Console) -> None:
     fault = {
         "fault": "mass_restart_of_hosts", "size": 0.4, "released_percent": 60.0, "true_sums": True
     }  # fmt: skip
-    simulated._tell_adversaries(
-        console, {"cohort": 40, "lies": [lie], "tricks": [trick], "faults": [fault]}
-    )
+    found = {"cohort": 40, "lies": [lie], "tricks": [trick], "faults": [fault]}
+    tables = [
+        *simulation._mix_tables(summary, VIEWS),
+        *simulation._cause_tables("hardware_faults", rows),
+        *simulation._adversary_tables(found),
+    ]
+    print_summary(console, Summary(tables=tables))
 
 
 def query_rows() -> None:
@@ -203,7 +215,7 @@ def events(kind: str) -> Iterator[Mapping[str, Any]]:
 TABLES: Mapping[str, Callable[[], str]] = {
     "demo": demo_frame,
     "demo's end": lambda: on_console(
-        lambda console: tell_cells(console, "Applications seen", VIEWS, VIEWS, in_hosts(12_500))
+        lambda console: print_summary(console, Summary(tables=demo_tables()))
     ),
     "mix": lambda: on_console(
         lambda console: console.print(mix_table(VIEWS, [], console.width) or "")
@@ -328,8 +340,7 @@ def test_tables_are_laid_out_in_one_place() -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "rich.table"
     }
     assert users == {
-        "cli/host_panels.py", "cli/parts.py", "demo/demo_screen.py",
-        "simulate/simulation_screen.py",
+        "cli/host_panels.py", "cli/parts.py", "play/stage.py",
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels.families import FamilyRules
-from pointillist.demo.demo_fleet import SCENARIO
+from pointillist.play.demo_fleet import SCENARIO
 from simulator.applications import Application
 from simulator.fleet import IDLE, FleetRows, SteadyFleet
 from simulator.scenario import load

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-
 from edge_agent.local.quantity import counted
-from pointillist.run_terminal import tell_files
 from simulator.engine.engine_port import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
-from simulator.store_fill import FIDELITY, Filled, StoreFill, store_bytes
+from simulator.store_fill import FIDELITY, StoreFill, store_bytes
 from wire.catalogue import Catalogue
 
 from .setup import Setup
+from .summary import Summary
 
 SCENARIO: Final = "eight_weeks"
 """Played where none is named."""
@@ -40,7 +38,7 @@ class StorePlayer:
         self._folder = folder
         self._weeks = setup.scenario.duration_s / WEEK_S
         self._fill = StoreFill(self._simulation, folder, self._weeks)
-        self._windows = {"released": 0, "suppressed": 0}
+        self._released = self._suppressed = 0
 
     def play(self, say: Callable[[str], None]) -> dict[str, Any]:
         """Play what is missing, with a line for each day; return the summary.
@@ -51,7 +49,8 @@ class StorePlayer:
         began, first_s, day = time.perf_counter(), None, None
         played_s = 0
         for step in self._fill.steps():
-            self._count(step)
+            self._released += step.released
+            self._suppressed += step.suppressed
             if first_s is None:
                 first_s = step.due.start_s
             played_s = max(played_s, step.due.end_s - first_s)
@@ -59,10 +58,6 @@ class StorePlayer:
                 day = step.due.end_s // DAY_S
                 say(self._line(step.due.end_s, played_s, time.perf_counter() - began))
         return self._summary(played_s, time.perf_counter() - began)
-
-    def _count(self, step: Filled) -> None:
-        self._windows["released"] += step.released
-        self._windows["suppressed"] += step.suppressed
 
     def _line(self, at_s: int, played_s: int, wall_s: float) -> str:
         first, end = self._simulation.span
@@ -85,8 +80,8 @@ class StorePlayer:
             "fidelity": FIDELITY,
             "seed": mark.seed,
             "weeks": self._weeks,
-            "windows_released": self._windows["released"],
-            "windows_suppressed": self._windows["suppressed"],
+            "windows_released": self._released,
+            "windows_suppressed": self._suppressed,
             "files": files,
             "bytes": size,
             "weeks_played": played_s / WEEK_S,
@@ -99,10 +94,11 @@ def _weeks_per_minute(played_s: float, wall_s: float) -> float:
     return played_s / WEEK_S / (wall_s / MINUTE_S) if wall_s else 0.0
 
 
-def tell_store(console: Console, summary: dict[str, Any]) -> None:
-    """Print what was written and what to try next."""
-    windows = counted(summary["windows_released"], "window")
-    lines = [
+def store_end(summary: dict[str, Any]) -> Summary:
+    """What a person is told: what was written, and what to try next."""
+    windows, folder = counted(summary["windows_released"], "window"), summary["store"]
+    sql = "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
+    lines = (
         (
             f"{summary['weeks']:g} weeks of {summary['hosts']:,} simulated hosts, fidelity "
             f"{summary['fidelity']}: what an hour's first minute measures stands for the hour, "
@@ -116,14 +112,12 @@ def tell_store(console: Console, summary: dict[str, Any]) -> None:
             f"{summary['files']:,} files, {summary['bytes'] / 1e6:,.0f} MB; the folder says that "
             "it is simulated, and so does every command that reads it"
         ),
-    ]
-    console.print()
-    for line in lines:
-        console.print(f"- {line}", highlight=False)
-    folder = summary["store"]
-    sql = "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
-    commands = (
-        ("how its windows ended", f'pointillist query --store {folder} "{sql}"'),
-        ("how many hosts had which trouble", f"pointillist causes --store {folder}"),
     )
-    tell_files(console, {"releases": folder}, commands, width=12)
+    return Summary(
+        checks=[f"- {line}" for line in lines],
+        files={"releases": folder},
+        commands=(
+            ("how its windows ended", f'pointillist query --store {folder} "{sql}"'),
+            ("how many hosts had which trouble", f"pointillist causes --store {folder}"),
+        ),
+    )

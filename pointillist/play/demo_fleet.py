@@ -1,14 +1,19 @@
-"""Compose a local fleet: identities, roster, signed tasks, configuration, processes."""
+"""A demo's fleet: folders, identities, roster, signed tasks, configuration, processes.
+
+What each process owns lies in a folder of its own: nobody reads another's keys, even in a demo.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import secrets
+import shutil
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -28,15 +33,21 @@ from transport.files.keyfiles import (
     write_host_key,
     write_signing_key,
 )
-from transport.process.privileges import LEADER_USER
+from transport.files.ownership import give
+from transport.opening import EmbeddedSettings, Side, open_transport
+from transport.process.privileges import (
+    AGENT_USER,
+    HELPER_USER,
+    LEADER_USER,
+    LOG_GROUP,
+    ensure_users,
+)
 from wire.catalogue import Catalogue
 from wire.join import JoinRequest
 from wire.task import Task
 
-from .demo_enrolment import DemoEnrolment
-from .demo_plan import ONE_WINDOW_SERIES, WINDOW_S, DemoPlan, lateness_s
-from .folders import RunFolders, write_private, write_public
-from .role_processes import Family, RoleProcess
+from .demo_plan import ONE_WINDOW_SERIES, WINDOW_S, DemoEnrolment, DemoPlan, lateness_s
+from .processes import Family, RoleProcess
 
 SCENARIO: Final = Path(__file__).with_name("demo.toml")
 START_S: Final = 60.0
@@ -61,6 +72,60 @@ class DemoOptions:
     kafka: str | None = None
 
 
+class RunFolders:
+    """The folders of one run, under one throw-away base.
+
+    several_users   true for root: each role then runs as a user of its own
+    log_group       that may use the embedded log; None where all are one user
+    """
+
+    def __init__(self, base: Path, *, several_users: bool) -> None:
+        self.base, self.several_users = base, several_users
+        self.leader, self.helper, self.agents = base / "leader", base / "helper", base / "agents"
+        self.releases, self.truth = base / "releases", base / "truth"
+        self.signed, self.logs = base / "signed", base / "logs"
+        self.log, self.kafka = base / "log", base / "kafka"
+        self.socket = base / "socket" / "helper.sock"
+        self.log_group = LOG_GROUP if several_users else None
+
+    @classmethod
+    def make(cls, *, embedded: bool = True) -> Self:
+        """Create the base and every role's folders.
+
+        embedded    whether the log is a file of this run; else a broker has it
+        Raises      OSError, PrivilegeError, TransportUnavailable
+        """
+        several = ensure_users()
+        folders = cls(Path(tempfile.mkdtemp(prefix="pointillist-demo-")), several_users=several)
+        folders.base.chmod(0o711)
+        for folder in (folders.leader, folders.helper, folders.agents):
+            folder.mkdir(mode=0o700)
+        for folder in (folders.releases, folders.truth, folders.signed, folders.logs):
+            folder.mkdir()
+            folder.chmod(0o755)  # whatever this process's umask would close
+        if embedded:
+            open_transport(EmbeddedSettings(folders.log, folders.log_group), Side.AGENT).close()
+        return folders
+
+    def hand_over(self) -> None:
+        """Give each role its own folders; call it once everything in them is written."""
+        if not self.several_users:
+            return
+        owners = {
+            LEADER_USER: (self.leader, self.releases),
+            HELPER_USER: (self.helper,),
+            AGENT_USER: (self.agents, self.truth),
+        }
+        for user, folders in owners.items():
+            for folder in folders:
+                for path in (folder, *folder.rglob("*")):
+                    give(path, user, user)
+
+    def remove(self) -> None:
+        """Delete everything, keys first of all."""
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
 class DemoFleet:
     """The running fleet of one demo."""
 
@@ -69,20 +134,13 @@ class DemoFleet:
         self.folders = folders
         self._family = family
         self._began_s = 0.0
-        self._leader_key = SigningKey.generate()
-        self._helper_key = SigningKey.generate()
+        self._leader_key, self._helper_key = SigningKey.generate(), SigningKey.generate()
+        self.leader_pk = self._leader_key.public_bytes
+        self.helper_pk = self._helper_key.public_bytes
         self.catalogue = Catalogue.load()
         self.tasks: list[Task] = []
         self._enrolment = DemoEnrolment(self._leader_key, self._helper_key)
         self._seed = secrets.randbits(63) if options.seed is None else options.seed
-
-    @property
-    def leader_pk(self) -> bytes:
-        return self._leader_key.public_bytes
-
-    @property
-    def helper_pk(self) -> bytes:
-        return self._helper_key.public_bytes
 
     def start(self) -> None:
         """Start every process, enrol the hosts, sign the tasks.
@@ -94,21 +152,20 @@ class DemoFleet:
         self._write_parties()
         slices = self._write_slices()
         self.folders.hand_over()
-        self._family.start(
-            "helper", "pointillist", "helper", "run", "--config", self._toml("helper")
-        )
-        self._family.start(
-            "leader", "pointillist", "leader", "run", "--config", self._toml("leader")
-        )
+        for role in ("helper", "leader"):
+            self._family.start(role, "pointillist", role, "run", "--config", self.toml(role))
         children = [
-            self._family.start(config.name, "simulator.slice_process", str(path))
-            for config, path in slices
+            self._family.start(config.name, "simulator.slice_process", str(self._told(config)))
+            for config in slices
         ]
         if live is not None:
-            self._start_live()
-        self._enrol([config for config, _ in slices], children, live)
+            words = ("pointillist", "agent", "run", "--config", self.toml("live"))
+            self._family.start("live", *words)
+        inventory = self._inventory(slices[0])
+        self._enrol(children, None if live is None else self._live_request(live, inventory))
 
-    def _toml(self, role: str) -> str:
+    def toml(self, role: str) -> str:
+        """Name the configuration file of the Leader, the Helper, or this host's own agent."""
         return str(self.folders.base / f"{role}.toml")
 
     def _transport(self) -> str:
@@ -153,19 +210,20 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
         write_public(folders.base / "leader.toml", leader.encode())
         write_public(folders.base / "helper.toml", helper.encode())
 
-    def _write_slices(self) -> list[tuple[SliceConfig, Path]]:
+    def _write_slices(self) -> list[SliceConfig]:
         slices = []
         parts = parts_of(self.options.plan.hosts, self.options.processes)
         for part, span in enumerate(parts):
             config = self._slice(part, span)
             Path(config.state_dir).mkdir(mode=0o700)
-            path = self.folders.base / f"{config.name}.json"
+            path = self._told(config)
             operators = self._inventory(config).operator[span.lo : span.hi].tolist()
             lines = "\n".join(self._enrolment.token(operator).text() for operator in operators)
-            write_private(Path(config.tokens_file), lines.encode())
+            Path(config.tokens_file).touch(mode=0o600, exist_ok=False)
+            Path(config.tokens_file).write_text(lines, encoding="utf-8")
             config.write(path)
             path.chmod(0o644)
-            slices.append((config, path))
+            slices.append(config)
         return slices
 
     def _slice(self, part: int, span: Span) -> SliceConfig:
@@ -194,6 +252,9 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
             tokens_file=str(folders.base / f"{name}.tokens"),
         )
 
+    def _told(self, config: SliceConfig) -> Path:
+        return self.folders.base / f"{config.name}.json"
+
     def _inventory(self, config: SliceConfig) -> HostInventory:
         return SteadyFleet(config.played, self.catalogue).inventory
 
@@ -214,6 +275,7 @@ gpus = {gpus}
 [trust]
 leaders = ["{self.leader_pk.hex()}"]
 helpers = ["{self.helper_pk.hex()}"]
+trial = true
 [bounds]
 n_min_at_least = {self.options.plan.n_min}
 [sources]
@@ -230,17 +292,11 @@ enabled = false
         write_public(self.folders.base / "live.toml", toml.encode())
         return host_of(key)
 
-    def _start_live(self) -> None:
-        notes = self.folders.agents / "live" / "report-ids.jsonl"
-        self._family.start("live", "pointillist.demo.live_host", self._toml("live"), str(notes))
-
-    def _enrol(
-        self, slices: list[SliceConfig], children: list[RoleProcess], live: Host | None
-    ) -> None:
+    def _enrol(self, children: list[RoleProcess], live: JoinRequest | None) -> None:
         """Sign the roster of the hosts that ask to join, and the tasks."""
         raw = [bytes.fromhex(r) for child in children for r in child.message(START_S)["requests"]]
         if live is not None:
-            raw.append(self._live_request(live, self._inventory(slices[0])).encode())
+            raw.append(live.encode())
         patience_s = lateness_s(time.monotonic() - self._began_s)
         # The first window waits for what is below this, so what takes time is above it.
         roster = self._enrolment.roster(raw, self._tasks(0, 0))
@@ -267,12 +323,10 @@ enabled = false
         """Of simulated hosts."""
         return len(parts_of(self.options.plan.hosts, self.options.processes))
 
-    @property
-    def first_window(self) -> int:
-        """Start of the first window, unix seconds."""
-        return self.tasks[0].first_window
 
-    @property
-    def last_window(self) -> int:
-        """Start of the last window, unix seconds."""
-        return self.tasks[0].last_window
+def write_public(path: Path, content: bytes) -> None:
+    """Write a file that every role may read, whole or not at all."""
+    draft = path.with_name(f".{path.name}.partial")
+    draft.write_bytes(content)
+    draft.chmod(0o644)
+    draft.replace(path)

@@ -13,7 +13,6 @@ from edge_agent.protocol.task_check import Bounds
 from simulator.exported_fleet import (
     ExportedFleet,
     ExportSettings,
-    IdentitiesError,
     load_identities,
     make_identities,
 )
@@ -75,7 +74,7 @@ def enrol_hosts(
 ) -> dict[str, Any]:
     """Make keys, vouchers and join requests of a scenario's hosts, and say what comes next.
 
-    Raises      ExportConfigError, ScenarioError
+    Raises      ExportConfigError, IdentitiesError, ScenarioError
     """
     config = load_export_config(config_path, kind)
     catalogue = Catalogue.load()
@@ -115,13 +114,11 @@ def export_reports(
 ) -> dict[str, Any]:
     """Send reports for --hours of the wall clock, one line a window, until done or stopped.
 
-    Raises      ExportConfigError, ScenarioError, LedgerRefused, TransportUnavailable
+    Raises      ExportConfigError, IdentitiesError, ScenarioError, LedgerRefused,
+                TransportUnavailable
     """
     config = load_export_config(config_path, kind)
-    try:
-        hosts = load_identities(config.fleet.identities)
-    except IdentitiesError as error:
-        raise ExportConfigError(str(error)) from error
+    hosts = load_identities(config.fleet.identities)
     hours = asked.get("hours") or DEFAULT_HOURS
     played = _scenario(scenario, {**asked, "hosts": len(hosts)})
     settings = ExportSettings(
@@ -145,8 +142,7 @@ def told(window: WindowTruth) -> str:
 
 def _scenario(scenario: str, asked: Mapping[str, Any]) -> Scenario:
     """The scenario with the size and seed that were asked for; its length is the wall clock's."""
-    loaded = load(scenario)
-    return Changes(hosts=asked.get("hosts"), seed=asked.get("seed")).apply(loaded)
+    return Changes(hosts=asked.get("hosts"), seed=asked.get("seed")).apply(load(scenario))
 
 
 class _Stop:

@@ -1,31 +1,40 @@
-"""Plays a simulation: every window to the checkpoint, its cells to Parquet, its scores to a row."""
+"""Plays a simulation: every window to the checkpoint, its cells to Parquet, its scores to a row.
+
+And what it shows meanwhile, and says at its end.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from rich.text import Text
 
 from aggregator.releases.store import Store
-from pointillist.run_chart import draw
+from edge_agent.local.quantity import counted
+from pointillist.table import Column
 from simulator.adversaries import CohortPlan, play_scenario
-from simulator.cell_view import CellView
+from simulator.cell_view import CellView, ranked
 from simulator.engine.crew import peak_bytes
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.outcome_store import release_of
 from simulator.engine.simulation import CHECKPOINT, Simulation, Step
 from simulator.experiments.scores import Scores, SectionMean
-from simulator.outcome import TruthCell, TruthWriter, cause_table, coverage_rows
+from simulator.outcome import TruthCell, TruthWriter, cause_table, coverage_rows, percents
 from simulator.outcome.truth_tables import SECTIONS
-from simulator.scenario import Adversaries, Scenario
+from simulator.scenario import Adversaries, Scenario, names
 from wire.catalogue import Catalogue
 
+from .chart import draw
 from .setup import Setup
-from .simulation_screen import Moment, counted
+from .stage import LESS, PLUS_MINUS, Progress, readable, share
+from .summary import CellTable, NextCommand, Summary, cell_table, name_column, near, told_line
 
 CELLS_FILE: Final = "cells.parquet"
 CHART_FILE: Final = "mix.png"
@@ -38,7 +47,8 @@ COHORT_HOSTS: Final = 40
 MOST_POINTS: Final = 240
 """Windows that the chart draws; of more, every other one goes, again and again."""
 
-Show = Callable[[Moment], None]
+ROWS: Final = 10
+"""Of each table at the end."""
 
 
 @dataclass(slots=True)
@@ -103,7 +113,7 @@ class Player:
         self._bias_bounds: dict[str, float] = {}
         self._recorded: float | None = None
 
-    def play(self, show: Show) -> Result:
+    def play(self, show: Callable[[Progress], None]) -> Result:
         """Settle every window, then write chart and summary.
 
         Raises      AnotherRun, CrewFailed, OSError
@@ -114,7 +124,7 @@ class Player:
             for step in self.simulation.steps():
                 self._count(step, writer.add(step.outcome))
                 settled += 1
-                show(self._moment(step, due, settled))
+                show(self._progress(step, due, settled))
         return self._result()
 
     def _count(self, step: Step, cells: list[TruthCell]) -> None:
@@ -148,29 +158,52 @@ class Player:
             t.series for t in self.simulation.tasks if any(s.name == name for s in t.sections)
         )
 
-    def _moment(self, step: Step, due: int, settled: int) -> Moment:
+    def _progress(self, step: Step, due: int, settled: int) -> Progress:
+        """What the screen shows after a step; of the run, `settled` windows of `due` are."""
         scores, state, scenario = self.scores, step.state, self.setup.scenario
         inventory = self.simulation.model.inventory
         busy = float((state.busy * inventory.gpus).sum()) / inventory.total_gpus
-        coverage = scores.coverage.result() if scores.released else ()
-        return Moment(
-            name=scenario.name,
-            fidelity=self.simulation.fidelity,
+        reporting = int(np.count_nonzero(state.reporting))
+        hosts = f" of {scenario.hosts:,} hosts"
+        speed = "from the checkpoint"
+        left = "…"
+        if scores.wall_s > 0:
+            speed = f"{(step.due.end_s - scenario.start_s) / scores.wall_s:,.0f} x real time"
+            left_s = scores.wall_s / settled * (due - settled)
+            left = f"{left_s:.0f} s left" if left_s < 120 else f"{left_s / 60:.0f} min left"
+        kept_back = f"not released: {said(scores.kept_back)}" if scores.kept_back else ""
+        headline = Text.assemble(
+            (f"{reporting:,}", "bold"),
+            f"{hosts} in the sum · {inventory.total_gpus:,} GPUs, {100 * busy:.0f} % busy · ",
+            (f"{datetime.fromtimestamp(step.due.end_s, UTC):%a %d %b %H:%M} UTC", "bold yellow"),
+        )
+        below = [Text(f"refused reports: {said(scores.refused)}", "dim")]
+        if scores.released:
+            coverage = scores.coverage.result()
+            held = f"{100 * coverage[0].values.rate:.1f} % of the 95 % intervals hold the truth"
+            worst = f"; worst first: {percents(coverage_rows(coverage))}"
+            below.insert(0, Text.assemble(held, (worst, "dim")))
+        if scores.section.latest:
+            below.append(Text(LESS, "dim"))
+        if kept_back:
+            below.append(Text(f"windows {kept_back}", "bold red"))
+        return Progress(
+            title=(
+                f"[bold]Pointillist simulate[/bold] · {scenario.name} · {self.simulation.fidelity}"
+            ),
+            subtitle=f"{scores.section.section.replace('_', ' ')} · every host is simulated",
+            colour="magenta",
+            headline=headline,
+            note=f"{settled:,} of {due:,} · {speed} · {left}",
+            done=settled,
             due=due,
-            settled=settled,
-            time_s=step.due.end_s,
-            reporting=int(np.count_nonzero(state.reporting)),
-            hosts=scenario.hosts,
-            gpus=inventory.total_gpus,
-            busy_share=busy,
-            simulated_s=step.due.end_s - scenario.start_s,
-            wall_s=scores.wall_s,
-            coverage=coverage,
-            refused=dict(scores.refused),
-            kept_back=dict(scores.kept_back),
             latest=scores.section.latest,
             mean=scores.section.mean(),
-            section=scores.section.section,
+            below=below,
+            line=", ".join(
+                [f"{settled} of {due}: {reporting:,}{hosts}", speed]
+                + ([kept_back] if kept_back else [])
+            ),
         )
 
     def _result(self) -> Result:
@@ -236,7 +269,7 @@ def adversaries(scenario: Scenario) -> dict[str, Any]:
             "liars": lie.liars,
             "moved_of_bound": lie.moved / lie.bound if lie.bound else 0.0,
             "bounded": lie.bounded,
-            "refused": counted(dict(lie.refused)),
+            "refused": said(dict(lie.refused)),
         }
         for lie in played.lies
     ]
@@ -250,8 +283,126 @@ def adversaries(scenario: Scenario) -> dict[str, Any]:
             "size": fault.size,
             "released_percent": fault.reports_released_percent,
             "true_sums": fault.true_sums,
-            "refused": counted(dict(fault.refused)),
+            "refused": said(dict(fault.refused)),
         }
         for fault in played.faults
     ]
     return {"cohort": plan.hosts, "lies": lies, "tricks": tricks, "faults": faults}
+
+
+def said(counts: Mapping[str, int]) -> str:
+    """`reason 12, other 3`."""
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
+
+
+def simulation_end(result: Result, folder: Path) -> Summary:
+    """What a person is told: figures, files, and what to try next."""
+    summary = result.summary
+    tables = _mix_tables(summary, result.mean)
+    for section, rows in summary["causes"].items():
+        tables += _cause_tables(section, rows)
+    return Summary(
+        f"{summary['scenario']}: what the fleet would have learned",
+        [*tables, *_adversary_tables(summary["adversaries"])],
+        [f"- {line}" for line in checks(summary)],
+        result.files,
+        next_commands(summary, folder),
+    )
+
+
+def _mix_tables(summary: Mapping[str, Any], mean: Sequence[CellView]) -> list[CellTable | str]:
+    if not mean:
+        kept_back = f"Windows: {summary['kept_back']}"
+        return [f"\n[bold red]Nothing was released.[/bold red] {kept_back}\n"]
+    section = summary["section"].replace("_", " ")
+    title = f"{section}, mean of {counted(summary['windows_released'], 'window')}"
+    shown = ranked(mean)[:ROWS]
+    table = cell_table(title, shown, lambda value: f"{share(value)} %")
+    return [f"{PLUS_MINUS}.\n{LESS}.\n", table, told_line(shown, mean)]
+
+
+def _cause_tables(section: str, rows: Sequence[Mapping[str, Any]]) -> list[CellTable | str]:
+    columns = (
+        name_column(f"{section.replace('_', ' ')}, hosts", lambda row: readable(row["cause"])),
+        Column("released", itemgetter("shown"), right=True),
+        Column("truth", lambda row: f"{row['true_hosts']:,}", right=True, style=lambda _: "green"),
+    )
+    more = len(rows) - ROWS
+    note = f"and {more} more: --json has them\n" if more > 0 else ""
+    return [CellTable(columns, rows[:ROWS]), note]
+
+
+def _adversary_tables(found: Mapping[str, Any]) -> list[CellTable | str]:
+    if not found:
+        return []
+    rows = []
+    for lie in found["lies"]:
+        moved = f"moved {lie['moved_of_bound']:.2f} of its bound; refused: {lie['refused']}"
+        rows.append((f"{lie['liars']} lying: {readable(lie['lie'])}", moved))
+    for trick in found["tricks"]:
+        told = f"{trick['answer']}; {trick['sums']} sum of the window"
+        rows.append((f"Leader: {readable(trick['trick'])}", told))
+    for fault in found["faults"]:
+        sums = "true sums" if fault["true_sums"] else "FALSE SUMS"
+        told = f"{fault['released_percent']:.0f} % of the reports released, {sums}"
+        rows.append((f"{readable(fault['fault'])}, {fault['size']:g}", told))
+    columns = (
+        name_column(f"adversaries, in a cohort of {found['cohort']}", itemgetter(0)),
+        Column("what came of it", itemgetter(1), folds=True),
+    )
+    return [CellTable(columns, rows), ""]
+
+
+def checks(summary: dict[str, Any]) -> list[str]:
+    """Say what a reader should know before trusting a figure."""
+    lines = [
+        (
+            f"{summary['windows_released']:,} of {counted(summary['windows'], 'window')} released, "
+            f"{summary['reports_released']:,} reports in them; epsilon {summary['epsilon']:g} at "
+            f"delta {summary['delta']:g} a host and week"
+        )
+    ]
+    if summary.get("intervals"):
+        held = 100 * summary["intervals_held"] / summary["intervals"]
+        lines.append(
+            f"{held:.1f} % of {summary['intervals']:,} intervals hold the truth; 95 % are meant to"
+        )
+        lines.append(f"by section, worst first: {percents(summary['coverage'])}")
+    if summary["bias_bounds"]:
+        told = ", ".join(f"{readable(k)} {v:,.0f}" for k, v in summary["bias_bounds"].items())
+        lines.append(
+            "beyond their intervals, numbers of hosts may be low on average, as a host that has "
+            f"more than it may report left some out: by at most (95 %) {told}"
+        )
+    if summary.get("standard_error_points") is not None:
+        lines.append(
+            f"standard error {summary['standard_error_points']:.2f} points a window, "
+            f"{summary['standard_error_points_mean']:.2f} of the mean"
+        )
+    if summary["refused"]:
+        lines.append(f"reports refused or withheld: {summary['refused']}")
+    if summary["kept_back"]:
+        lines.append(f"windows of which nothing was released: {summary['kept_back']}")
+    recorded = summary["recorded_share_of_busy_gpus"]
+    if recorded is not None:
+        lines.append(
+            f"{100 * recorded:.0f} % of the busy GPUs run an application as it was recorded; the "
+            "rest are variants by rule (docs/simulator-model.md)"
+        )
+    return lines
+
+
+def next_commands(summary: dict[str, Any], folder: Path) -> list[NextCommand]:
+    """Give commands that work on what the run has left, and one that goes further."""
+    other = next(name for name in names() if name != summary["scenario"])
+    sql = (
+        f"import pandas; t = pandas.read_parquet('{near(folder / 'cells.parquet')}'); "
+        "print(t[t.section == 'kernel_mix'].groupby('cell')[['truth', 'released']].sum())"
+    )
+    causes = f"pointillist causes --store {near(folder / RELEASES)}"
+    return [
+        ("truth and release side by side", f'.venv/bin/python -c "{sql}"'),
+        *([("how many hosts had which trouble", causes)] if summary["causes"] else []),
+        ("another scenario", f"pointillist simulate {other} --hours 0.2"),
+        ("many of them, with a report", "pointillist experiment docs/experiments/report.toml"),
+    ]

@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from pointillist.run_terminal import Struck
 from simulator.cell_view import CellView, judged, views_of
 from simulator.engine.engine_port import WindowOutcome
 from simulator.experiments.scores import SectionMean
@@ -23,7 +22,8 @@ from simulator.outcome import CoverageTally, SectionCoverage, truth_cells, with_
 from wire.catalogue import Catalogue
 from wire.task import SectionKind, Task
 
-from .demo_plan import GPUS_PER_HOST
+from .demo_plan import EVENTS, GPUS_PER_HOST
+from .summary import Struck
 
 MIX: Final = "kernel_mix"
 
@@ -86,12 +86,13 @@ class DemoTally:
         """The kernel mix of each window, in order, as shares of what its hosts could reach."""
         return [self._mix[window] for window in sorted(self._mix)]
 
-    def struck(self, section: str) -> Struck:
-        """Cells of an event section with the hosts of its own window; nothing before its release.
+    @property
+    def events(self) -> dict[str, Struck]:
+        """Cells of each event section with the hosts of its own window; none before its release.
 
         Windows of the same span have other hosts in each series: their reports are dropped alone.
         """
-        return self._struck.get(section, Struck(0, []))
+        return {name: self._struck.get(name, Struck(0, [])) for name in EVENTS}
 
     def coverage(self) -> tuple[SectionCoverage, ...]:
         """How often 95 % intervals held the truth: all of them, then by section, worst first."""

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from simulator.cell_view import CellView, judged, ranked
 
-from .run_terminal import PLUS_MINUS, SHOWN, Struck, families, readable
+from .stage import PLUS_MINUS, SHOWN, families, readable
+from .summary import Struck
 
 INK, RELEASED, TRUTH = "#22313f", "#1f77b4", "#2ca02c"
 TITLES = {

@@ -14,8 +14,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from pointillist.demo import orphans
-from pointillist.demo.orphans import STOP_S
+from . import orphans
+from .orphans import STOP_S
 
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,1 @@
+"""Fleets that are played on this machine: the demo and simulations, shown and kept."""
