@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from edge_agent.config import TrustSection
@@ -129,10 +130,12 @@ def export_reports(
         hours * 3600,
         config.fleet.domain,
     )
-    stop = _Stop()
+    stop = Event()  # what was sealed is then in the ledger's spool
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     fleet = ExportedFleet(played, hosts, settings, lambda window: say(told(window)))
     say(f"{len(hosts):,} hosts, waiting for tasks and roster from the log")
-    return asdict(fleet.run(stop))
+    return asdict(fleet.run(stop.is_set))
 
 
 def told(window: WindowTruth) -> str:
@@ -143,19 +146,3 @@ def told(window: WindowTruth) -> str:
 def _scenario(scenario: str, asked: Mapping[str, Any]) -> Scenario:
     """The scenario with the size and seed that were asked for; its length is the wall clock's."""
     return Changes(hosts=asked.get("hosts"), seed=asked.get("seed")).apply(load(scenario))
-
-
-class _Stop:
-    """Ends the loop in order on a signal: what was sealed is in the ledger's spool."""
-
-    def __init__(self) -> None:
-        self._stopping = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-
-    def _stop(self, number: int, frame: object) -> None:
-        del number, frame
-        self._stopping = True
-
-    def __call__(self) -> bool:
-        return self._stopping

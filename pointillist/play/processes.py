@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -32,7 +32,7 @@ class RoleProcess:
         self.log = logs / f"{name}.log"
         self._lines: SimpleQueue[str] = SimpleQueue()
         with self.log.open("wb") as errors:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", *module],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -45,8 +45,8 @@ class RoleProcess:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        if self._process.stdout is not None:
-            for line in self._process.stdout:
+        if self.process.stdout is not None:
+            for line in self.process.stdout:
                 self._lines.put(line)
 
     def message(self, timeout_s: float) -> dict[str, Any]:
@@ -70,36 +70,15 @@ class RoleProcess:
             return None
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def check(self) -> None:
         """Raise ChildFailed when the process has ended with an error."""
-        code = self._process.poll()
+        code = self.process.poll()
         if code:
             tail = self.log.read_text(errors="replace")[-2000:]
             raise ChildFailed(f"{self.name} ended with {code}:\n{tail}")
-
-    def terminate(self) -> None:
-        """Ask it to stop."""
-        if self.running:
-            self._process.send_signal(signal.SIGTERM)
-
-    def join(self, timeout_s: float) -> None:
-        """Wait, then kill."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    def kill(self) -> None:
-        """End it now."""
-        self._process.kill()
-        self._process.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -125,7 +104,7 @@ class Family:
         child = RoleProcess(name, module, self._logs)
         self.children.append(child)
         if (told := self._survivor.stdin) is not None:
-            told.write(b"%d\n" % child.pid)
+            told.write(b"%d\n" % child.process.pid)
             told.flush()
         return child
 
@@ -144,12 +123,13 @@ class Family:
         """End all children: politely, then not; a Ctrl-C meanwhile kills them at once."""
         try:
             for child in self.children:
-                child.terminate()
+                child.process.terminate()
             deadline = time.monotonic() + STOP_S
             for child in self.children:
-                child.join(max(deadline - time.monotonic(), 0.1))
-        except KeyboardInterrupt:
+                with suppress(subprocess.TimeoutExpired):
+                    child.process.wait(max(deadline - time.monotonic(), 0.1))
+        finally:
             for child in self.children:
-                child.kill()
-            raise
+                child.process.kill()
+                child.process.wait()
         self._survivor.communicate()  # the pipe ends, and nobody is left to be ended

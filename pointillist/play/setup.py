@@ -50,10 +50,8 @@ class Changes:
             scenario = scenario.scaled(hosts=self.hosts)
         if self.hours is not None:
             scenario = scenario.with_(duration_s=max(1, round(self.hours * 3600)))
-        if self.seed is not None:
-            scenario = scenario.with_(seed=self.seed)
-        if self.fidelity is not None:
-            scenario = scenario.with_(fidelity=self.fidelity)
+        plain = {"seed": self.seed, "fidelity": self.fidelity}
+        scenario = scenario.with_(**{k: v for k, v in plain.items() if v is not None})
         if scenario.duration_s < scenario.step_s:
             raise ScenarioError(
                 f"hours: expected at least one step of {scenario.step_s} s, got "

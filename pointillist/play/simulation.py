@@ -263,31 +263,33 @@ def adversaries(scenario: Scenario) -> dict[str, Any]:
         return {}
     plan = CohortPlan(hosts=min(scenario.hosts, COHORT_HOSTS), seed=scenario.seed)
     played = play_scenario(scenario, plan)
-    lies = [
-        {
-            "lie": lie.lie,
-            "liars": lie.liars,
-            "moved_of_bound": lie.moved / lie.bound if lie.bound else 0.0,
-            "bounded": lie.bounded,
-            "refused": said(dict(lie.refused)),
-        }
-        for lie in played.lies
-    ]
-    tricks = [
-        {"trick": trick.trick, "answer": trick.answer, "sums": trick.sums}
-        for trick in played.tricks
-    ]
-    faults = [
-        {
-            "fault": fault.fault,
-            "size": fault.size,
-            "released_percent": fault.reports_released_percent,
-            "true_sums": fault.true_sums,
-            "refused": said(dict(fault.refused)),
-        }
-        for fault in played.faults
-    ]
-    return {"cohort": plan.hosts, "lies": lies, "tricks": tricks, "faults": faults}
+    return {
+        "cohort": plan.hosts,
+        "lies": [
+            {
+                "lie": lie.lie,
+                "liars": lie.liars,
+                "moved_of_bound": lie.moved / lie.bound if lie.bound else 0.0,
+                "bounded": lie.bounded,
+                "refused": said(lie.refused),
+            }
+            for lie in played.lies
+        ],
+        "tricks": [
+            {"trick": trick.trick, "answer": trick.answer, "sums": trick.sums}
+            for trick in played.tricks
+        ],
+        "faults": [
+            {
+                "fault": fault.fault,
+                "size": fault.size,
+                "released_percent": fault.reports_released_percent,
+                "true_sums": fault.true_sums,
+                "refused": said(fault.refused),
+            }
+            for fault in played.faults
+        ],
+    }
 
 
 def said(counts: Mapping[str, int]) -> str:

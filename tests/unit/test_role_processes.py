@@ -24,7 +24,7 @@ from pointillist.play.processes import Family
 
 with Family(Path(sys.argv[1])) as family:
     child = family.start("child", "timeit", "import time; time.sleep(600)")
-    print(child.pid, flush=True)
+    print(child.process.pid, flush=True)
     time.sleep(600)
 """
 
