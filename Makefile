@@ -204,9 +204,6 @@ bench-demo: $(STAMP)  ## the demo's figures and the README's picture
 bench-door: $(STAMP) tools  ## what a newcomer meets in the first hour; as root
 	@$(PYTHON) -m bench.door $(ARGS)
 
-bench-outages: $(STAMP) java  ## windows that an outage of Kafka costs; resumable
-	@$(PYTHON) -m bench.outages $(ARGS)
-
 bench-first-release: $(STAMP)  ## from git clone to the first released number
 	@$(PYTHON) -m bench.first_release $(ARGS)
 
@@ -225,9 +222,6 @@ bench-scale: $(STAMP) spark  ## what both roles carry and withstand
 # ARGS="--part signing" measures one part; the others keep what was committed.
 bench-operate: $(STAMP)  ## what running a fleet takes from people
 	@$(PYTHON) -m bench.operate $(ARGS)
-
-bench-kafka: $(STAMP) java  ## what Kafka costs agents and the Leader
-	@$(PYTHON) -m bench.kafka $(ARGS)
 
 bench-families: $(STAMP)  ## GPU time that no rule names
 	@$(PYTHON) -m bench.families

@@ -16,7 +16,6 @@ PARTS: Final = {
     "fuzz": "bench.operate_fuzz",
     "first_fleet": "bench.operate_first_fleet",
     "packages": "bench.operate_packages",
-    "pages": "bench.operate_pages",
 }
 """Part -> its module, in this order."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -122,17 +121,6 @@ def _alike(command: str) -> tuple[tuple[str, ...], frozenset[str], bool]:
     path = path_of(words)
     behind = words[len(path) : len(path) + 1]
     return path, options_of(words), any(not word.startswith(("-", "[")) for word in behind)
-
-
-def counts() -> Counter[str]:
-    """Count the pages' commands: run by `make test`, by another target, by none."""
-    here = Runs(run_by("test"))
-    targets = {row.target for row in table().run} - {"test"}
-    there = Runs(set().union(*map(run_by, targets)))
-    return Counter(
-        "test" if here.has(command) else "elsewhere" if there.has(command) else "not_run"
-        for _, command in commands_of_pages()
-    )
 
 
 def without_a_reason() -> Sequence[tuple[str, str]]:

@@ -30,8 +30,7 @@ from aggregator.spark.spark_reader import MEASURES as SPARK_MEASURES
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.self_metrics import SelfStatus, metrics_port
-from scripts.dashboards import FOLDER, PAGES
-from tests.monitoring_kit import RULES, SCRAPES, Prometheus, scraping, wait_until
+from tests.monitoring_kit import DEPLOY, RULES, SCRAPES, Prometheus, scraping, wait_until
 from tests.process_kit import ProcessFleet, helper_config, leader_config
 from tests.protocol_kit import (
     SIGMA_1024,
@@ -48,6 +47,7 @@ from transport.process.supervision import HttpPort
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
 
+FOLDER = DEPLOY / "grafana"
 CASES = Path(__file__).with_name("pointillist.rules.test.yml")
 _SELECTOR = re.compile(r"(?:\bpointillist_\w+|\bup\b|(?=\{__name__))(?:\{[^}]*\})?")
 _VARIABLE = re.compile(r"\$\w+")
@@ -244,10 +244,22 @@ def test_every_alert_fires_where_promtool_says_so() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_dashboards_are_what_their_definition_gives() -> None:
-    assert {path.name for path in FOLDER.glob("*.json")} == {f"{page.uid}.json" for page in PAGES}
-    done = subprocess.run([sys.executable, "-m", "scripts.dashboards", "--check"], check=False)
-    assert done.returncode == 0
+def test_dashboards_draw_no_released_number_without_its_error() -> None:
+    """A share has both ends of its 95 % interval, a value its standard error, in the same panel."""
+    drawn: set[str] = set()
+    for path in FOLDER.glob("*.json"):
+        board = json.loads(path.read_text())
+        assert path.name == f"{board['uid']}.json"
+        for panel in board["panels"]:
+            said = [target["expr"] for target in panel["targets"]]
+            if any("release_share_ratio" in expr for expr in said):
+                ends = {sign for expr in said for sign in "+-" if f" {sign} 1.96 * " in expr}
+                assert ends == {"+", "-"}, panel["title"]
+                drawn.add("share")
+            if any(expr.startswith("pointillist_release_value") for expr in said):
+                assert any("release_standard_error" in expr for expr in said), panel["title"]
+                drawn.add("value")
+    assert drawn == {"share", "value"}
 
 
 def test_every_expression_of_a_dashboard_gives_series(prometheus: Prometheus) -> None:
