@@ -194,62 +194,62 @@ gpu-kit: $(STAMP)  ## what gpu-check needs on a machine without network
 	@scripts/gpu_kit.sh
 
 ##@ Measure, into bench/results
+# Resumable. ARGS="--part NAME" measures one part, ARGS="--scale 0.1" tries a tenth, and writes nothing.
 bench-round: $(STAMP)  ## what 100,000 reports cost both aggregators
-	@$(PYTHON) -m bench.round $(ARGS)
+	@$(PYTHON) -m bench round $(ARGS)
 
 bench-demo: $(STAMP)  ## the demo's figures and the README's picture
-	@$(PYTHON) -m bench.demo
+	@$(PYTHON) -m bench demo $(ARGS)
 
-# Resumable; ARGS="--part demo" measures one part.
 bench-door: $(STAMP) tools  ## what a newcomer meets in the first hour; as root
-	@$(PYTHON) -m bench.door $(ARGS)
+	@$(PYTHON) -m bench door $(ARGS)
 
 bench-first-release: $(STAMP)  ## from git clone to the first released number
-	@$(PYTHON) -m bench.first_release $(ARGS)
+	@$(PYTHON) -m bench suite --part first_release $(ARGS)
 
-bench-arithmetic: $(STAMP)  ## what the native sums and keystreams take
-	@$(PYTHON) -m bench.arithmetic
+bench-arithmetic: $(STAMP)  ## noise, epsilons and lies, by arithmetic alone
+	@$(PYTHON) -m bench arithmetic $(ARGS)
 
 bench-house: $(STAMP)  ## how the product is divided into rooms and modules
 	@$(PYTHON) -m bench.house $(ARGS)
 
 bench-suite: $(STAMP)  ## how long make test and make test-quick take
-	@$(PYTHON) -m bench.suite $(ARGS)
+	@$(MAKE) test-quick || true
+	@$(MAKE) test || true
+	@$(PYTHON) -m bench suite --part tests $(ARGS)
 
 bench-scale: $(STAMP) spark  ## what both roles carry and withstand
 	@$(PYTHON) -m bench.scale $(ARGS)
 
-# ARGS="--part signing" measures one part; the others keep what was committed.
 bench-operate: $(STAMP)  ## what running a fleet takes from people
-	@$(PYTHON) -m bench.operate $(ARGS)
+	@$(PYTHON) -m bench operate $(ARGS)
 
 bench-families: $(STAMP)  ## GPU time that no rule names
-	@$(PYTHON) -m bench.families
+	@$(PYTHON) -m bench families $(ARGS)
 
 bench-signatures: $(STAMP)  ## application classes on profiles that were not learned
-	@$(PYTHON) -m bench.signatures
+	@$(PYTHON) -m bench signatures $(ARGS)
 
 bench-probes: $(STAMP) tools  ## what probing GPU calls costs; as root
 	@scripts/apt.sh "bench-probes" bpftrace gcc libc6-dev binutils
-	@$(PYTHON) -m bench.probes $(ARGS)
+	@$(PYTHON) -m bench probes $(ARGS)
 
 bench-gpu-time: $(STAMP) tools  ## what our library in GPU programs costs; as root
 	@scripts/apt.sh "bench-gpu-time" bpftrace gcc libc6-dev binutils
-	@$(PYTHON) -m bench.gpu_time $(ARGS)
+	@$(PYTHON) -m bench gpu-time $(ARGS)
 
 bench-agent: $(STAMP) tools  ## what an agent costs its host; as root, 20 minutes
-	@$(PYTHON) -m bench.agent $(ARGS)
+	@$(PYTHON) -m bench agent $(ARGS)
 
 bench-discovery: $(STAMP) tools  ## what the first process of an unseen library misses
-	@$(PYTHON) -m bench.discovery
+	@$(PYTHON) -m bench discovery $(ARGS)
 
-# Resumable: what was measured under this commit is kept; ARGS="--fresh" measures again.
 bench-simulator: $(STAMP)  ## what 100,000 simulated GPUs cost, and would see
-	@$(PYTHON) -m bench.simulator $(ARGS)
+	@$(PYTHON) -m bench simulator $(ARGS)
 
-# Resumable; ARGS="--part store" measures one part. The year that it writes lies in bench/.cache.
+# The year that it writes lies in bench/.cache.
 bench-web: $(STAMP)  ## a year of releases: bytes, files, queries, viewers
-	@$(PYTHON) -m bench.web $(ARGS)
+	@$(PYTHON) -m bench web $(ARGS)
 
 # Resumable: a run whose recording is there is not made again. ARGS="plan" says what is left.
 bench-diagnosis: $(STAMP)  ## methods on recorded faults; ARGS="record --hours 1"
@@ -264,7 +264,7 @@ bench-diagnosis-gpu: $(STAMP) tools  ## the same on made GPU faults; ARGS=record
 	@$(PYTHON) -m bench.diagnosis.gpu_faults $(or $(ARGS),judge)
 
 bench-audit: $(STAMP)  ## the noise samplers' audit at 10^7 trials
-	@$(PYTHON) -m bench.audit $(ARGS)
+	@$(PYTHON) -m bench audit $(ARGS)
 
 bench-timing: $(STAMP)  ## whether a busy host's reports leave later
-	@$(PYTHON) -m bench.timing $(ARGS)
+	@$(PYTHON) -m bench timing $(ARGS)

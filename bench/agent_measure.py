@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import psutil
 
@@ -18,7 +18,6 @@ from collectors.ebpf.ebpf_layout import PROGRAMS
 from edge_agent.local.history_read import HistoryReader
 
 MIB: Final = 1 << 20
-TICK: Final = "on_tick"
 _COST: Final = "bpf_cost."
 _OBJECTS: Final = {"prog_id": (13, 64), "map_id": (14, 24)}
 """By kind of number: BPF_*_GET_FD_BY_ID, and where the name lies in struct bpf_*_info."""
@@ -35,13 +34,6 @@ class _ById(ctypes.Structure):
     """bpf_attr of the commands that open an object by its number."""
 
     _fields_ = (("number", ctypes.c_uint32), ("next", ctypes.c_uint32), ("flags", ctypes.c_uint32))
-
-
-class BpfBytes(NamedTuple):
-    """What the maps and programs of the 100 Hz sampler occupy, and those of the GPU probes."""
-
-    sampler: int
-    probes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +102,14 @@ def _field(path: Path, name: str) -> str:
     raise LookupError(f"{path}: expected {name}")
 
 
-def bpf_bytes(pid: int) -> BpfBytes:
-    """Give the bytes of the BPF maps and programs that a process holds. Needs root."""
+def bpf_bytes(pid: int) -> int:
+    """Give the bytes of BPF maps and programs of the 100 Hz sampler in a process. Needs root."""
     held: dict[tuple[str, int], int] = {}
     for fields in _fdinfo(pid):
         for kind in ("map_id", "prog_id"):
             if kind in fields and "memlock" in fields:
                 held[kind, int(fields[kind])] = int(fields["memlock"])
-    probes = sum(size for of, size in held.items() if bpf_name(*of) in PROBE_NAMES)
-    return BpfBytes(sum(held.values()) - probes, probes)
+    return sum(size for of, size in held.items() if bpf_name(*of) not in PROBE_NAMES)
 
 
 def bpf_name(kind: str, number: int) -> str:
@@ -158,36 +149,20 @@ def switches_now() -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("ctxt ")))
 
 
-@dataclass(frozen=True, slots=True)
-class BpfCost:
-    """What the programs cost by their own account over a span.
+def bpf_cost(history: Path, since_ns: int, until_ns: int) -> tuple[float, float]:
+    """Read the agent's own account from its local history; Unix time in nanoseconds.
 
-    percent     of one core, all programs and the timer; one hit in 256 is timed and stands for all
-    per_hit_ns  of each program that was timed, its two clock reads included
-    per_s       hits a second
+    One hit in 256 is timed and stands for all.
+    Returns     percent of one core of all programs and the timer; page faults a second
     """
-
-    percent: float
-    per_hit_ns: dict[str, float]
-    per_s: dict[str, float]
-
-
-def bpf_cost(history: Path, since_ns: int, until_ns: int) -> BpfCost:
-    """Read the agent's own account from its local history; Unix time in nanoseconds."""
     sums: dict[tuple[str, str], float] = {}
     with HistoryReader(history) as reader:
         for row in reader.rows("metric", since_ns, until_ns, f"{_COST}*"):
             place = row["name"].removeprefix(_COST), row["key"]
             sums[place] = sums.get(place, 0) + row["value"]
-    span_s = (until_ns - since_ns) / 1e9
-    total_ns = 0.0
-    per_hit: dict[str, float] = {}
-    per_s: dict[str, float] = {}
-    for program in (*PROGRAMS, TICK):
-        hits = sums.get(("hits", program), 0.0)
+    span_s, total_ns = (until_ns - since_ns) / 1e9, 0.0
+    for program in (*PROGRAMS, "on_tick"):
         timed, timed_ns = (sums.get((f"timed_{k}", program), 0.0) for k in ("hits", "ns"))
-        per_s[program] = hits / span_s
         if timed:
-            per_hit[program] = timed_ns / timed
-            total_ns += hits * timed_ns / timed
-    return BpfCost(total_ns / span_s / 1e7, per_hit, per_s)
+            total_ns += sums.get(("hits", program), 0.0) * timed_ns / timed
+    return total_ns / span_s / 1e7, sums.get(("hits", "on_page_fault"), 0.0) / span_s

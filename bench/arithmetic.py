@@ -7,7 +7,6 @@ file against this code.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
@@ -19,8 +18,8 @@ import numpy as np
 from aggregator.statistics.correction import Corrected, Rates, Reported, change, correct
 from aggregator.statistics.incident_detector import Detector
 from bench import lies
-from bench.parts import Measured, Part
-from bench.record import ROOT, Figure, write_result
+from bench.parts import Measured, Part, Parts
+from bench.record import Figure
 from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report
 from privacy.planner import SectionShape, epsilon_of_mu
@@ -45,15 +44,9 @@ WEEK_S: Final = 604_800
 _Z: Final = 1.959964
 
 
-def main() -> int:
-    """Compute, print, write bench/results/arithmetic.json."""
-    found = computed()
-    for figure in found.figures:
-        print(f"{figure.value:14.6g} {figure.unit:28} {figure.name}")
-    tables = {"tables": found.tables}
-    path = write_result("arithmetic", "make bench-arithmetic", found.figures, tables=tables)
-    print(path.relative_to(ROOT))
-    return 0
+def measure(_kept: Parts) -> Measured:
+    """Compute, whatever was kept."""
+    return computed()
 
 
 def computed() -> Measured:
@@ -160,7 +153,3 @@ def _reported(rates: Rates, struck: int, error: float) -> Reported:
 
 def _hosts(share: float) -> float:
     return float(_Z * share * HOSTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,9 +7,7 @@ kept in bench/.cache/audit, so that a run cut off goes on; a change of the audit
 
 from __future__ import annotations
 
-import argparse
-import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -18,8 +16,10 @@ import numpy as np
 
 from bench.audit_evidence import Evidence, measured_mu
 from bench.audit_mechanism import PLANTED, TRUE, Mechanism, from_system
-from bench.record import CACHE, ROOT, Figure, write_result
+from bench.parts import Measured, Parts
+from bench.record import CACHE, ROOT, Figure
 
+TRIALS: Final = 10_000_000
 CHUNK: Final = 200_000
 SEED: Final = 20_251_121
 TRUE_ONES: Final = (
@@ -28,11 +28,9 @@ TRUE_ONES: Final = (
 )
 
 
-def main() -> int:
-    """Run the audit; 0 when the true mechanism passes and every planted bug is caught."""
-    parser = argparse.ArgumentParser(description="Audit the noise by trials and planted bugs.")
-    parser.add_argument("--trials", type=int, default=10_000_000, help="of the true mechanism")
-    trials = parser.parse_args().trials
+def measure(kept: Parts) -> Measured:
+    """Run the audit: the true mechanism must pass, and every planted bug must be caught."""
+    trials = kept.scaled(TRIALS)
     folder = CACHE / "audit" / _sources_hash()
     folder.mkdir(parents=True, exist_ok=True)
     passed = [_examine(folder, mechanism, trials) == () for mechanism in TRUE_ONES]
@@ -40,18 +38,13 @@ def main() -> int:
     print(f"{sum(passed)} of {len(passed)} true mechanisms pass, "
           f"{sum(caught)} of {len(caught)} planted bugs caught")  # fmt: skip
     if not all(passed):
-        return 1
-    path = write_result(
-        "audit",
-        "make bench-audit",
-        [
-            Figure("audit_planted_bugs_caught", sum(caught), "bugs", goal=len(PLANTED)),
-            Figure("audit_planted_bugs", len(PLANTED), "bugs"),
-            Figure("audit_trials", trials, "trials of each true mechanism", goal=10_000_000),
-        ],
-    )
-    print(path.relative_to(ROOT))
-    return 0 if all(caught) else 1
+        raise SystemExit("expected the true mechanism to pass: nothing is written")
+    figures = [
+        Figure("audit_planted_bugs_caught", sum(caught), "bugs", goal=len(PLANTED)),
+        Figure("audit_planted_bugs", len(PLANTED), "bugs"),
+        Figure("audit_trials", trials, "trials of each true mechanism", goal=TRIALS),
+    ]
+    return Measured(figures, wrong=() if all(caught) else ("a planted bug was not caught",))
 
 
 def _examine(folder: Path, mechanism: Mechanism, trials: int) -> tuple[str, ...]:
@@ -79,27 +72,14 @@ def _load(path: Path) -> Evidence:
     if not path.exists():
         return Evidence()
     with np.load(path, allow_pickle=False) as kept:
-        return Evidence(
-            int(kept["trials"]),
-            kept["curve"],
-            kept["noise"],
-            kept["products"],
-            kept["probe_sums"],
-            {str(fault) for fault in kept["faults"]},
-        )
+        arrays = {name: kept[name] for name in ("curve", "noise", "products", "probe_sums")}
+        return Evidence(int(kept["trials"]), faults=set(map(str, kept["faults"])), **arrays)
 
 
 def _store(path: Path, evidence: Evidence) -> None:
     partial = path.with_suffix(".partial.npz")
-    np.savez(
-        partial,
-        trials=evidence.trials,
-        curve=evidence.curve,
-        noise=evidence.noise,
-        products=evidence.products,
-        probe_sums=evidence.probe_sums,
-        faults=np.array(sorted(evidence.faults), dtype=np.str_),
-    )
+    faults = np.array(sorted(evidence.faults), dtype=np.str_)
+    np.savez(partial, **{**asdict(evidence), "faults": faults})
     partial.replace(path)
 
 
@@ -108,7 +88,3 @@ def _sources_hash() -> str:
     for path in sorted([*(ROOT / "privacy").glob("*.py"), *(ROOT / "bench").glob("audit*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Play the demo once and record its figures; `make bench-demo`. What it takes of a terminal."""
+"""Play the demo once and record its figures: make bench-demo. What it takes of a terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.record import ROOT, Figure, write_result
+from bench.parts import Measured, Parts
+from bench.record import ROOT, Figure
 from tests.terminal_kit import Terminal
 
 PICTURE: Final = ROOT / "docs" / "images" / "demo.png"
+FIGURES: Final[dict[str, tuple[str, float | None]]] = {
+    "window_end_to_release_p90_s": ("s", 8.0),
+    "window_end_to_release_p50_s": ("s", None),
+    "interval_coverage_percent": ("percent", 95.0),
+    "cells_checked": ("intervals", None),
+    "hosts": ("hosts", None),
+    "gpus": ("GPUs", None),
+    "windows_released": ("windows", None),
+    "standard_error_percent_window": ("percent", 1.57),
+    "rows_told_from_zero": ("rows", None),
+    "rows_told_truly_empty": ("rows", None),
+}
+"""Of the demo's summary: unit and goal of each."""
 COLUMNS: Final = 80
 ROWS: Final = 24
 END_LINES: Final = 30
@@ -24,41 +38,16 @@ LAST_WORDS: Final = "this host in a browser, until Ctrl-C"
 """What a demo on a terminal says last, and then waits."""
 
 
-def main() -> None:
-    """Play, print a table, write bench/results/demo.json and the README's picture."""
+def measure(_kept: Parts) -> Measured:
+    """Play the demo as JSON; keep the README's picture."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pointillist", "demo", "--json", "--out", folder]
-        sys.stderr.write("playing the demo, about two and a half minutes\n")
+        print("playing the demo, about two and a half minutes", flush=True)
         done = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True)
         summary: dict[str, Any] = json.loads(done.stdout)
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(summary["files"]["chart"]), PICTURE)
-    recorded = figures(summary)
-    for one in recorded:
-        goal = "" if one.goal is None else f"goal {one.goal:g}"
-        sys.stdout.write(f"{one.name:36} {one.value:10.2f} {one.unit:10} {goal}\n")
-    write_result("demo", "make bench-demo", recorded)
-
-
-def figures(summary: dict[str, Any]) -> list[Figure]:
-    """Give the figures of a summary."""
-    return [
-        Figure("window_end_to_release_p90_s", summary["window_end_to_release_p90_s"], "s", 8.0),
-        Figure("window_end_to_release_p50_s", summary["window_end_to_release_p50_s"], "s"),
-        Figure("interval_coverage_percent", summary["interval_coverage_percent"], "percent", 95.0),
-        Figure("cells_checked", summary["cells_checked"], "intervals"),
-        Figure("hosts", summary["hosts"], "hosts"),
-        Figure("gpus", summary["gpus"], "GPUs"),
-        Figure("windows_released", summary["windows_released"], "windows"),
-        Figure(
-            "standard_error_percent_window",
-            summary["standard_error_percent_window"],
-            "percent",
-            1.57,
-        ),
-        Figure("rows_told_from_zero", summary["rows_told_from_zero"], "rows"),
-        Figure("rows_told_truly_empty", summary["rows_told_truly_empty"], "rows"),
-    ]
+    return Measured([Figure(name, summary[name], *of) for name, of in FIGURES.items()])
 
 
 def demo_at_80x24(*options: str) -> list[Figure]:
@@ -101,7 +90,3 @@ def end_lines(shown: str) -> list[str]:
     heading, *rest = shown.rpartition("╯")[2].partition("\n─")[2].strip().split("\n")
     lines = [f"─{heading}", *rest]
     return [row for line in lines for row in re.findall(f".{{1,{COLUMNS}}}", line) or [""]]
-
-
-if __name__ == "__main__":
-    main()

@@ -24,7 +24,8 @@ from typing import Final
 
 import numpy as np
 
-from bench.record import Figure, write_result
+from bench.parts import Measured, Part, Parts
+from bench.record import Figure
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.discovery import Discovery
 from collectors.gpu_calls.discovery_thread import DiscoveryThread
@@ -140,8 +141,23 @@ def _churn(thread: DiscoveryThread, folder: Path) -> tuple[float, float]:
     return (thread.cpu_ns - cpu_ns) / 1e7 / span_s, PROCESSES / span_s
 
 
-def main() -> None:
-    """Measure and write bench/results/discovery.json."""
+def measure(kept: Parts) -> Measured:
+    """Load copies, then have short processes come and go."""
+    found = kept.get("discovery", _discover)
+    figures = [Figure("first_walk_ms", round(found["walk_ms"], 1), "ms")]
+    for what in ("found", "launch_probes_attached", "all_probes_attached"):
+        figures += _spread(what, found[what][:LOADS])
+        if what != "found":
+            figures += _spread(f"first_library_{what}", found[what][LOADS:])
+    figures += [
+        Figure("core_percent_1000_processes", round(found["percent"], 2), "percent of a core"),
+        Figure("processes_per_s", round(found["rate"], 1), "1/s"),
+        Figure("records_lost", found["lost"], "records"),
+    ]
+    return Measured(figures)
+
+
+def _discover() -> Part:
     table = ProbeTable.load()
     programs = GpuPrograms(table)
     attaching = Attaching(programs)
@@ -157,25 +173,8 @@ def main() -> None:
         percent, rate = _churn(thread, Path(name))
     thread.stop()
     programs.close()
-    figures = [Figure("first_walk_ms", round(walk_ms, 1), "ms")]
-    for what, values in (
-        ("found", attaching.found),
-        ("launch_probes_attached", attaching.launches),
-        ("all_probes_attached", attaching.all),
-    ):
-        figures += _spread(what, values[:LOADS])
-        if what != "found":
-            figures += _spread(f"first_library_{what}", values[LOADS:])
-    figures += [
-        Figure("core_percent_1000_processes", round(percent, 2), "percent of a core"),
-        Figure("processes_per_s", round(rate, 1), "1/s"),
-        Figure("records_lost", float(discovery.counts.records_lost), "records"),
-    ]
-    path = write_result("discovery", "make bench-discovery", figures)
-    for figure in figures:
-        print(f"{figure.name:32} {figure.value:10} {figure.unit}")
-    print(path)
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "walk_ms": walk_ms, "found": attaching.found, "percent": percent, "rate": rate,
+        "launch_probes_attached": attaching.launches, "all_probes_attached": attaching.all,
+        "lost": discovery.counts.records_lost,
+    }  # fmt: skip

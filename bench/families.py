@@ -9,7 +9,6 @@ POINTILLIST_SHARED_DATA names.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -17,7 +16,8 @@ from typing import Final
 
 from bench.kernel_labels import LABELS, accuracy_by_time, read_labels
 from bench.kernel_table import SPENT, NamedKernel, read_table, stem
-from bench.record import ROOT, Figure, write_result
+from bench.parts import Measured, Parts
+from bench.record import ROOT, Figure
 from kernels.families import FamilyRules
 from kernels.launches.kineto import gpu_events
 from kernels.wilson import wilson_interval
@@ -26,14 +26,15 @@ from wire.catalogue import Catalogue
 OTHER: Final = "other"
 
 
-def main() -> int:
-    """Measure, print a small table, write bench/results/families.json."""
+def measure(_kept: Parts) -> Measured:
+    """Classify labelled and recorded traces, and the names of the table."""
     folder = data_folder()
     traces = sorted((folder / "kineto").glob("*.json.gz"))
     if not traces or not (folder / LABELS).exists():
-        print(f"no kineto/*.json.gz and {LABELS} in {folder}: name the folder that holds both in "
-              "POINTILLIST_SHARED_DATA", file=sys.stderr)  # fmt: skip
-        return 1
+        raise SystemExit(
+            f"no kineto/*.json.gz and {LABELS} in {folder}: name the folder that holds both in "
+            "POINTILLIST_SHARED_DATA"
+        )
     rules = FamilyRules.load(families=Catalogue.load().classes("family"))
     others = {trace.name: other_percent(trace, rules) for trace in traces}
     for name, percent in sorted(others.items(), key=lambda row: -row[1]):
@@ -49,7 +50,6 @@ def main() -> int:
         *_accuracy("seen", seen, rules),
         *_accuracy("heldout", unseen, rules),
         Figure("names", len(rows), "names of the table"),
-        Figure("names_of_traces", sum(row.source == "trace" for row in rows), "names of traces"),
     ]
     sources = [
         {"source": source, "right": right(chosen, rules), "names": len(chosen)}
@@ -58,12 +58,7 @@ def main() -> int:
     ]
     for one in sources:
         print(f"{one['right']:4d} of {one['names']:3d} right, held out  {one['source']}")
-    for figure in figures:
-        print(f"{figure.value:10.3f} {figure.unit:32} {figure.name}")
-    tables = {"tables": {"heldout_sources": sources, "other_percent": others}}
-    path = write_result("families", "make bench-families", figures, tables=tables)
-    print(path.relative_to(ROOT))
-    return 0
+    return Measured(figures, {"heldout_sources": sources, "other_percent": others})
 
 
 def data_folder() -> Path:
@@ -135,7 +130,3 @@ def _accuracy(part: str, rows: Sequence[NamedKernel], rules: FamilyRules) -> lis
         Figure(f"{part}_name_wrong_family_percent", 100 * wrong / len(rows), "percent of names"),
         Figure(f"{part}_names", len(rows), "names"),
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,6 @@ until the first window is out. The package cache alone is kept between runs.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
@@ -19,9 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from bench.record import ROOT, Figure, merge_result
+from bench.parts import Measured, Parts
+from bench.record import ROOT, Figure
 
 GOAL_S: Final = 60.0
+RUNS: Final = 5
 LONGEST_S: Final = 600.0
 _STAGES: Final = {
     "cloned": "Installing Python packages",
@@ -32,22 +33,15 @@ _STAGES: Final = {
 """What a run has reached when the demo prints the words."""
 
 
-def main() -> None:
-    """Measure, print a table, write the figures beside the others of bench/results/suite.json."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
-    wanted = parser.parse_args().runs
+def measure(kept: Parts) -> Measured:
+    """Be a newcomer some times, with a warm cache; print the seconds to each stage."""
     _fill_cache()
-    sys.stdout.write("".join(f"{name:>11}" for name in ("run", *_STAGES)) + "  seconds\n")
     runs = []
-    for number in range(1, wanted + 1):
+    for number in range(1, kept.scaled(RUNS) + 1):
         runs.append(first_release())
-        cells = "".join(f"{runs[-1][name]:11.1f}" for name in _STAGES)
-        sys.stdout.write(f"{number:11}{cells}\n")
-        sys.stdout.flush()
-    for figure in figures(runs):
-        sys.stdout.write(f"{figure.name:34} {figure.value:8.1f} {figure.unit} (goal {GOAL_S:g})\n")
-    merge_result("suite", "make bench-first-release", figures(runs))
+        stages = ", ".join(f"{name} {runs[-1][name]:.1f} s" for name in _STAGES)
+        print(f"run {number}: {stages}", flush=True)
+    return Measured(figures(runs))
 
 
 def figures(runs: Sequence[Mapping[str, float]]) -> list[Figure]:
@@ -109,7 +103,3 @@ def _stages(demo: subprocess.Popen[str], began_s: float) -> dict[str, float]:
         if "released" in reached:
             return reached
     raise RuntimeError(f"expected a released window, got:\n{''.join(printed[-20:])}")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Final
 
 from bench import probes_calls
-from bench.parts import Part
+from bench.parts import Measured, Part, Parts
 from bench.probes import missing
 from bench.probes_target import build
 from bench.record import CACHE, Figure
@@ -16,14 +15,15 @@ _MOVED_GOAL_NS: Final = 1_000.0
 _NAMES: Final = {"driver": "entry", "driver_behind": "moved"}
 
 
-def measure() -> Part:
+def measure(kept: Parts) -> Measured:
     """Time calls of a library that has the driver's first instructions."""
-    reason = missing()
-    if reason:
-        sys.exit(f"bench-gpu-time: {reason}")
+    if reason := missing():
+        raise SystemExit(f"bench-gpu-time: {reason}")
     folder = CACHE / "probes" / "build"
     build(folder)
-    return probes_calls.measure(folder, probes_calls.ROUNDS, ("driver",))
+    rounds = kept.scaled(probes_calls.ROUNDS, 3)
+    calls = kept.get("calls", lambda: probes_calls.measure(folder, rounds, ("driver",)))
+    return Measured(figures(calls))
 
 
 def figures(calls: Mapping[str, Part]) -> list[Figure]:

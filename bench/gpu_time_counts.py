@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from bench.parts import Part
+from bench.parts import Measured, Part, Parts
 from bench.probes_agent import Agent
 from bench.probes_governed import estimated, launched
 from bench.probes_target import Slices, Target, build, copy_library
@@ -75,16 +75,18 @@ def real(folder: Path) -> dict[str, Any]:
     return runs
 
 
-def measure() -> dict[str, Any]:
-    """Give the bench's part; as root."""
+def measure(kept: Parts) -> Measured:
+    """Simulate, then run processes under real probes; as root."""
     folder = CACHE / "probes" / "build"
     build(folder)
-    return {"simulated": simulated(), "real": real(folder)}
+    made_up = kept.get("simulated", lambda: simulated(kept.scaled(_SEEDS)))
+    seen = kept.get("real", lambda: real(folder))
+    return Measured(figures(made_up, seen))
 
 
-def figures(part: Part) -> list[Figure]:
+def figures(made_up: Part, real: Part) -> list[Figure]:
     """Give the coverage of intervals, simulated and real, and the error at 20,000 a second."""
-    simulated_ones = part["simulated"].values()
+    simulated_ones = made_up.values()
     records = sum(of["intervals"] for of in simulated_ones)
     wrong = sum(of["wrong_intervals"] for of in simulated_ones)
     worst = min(
@@ -94,10 +96,11 @@ def figures(part: Part) -> list[Figure]:
     )
     others = sum(of["exact"] + of["bounds"] for of in simulated_ones)
     other_wrong = sum(of["wrong_exact"] + of["wrong_bounds"] for of in simulated_ones)
-    rows = [row for run in part["real"].values() for row in run["records"]]
+    rows = [row for run in real.values() for row in run["records"]]
     intervals = [row for row in rows if row["low"] < row["high"] and row["error"] < _NO_INTERVAL]
     held = sum(_lies_within(row) for row in intervals)
-    error = part["real"]["20000"]["error_percent"]
+    errors = {name: run["error_percent"] for name, run in real.items()}
+    error = abs(errors.pop("20000"))
     return [
         Figure("launch_count_coverage_percent", 100.0 * (1.0 - wrong / records), "%", 95.0),
         Figure("launch_count_coverage_worst_percent", worst, "% of the worst pattern", 95.0),
@@ -106,12 +109,8 @@ def figures(part: Part) -> list[Figure]:
         Figure("launch_count_exact_and_bounds_wrong", float(other_wrong), "simulated"),
         Figure("launch_count_coverage_real_percent", 100.0 * held / max(len(intervals), 1), "%"),
         Figure("launch_count_intervals_real", float(len(intervals)), "real"),
-        Figure("launch_error_percent_20k_30s", abs(error), "%", 5.0),
-        *(
-            Figure(f"launch_error_percent_{name}_30s", run["error_percent"], "%")
-            for name, run in part["real"].items()
-            if name != "20000"
-        ),
+        Figure("launch_error_percent_20k_30s", error, "%", 5.0),
+        *(Figure(f"launch_error_percent_{name}_30s", each, "%") for name, each in errors.items()),
     ]
 
 

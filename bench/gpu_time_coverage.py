@@ -18,7 +18,7 @@ from bench.gpu_time_outcomes import (
     stated_figures,
 )
 from bench.gpu_time_workloads import WORKLOADS, followed, program
-from bench.parts import Part
+from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from collectors.gpu_time.segment import RowKind
 
@@ -75,19 +75,18 @@ def library_figures(found: Sequence[Outcome]) -> list[Figure]:
     ]
 
 
-def measure() -> Part:
-    """Try both; the figures, as JSON's types."""
-    made_up = simulated(_SEED, _RUNS)
-    library = measured(_LIBRARY_S, _SEED)
-    pooled = [outcome for of in (*made_up.values(), library) for outcome in of]
-    found = [
-        Figure("corrected_time_coverage_percent", coverage_percent(pooled), "%", _NOMINAL),
-        *simulated_figures(made_up),
-        *library_figures(library),
-    ]
-    return {"figures": [asdict(figure) for figure in found]}
+def measure(kept: Parts) -> Measured:
+    """Try both."""
 
+    def part() -> Part:
+        made_up = simulated(_SEED, kept.scaled(_RUNS))
+        library = measured(_LIBRARY_S * kept.scale, _SEED)
+        pooled = [outcome for of in (*made_up.values(), library) for outcome in of]
+        found = [
+            Figure("corrected_time_coverage_percent", coverage_percent(pooled), "%", _NOMINAL),
+            *simulated_figures(made_up),
+            *library_figures(library),
+        ]
+        return {"figures": [asdict(figure) for figure in found]}
 
-def figures(part: Part) -> list[Figure]:
-    """Give the figures of what `measure` found."""
-    return [Figure(**figure) for figure in part["figures"]]
+    return Measured([Figure(**figure) for figure in kept.get("coverage", part)["figures"]])

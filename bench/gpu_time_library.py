@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import gpu_time_switching
-from bench.parts import Part
+from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from collectors.gpu_time.segment import RecordingState
 from scripts.gpu_time.listening import OFF, ON, Listening, listening
@@ -33,14 +33,15 @@ GOALS: Final = {
 }
 
 
-def measure() -> Part:
+def measure(kept: Parts) -> Measured:
     """Measure all; a minute and a half."""
-    return {
-        "records": {str(threads): _records(threads) for threads in (1, 4)},
-        "off": _off(),
-        "switching": gpu_time_switching.measure(),
-        "memory": _memory(),
+    found = {
+        "records": kept.get("records", lambda: {str(n): _records(n) for n in (1, 4)}),
+        "off": kept.get("off", _off),
+        "switching": kept.get("switching", gpu_time_switching.measure),
+        "memory": kept.get("memory", _memory),
     }
+    return Measured(figures(found))
 
 
 def figures(found: Mapping[str, Any]) -> list[Figure]:

@@ -1,29 +1,20 @@
-"""`make bench-probes`: what probing GPU calls costs, and whether everything is counted.
-
-As root: kernel programs, and bpftrace beside them. Each part is kept in bench/.cache as it ends,
-under the commit it measured; a cut-off run goes on with the parts that are missing. `--fresh`
-measures all of them again; `--short` measures a tenth as long and writes nothing.
-"""
+"""What probing GPU calls costs, and whether everything is counted: make bench-probes, as root."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from bench import probes_bpftrace, probes_calls, probes_governed, probes_switching
-from bench.parts import Part, Parts
+from bench.parts import Measured, Part, Parts
 from bench.probes_target import build
-from bench.record import CACHE, Figure, commit, write_result
+from bench.record import CACHE, Figure
 from collectors.gpu_calls import programs, programs_bcc
 
-COMMAND: Final = "make bench-probes"
-NAMED: Final = 8
 _SECONDS: Final = {1_000: 60.0, 2_500: 60.0, 5_000: 60.0, 20_000: 90.0, 50_000: 120.0}
 _BURST_RATE: Final = 20_000
 _BURST_SECONDS: Final = 90.0
@@ -31,34 +22,26 @@ _THREADS: Final = (1, 4)
 _OVERHEAD_GOAL, _ERROR_GOAL = 0.5, 5.0
 
 
-def measure(parts: Parts, scale: float) -> dict[str, Part]:
-    """Measure what is missing.
-
-    scale   1: as the figures want it; less: shorter
-    """
+def measure(kept: Parts) -> Measured:
+    """Measure what is missing, as root."""
+    if reason := missing():
+        raise SystemExit(f"bench-probes: {reason}")
     folder = CACHE / "probes" / "build"
     build(folder)
-    governed = probes_governed.governed
-    rounds = max(3, round(probes_calls.ROUNDS * scale))
-    found = {"calls": parts.get("calls", partial(probes_calls.measure, folder, rounds))}
+    governed, scale = probes_governed.governed, kept.scale
+    rounds, cycles = kept.scaled(probes_calls.ROUNDS, 3), kept.scaled(30, 5)
+    parts = {"calls": partial(probes_calls.measure, folder, rounds)}
     for rate in probes_governed.RATES:
         seconds = max(20.0, _SECONDS[rate] * scale)
-        found[f"governed-{rate}"] = parts.get(
-            f"governed-{rate}", partial(governed, folder, rate, seconds)
-        )
+        parts[f"governed-{rate}"] = partial(governed, folder, rate, seconds)
     seconds = max(20.0, _BURST_SECONDS * scale)
-    found["bursty"] = parts.get(
-        "bursty", partial(governed, folder, _BURST_RATE, seconds, probes_governed.BURST_MS)
-    )
-    found["free"] = parts.get("free", partial(probes_governed.free, folder, 30.0 * scale))
+    parts["bursty"] = partial(governed, folder, _BURST_RATE, seconds, probes_governed.BURST_MS)
+    parts["free"] = partial(probes_governed.free, folder, 30.0 * scale)
     for threads in _THREADS:
-        found[f"flat-out-{threads}"] = parts.get(
-            f"flat-out-{threads}",
-            partial(probes_governed.flat_out, folder, threads, 10.0 * scale),
-        )
-    cycles = max(5, round(30 * scale))
-    found["switching"] = parts.get("switching", partial(probes_switching.stalls, folder, cycles))
-    return found
+        flat_out = partial(probes_governed.flat_out, folder, threads, 10.0 * scale)
+        parts[f"flat-out-{threads}"] = flat_out
+    parts["switching"] = partial(probes_switching.stalls, folder, cycles)
+    return Measured(figures({name: kept.get(name, part) for name, part in parts.items()}))
 
 
 def figures(parts: Mapping[str, Part]) -> list[Figure]:
@@ -163,28 +146,3 @@ def missing() -> str | None:
     if not probes_bpftrace.available():
         return "expected bpftrace: apt-get install bpftrace"
     return programs.unavailable() or programs_bcc.unavailable()
-
-
-def main() -> int:
-    """Measure what is missing, then write bench/results/probes.json."""
-    parser = argparse.ArgumentParser(prog="bench.probes", description=__doc__)
-    parser.add_argument("--fresh", action="store_true", help="measure every part again")
-    parser.add_argument("--short", action="store_true", help="a tenth as long; writes nothing")
-    options = parser.parse_args()
-    reason = missing()
-    if reason:
-        print(f"bench-probes: {reason}", file=sys.stderr)
-        return 1
-    short: bool = options.short
-    kept = Parts(CACHE / "probes" / f"{commit()[:12]}{'-short' * short}", options.fresh)
-    found = figures(measure(kept, 0.1 if short else 1.0))
-    if not short:
-        print(f"wrote {write_result('probes', COMMAND, found)}")
-    for figure in found if short else found[:NAMED]:
-        goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
-        print(f"  {figure.name:44} {figure.value:12.3f} {figure.unit}{goal}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -69,19 +69,32 @@ def _write(path: Path, document: Mapping[str, Any]) -> Path:
     return path
 
 
-def merge_result(name: str, command: str, figures: Sequence[Figure]) -> Path:
-    """Put figures of another run into bench/results/<name>.json, by name; the others stay.
+def merge_result(
+    name: str,
+    command: str,
+    figures: Sequence[Figure],
+    where: str | None = None,
+    tables: Mapping[str, Any] | None = None,
+) -> Path:
+    """Put figures and tables of a run into bench/results/<name>.json, by name.
 
-    `merged` says of each command that came so when and at which commit it ran.
+    What the command that made the file has it anew; of another one's the rest stays, and `merged`
+    says of each command that came so when and at which commit it ran.
     """
     path = RESULTS / f"{name}.json"
-    if not path.exists():
-        return write_result(name, command, figures)
-    document = json.loads(path.read_text())
+    document: dict[str, Any] = {"command": command}
+    if path.exists():
+        document = json.loads(path.read_text())
+    if document["command"] == command and "merged" not in document:
+        return write_result(name, command, figures, where, {"tables": tables} if tables else None)
     fresh = {figure.name: asdict(figure) for figure in figures}
     kept = [fresh.pop(old["name"], old) for old in document["figures"]]
     document["figures"] = [*kept, *fresh.values()]
-    ran = {"date": _now(), "commit": commit(), "device": device()}
+    if tables:
+        document["tables"] = {**document.get("tables", {}), **tables}
+    ran = {"date": _now(), "commit": commit(), "device": where or device()}
+    if document["command"] == command:
+        return _write(path, document | ran)
     document["merged"] = {**document.get("merged", {}), command: ran}
     return _write(path, document)
 

@@ -1,30 +1,75 @@
-"""`make bench-round`: what 100,000 reports cost both aggregators, and one report its agent.
-
-Each part is kept in bench/.cache as it ends, under the commit it measured; a cut-off run goes on
-with the parts that are missing. `--fresh` measures all of them again.
-"""
+"""What 100,000 reports cost both aggregators, and one report its agent: make bench-round."""
 
 from __future__ import annotations
 
-import argparse
 import gc
+import os
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
-from bench.parts import Part, Parts
-from bench.record import CACHE, Figure, commit, write_result
-from bench.round_agent import agent_costs
-from bench.round_epochs import measure_epochs
-from bench.round_fleet import Fleet, load_fleet
+import numpy as np
+
+from bench.parts import Measured, Part, Parts
+from bench.record import CACHE, Figure
+from bench.round_fleet import (
+    GPUS,
+    PARTIES,
+    T0,
+    WINDOW_S,
+    Fleet,
+    announcements,
+    load_fleet,
+    make_roster,
+    make_task,
+)
 from bench.round_work import arithmetic, epoch_floor, floor, run_round
+from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.protocol.participant import Participant, ParticipantRules
+from edge_agent.protocol.protocol_events import (
+    CommitEpochs,
+    CommitSealed,
+    EpochDue,
+    Event,
+    KeysAnnounced,
+    LedgerCommitted,
+    RosterReceived,
+    TaskReceived,
+    WindowClosed,
+)
+from edge_agent.protocol.task_check import Bounds, Pins
+from privacy.noise_live import LiveSampler
 
 HOSTS: Final = 100_000
 SMALL: Final = 1_000
 SMALL_ROUNDS: Final = 15
-COMMAND: Final = "make bench-round"
+FLOOR_HOSTS: Final = 10_000
+REPEATS: Final = 200
 EPOCH_STAGES: Final = ("leader.epochs", "helper.epochs")
 DERIVE: Final = ("leader.derive_keys", "helper.derive_keys")
+
+
+def measure(kept: Parts) -> Measured:
+    """Measure what is missing."""
+    hosts = kept.scaled(HOSTS)
+    fleet = load_fleet(hosts)
+    # The agents' objects are not the aggregators': keep them out of their garbage collections.
+    gc.collect()
+    gc.freeze()
+    small, middle = fleet.first(min(SMALL, hosts)), fleet.first(min(FLOOR_HOSTS, hosts))
+    parts = {"agent": kept.get("agent", lambda: dict(agent_costs(fleet, 1000)))}
+    # A shared machine's speed drifts: the small fleet is measured on both sides of the large one.
+    for name, of, d, rounds in (
+        ("1k-d1000", small, 1000, SMALL_ROUNDS), ("100k-d1000", fleet, 1000, 3),
+        ("1k-d1000-again", small, 1000, SMALL_ROUNDS), ("100k-d10000", fleet, 10_000, 1),
+    ):  # fmt: skip
+        parts[name] = kept.get(name, partial(measure_round, of, d, rounds))
+    parts["epochs-floor"] = kept.get(
+        "epochs-floor", lambda: {"core_s": epoch_floor(middle), "hosts": len(middle.hosts)}
+    )
+    return Measured(figures(parts))
 
 
 def measure_round(fleet: Fleet, d: int, rounds: int) -> Part:
@@ -59,99 +104,82 @@ def per_report(part: Part) -> float:
 
 def figures(parts: Mapping[str, Part]) -> list[Figure]:
     """What the parts say, the named figures first."""
-    wide, narrow, small = parts["100k-d10000"], parts["100k-d1000"], parts["1k-d1000"]
-    # A shared machine's speed drifts: the small fleet is measured on both sides of the large one.
-    small_us = statistics.mean([per_report(small), per_report(parts["1k-d1000-again"])])
-    middle, agent = parts["10k-d1000"], parts["agent"]
+    wide, narrow, opened = parts["100k-d10000"], parts["100k-d1000"], parts["epochs-floor"]
+    small_us = statistics.mean(per_report(parts[name]) for name in ("1k-d1000", "1k-d1000-again"))
+    epochs_s = sum(narrow["epochs"][stage] for stage in EPOCH_STAGES)
+    epochs_floor_s = opened["core_s"] * narrow["hosts"] / opened["hosts"]
+    agent, both = parts["agent"], "core-s an hour, both aggregators"
     found = [
         Figure("core_seconds_100k_d1000", total(narrow), "core-s", 10.0, narrow["floor"]),
         Figure("core_seconds_100k_d10000", total(wide), "core-s", None, wide["floor"]),
-        Figure(
-            "epoch_core_seconds_100k",
-            sum(narrow["epochs"][stage] for stage in EPOCH_STAGES),
-            "core-s an hour, both aggregators",
-            30.0,
-            parts["epochs-floor"]["core_s"] * HOSTS / parts["epochs-floor"]["hosts"],
-        ),
-        *(
-            Figure(
-                f"arithmetic_over_floor_d{part['d']}",
-                arithmetic(part["stages"]) / part["floor"],
-                "ratio",
-                2.0,
-                1.0,
-            )
-            for part in (narrow, wide)
-        ),
+        Figure("epoch_core_seconds_100k", epochs_s, both, 30.0, epochs_floor_s),
         Figure("cost_growth_1k_to_100k", per_report(narrow) / small_us, "ratio", 1.15),
         Figure("publish_us_per_report_d1000", agent["publish"], "CPU-us"),
-    ]
-    found += [Figure(f"agent_{k}_us_d1000", v, "CPU-us") for k, v in agent.items()]
-    found += [
-        Figure(f"us_per_report_{name}_d1000", cost, "core-us")
-        for name, cost in (
-            ("1k", small_us),
-            ("10k", per_report(middle)),
-            ("100k", per_report(narrow)),
-        )
+        *(Figure(f"agent_{k}_us_d1000", v, "CPU-us") for k, v in agent.items()),
+        Figure("us_per_report_1k_d1000", small_us, "core-us"),
+        Figure("us_per_report_100k_d1000", per_report(narrow), "core-us"),
     ]
     for part in (narrow, wide):
+        over = arithmetic(part["stages"]) / part["floor"]
+        found.append(Figure(f"arithmetic_over_floor_d{part['d']}", over, "ratio", 2.0, 1.0))
         for stage, seconds in sorted((part["stages"] | part["epochs"]).items()):
             name = stage.replace(".", "_")
             found.append(Figure(f"{name}_s_100k_d{part['d']}", seconds, "core-s"))
     return found
 
 
-def _print_part(name: str, part: Part) -> None:
-    if name == "epochs-floor":
-        print(f"{name}: {part['core_s']:.2f} core-s for {part['hosts']:,} hosts")
-        return
-    if "stages" not in part:
-        print(f"{name}: " + ", ".join(f"{k} {v:,.0f} us" for k, v in part.items()))
-        return
-    stages = ", ".join(f"{k} {v:.3f}" for k, v in sorted(part["stages"].items()))
-    ratio = arithmetic(part["stages"]) / part["floor"]
-    print(f"{name}: {total(part):.2f} core-s, arithmetic {ratio:.2f} x its floor; {stages}")
+def agent_costs(fleet: Fleet, d: int) -> dict[str, float]:
+    """Median CPU microseconds per report.
 
-
-def main() -> None:
-    """Measure what is missing, then write bench/results/round.json."""
-    parser = argparse.ArgumentParser(prog="bench.round", description=__doc__)
-    parser.add_argument("--fresh", action="store_true", help="measure every part again")
-    parser.add_argument("--hosts", type=int, default=HOSTS, help="a smaller fleet writes nothing")
-    parser.add_argument("--epochs", action="store_true", help="memory and key lives alone")
-    options = parser.parse_args()
-    hosts: int = options.hosts
-    if options.epochs:
-        measure_epochs(hosts)
-        return
-    fleet = load_fleet(hosts)
-    # The agents' objects are not the aggregators': keep them out of their garbage collections.
-    gc.collect()
-    gc.freeze()
-    small, middle = fleet.first(min(SMALL, hosts)), fleet.first(min(10 * SMALL, hosts))
-    kept = Parts(CACHE / "round" / f"{commit()[:12]}-{hosts}", options.fresh, _print_part)
-    parts = {
-        "agent": kept.get("agent", lambda: dict(agent_costs(fleet, 1000))),
-        "1k-d1000": kept.get("1k-d1000", lambda: measure_round(small, 1000, SMALL_ROUNDS)),
-        "10k-d1000": kept.get("10k-d1000", lambda: measure_round(middle, 1000, 3)),
-        "100k-d1000": kept.get("100k-d1000", lambda: measure_round(fleet, 1000, 3)),
-        "1k-d1000-again": kept.get(
-            "1k-d1000-again", lambda: measure_round(small, 1000, SMALL_ROUNDS)
-        ),
-        "epochs-floor": kept.get(
-            "epochs-floor", lambda: {"core_s": epoch_floor(middle), "hosts": len(middle.hosts)}
-        ),
-        "100k-d10000": kept.get("100k-d10000", lambda: measure_round(fleet, 10_000, 1)),
+    publish     a live agent, batch of one, its noise included: a window's raw row to sealed bytes
+    noise       its noise alone
+    """
+    # A fleet's task: noise of one host among 100,000, not of a fleet of one.
+    _, task, signed = make_task(len(fleet.hosts), d)
+    rng = np.random.default_rng(1)
+    rows = rng.multinomial(GPUS * WINDOW_S * 1000, np.full(d - 2, 1 / (d - 2)), size=1)
+    live, sigma = LiveSampler(os.urandom), task.sigma_vector_1024()
+    return {
+        "publish": _publish(fleet, d, signed, rows),
+        "noise": _median(lambda: live.sample(1, sigma)),
     }
-    found = figures(parts)
-    if hosts == HOSTS:
-        print(f"wrote {write_result('round', COMMAND, found)}")
-        measure_epochs(hosts)
-    for figure in found[:7]:
-        goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
-        print(f"  {figure.name:32} {figure.value:10.3f} {figure.unit}{goal}")
 
 
-if __name__ == "__main__":
-    main()
+def _publish(fleet: Fleet, d: int, signed: bytes, rows: np.typing.NDArray[np.int64]) -> float:
+    host = fleet.hosts[0]
+    pins = Pins(frozenset({PARTIES.leader_pk}), frozenset({PARTIES.helper_pk}))
+    view = LedgerView((HostView(host.host_id, (), 0, ()),))
+    rules = ParticipantRules(pins, Bounds(n_min_at_least=1))
+    participant = Participant([host], view, LiveSampler(os.urandom), os.urandom, rules)
+
+    def tell(event: Event) -> None:
+        for effect in participant.handle(event):
+            assert not hasattr(effect, "reason"), f"expected no refusal, got {effect}"
+            if isinstance(effect, CommitEpochs | CommitSealed):
+                tell(LedgerCommitted(effect.token, (1,)))
+
+    tell(TaskReceived(signed, T0))
+    tell(RosterReceived(make_roster(fleet, [d]), T0))
+    tell(KeysAnnounced(announcements(), T0))
+    tell(EpochDue(T0))
+    (task_id,) = participant.tasks
+    present = np.ones(1, dtype=np.bool_)
+    starts = iter(range(T0, T0 + WINDOW_S * 10_000, WINDOW_S))
+
+    def window() -> None:
+        start = next(starts)
+        # One epoch serves them all: the clock stands still at the first window's end.
+        tell(WindowClosed(task_id, start, rows, present, max(T0, start) + WINDOW_S))
+
+    return _median(window, 50)
+
+
+def _median(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Median CPU time in microseconds, the first call left out."""
+    work()
+    spent = []
+    for _ in range(repeats):
+        started = time.process_time_ns()
+        work()
+        spent.append((time.process_time_ns() - started) / 1000)
+    return statistics.median(spent)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -17,14 +18,13 @@ from aggregator.party.key_ring import DAY_S, KeyRing
 from aggregator.protocol.admitted_epochs import AdmittedEpochs, Seal
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.known_epochs import KnownEpoch
-from bench.parts import Part
-from bench.record import ROOT, Figure, merge_result
+from bench.parts import Measured, Part, Parts
+from bench.record import ROOT, Figure
 from bench.round_fleet import LEADER, PARTIES, T0
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S
 from pointillist.plan_file import default_plan
 from transport.files.keyfiles import write_signing_key
 
-COMMAND: Final = "make bench-round ARGS=--epochs"
 HOSTS: Final = 100_000
 SEALS: Final = {"leader": Seal.LEADER, "helper": Seal.HELPER}
 LEAST_BYTES: Final = 16 + 32 + 32
@@ -82,11 +82,8 @@ def book_memory(party: str, hosts: int) -> Part:
     """Fill a party's book in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.round_epochs", "--fill", party, "--hosts", str(hosts)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     part: Part = json.loads(done.stdout)
     return part
 
@@ -111,34 +108,27 @@ def key_lives() -> Part:
     return {"secret_s": gone[second] - made[second], "after_s": gone[second] - start - 2 * DAY_S}
 
 
-def epoch_figures(hosts: int) -> list[Figure]:
-    """Measure, and name what was found."""
-    lives = key_lives()
+def measure(kept: Parts) -> Measured:
+    """Fill both parties' books, and turn a key ring."""
+    hosts = kept.scaled(HOSTS)
+    lives = kept.get("key-lives", key_lives)
+    books = {
+        party: kept.get(f"book-{party}", partial(book_memory, party, hosts)) for party in SEALS
+    }
+    worst = max(books.values(), key=lambda book: book["bytes"])
+    floor = worst["epochs"] * LEAST_BYTES / 2**30
+    unit = "GiB, the aggregator that needs more"
     found = [
         Figure("key_lifetime_days", lives["after_s"] / DAY_S, "days after the key's own day", 1.5),
         Figure("key_secret_days", lives["secret_s"] / DAY_S, "days from making to destruction"),
+        Figure("epoch_memory_gib_100k_hosts", worst["bytes"] / 2**30, unit, 1.0, floor),
+        Figure("epochs_kept_per_host", worst["epochs"] / hosts, "epochs"),
     ]
-    books = {party: book_memory(party, hosts) for party in SEALS}
-    worst = max(books.values(), key=lambda book: book["bytes"])
-    floor = worst["epochs"] * LEAST_BYTES / 2**30
-    named = f"epoch_memory_gib_{hosts // 1000}k_hosts"
-    unit = "GiB, the aggregator that needs more"
-    found.append(Figure(named, worst["bytes"] / 2**30, unit, 1.0, floor))
     for party, book in books.items():
         each = book["bytes"] / book["epochs"]
         found.append(Figure(f"epoch_memory_gib_{party}", book["bytes"] / 2**30, "GiB"))
         found.append(Figure(f"epoch_bytes_{party}", each, "bytes an epoch"))
-    found.append(Figure("epochs_kept_per_host", worst["epochs"] / hosts, "epochs"))
-    return found
-
-
-def measure_epochs(hosts: int) -> None:
-    """Print the figures; at full size put them into bench/results/round.json."""
-    found = epoch_figures(hosts)
-    for figure in found:
-        print(f"  {figure.name:32} {figure.value:10.3f} {figure.unit}")
-    if hosts == HOSTS:
-        print(f"wrote {merge_result('round', COMMAND, found)}")
+    return Measured(found)
 
 
 def main() -> None:

@@ -127,11 +127,6 @@ class Pair:
         )
         self._helper = HelperRunner(self.helper, lambda: self.now_s, helper_pk=HELPER.public_bytes)
 
-    def feed_leader(self, event: ReportsArrived) -> None:
-        """Hand reports to the Leader as they come from a log."""
-        with self._leader_laps:
-            self._leader.feed(event)
-
     def _on_call(self, effect: CallHelper | CallCountersign) -> None:
         if isinstance(effect, CallHelper):
             self._calls.append(effect)

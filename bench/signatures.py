@@ -6,11 +6,11 @@ its own job taken out. Fourteen profiles are few: the intervals say how few.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bench.record import ROOT, Figure, write_result
+from bench.parts import Measured, Parts
+from bench.record import ROOT, Figure
 from kernels.families import FamilyRules
 from kernels.kernel_mix import OPERATION_WEIGHT, MixMeasure
 from kernels.signature_evaluation import Rate, SignatureEvaluation, evaluate, jittered, resampled
@@ -29,8 +29,8 @@ VARIANTS: Final = {
 FOLDERS: Final = (ROOT / "simulator" / "workloads", ROOT / "bench" / "profiles")
 
 
-def main() -> int:
-    """Measure, print the alternatives, write bench/results/signatures.json."""
+def measure(_kept: Parts) -> Measured:
+    """Ask about each profile, by every measure; print the alternatives."""
     profiles = all_profiles()
     weights = [
         {"measure": measure.value, "weight": weight, "shipped": weight == OPERATION_WEIGHT,
@@ -49,10 +49,7 @@ def main() -> int:
     figures = [Figure("signature_profiles", len(profiles), "profiles")]
     for measure in MixMeasure:
         figures += _figures(measure.value, evaluate(profiles, measure))
-    tables = {"tables": {"weights": weights, "variants": variants}}
-    path = write_result("signatures", "make bench-signatures", figures, tables=tables)
-    print(path.relative_to(ROOT))
-    return 0
+    return Measured(figures, {"weights": weights, "variants": variants})
 
 
 def all_profiles() -> list[Signature]:
@@ -102,7 +99,3 @@ def _row(found: SignatureEvaluation) -> dict[str, Any]:
         "unknown": found.false_accepts.trials,
         "auroc": found.auroc,
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What a simulated fleet would see: intervals, causes, applications and until when, attribution."""
+"""What a simulated fleet would see: applications, and until when; attribution."""
 
 from __future__ import annotations
 
@@ -13,20 +13,14 @@ from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan
 from simulator.applications import Application, load_applications, real_application_profiles
-from simulator.engine.engine_port import EngineSettings
-from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
-from simulator.outcome import CoverageTally, SectionCoverage, truth_cells
 from simulator.outcome.attribution import attribute, attribute_released
-from simulator.outcome.coverage import TOTAL
 from simulator.outcome.day_runs import DAY_S, DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, SeenCurve, seen_curve
 from simulator.scenario import Applications, Jobs, Scenario, load
 from wire.catalogue import Catalogue
 
-COVERAGE_HOSTS, COVERAGE_WINDOWS = 1_500, 40
-COVERAGE_HOURS: Final = 336
 ANCHOR: Final = "ten_percent_load"
 ANCHOR_APPLICATIONS: Final = 84
 APPLICATIONS: Final = (25, 84, 250)
@@ -47,15 +41,13 @@ SIZES: Final = (1, 8, 64, 512, 4096)
 
 def measure(kept: Parts) -> Measured:
     """Measure what is missing; give every figure."""
-    held = kept.get("coverage", coverage)
-    long = kept.get("coverage_of_weeks", coverage_of_weeks)
     curves = {count: kept.get(f"seen_{count}", partial(seen, count)) for count in APPLICATIONS}
     people = {
         names: kept.get(f"seen_{'_'.join(names)}", partial(population, *names))
         for names in POPULATIONS
     }
     right = kept.get("attribution", attribution)
-    figures = _coverage_figures(held["sections"], long["sections"])
+    figures: list[Figure] = []
     for count, part in curves.items():
         figures += _seen_figures(count, part)
     figures.append(_least_rate(curves[ANCHOR_APPLICATIONS]))
@@ -65,8 +57,6 @@ def measure(kept: Parts) -> Measured:
             figures.append(Figure(name, part["hours"], "h, same plan, jobs of this population"))
     figures += [Figure(name, one, "share of GPU time") for name, one in right["figures"].items()]
     tables = {
-        "coverage": held["sections"],
-        "coverage_of_weeks": long["sections"],
         "seen": {str(count): part for count, part in curves.items()},
         "populations": {"_".join(names): part for names, part in people.items()},
         "attributed": right["rows"],
@@ -74,65 +64,9 @@ def measure(kept: Parts) -> Measured:
     return Measured([*figures, *_applications()], tables)
 
 
-def coverage() -> Part:
-    """Release minutes of a fleet through real encoding, noise and masks; count intervals."""
-    scenario = load("steady").scaled(hosts=COVERAGE_HOSTS)
-    return _covered(
-        scenario.with_(duration_s=60 * COVERAGE_WINDOWS, fidelity="masked", operators=(1.0,) * 10),
-        default_plan(),
-    )
-
-
-def coverage_of_weeks() -> Part:
-    """The same for days and weeks of a fortnight of the whole fleet."""
-    scenario = load("steady").with_(duration_s=3600 * COVERAGE_HOURS, fidelity="noise")
-    return _covered(scenario, events(default_plan(), 3600))
-
-
 def events(plan: Plan, above_s: int) -> Plan:
     """Give the plan's tasks whose windows are longer."""
     return replace(plan, tasks=tuple(task for task in plan.tasks if task.window_s > above_s))
-
-
-def _covered(scenario: Scenario, plan: Plan) -> Part:
-    catalogue, tally = Catalogue.load(), CoverageTally()
-    simulation = Simulation(scenario, plan, catalogue, EngineSettings(seed=scenario.seed))
-    for step in simulation.steps():
-        tally.add(truth_cells(step.outcome, catalogue))
-    return {"sections": {one.section: _rates(one) for one in tally.result()}}
-
-
-def _rates(one: SectionCoverage) -> Part:
-    """Percent of intervals that held the truth, with 99 % binomial bounds; None for none."""
-    kinds = {"values": one.values, "filled": one.filled, "shares": one.shares}
-    return {
-        name: found
-        and {
-            "percent": 100 * found.rate,
-            "low": 100 * found.low,
-            "high": 100 * found.high,
-            "trials": found.trials,
-        }
-        for name, found in kinds.items()
-    }
-
-
-def _coverage_figures(minutes: Part, weeks: Part) -> list[Figure]:
-    total = minutes[TOTAL]["values"]
-    bound = "percent, 99 % binomial bound"
-    unit = "percent of intervals of cells in which something happened, a fortnight"
-    return [
-        Figure("interval_coverage_percent", total["percent"], "percent of intervals", 95.0),
-        Figure("interval_coverage_percent_low", total["low"], bound),
-        Figure("interval_coverage_percent_high", total["high"], bound),
-        *(
-            Figure(
-                f"interval_coverage_percent_{section}", weeks[section]["filled"]["percent"], unit
-            )
-            for section in ("applications_seen", "incidents", "hardware_faults")
-            if section in weeks and weeks[section]["filled"]
-        ),
-    ]
 
 
 def anchor(count: int, sizes: str | None = None, durations: str | None = None) -> Scenario:

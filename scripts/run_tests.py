@@ -23,8 +23,6 @@ from scripts import watchdog
 from tests.heartbeat import Outcome
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SUMMARY: Final = ROOT / ".venv" / "tests.json"
-"""Figures of the newest run, for `make bench-suite`."""
 RUN_S: Final = 1200
 STALL_S: Final = 300
 """Both of a machine without other load: the watchdog gives a loaded one up to three times."""
@@ -48,6 +46,11 @@ class Ran:
 
     seconds: float
     ended: watchdog.Ended
+
+
+def summary_file(quick: bool) -> Path:
+    """Where figures of the newest run lie, for `make bench-suite`."""
+    return ROOT / ".venv" / f"tests{'-quick' * quick}.json"
 
 
 def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
@@ -80,7 +83,7 @@ def main(arguments: list[str]) -> int:
             break
     outcomes = [outcome for one in ran for outcome in one.ended.outcomes]
     total = {"seconds": sum(one.seconds for one in ran), **counted(outcomes)}
-    SUMMARY.write_text(json.dumps({"quick": quick, "arguments": rest, **total}))
+    summary_file(quick).write_text(json.dumps({"arguments": rest, **total}))
     watchdog.tell(outcomes)
     if why := ran[-1].ended.why:
         print(f"--- ended: {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.round_agent import agent_costs
+from bench.round import agent_costs
 from bench.round_fleet import load_fleet
 from bench.round_work import ARITHMETIC, arithmetic, floor, run_round
 
@@ -26,15 +26,6 @@ def test_bench_fleet_is_read_again_as_it_was_made(tmp_path: Path) -> None:
     assert len(made.first(3).hosts) == 3
 
 
-def test_bench_agent_measures_every_part_of_a_report(tmp_path: Path) -> None:
+def test_bench_agent_measures_a_report_and_its_noise(tmp_path: Path) -> None:
     costs = agent_costs(load_fleet(130, tmp_path, part=130), 50)
-    assert costs.keys() == {
-        "publish",
-        "encode",
-        "noise",
-        "noise_opendp",
-        "noise_table",
-        "mask",
-        "seal",
-    }
-    assert min(costs.values()) > 0
+    assert 0 < costs["noise"] < costs["publish"]

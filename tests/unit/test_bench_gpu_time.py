@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench import gpu_time, gpu_time_library
+from bench import gpu_time_library
 
 FOUND = {
     "records": {
@@ -25,7 +25,3 @@ def test_library_figures_have_their_goals_and_the_longest_switch() -> None:
     assert made["ns_per_record_aggregated"].floor == 6.0
     assert made["off_cost_ns_per_launch"].value == 1.0
     assert (made["switch_on_seconds"].value, made["switch_off_seconds"].value) == (0.6, 0.95)
-
-
-def test_every_part_can_be_measured_alone() -> None:
-    assert {"calls", "library"} <= gpu_time.PARTS.keys()

@@ -1,0 +1,70 @@
+"""Run a benchmark: python -m bench NAME; `make bench-NAME` also sets up what it needs.
+
+A part is a module of bench with `measure(kept) -> Measured`. What it hands to `kept.get` is kept in
+bench/.cache as it ends, under the commit it measured: a cut-off run goes on with what is missing.
+A part that is measured alone leaves the figures of the others as they were.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from bench.parts import run_parts
+
+BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
+    **{
+        name: {name: f"bench.{name}"}
+        for name in (
+            "agent", "arithmetic", "audit", "demo", "discovery", "families", "probes", "signatures",
+            "timing",
+        )
+    },
+    "door": {part: f"bench.door:{part}" for part in ("demo", "notebook", "slowdown")},
+    "gpu-time": {
+        part: f"bench.gpu_time_{part}" for part in ("calls", "counts", "coverage", "library")
+    },
+    "operate": {
+        "signing": "bench.operate_signing",
+        "fuzz": "bench.operate:fuzzed",
+        "first_fleet": "bench.operate:first_fleet",
+        "packages": "bench.operate_packages",
+    },
+    "round": {"windows": "bench.round", "epochs": "bench.round_epochs"},
+    "simulator": {
+        part: f"bench.simulator_{part}" for part in ("engine", "outcome", "coverage", "adversaries")
+    },
+    "suite": {"tests": "bench.suite", "first_release": "bench.first_release"},
+    "web": {
+        "store": "bench.year_store",
+        "pages": "bench.web_pages",
+        "load": "bench.web_load",
+        "coverage": "bench.analytics",
+    },
+}  # fmt: skip
+"""Name -> part -> its module, and its function where that is not `measure`; in this order."""
+RESULTS: Final = {
+    "engine": "simulator",
+    "outcome": "simulator_outcome",
+    "coverage": "simulator_coverage",
+    "adversaries": "simulator_adversaries",
+}
+"""Results of the simulator's parts."""
+
+
+def main() -> int:
+    """Run the benchmark that the command line names."""
+    # Ended or interrupted, a benchmark ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    name = sys.argv[1] if sys.argv[1:] else ""
+    if name not in BENCHES:
+        print(f"expected a benchmark: {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    results = {"simulator": RESULTS, "timing": {"timing": "outages"}}
+    return run_parts(name, BENCHES[name], __doc__, results=results.get(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
