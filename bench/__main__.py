@@ -24,23 +24,24 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "door": {part: f"bench.door:{part}" for part in ("demo", "notebook", "slowdown")},
     "gpu-time": {
-        part: f"bench.gpu_time_{part}" for part in ("calls", "counts", "coverage", "library")
+        "calls": "bench.probes:driver",
+        **{part: f"bench.gpu_time_{part}" for part in ("counts", "coverage", "library")},
     },
     "operate": {
-        "signing": "bench.operate_signing",
+        "signing": "bench.operate:signing",
         "fuzz": "bench.operate:fuzzed",
         "first_fleet": "bench.operate:first_fleet",
-        "packages": "bench.operate_packages",
+        "packages": "bench.operate:packages",
     },
-    "round": {"windows": "bench.round", "epochs": "bench.round_epochs"},
+    "round": {"windows": "bench.round", "epochs": "bench.round:epochs"},
     "simulator": {
         part: f"bench.simulator_{part}" for part in ("engine", "outcome", "coverage", "adversaries")
     },
-    "suite": {"tests": "bench.suite", "first_release": "bench.first_release"},
+    "suite": {"tests": "bench.suite", "first_release": "bench.suite:newcomers"},
     "web": {
-        "store": "bench.year_store",
+        "store": "bench.web:stored",
         "pages": "bench.web_pages",
-        "load": "bench.web_load",
+        "load": "bench.web:viewed",
         "coverage": "bench.analytics",
     },
 }  # fmt: skip

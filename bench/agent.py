@@ -20,25 +20,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from bench.agent_beside import (
+from bench.agent_host import AgentHost, make_host, running
+from bench.agent_measure import (
+    MIB,
     PACKAGE,
     Median,
     Sample,
     Workload,
-    exporter,
-    fitted,
-    median_of,
-    pingpong,
-    program,
-)
-from bench.agent_host import AgentHost, make_host, running
-from bench.agent_measure import (
-    MIB,
     bpf_bytes,
     bpf_cost,
     bpf_runs,
     core_percent,
+    exporter,
+    fitted,
     look,
+    median_of,
+    pingpong,
+    program,
     switches_now,
 )
 from bench.parts import Measured, Parts

@@ -14,8 +14,15 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from bench.kernel_labels import LABELS, accuracy_by_time, read_labels
-from bench.kernel_table import SPENT, NamedKernel, read_table, stem
+from bench.kernel_table import (
+    LABELS,
+    SPENT,
+    NamedKernel,
+    accuracy_by_time,
+    read_labels,
+    read_table,
+    stem,
+)
 from bench.parts import Measured, Parts
 from bench.record import ROOT, Figure
 from kernels.families import FamilyRules

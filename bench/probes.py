@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from bench import probes_bpftrace, probes_calls, probes_governed, probes_switching
+from bench import probes_calls, probes_governed
 from bench.parts import Measured, Part, Parts
 from bench.probes_target import build
 from bench.record import CACHE, Figure
@@ -20,6 +20,8 @@ _BURST_RATE: Final = 20_000
 _BURST_SECONDS: Final = 90.0
 _THREADS: Final = (1, 4)
 _OVERHEAD_GOAL, _ERROR_GOAL = 0.5, 5.0
+_MOVED_GOAL_NS: Final = 1_000.0
+_QUARTILES: Final = "CPU-ns between quartiles"
 
 
 def measure(kept: Parts) -> Measured:
@@ -40,7 +42,7 @@ def measure(kept: Parts) -> Measured:
     for threads in _THREADS:
         flat_out = partial(probes_governed.flat_out, folder, threads, 10.0 * scale)
         parts[f"flat-out-{threads}"] = flat_out
-    parts["switching"] = partial(probes_switching.stalls, folder, cycles)
+    parts["switching"] = partial(probes_governed.stalls, folder, cycles)
     return Measured(figures({name: kept.get(name, part) for name, part in parts.items()}))
 
 
@@ -94,12 +96,15 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
     return found
 
 
-def _cost(calls: Part, variant: str, threads: int = 1, which: str = "median") -> float:
+def _cost(calls: Part, variant: str, threads: int = 1) -> float:
     """Give what a probe adds to a call."""
     entry = variant.partition("_")[0]
     bare: float = calls[f"{entry}_none"][str(threads)]["median"]
-    value: float = calls[variant][str(threads)][which]
-    return value - bare
+    return float(calls[variant][str(threads)]["median"]) - bare
+
+
+def _between(calls: Part, variant: str) -> float:
+    return float(calls[variant]["1"]["high"] - calls[variant]["1"]["low"])
 
 
 def _of_calls(calls: Part) -> list[Figure]:
@@ -112,8 +117,8 @@ def _of_calls(calls: Part) -> list[Figure]:
         for threads in probes_calls.THREADS:
             name = f"ns_{variant}_{threads}_threads"
             found.append(Figure(name, _cost(calls, variant, threads), "CPU-ns"))
-        spread = calls[variant]["1"]["high"] - calls[variant]["1"]["low"]
-        found.append(Figure(f"ns_{variant}_quartiles", spread, "CPU-ns between quartiles"))
+        spread = _between(calls, variant)
+        found.append(Figure(f"ns_{variant}_quartiles", spread, _QUARTILES))
     return found
 
 
@@ -143,6 +148,32 @@ def missing() -> str | None:
         return "expected root: probes are attached to another process"
     if shutil.which("gcc") is None:
         return "expected gcc for the probed process"
-    if not probes_bpftrace.available():
+    if shutil.which("bpftrace") is None:
         return "expected bpftrace: apt-get install bpftrace"
     return programs.unavailable() or programs_bcc.unavailable()
+
+
+def driver(kept: Parts) -> Measured:
+    """Time calls of a library that has the driver's first instructions, by place and by prober."""
+    if reason := missing():
+        raise SystemExit(f"bench-gpu-time: {reason}")
+    folder = CACHE / "probes" / "build"
+    build(folder)
+    rounds = kept.scaled(probes_calls.ROUNDS, 3)
+    calls = kept.get("calls", lambda: probes_calls.measure(folder, rounds, ("driver",)))
+    found = []
+    for entry, name in {"driver": "entry", "driver_behind": "moved"}.items():
+        for loader in ("libbpf", "bcc", "bpftrace"):
+            variant = f"{entry}_{loader}"
+            if variant not in calls:
+                continue  # bpftrace probes entries alone
+            goal = _MOVED_GOAL_NS if variant == "driver_behind_libbpf" else None
+            label = f"ns_per_launch_driver_{name}{'' if loader == 'libbpf' else f'_{loader}'}"
+            found.append(Figure(label, _cost(calls, variant), "CPU-ns", goal))
+            found.append(Figure(f"{label}_quartiles", _between(calls, variant), _QUARTILES))
+            bare = calls["driver_none"]["1"]["median"]
+            many = calls[variant]["4"]["median"] - bare
+            found.append(Figure(f"{label}_4_threads", many, "CPU-ns"))
+    returned = _cost(calls, "driver_behind_libbpf_return")
+    found.append(Figure("ns_per_launch_driver_moved_with_return", returned, "CPU-ns"))
+    return Measured(found)

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.probes_bpftrace import Bpftrace
-from bench.probes_target import BEHIND, ENTRIES, Target, copy_library, symbol_offset
+from bench.probes_target import BEHIND, ENTRIES, Bpftrace, Target, copy_library, symbol_offset
 from collectors.binaries.elf_file import EntryClass
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls import programs, programs_bcc

@@ -1,11 +1,13 @@
-"""The probed process of `make bench-probes`, and the libraries that it calls."""
+"""The probed process of make bench-probes, the libraries that it calls, and bpftrace beside."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,10 +15,8 @@ from bench.record import ROOT
 
 ENTRIES: Final = {"push": 0, "endbr64": 1, "nop5": 2, "driver": 3}
 """First instruction of the launch function -> ENTRY of probes_library.c."""
-
 BEHIND: Final = {"endbr64": 4, "driver": 10}
 """First instruction -> bytes behind it at which plans probe the function instead."""
-
 SYMBOL: Final = "cudaLaunchKernel"
 
 
@@ -128,3 +128,42 @@ def symbol_offset(library: Path) -> int:
         if len(words) > 7 and words[7] == SYMBOL:
             return int(words[1], 16)  # text is mapped at its file offset
     raise ValueError(f"expected {SYMBOL} in {library}")
+
+
+class Bpftrace:
+    """Counts calls of libraries by process; use it as a context manager.
+
+    libraries   by a name of letters; each with whether returns are counted too
+    """
+
+    def __init__(self, libraries: Mapping[str, tuple[Path, bool]]) -> None:
+        text = []
+        for name, (path, returns) in libraries.items():
+            text.append(f"uprobe:{path}:{SYMBOL} {{ @{name}[pid] = count(); }}")
+            if returns:
+                text.append(f"uretprobe:{path}:{SYMBOL} {{ @{name}_returned[pid] = count(); }}")
+        self._child = subprocess.Popen(
+            ["bpftrace", "-f", "json", "-e", "\n".join(text)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it complains of a limit that it does not need
+            text=True,
+        )
+
+    def __enter__(self) -> Bpftrace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.communicate()
+
+    def end(self) -> dict[str, int]:
+        """Stop it; give the calls by name of the library, and returns as NAME_returned."""
+        self._child.send_signal(signal.SIGINT)
+        said, _ = self._child.communicate(timeout=60)
+        counts: dict[str, int] = {}
+        for line in said.splitlines():
+            content = json.loads(line) if line.startswith("{") else {}
+            if content.get("type") == "map":
+                for name, by_process in content["data"].items():
+                    counts[name.removeprefix("@")] = sum(by_process.values())
+        return counts

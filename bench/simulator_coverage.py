@@ -17,7 +17,6 @@ from aggregator.statistics.ratios import coverage
 from aggregator.statistics.statistics import estimate
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
-from bench.simulator_causes import cause_figures, causes_of_eight_weeks
 from bench.simulator_outcome import events
 from edge_agent.windows.encode import encode_rows
 from pointillist.indicator_counts import COUNTS_FILE
@@ -31,7 +30,8 @@ from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.fleet.hosts import FleetState, unpack
-from simulator.outcome import TOTAL, CoverageTally, truth_cells
+from simulator.outcome import TOTAL, CoverageTally, TrueTable, cause_table, truth_cells
+from simulator.outcome.day_runs import DAY_S
 from simulator.scenario import Scenario, load
 from simulator.streams import philox
 from wire.catalogue import Catalogue
@@ -67,15 +67,12 @@ LIVED: Final = (
     Lived("ten_percent_load", 1, 1),
     Lived("flash_crowd", 1, 1),
 )
-
 DRAWS: Final = {"applications_seen": 2, "incidents": 20, "hardware_faults": 120}
 """Independent choices and noises of one window: its truth is what takes minutes."""
-
 BEFORE: Final = {
     "applications_seen": (4, 0.2), "incidents": (2, 0.1), "hardware_faults": (2, 0.1),
 }  # fmt: skip
 """m and weight of the plan that standard errors are compared with."""
-
 MINUTE_HOSTS: Final = 400
 MINUTES: Final = {"wide": 150, "narrow": 1_000}
 NARROW_CELLS: Final = 12
@@ -328,3 +325,56 @@ def _write_counts(lived: Mapping[Lived, Part]) -> None:
         },
     }
     COUNTS_FILE.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def causes_of_eight_weeks() -> Part:
+    """Play `faulty_month` for eight weeks; give what was released of each cause and fault."""
+    scenario = load("faulty_month").with_(
+        start_s=366 * 8 * 7 * DAY_S, duration_s=8 * 7 * DAY_S, step_s=3600, fidelity="noise"
+    )
+    catalogue, plan = Catalogue.load(), default_plan()
+    slow = events(plan, DAY_S)
+    simulation = Simulation(scenario, slow, catalogue, EngineSettings(seed=scenario.seed))
+    tables = []
+    for step in simulation.steps():
+        section = "incidents" if step.due.series == "week" else "hardware_faults"
+        tables.append(cause_table(truth_cells(step.outcome, catalogue), section))
+    weekly = [one for one in tables if one.section == "incidents"]
+    (faults,) = [one for one in tables if one.section == "hardware_faults"]
+    return {
+        "weeks": len(weekly),
+        "causes_shown": sum(len(one.shown) for one in weekly) / len(weekly),
+        "causes_missed": sum(one.missed for one in weekly) / len(weekly),
+        "causes_false": sum(one.false for one in weekly) / len(weekly),
+        "faults_shown": len(faults.shown),
+        "faults_missed": faults.missed,
+        "faults_false": faults.false,
+        "first_week": _struck(weekly[0]),
+        "eight_weeks": _struck(faults),
+    }
+
+
+def _struck(table: TrueTable) -> list[Part]:
+    """Hosts that each cause struck, and what was released of it; None: not told from zero."""
+    rows = [one for one in table.rows if one.true_hosts or one.told]
+    return [
+        {
+            "cause": one.cause,
+            "true": one.true_hosts,
+            "released": one.row.hosts if one.row is not None and one.told else None,
+            "error": None if one.row is None else one.row.standard_error,
+        }
+        for one in sorted(rows, key=lambda row: -row.true_hosts)
+    ]
+
+
+def cause_figures(part: Part) -> list[Figure]:
+    units = {
+        "causes_shown": "causes a week, shown as numbers",
+        "causes_missed": "causes a week that struck somebody and are not told from zero",
+        "causes_false": "causes a week that are shown and struck nobody",
+        "faults_shown": "hardware faults in eight weeks, shown as numbers",
+        "faults_missed": "hardware faults that struck somebody and are not told from zero",
+        "faults_false": "hardware faults that are shown and struck nobody",
+    }
+    return [Figure(name, part[name], unit) for name, unit in units.items()]

@@ -32,20 +32,43 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
-from scripts.measured import Stated
-
+_NUMBER: Final = r"[−-]?\d[\d,]*(?:\.\d+)?(?:[eE][−-]?\d+)?"
+_UNIT: Final = (
+    r"(?:%|‰|percent|[nµum]?s|seconds?|minutes?|min|hours?|h|days?|[kKMGT]i?B|bytes|times"
+    r"|(?:core|worker|GPU)-(?:seconds?|hours?)|cores?|cpus?|Gbit/s)(?![\w/-])"
+)
+_ALONE: Final = r"(?<![\w.,/#^⁻×–-])"
+_WITH_UNIT: Final = re.compile(rf"{_ALONE}{_NUMBER}\s?{_UNIT}")
+_STRICT: Final = re.compile(
+    rf"{_WITH_UNIT.pattern}|{_ALONE}\d+(?:,\d{{3}})* of (?:the )?\d+(?:,\d{{3}})*(?![\w.])"
+    rf"|{_ALONE}\d+\.\d+(?![\w.])"
+)
+_CELL: Final = re.compile(rf"(?<=\|)\s*\**({_NUMBER}(?:\s?(?:±|to|/)\s?{_NUMBER})*)\**\s*(?=\|)")
+_MEASURING: Final = re.compile(
+    r"\b(measured|median|percentile|on average|took|of a core|slower|faster|dearer"
+    r"|takes?|costs?|overhead|slowdown)\b",
+    re.IGNORECASE,
+)
+_SENTENCE: Final = re.compile(r"(?<=[.;|])\s+")
+_NOT_PROSE: Final = re.compile(
+    r"\]\([^)\s]*\)|<!--.*?-->|<[^>\n]+>|^\|[-:| ]+\|$"
+    r"|\b(?:Linux|[Kk]ernel|Python|CUDA|runtime|libbpf\d?|version) \d+(?:\.\d+)*",
+    re.MULTILINE,
+)
+"""Addresses, comments, rules of tables, and versions."""
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 RATES: Final = ROOT / "aggregator" / "statistics" / "incident_rates.json"
 STATED: Final = ROOT / "scripts" / "stated.toml"
-
 CODE: Final = r"^```.*?^```|`[^`\n]+`"
 _MARK: Final = re.compile(
     rf"(?P<code>{CODE})"
@@ -55,10 +78,65 @@ _MARK: Final = re.compile(
 )
 _STYLED: Final = re.compile(r"(.+):([^\[\](){}'\"]*)")
 _LEFT_OVER: Final = re.compile(r"<!--=|<!--/-->|<!-- /?figures")
-
 MISSED: Final = ": **missed**"
-
 Context = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """Quantities that no benchmark of this repository measured.
+
+    results     names of pages that carry results
+    pages       page -> quantities, as they stand there
+    quoted      page -> quantity of a result, as it stands there -> the mark that would write its
+                number: for a page that is read as it is, and has no marks
+    """
+
+    results: frozenset[str]
+    pages: Mapping[str, Sequence[str]]
+    quoted: Mapping[str, Mapping[str, str]]
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read stated.toml."""
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return cls(frozenset(content["results"]), content["pages"], content["quoted"])
+
+    def objections(self, name: str, text: str) -> list[str]:
+        """Name each quantity of a page that is neither generated nor stated, and what is stale.
+
+        text        the page without code and without what is generated
+        """
+        known, seen = {*self.pages.get(name, ()), *self.quoted.get(name, ())}, set()
+        found = []
+        for line, quantity in quantities(text, strict=name in self.results):
+            seen.add(quantity)
+            if quantity not in known:
+                found.append(f'{name}:{line}: "{quantity}" is typed by hand')
+        plain = " ".join(text.split())
+        seen |= {quantity for quantity in self.quoted.get(name, ()) if quantity in plain}
+        stale = [f'{name}: stated.toml has "{one}", the page not' for one in sorted(known - seen)]
+        return found + stale
+
+
+def quantities(text: str, strict: bool) -> Iterator[tuple[int, str]]:
+    """Give what looks measured, with its line; spaces are single."""
+    bare = _NOT_PROSE.sub(lambda found: "\n" * found[0].count("\n") + " ", text)
+    if strict:
+        for pattern in (_STRICT, _CELL):
+            for found in pattern.finditer(bare):
+                yield _told(bare, found.start(), found[found.lastindex or 0])
+        return
+    at = 0
+    for sentence in _SENTENCE.split(bare):
+        at = bare.index(sentence, at)
+        if _MEASURING.search(sentence):
+            for found in _WITH_UNIT.finditer(sentence):
+                yield _told(bare, at + found.start(), found[0])
+
+
+def _told(text: str, at: int, quantity: str) -> tuple[int, str]:
+    return text.count("\n", 0, at) + 1, " ".join(quantity.split())
 
 
 class FigureError(Exception):

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scripts.pressure.cases import Case, Result
+    from scripts.pressure import Case, Result
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KIT: Final = ROOT / ".tools" / "gpu" / "site"
@@ -44,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     sys.path[:0] = [str(ROOT), str(KIT)]
     if given.press:
-        from scripts.pressure.copies import press
+        from scripts.pressure import press
 
         gpu, injector, duty = given.press
         press(gpu, injector, float(duty))
@@ -70,9 +70,7 @@ def check(
 ) -> list[Result]:
     """Press the first GPU in every way and at every intensity, and diagnose what was seen."""
     from collectors.devices.nvml import NvmlReader
-    from scripts.pressure.cases import results_of
-    from scripts.pressure.copies import DUTIES, INJECTORS
-    from scripts.pressure.seen import Stepper, Watch
+    from scripts.pressure import DUTIES, INJECTORS, Stepper, Watch, results_of
 
     reader = NvmlReader()
     inventory = reader.open()
@@ -98,7 +96,7 @@ def check(
 def _pressed(gpu: str, injector: str, level: str, duty: float, press_s: float) -> Case:
     """Run the pressing process for a while; it says how much it copied."""
     from collectors.boot_clock import boottime_ns
-    from scripts.pressure.cases import Case
+    from scripts.pressure import Case
 
     words = [sys.executable, str(Path(__file__).resolve()), "--press", gpu, injector, str(duty)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:

@@ -68,10 +68,8 @@ def _part(part: str) -> dict[str, Any]:
     from scripts.gpu_probes import running
     from scripts.gpu_programs import LAUNCHES, commands
 
-    from .costs import costs
-    from .governed import governed, memory
     from .listening import listening
-    from .truth import beside_profiler, switching, truth
+    from .measures import beside_profiler, costs, governed, memory, switching, truth
 
     own = commands()
     launches = own[LAUNCHES]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.gpu_time_coverage import library_figures
-from bench.gpu_time_mock import measured
-from bench.gpu_time_outcomes import Outcome
+from bench.gpu_time_coverage import Outcome, library_figures, measured
 
 MOST_TRIES = 12
 """A third of what a test is given; a quiet machine needs one."""

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.gpu_time_coverage import simulated
-from bench.gpu_time_outcomes import Outcome, bias_percent, coverage_percent
+from bench.gpu_time_coverage import Outcome, bias_percent, coverage_percent, simulated
 from collectors.gpu_time.recorded_work import Growth, Work
 from collectors.gpu_time.segment import RecordingState, RowKind, Snapshot
 from collectors.gpu_time.window_estimates import LEAST_WINDOWS

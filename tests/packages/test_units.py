@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.operate_packages import exposure, exposures
+from bench.operate import exposure, exposures
 from transport.process.privileges import (
     AGENT_USER,
     HELPER_USER,

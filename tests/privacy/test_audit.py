@@ -11,8 +11,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.audit_evidence import Evidence, curve_deviation, gaussian_pmf, measured_mu
-from bench.audit_mechanism import PLANTED, SIGMA_1024, TRUE, Mechanism, from_system
+from bench.audit import (
+    PLANTED,
+    SIGMA_1024,
+    TRUE,
+    Evidence,
+    Mechanism,
+    curve_deviation,
+    from_system,
+    gaussian_pmf,
+    measured_mu,
+)
 from privacy.noise import NoiseSampler, OpenDpSampler
 from privacy.noise_live import LiveSampler
 

@@ -6,8 +6,7 @@ from math import inf
 
 import pytest
 
-from bench.gpu_time_counts import PATTERNS, holds, statement
-from bench.simulated_launches import SimulatedHost
+from bench.gpu_time_counts import PATTERNS, SimulatedHost, holds, statement
 from collectors.gpu_calls.cpu_clocks import MOST_PROCESSES, CpuClocks
 from collectors.gpu_calls.launch_estimates import (
     LEAST_CALL_NS,

@@ -6,8 +6,7 @@ import random
 import re
 from pathlib import Path
 
-from bench.agent_beside import median_of
-from bench.agent_measure import PROBE_NAMES
+from bench.agent_measure import PROBE_NAMES, median_of
 
 
 def test_median_interval_holds_the_true_median_as_often_as_it_says() -> None:

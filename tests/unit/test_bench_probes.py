@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import probes_governed
-from bench.probes_governed import count_error
-from bench.probes_switching import held_up_ms
+from bench.probes_governed import count_error, held_up_ms
 from bench.probes_target import Slices
 
 MS = 1_000_000

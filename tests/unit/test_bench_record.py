@@ -12,9 +12,9 @@ import pytest
 
 from bench import parts, record
 from bench.__main__ import BENCHES
-from bench.first_release import figures
 from bench.parts import Measured, Parts, run_parts
 from bench.record import ROOT, Figure, merge_result
+from bench.suite import figures
 
 
 def test_merged_figures_leave_those_of_other_commands(

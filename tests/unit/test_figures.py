@@ -11,8 +11,7 @@ import pytest
 from bench.arithmetic import computed
 from pointillist.fleet.party_config_text import MEASURING
 from scripts import figures
-from scripts.figures import FigureError, Pages, context_of, generated
-from scripts.measured import Stated, quantities
+from scripts.figures import FigureError, Pages, Stated, context_of, generated, quantities
 
 STRICT = Stated(frozenset({"docs/page.md"}), {"docs/page.md": ["30 s"]}, {})
 

@@ -135,8 +135,7 @@ NEEDED = """
 import sys
 sys.path[:0] = sys.argv[1:]
 import scripts.gpu_check, scripts.gpu_pressure, scripts.gpu_probes as probes
-import scripts.gpu_time.__main__, scripts.gpu_time.costs, scripts.gpu_time.governed
-import scripts.gpu_time.truth, scripts.pressure.copies
+import scripts.gpu_time.__main__, scripts.gpu_time.measures, scripts.pressure
 import bench.record, kernels.kernel_name
 import collectors.binaries.cheap_place, collectors.devices.nvml, collectors.devices.bandwidth
 probes.Probes(0.5), probes.families_known({"gemm": 1}), probes.missing_symbols("self")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts.gpu_pressure import AS_EXPECTED, DIFFERENT, NO_GPU, OUT, UNCHECKED, tell
-from scripts.pressure.cases import Case, Result, Second, results_of
+from scripts.pressure import Case, Result, Second, results_of
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
 
@@ -23,10 +23,9 @@ CALM, PRESSED = 2e9, 21e9
 ON_FAKES = """
 import json, sys
 from dataclasses import asdict
-from scripts import gpu_pressure as pressure
-from scripts.pressure import seen
-seen.STEP_BYTES = 1 << 20
-found = pressure.check(0.3, 0.15, 0.05)
+from scripts import gpu_pressure, pressure
+pressure.STEP_BYTES = 1 << 20
+found = gpu_pressure.check(0.3, 0.15, 0.05)
 print(json.dumps([asdict(one) for one in found]))
 """
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.families import other_percent, right, unseen_rows
-from bench.kernel_labels import accuracy_by_time, read_labels
-from bench.kernel_table import held_out, read_table, stem
+from bench.kernel_table import accuracy_by_time, held_out, read_labels, read_table, stem
 from kernels.families import FamilyRules
 from wire.catalogue import Catalogue
 

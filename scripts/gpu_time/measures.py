@@ -1,0 +1,296 @@
+"""What the library costs a loop, its counts beside torch.profiler, and the agent's own source."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from collectors.boot_clock import boottime_ns
+from collectors.devices.uses import GpuUsers
+from collectors.gpu_time.gpu_time_source import GpuTimeSource
+from collectors.gpu_time.listener import WindowPlan
+from collectors.gpu_time.segment import RecordingState, RowKind
+from collectors.gpu_time.settings import GpuTimeSection
+from collectors.gpu_time.time_budget import Budget
+from collectors.records.activity import KernelActivity
+from scripts.gpu_probes import GRAPH, Loop
+
+from .listening import OFF, ON, Listening, injected, since
+
+BLOCK_S: Final = 0.015
+BUDGET: Final = 0.005
+STEPS: Final = 200
+ROUNDS: Final = 3
+KERNELS: Final = (RowKind.KERNEL, RowKind.NODE)
+RUN_S: Final = 8.0
+BURST_LAUNCHES: Final = 600_000
+AFTER_S: Final = 7.0
+"""Longer than a period of the budget's."""
+PER_STEP: Final = {"training": 35, "inference": 150}
+"""Launches of a step, copies and memsets included."""
+MEMORY_LAUNCHES: Final = 10_000_000
+
+
+def costs(agent: Listening, bare: Loop, injected: Loop, pairs: int) -> dict[str, Any]:
+    """Time both in turns: before anything was recorded, recording all, by the budget, and after."""
+    steps = max(1, round(BLOCK_S / (bare.steps(200) / 200)))
+    injected.steps(steps)
+    found: dict[str, Any] = {"steps_per_block": steps, "pairs": pairs}
+    found["before"] = _mode(agent, bare, injected, steps, OFF, pairs // 2)
+    found["recording_all"] = _mode(agent, bare, injected, steps, ON, pairs // 10)
+    plan = Budget(BUDGET).follow(agent.look(injected.pid))
+    found["governed_plan"] = [plan.on_ms, plan.period_ms, plan.most]
+    found["governed"] = _mode(agent, bare, injected, steps, plan, pairs)
+    found["after"] = _mode(agent, bare, injected, steps, OFF, pairs // 2)
+    return found
+
+
+def _mode(
+    agent: Listening, bare: Loop, injected: Loop, steps: int, plan: WindowPlan, pairs: int
+) -> dict[str, Any]:
+    agent.plan(plan)
+    time.sleep(0.5)
+    before = agent.look(injected.pid).header
+    times: dict[Loop, list[float]] = {bare: [], injected: []}
+    for _ in range(pairs):
+        for loop in random.sample((bare, injected), 2):
+            times[loop].append(loop.steps(steps))
+    header = agent.look(injected.pid).header
+    without, with_library = times[bare], times[injected]
+    result = {
+        "mean_percent": _percent(without, with_library),
+        "interval_percent": _interval(without, with_library),
+        "median_percent": 100 * (statistics.median(with_library) / statistics.median(without) - 1),
+        "us_per_step": 1e6 * statistics.median(without) / steps,
+        "records": header["records"] - before["records"],
+        "header": dict(header),
+    }
+    print(
+        f"gpu-time: {injected.name}: plan {plan.on_ms} of {plan.period_ms} ms: "
+        f"slower by {result['mean_percent']:.2f} "
+        f"+- {result['interval_percent']:.2f} % (median {result['median_percent']:.2f} %), "
+        f"{result['us_per_step']:.1f} us a step, {result['records']} records"
+    )
+    return result
+
+
+def _percent(without: list[float], with_library: list[float]) -> float:
+    return 100 * (sum(with_library) / sum(without) - 1)
+
+
+def _interval(without: list[float], with_library: list[float], groups: int = 20) -> float:
+    """Half of the 95 % interval, from the spread of groups of neighbouring pairs."""
+    size = max(1, len(without) // groups)
+    values = [
+        _percent(without[at : at + size], with_library[at : at + size])
+        for at in range(0, size * (len(without) // size), size)
+    ]
+    return float(2.09 * statistics.stdev(values) / len(values) ** 0.5)
+
+
+def truth(agent: Listening, bare: Loop, injected: Loop) -> dict[str, Any]:
+    """Record everything for some rounds; give both sides' launches and nanoseconds of each."""
+    agent.plan(ON)
+    agent.wait(injected.pid, RecordingState.ON)
+    injected.steps(STEPS // 10)
+    rounds = []
+    for _ in range(ROUNDS):
+        before = agent.settled(injected.pid)
+        injected.steps(STEPS)
+        seen = since(before, agent.settled(injected.pid))
+        ours = [total for (kind, _), total in seen.items() if kind in KERNELS]
+        theirs = bare.times(STEPS)
+        rounds.append(
+            {
+                "launches": sum(total.launches for total in ours),
+                "ns": sum(total.ns for total in ours),
+                "profiler_launches": sum(count for count, _ in theirs.values()),
+                "profiler_ns": sum(ns for _, ns in theirs.values()),
+            }
+        )
+    errors = [100 * (one["ns"] / one["profiler_ns"] - 1) for one in rounds]
+    header = agent.look(injected.pid).header
+    found = {
+        "rounds": rounds,
+        "profiler_counts_graphs": GRAPH in theirs,
+        "time_error_percent": statistics.median(errors),
+        "time_errors_percent": errors,
+        "header": dict(header),
+        "kernels": {
+            name: list(total) for (kind, name), total in seen.items() if kind in KERNELS
+        },
+    }  # fmt: skip
+    print(
+        f"gpu-time: {injected.name}: {rounds[-1]['launches']} launches, profiler "
+        f"{rounds[-1]['profiler_launches']}; GPU time off by {found['time_error_percent']:+.2f} % "
+        f"({min(errors):+.2f} to {max(errors):+.2f})"
+    )
+    return found
+
+
+def switching(agent: Listening, loop: Loop, times: int = 8) -> dict[str, Any]:
+    """Switch recording on and off on the live loop; give the seconds until it did."""
+    on, off = [], []
+    for _ in range(times):
+        agent.plan(ON)
+        on.append(agent.wait(loop.pid, RecordingState.ON))
+        loop.steps(20)
+        agent.plan(OFF)
+        off.append(agent.wait(loop.pid, RecordingState.OFF))
+        loop.steps(20)
+    header = agent.look(loop.pid).header
+    print(
+        f"gpu-time: {loop.name}: on within {max(on):.3f} s, off within {max(off):.3f} s; CUPTI's "
+        f"calls took {header['switch_on_ns'] / max(header['windows'], 1) / 1e6:.2f} ms on, "
+        f"{header['switch_off_ns'] / max(header['windows'], 1) / 1e6:.2f} ms off, "
+        f"{header['detach_ns'] / max(header['detaches'], 1) / 1e6:.2f} ms to leave "
+        f"({header['detach_longest_ns'] / 1e6:.2f} at most); {header['bad_times']} had not ended, "
+        f"{header['buffers_refused']} buffers refused"
+    )
+    return {"on_s": on, "off_s": off, "header": dict(header)}
+
+
+def beside_profiler(agent: Listening, loop: Loop) -> dict[str, Any]:
+    """Let the program use torch.profiler while a window is open, and between: who loses what?"""
+    found: dict[str, Any] = {}
+    for when, plan in (("during", ON), ("between", OFF)):
+        agent.plan(plan)
+        agent.wait(loop.pid, RecordingState.ON if plan is ON else RecordingState.OFF)
+        loop.steps(STEPS)
+        agent.settled(loop.pid)
+        found[f"profiler_{when}"] = sum(count for count, _ in loop.times(STEPS).values())
+        found[f"header_{when}"] = dict(agent.look(loop.pid).header)
+    agent.plan(ON)
+    time.sleep(1)
+    loop.steps(STEPS)
+    found["header_at_last"] = dict(agent.settled(loop.pid).header)
+    print(
+        f"gpu-time: {loop.name}: its own profiler saw {found['profiler_during']} launches while a "
+        f"window was open, {found['profiler_between']} between windows; then the library's state "
+        f"was {RecordingState(found['header_at_last']['state']).name}"
+    )
+    return found
+
+
+class Followed:
+    """Drains the source once a second."""
+
+    def __init__(self, socket: Path) -> None:
+        section = GpuTimeSection(enabled=True, socket=socket)
+        self.source = GpuTimeSource(section, 1, GpuUsers())
+        self.source.start()
+        self.records: list[KernelActivity] = []
+
+    def drain(self) -> None:
+        """Take what came."""
+        drained = self.source.drain(boottime_ns())
+        self.records += [record for record in drained if isinstance(record, KernelActivity)]
+
+    def follow(self, seconds: float) -> None:
+        """Drain for a while."""
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            time.sleep(1)
+            self.drain()
+
+
+def governed(name: str, command: list[str], asked: str) -> dict[str, Any]:
+    """Let a loop work for a while under the default budget, and compare."""
+    with tempfile.TemporaryDirectory() as folder:
+        socket = Path(folder) / "gpu-time.sock"
+        followed = Followed(socket)
+        loop = Loop(name, command, injected(socket))
+        try:
+            followed.follow(2)
+            followed.records.clear()
+            launched = _work(loop, followed, asked)
+            launched += _afterwards(loop, followed)
+        finally:
+            loop.close()
+            followed.source.stop()
+    records = followed.records
+    estimate = sum(work.count * 1e6 / work.sampling_rate_millionths for work in records)
+    recorded = sum(work.count for work in records)
+    timed = sum(work.gpu_time_ns or 0 for work in records)
+    found = {
+        "launched": launched, "estimated": estimate, "recorded": recorded, "recorded_ns": timed,
+        "drains": len(records), "records": [asdict(work) for work in records[:40]],
+    }  # fmt: skip
+    error = 100 * (estimate / launched - 1) if launched else 0.0
+    print(
+        f"gpu-time: {name}, {asked}: {launched} launches, {estimate:.0f} estimated ({error:+.3f} %)"
+        f" from {recorded} recorded"
+    )
+    return found
+
+
+def _afterwards(loop: Loop, followed: Followed) -> int:
+    """Go on a little, as programs do: the next window tells how many launches came before it."""
+    steps = 0
+    end_s = time.monotonic() + AFTER_S
+    while time.monotonic() < end_s:
+        loop.steps(20)
+        steps += 20
+        time.sleep(0.005)
+        if steps % 1_000 == 0:
+            followed.drain()
+    followed.follow(1)
+    return steps * PER_STEP.get(loop.name, 1)
+
+
+def _work(loop: Loop, followed: Followed, asked: str) -> int:
+    """Have launches made, draining meanwhile; give their number."""
+    steps = BURST_LAUNCHES
+    if asked == "steps":
+        steps = max(1, round(RUN_S / (loop.steps(200) / 200)))
+        followed.follow(3)
+    followed.records.clear()
+    loop.ask_for(f"{asked} {steps}")
+    while not loop.answered():
+        time.sleep(1)
+        followed.drain()
+    return steps * PER_STEP.get(loop.name, 1)
+
+
+def memory(command: list[str], agent: Listening, launches: int = MEMORY_LAUNCHES) -> dict[str, Any]:
+    """Launch millions with everything recorded; give the growth of host and device memory."""
+    loop = Loop("launches", command, agent.environment)
+    try:
+        agent.plan(ON)
+        agent.wait(loop.pid)
+        loop.steps(200_000)
+        process = psutil.Process(loop.pid)
+        before = process.memory_info().rss, _device_bytes()
+        begun_s = time.monotonic()
+        loop.steps(launches)
+        seconds = time.monotonic() - begun_s
+        after = process.memory_info().rss, _device_bytes()
+        header = agent.settled(loop.pid).header
+    finally:
+        loop.close()
+        agent.plan(OFF)
+    found = {
+        "launches": launches, "seconds": seconds, "host_mib": (after[0] - before[0]) / 2**20,
+        "device_mib": (after[1] - before[1]) / 2**20, "header": dict(header),
+    }  # fmt: skip
+    print(
+        f"gpu-time: {launches} launches in {seconds:.1f} s, all recorded: host memory grew by "
+        f"{found['host_mib']:.2f} MiB, the device's by {found['device_mib']:.2f} MiB; "
+        f"{header['records']} records, {header['records_lost_cupti']} lost by CUPTI, "
+        f"{header['buffers_refused']} buffers refused, {header['bad_times']} bad times"
+    )
+    return found
+
+
+def _device_bytes() -> int:
+    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    ran = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60)
+    return int(ran.stdout.split()[0]) << 20
