@@ -95,8 +95,8 @@ audit-deps: $(STAMP)  ## locked packages against known vulnerabilities
 
 gpu-check:  ## this machine's GPUs beside nvidia-smi; needs no .venv
 	@export LD_LIBRARY_PATH="$(CURDIR)/.tools/gpu/lib:$${LD_LIBRARY_PATH:-}"; \
-	code=0; for script in gpu_check gpu_probes gpu_pressure; do python3 scripts/$$script.py || code=$$?; done; \
-	python3 -m scripts.gpu_time $(ARGS) || code=$$?; exit $$code
+	code=0; for part in gpu_check gpu_probes gpu_pressure "gpu_time $(ARGS)"; do \
+		python3 -m scripts.$$part || code=$$?; done; exit $$code
 
 ##@ Develop
 lint: lint-python lint-proto lint-dashboards lint-docs  ## ruff, mypy, import-linter, buf, dashboards, mkdocs

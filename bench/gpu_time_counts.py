@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -299,11 +299,9 @@ def figures(made_up: Part, real: Part) -> list[Figure]:
     simulated_ones = made_up.values()
     records = sum(of["intervals"] for of in simulated_ones)
     wrong = sum(of["wrong_intervals"] for of in simulated_ones)
-    worst = min(
-        100.0 * (1.0 - of["wrong_intervals"] / of["intervals"])
-        for of in simulated_ones
-        if of["intervals"] >= _ENOUGH
-    )
+    enough = [of for of in simulated_ones if of["intervals"] >= _ENOUGH]
+    shares = [100.0 * (1.0 - of["wrong_intervals"] / of["intervals"]) for of in enough]
+    worst = min(shares, default=nan)
     others = sum(of["exact"] + of["bounds"] for of in simulated_ones)
     other_wrong = sum(of["wrong_exact"] + of["wrong_bounds"] for of in simulated_ones)
     rows = [row for run in real.values() for row in run["records"]]

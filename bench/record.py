@@ -39,8 +39,9 @@ def write_result(
     figures: Sequence[Figure],
     where: str | None = None,
     tables: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
 ) -> Path:
-    """Write bench/results/<name>.json and return its path.
+    """Write <name>.json into a folder, None: bench/results, and return its path.
 
     command     what a reader runs to repeat it
     where       the device and what ran beside; None: the device alone
@@ -54,7 +55,7 @@ def write_result(
         "figures": [asdict(figure) for figure in figures],
         **(tables or {}),
     }
-    return _write(RESULTS / f"{name}.json", document)
+    return _write((folder or RESULTS) / f"{name}.json", document)
 
 
 def _now() -> str:

@@ -1,15 +1,14 @@
 """Compare what the device port reads on a real GPU with nvidia-smi, within its resolution.
 
-Runs with the system's python3 and the standard library alone: `pynvml` comes from the machine or
-from .tools/gpu, as `make gpu-kit` leaves it there or as a wheel (a zip that Python imports from): a
-GPU machine needs neither uv nor a network. It also measures the bandwidth to each GPU and back.
-Exit code 0: as nvidia-smi has it; 1: not; 2: it could not be checked; 77: there is no GPU here.
-With GPU_CHECK_OUT=FOLDER everything that was read is written to FOLDER/gpu_check.json.
+`python3 -m scripts.gpu_check` needs the standard library alone and `pynvml`, which comes from the
+machine or from .tools/gpu, as `make gpu-kit` leaves it there or as a wheel (a zip that Python
+imports from). It also measures the bandwidth to each GPU and back. Exit code 0: as nvidia-smi has
+it; 1: not; 2: it could not be checked; 77: there is no GPU here. With GPU_CHECK_OUT=FOLDER
+everything that was read is written to FOLDER/gpu_check.json.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -20,16 +19,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collectors.devices.device_port import DeviceReading, Inventory
+from bench.record import Figure
+from collectors.devices.bandwidth import measure_all
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.device_port import (
+    ALL,
+    DeviceReading,
+    DevicesUnavailable,
+    Field,
+    Inventory,
+)
+from collectors.devices.node_health import check_node, machine_types
+from collectors.devices.spawner import Spawner
+from collectors.kernel_log import kernel_xids
+from collectors.records.gap import Gap
+from scripts import gpu_present
+from scripts.gpu_present import AS_EXPECTED, DIFFERENT, KIT, NO_GPU, OUT, UNCHECKED
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-KIT: Final = ROOT / ".tools" / "gpu" / "site"
-OUT: Final = "GPU_CHECK_OUT"
-AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 TRIES: Final = 10
 """Looks at a value that moves: nvidia-smi's must lie between two of ours in one of them."""
 
@@ -95,20 +103,16 @@ class Found:
 
 def main() -> int:
     """Compare, print one line per difference, and write what was found."""
-    sys.path[:0] = [str(ROOT), str(KIT)]
-    from scripts.gpu_present import nvidia_gpus
-
-    if shutil.which("nvidia-smi") is None or not nvidia_gpus():
-        print("gpu-check: this machine has no NVIDIA GPU (no nvidia-smi or no /dev/nvidia0)")
+    if not gpu_present.ready("gpu-check"):
+        return NO_GPU
+    if shutil.which("nvidia-smi") is None:
+        print("gpu-check: this machine has no nvidia-smi")
         return NO_GPU
     try:
-        from collectors.devices.device_port import DevicesUnavailable
-        from collectors.devices.nvml import NvmlReader  # noqa: F401 - is the kit there?
+        found = check()
     except ModuleNotFoundError as error:
         print(f"gpu-check: expected {error.name}: `make gpu-kit` puts it into {KIT}")
         return UNCHECKED
-    try:
-        found = check()
     except (DevicesUnavailable, OSError, subprocess.SubprocessError) as error:
         print(f"gpu-check: not checked: {error}")
         return UNCHECKED
@@ -120,14 +124,7 @@ def main() -> int:
 
 def check() -> Found:
     """Read every GPU, ask nvidia-smi, and measure the bandwidth."""
-    from collectors.devices.bandwidth import measure_all
-    from collectors.devices.bounded import BoundedReader
-    from collectors.devices.device_port import ALL
-    from collectors.devices.node_health import check_node, machine_types
     from collectors.devices.nvml import NvmlReader
-    from collectors.devices.spawner import Spawner
-    from collectors.kernel_log import kernel_xids
-    from collectors.records.gap import Gap
 
     spawner = Spawner()
     reader = BoundedReader(NvmlReader, spawner, deadline_s=20)
@@ -143,7 +140,7 @@ def check() -> Found:
         for reading, measured, gpu in zip(readings, bandwidths, found.gpus, strict=True):
             if isinstance(measured, Gap):
                 gpu["bandwidth"] = f"{measured.kind}: {measured.reason}"
-                if not reading.values.get(_field("mig_enabled")):
+                if not reading.values.get(Field("mig_enabled")):
                     found.differs(f"GPU {reading.index}: no bandwidth: {measured.reason}")
                 continue
             gpu["bandwidth"] = asdict(measured)
@@ -151,21 +148,14 @@ def check() -> Found:
             shown = " and ".join(f"{rate / 1e9:.1f}" for rate in rates)
             print(f"GPU {reading.index}: {shown} GB/s to it and back, node {measured.numa_node}")
         rows = check_node(inventory, readings, kernel_xids(), machine_types()["any"], bandwidths)
-        found.health = [
-            {"check": row.check, "verdict": str(row.verdict), "reason": row.reason} for row in rows
-        ]
         for row in rows:
+            verdict = {"check": row.check, "verdict": str(row.verdict), "reason": row.reason}
+            found.health.append(verdict)
             print(f"{row.verdict:<8} {row.check:<24} {row.reason}")
     finally:
         reader.close()
         spawner.close()
     return found
-
-
-def _field(name: str) -> Any:
-    from collectors.devices.device_port import Field
-
-    return Field(name)
 
 
 def _gpu(
@@ -211,7 +201,7 @@ def _compare(
     for _ in range(TRIES):
         after = read()
         for name, one in list(open_.items()):
-            looks = [look.values.get(_field(name)) for look in (before, after)]
+            looks = [look.values.get(Field(name)) for look in (before, after)]
             if agrees(one, looks, seen[one.smi]):
                 agreed[name] = seen[one.smi]
                 del open_[name]
@@ -219,7 +209,7 @@ def _compare(
             break
         before, seen = read(), smi.ask(tuple(one.smi for one in open_.values()))
     for name, one in open_.items():
-        ours = first.values.get(_field(name))
+        ours = first.values.get(Field(name))
         found.differs(f"GPU {index}: {name} is {ours}, nvidia-smi has {seen.get(one.smi)}")
     return agreed
 
@@ -243,7 +233,7 @@ def _number(text: str) -> float | None:
 
 
 def _links(found: Found, reading: DeviceReading, active: int | None) -> dict[str, str]:
-    ours = reading.values.get(_field("nvlinks_up"))
+    ours = reading.values.get(Field("nvlinks_up"))
     if active is None and not ours:
         return {}
     if ours != active:
@@ -285,17 +275,14 @@ class NvidiaSmi:
 
 def write(found: Found) -> None:
     """Write what was found where the environment says."""
-    folder = os.environ.get(OUT)
-    if not folder:
+    if OUT not in os.environ:
         print(f"gpu-check: {OUT}=FOLDER writes all of it to FOLDER/gpu_check.json")
-        return
-    body = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": _commit(),
-        "device": f"{', '.join(gpu['model'] for gpu in found.gpus)}; {os.cpu_count()} CPUs, "
-        f"Linux {platform.release()} {platform.machine()}, Python {platform.python_version()}",
-        "command": "make gpu-check",
-        "figures": list(_figures(found)),
+    models = ", ".join(gpu["model"] for gpu in found.gpus)
+    where = (
+        f"{models}; {os.cpu_count()} CPUs, Linux {platform.release()} {platform.machine()}, "
+        f"Python {platform.python_version()}"
+    )
+    more = {
         "as_nvidia_smi_has_it": not found.differences,
         "driver": found.driver,
         "nvml": found.library,
@@ -303,37 +290,19 @@ def write(found: Found) -> None:
         "health": found.health,
         "gpus": found.gpus,
     }
-    path = Path(folder) / "gpu_check.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-    print(f"gpu-check: {path}")
+    gpu_present.write_found("gpu_check", list(_figures(found)), where, more)
 
 
-def _figures(found: Found) -> Iterator[dict[str, Any]]:
+def _figures(found: Found) -> Iterator[Figure]:
+    yield Figure("differences", len(found.differences), "fields", 0)
+    yield Figure("gpus", len(found.gpus), "GPUs")
+    if found.gpus:
+        yield Figure("longest_look_ms", max(gpu["read_ms"] for gpu in found.gpus), "ms")
     rates = [gpu["bandwidth"] for gpu in found.gpus if isinstance(gpu["bandwidth"], dict)]
-    figures = [
-        ("differences", len(found.differences), "fields"),
-        ("gpus", len(found.gpus), "GPUs"),
-        ("longest_look_ms", max((gpu["read_ms"] for gpu in found.gpus), default=None), "ms"),
-    ]
     for way, key in (("host_to_device", "to_device"), ("device_to_host", "to_host")):
-        slowest = min((rate[f"{key}_bytes_per_s"] / 1e9 for rate in rates), default=None)
-        figures.append((f"slowest_{way}_gb_per_s", slowest, "GB/s"))
-    for name, value, unit in figures:
-        goal = 0 if name == "differences" else None
-        yield {"name": name, "value": value, "unit": unit, "goal": goal, "floor": None}
-
-
-def _commit() -> str:
-    """Name what was checked, "unknown" outside a checkout."""
-    try:
-        ran = subprocess.run(
-            ["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=False, capture_output=True,
-            text=True, timeout=10,
-        )  # fmt: skip
-    except OSError:
-        return "unknown"
-    return ran.stdout.strip() or "unknown"
+        if rates:
+            slowest = min(rate[f"{key}_bytes_per_s"] / 1e9 for rate in rates)
+            yield Figure(f"slowest_{way}_gb_per_s", slowest, "GB/s")
 
 
 if __name__ == "__main__":

@@ -15,25 +15,22 @@ FOLDER/gpu_pressure.json.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from bench.record import Figure
+from collectors.boot_clock import boottime_ns
+from scripts import gpu_present
+from scripts.gpu_present import AS_EXPECTED, DIFFERENT, NO_GPU, ROOT, UNCHECKED
 
 if TYPE_CHECKING:
     from scripts.pressure import Case, Result
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-KIT: Final = ROOT / ".tools" / "gpu" / "site"
-OUT: Final = "GPU_CHECK_OUT"
-AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 WARM_UP_S, PRESS_S, REST_S = 20.0, 10.0, 12.0
 
 
@@ -42,17 +39,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--press", nargs=3, metavar=("GPU", "INJECTOR", "DUTY"))
     given = parser.parse_args(words)
-    sys.path[:0] = [str(ROOT), str(KIT)]
     if given.press:
+        gpu_present.use_kit()
         from scripts.pressure import press
 
         gpu, injector, duty = given.press
         press(gpu, injector, float(duty))
         return AS_EXPECTED
-    from scripts.gpu_present import nvidia_gpus
-
-    if shutil.which("nvidia-smi") is None or not nvidia_gpus():
-        print("gpu-pressure: this machine has no NVIDIA GPU (no nvidia-smi or no /dev/nvidia0)")
+    if not gpu_present.ready("gpu-pressure"):
         return NO_GPU
     try:
         results = check()
@@ -95,11 +89,11 @@ def check(
 
 def _pressed(gpu: str, injector: str, level: str, duty: float, press_s: float) -> Case:
     """Run the pressing process for a while; it says how much it copied."""
-    from collectors.boot_clock import boottime_ns
     from scripts.pressure import Case
 
-    words = [sys.executable, str(Path(__file__).resolve()), "--press", gpu, injector, str(duty)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    words = [sys.executable, "-m", "scripts.gpu_pressure", "--press", gpu, injector, str(duty)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as child:
         if child.stdin is None or child.stdout is None:
             raise RuntimeError("expected pipes to the pressing process")
         if child.stdout.readline().strip() != "pressing":
@@ -124,34 +118,16 @@ def tell(results: Sequence[Result]) -> int:
         )
     right = len(judged) - len(wrong)
     print(f"gpu-pressure: {right} of {len(judged)} held-out cases with impact were named")
-    folder = os.environ.get(OUT)
-    if folder:
-        from bench.record import commit, device
-
-        body = {
-            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "commit": commit(),
-            "device": device(),
-            "command": "make gpu-check",
-            "figures": list(_figures(judged, right)),
-            "cases": [asdict(one) | {"impact": one.impact} for one in results],
-        }
-        path = Path(folder) / "gpu_pressure.json"
-        path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-        print(f"gpu-pressure: {path}")
+    found = [Figure("pcie_pressure_cases", len(judged), "held-out cases with impact")]
+    if judged:
+        share, unit = right / len(judged), "share of held-out cases with impact"
+        found.insert(0, Figure("pcie_pressure_recall_held_out", share, unit))
+    cases = {"cases": [asdict(one) | {"impact": one.impact} for one in results]}
+    gpu_present.write_found("gpu_pressure", found, None, cases)
     if not judged:
         print("gpu-pressure: no held-out case had an impact: nothing was judged")
         return UNCHECKED
     return DIFFERENT if wrong else AS_EXPECTED
-
-
-def _figures(judged: Sequence[Result], right: int) -> Iterator[dict[str, Any]]:
-    share = right / len(judged) if judged else None
-    for name, value, unit in (
-        ("pcie_pressure_recall_held_out", share, "share of held-out cases with impact"),
-        ("pcie_pressure_cases", len(judged), "held-out cases with impact"),
-    ):
-        yield {"name": name, "value": value, "unit": unit, "goal": None, "floor": None}
 
 
 if __name__ == "__main__":

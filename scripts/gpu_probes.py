@@ -14,7 +14,6 @@ import json
 import os
 import random
 import select
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,13 +23,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-KIT: Final = ROOT / ".tools" / "gpu" / "site"
-AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
-OUT: Final = "GPU_CHECK_OUT"
-"""A folder that gets a copy of the figures."""
+from bench.record import Figure, write_result
+from scripts import gpu_present, gpu_programs
+from scripts.gpu_present import AS_EXPECTED, DIFFERENT, KIT, NO_GPU, ROOT, UNCHECKED
+
 LOOPS: Final = ("inference", "training", "graphs", "streams", "triton")
 """Of PyTorch."""
 COSTS: Final = ("inference", "training")
@@ -45,9 +43,6 @@ GRAPH: Final = "(graph)"
 _LIBRARIES: Final = ("libcudart.so", "libcuda.so")
 # Two-sided 95 % of Student's t by degrees of freedom, 1 to 10.
 _T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-
-if TYPE_CHECKING:
-    from bench.record import Figure
 
 
 class Agreement(NamedTuple):
@@ -287,8 +282,6 @@ def figures(
     counts: Mapping[str, tuple[float, float]], costs: Mapping[str, Slowdown]
 ) -> list[Figure]:
     """What is written."""
-    from bench.record import Figure
-
     goals = {"inference": ("launch_bound", 0.5), "training": ("training", 0.1)}
     goals["launches"] = goals["inference"]
     found = []
@@ -319,9 +312,7 @@ def loops(probed: bool) -> dict[str, list[str]]:
 
     probed  launches can be counted: otherwise nothing can be said of our own programs' kernels
     """
-    from scripts.gpu_programs import commands
-
-    found = commands() if probed else {}
+    found = gpu_programs.commands() if probed else {}
     if importlib.util.find_spec("torch") is None:
         print(f"gpu-probes: {sys.executable} has no torch: programs of our own alone are checked")
         return found
@@ -352,11 +343,7 @@ def attached(probes: Probes | None, name: str, command: Sequence[str]) -> Iterat
 
 def main() -> int:
     """Check, print, and write bench/results/gpu_probes.json where probes can be attached."""
-    sys.path[:0] = [str(ROOT), str(KIT)]
-    from scripts.gpu_present import nvidia_gpus
-
-    if not nvidia_gpus():
-        print("gpu-probes: this machine has no NVIDIA GPU (no /dev/nvidia0)")
+    if not gpu_present.ready("gpu-probes"):
         return NO_GPU
     if importlib.util.find_spec("numpy") is None:
         print(f"gpu-probes: expected numpy in {sys.executable} or in {KIT}: make gpu-kit packs it")
@@ -378,16 +365,13 @@ def main() -> int:
         return UNCHECKED
     good = all(error == 0.0 and named >= LEAST_NAMED for error, named in counts.values())
     if probes is not None:
-        from bench.record import write_result
-
         costs = {}
         for name in COSTS if "inference" in commands else COSTS_WITHOUT_TORCH:
             with running(name, commands[name]) as loop:
                 costs[name] = measure_cost(loop)
-        path = write_result("gpu_probes", "make gpu-check", figures(counts, costs))
-        print(f"wrote {path}")
-        if os.environ.get(OUT):
-            shutil.copy(path, os.environ[OUT])
+        found = figures(counts, costs)
+        print(f"wrote {write_result('gpu_probes', 'make gpu-check', found)}")
+        gpu_present.write_found("gpu_probes", found, None, {})
     if good and len(counts) < len(commands):
         return UNCHECKED
     return AS_EXPECTED if good else DIFFERENT

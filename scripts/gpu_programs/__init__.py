@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
-KIT: Final = Path(__file__).resolve().parents[2] / ".tools" / "gpu"
+from scripts.gpu_present import TOOLS
+
+KIT: Final = TOOLS
 LAUNCHES: Final = "launches"
 """The loop of empty kernels, which launching alone bounds."""
 PROGRAMS: Final[Mapping[str, str]] = {

@@ -15,11 +15,22 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-KIT: Final = ROOT / ".tools" / "gpu"
-CUPTI: Final = KIT / "cupti" / "libcupti.so.12"
-OUT: Final = "GPU_CHECK_OUT"
-AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
+from scripts import gpu_present
+from scripts.gpu_present import (
+    AS_EXPECTED,
+    DIFFERENT,
+    NO_GPU,
+    OUT,
+    ROOT,
+    TOOLS,
+    UNCHECKED,
+)
+from scripts.gpu_probes import running
+from scripts.gpu_programs import LAUNCHES, commands
+
+from .figures import differences
+
+CUPTI: Final = TOOLS / "cupti" / "libcupti.so.12"
 OF_TORCH: Final = ("training", "inference", "graphs", "triton")
 PARTS: Final = (
     "launches", "cubin", "runtime", "replay", "training", "governed", "inference", "memory",
@@ -34,16 +45,10 @@ _CPU: Final = {"GPU_CHECK_CPU": "5"}
 
 def main() -> int:
     """Check, print and write."""
-    sys.path[:0] = [str(ROOT), str(KIT / "site")]
-    from scripts.gpu_present import nvidia_gpus
-
-    from .figures import differences
-
-    if not nvidia_gpus():
-        print("gpu-time: this machine has no NVIDIA GPU (no /dev/nvidia0)")
+    if not gpu_present.ready("gpu-time"):
         return NO_GPU
-    if importlib.util.find_spec("numpy") is None or not (KIT / "driver").exists():
-        print(f"gpu-time: expected numpy and programs in {KIT}: make gpu-kit packs them")
+    if importlib.util.find_spec("numpy") is None or not (TOOLS / "driver").exists():
+        print(f"gpu-time: expected numpy and programs in {TOOLS}: make gpu-kit packs them")
         return UNCHECKED
     has_torch = importlib.util.find_spec("torch") is not None
     results: dict[str, Any] = {}
@@ -65,9 +70,6 @@ def main() -> int:
 
 
 def _part(part: str) -> dict[str, Any]:
-    from scripts.gpu_probes import running
-    from scripts.gpu_programs import LAUNCHES, commands
-
     from .listening import listening
     from .measures import beside_profiler, costs, governed, memory, switching, truth
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from scripts.gpu_check import COMPARED, NAMES, OUT, agrees
+from scripts.gpu_check import COMPARED, NAMES, agrees
+from scripts.gpu_present import OUT
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
 
@@ -109,8 +110,8 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_gpu_check_without_a_gpu_says_so_with_its_own_code(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-I", str(SCRIPT)],
-        env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False, timeout=60,
+        [sys.executable, "-S", "-m", "scripts.gpu_check"], env={"PATH": str(tmp_path)},
+        cwd=SCRIPT.parents[1], capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert ran.returncode == 77
     assert "this machine has no NVIDIA GPU" in ran.stdout
@@ -211,6 +212,7 @@ def test_gpu_check_that_cannot_be_done_is_neither_good_nor_a_difference(machine:
 @pytest.mark.gpu
 def test_gpu_check_agrees_with_nvidia_smi_on_this_machine() -> None:
     ran = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=110
-    )
+        [sys.executable, "-m", "scripts.gpu_check"],
+        cwd=SCRIPT.parents[1], capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_pressure import AS_EXPECTED, DIFFERENT, NO_GPU, OUT, UNCHECKED, tell
+from scripts.gpu_present import AS_EXPECTED, DIFFERENT, NO_GPU, OUT, UNCHECKED
+from scripts.gpu_pressure import tell
 from scripts.pressure import Case, Result, Second, results_of
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
@@ -52,8 +53,8 @@ def case(injector: str = "pageable_to_device", level: str = "high") -> Case:
 
 def test_gpu_pressure_without_a_gpu_says_so_with_its_own_code(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-I", str(SCRIPT)],
-        env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False, timeout=60,
+        [sys.executable, "-S", "-m", "scripts.gpu_pressure"], env={"PATH": str(tmp_path)},
+        cwd=SCRIPT.parents[1], capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert ran.returncode == NO_GPU
     assert "this machine has no NVIDIA GPU" in ran.stdout

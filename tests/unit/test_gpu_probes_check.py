@@ -124,5 +124,5 @@ def test_a_machine_without_a_gpu_is_told_apart(
 ) -> None:
     (tmp_path / "nvidiactl").touch()  # NVIDIA's library makes it where root calls it
     monkeypatch.setattr(gpu_present, "DEVICES", tmp_path)
-    assert gpu_probes.main() == gpu_probes.NO_GPU
+    assert gpu_probes.main() == gpu_present.NO_GPU
     assert "no NVIDIA GPU" in capsys.readouterr().out
