@@ -88,8 +88,6 @@ def enrol_hosts(
     (leader,) = leaders
     try:
         made = make_identities(config.fleet.identities, inventory, config.fleet.plan, leader)
-    except IdentitiesError as error:
-        raise ExportConfigError(str(error)) from error
     except OSError as error:
         raise ExportConfigError(f"{error.filename}: {error.strerror}") from None
     return asdict(made) | {

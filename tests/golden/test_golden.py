@@ -38,7 +38,7 @@ from edge_agent.service.self_metrics import SelfStatus, StatusCollector
 from pointillist.alerts.alerts_config import load_alerts_config
 from pointillist.cli import query, root
 from pointillist.plan_file import load_plan
-from pointillist.simulate.export import load_export_config
+from pointillist.play.export import load_export_config
 from tests.fleet_kit import fleet_folder
 from tests.golden_kit import FOLDER, commands, compare
 from tests.unit.release_kit import CATALOGUE

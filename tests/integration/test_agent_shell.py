@@ -163,7 +163,7 @@ def test_agent_full_spool_publishes_nothing_and_counts(tmp_path: Path) -> None:
     assert shell._ledger.spool_records == 9  # the tenth is for epochs and long windows
     withheld = shell.tally.refused["spool_full"]
     assert withheld >= 5
-    assert dict(shell.status().spool_dropped) == {"short_window": withheld}
+    assert dict(shell.status().tally.spool_dropped) == {"short_window": withheld}
     run_until(shell, clock, T0 + 86)
     shell.close()
     spent = [e.start for e in read_view(made.config.ledger_file).hosts[0].entries]
