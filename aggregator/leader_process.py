@@ -15,7 +15,7 @@ from aggregator.party.party_start import become, health_served, on_signals, prep
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.releases.compaction import NO_ROLL_UPS, RollUps
 from aggregator.releases.store import Store
-from aggregator.spark.launch import DriverProcess, spark_job
+from aggregator.spark.driver_process import DriverProcess, spark_job
 from aggregator.spark.spark_reader import SparkReader
 from aggregator.statistics.incident_detector import Detector
 from transport.opening import Side, open_transport, prepare_transport

@@ -20,7 +20,7 @@ from aggregator.leader.leader import Leader
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.leader.report_reader import ReportReader
 from aggregator.party.spark_settings import SparkSettings
-from aggregator.spark.launch import DriverProcess, spark_job
+from aggregator.spark.driver_process import DriverProcess, spark_job
 from aggregator.spark.spark_reader import SparkReader
 from bench.kafka import bare_rate
 from bench.parts import Measured, Part, Parts

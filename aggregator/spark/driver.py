@@ -25,7 +25,7 @@ from transport.process.log_lines import log_to_stderr
 from wire.topics import REPORTS
 
 from .codec import encode_update
-from .launch import SparkJob
+from .driver_process import SparkJob
 from .messages import Command, ReaderUpdate
 from .spark_shell import SparkShell, StreamEnded, drop_strange_checkpoint
 from .streaming import ends_of, open_session, start_query

@@ -81,7 +81,7 @@ def run(
     and one of them goes on when it falls.
     """
     from aggregator.leader_process import run_leader
-    from aggregator.spark.launch import SparkMissing, SparkRefused
+    from aggregator.spark.driver_process import SparkMissing, SparkRefused
     from aggregator.state.state_file import StateUnusable
     from aggregator.state.state_tables import LeadershipLost, OtherLeader
     from aggregator.statistics.incident_detector import DetectorFileError

@@ -201,8 +201,8 @@ def _play(
 ) -> None:
     from rich.console import Console
 
+    from pointillist.play.scenario_play import Player, simulation_end
     from pointillist.play.setup import Changes, Setup
-    from pointillist.play.simulation import Player, simulation_end
     from pointillist.play.stage import Stage
 
     out, resume = folders

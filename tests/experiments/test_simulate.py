@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from pointillist.cli import main
+from pointillist.play.scenario_play import Player
 from pointillist.play.setup import Changes, NoSuchRun, Setup
-from pointillist.play.simulation import Player
 from pointillist.play.stage import Progress, screen
 from simulator.scenario import ScenarioError, names
 

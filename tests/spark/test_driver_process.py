@@ -12,8 +12,8 @@ import pytest
 
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
-from aggregator.spark import launch
-from aggregator.spark.launch import AGAIN_S, DriverProcess, SparkJob
+from aggregator.spark import driver_process
+from aggregator.spark.driver_process import AGAIN_S, DriverProcess, SparkJob
 from aggregator.spark.messages import EpochUnknown
 from tests.process_kit import wait_for
 from transport.kafka.kafka_settings import KafkaSettings
@@ -121,7 +121,7 @@ def test_driver_that_is_refused_ends_and_is_followed(
 def test_driver_that_says_too_much_at_once_falls(
     begin: Callable[[str], DriverProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "UPDATE_BYTES", 1000)
+    monkeypatch.setattr(driver_process, "UPDATE_BYTES", 1000)
     driver = begin(ECHO.replace('b"pid %d" % __import__("os").getpid()', 'b"x" * 1001'))
     assert said(driver, 1) == [None]
     wait_for(lambda: driver.said() == [] and driver._driver is None)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from aggregator.party.spark_settings import SparkSettings
-from aggregator.spark.launch import python_of
+from aggregator.spark.driver_process import python_of
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.leader_command_kit import configuration, status

@@ -15,7 +15,7 @@ from aggregator.leader.leader_events import EpochsArrived
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.leader.report_reader import ReportReader
 from aggregator.party.spark_settings import SparkSettings
-from aggregator.spark.launch import DriverProcess, SparkJob, python_of
+from aggregator.spark.driver_process import DriverProcess, SparkJob, python_of
 from aggregator.spark.spark_reader import SparkReader
 from aggregator.state.state_file import open_read_only
 from aggregator.transcripts.transcript import read_transcript

@@ -12,8 +12,8 @@ import pytest
 from aggregator.party.party_config import LeaderConfig, load_leader_config
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
+from aggregator.spark.driver_process import SparkMissing, SparkRefused, python_of, spark_job
 from aggregator.spark.kafka_options import kafka_options
-from aggregator.spark.launch import SparkMissing, SparkRefused, python_of, spark_job
 from pointillist.cli.removed import removed
 from transport.kafka.kafka_settings import KafkaSettings
 from transport.settings.config_tree import ConfigError

@@ -13,7 +13,7 @@ import pytest
 from matplotlib import pyplot as plt
 from rich.console import Console
 
-from pointillist.play import chart, simulation
+from pointillist.play import chart, scenario_play
 from pointillist.play.demo_plan import DemoPlan
 from pointillist.play.demo_tally import DemoTally
 from pointillist.play.stage import PLUS_MINUS, SHOWN, families, readable
@@ -156,12 +156,12 @@ def test_simulation_tells_coverage_of_every_section_and_the_bound_of_a_bias() ->
         ],
         "bias_bounds": {"incidents": 31.6},
     }  # fmt: skip
-    told = "\n".join(simulation.checks(summary))
+    told = "\n".join(scenario_play.checks(summary))
     assert "95.0 % of 100 intervals hold the truth" in told
     assert "worst first: week incidents 38.5 % of 13, minute kernel mix 95.0 % of 100" in told
     assert "by at most (95 %) incidents 32" in told
     summary["bias_bounds"] = {}
-    assert "left some out" not in "\n".join(simulation.checks(summary))
+    assert "left some out" not in "\n".join(scenario_play.checks(summary))
 
 
 def many_windows(number: int) -> list[list[CellView]]:

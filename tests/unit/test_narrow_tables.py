@@ -27,7 +27,7 @@ from pointillist.cli.parts import shortened
 from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
-from pointillist.play.simulation import _adversary_tables, _cause_tables, _mix_tables
+from pointillist.play.scenario_play import _adversary_tables, _cause_tables, _mix_tables
 from pointillist.play.stage import mix_table
 from pointillist.play.summary import CellTable, Summary, cell_table, print_summary
 from pointillist.table import Column, table_lines

@@ -42,7 +42,7 @@ from pointillist.cli.parts import grid, left_out, panel
 from pointillist.plan_file import default_plan
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
-from pointillist.play import simulation
+from pointillist.play import scenario_play
 from pointillist.play.stage import mix_table, screen
 from pointillist.play.summary import (
     CellTable,
@@ -176,9 +176,9 @@ def simulation_end(console: Console) -> None:
     }  # fmt: skip
     found = {"cohort": 40, "lies": [lie], "tricks": [trick], "faults": [fault]}
     tables = [
-        *simulation._mix_tables(summary, VIEWS),
-        *simulation._cause_tables("hardware_faults", rows),
-        *simulation._adversary_tables(found),
+        *scenario_play._mix_tables(summary, VIEWS),
+        *scenario_play._cause_tables("hardware_faults", rows),
+        *scenario_play._adversary_tables(found),
     ]
     print_summary(console, Summary(tables=tables))
 
