@@ -1,6 +1,6 @@
 """Reports of the log on their way into windows: checked one after the other, or parked.
 
-Who holds the windows, one Leader or a worker of some partitions, is behind `ReportWindows`.
+Who holds the windows, the Leader or a pass of Spark, is behind `ReportWindows`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .dead_letters import DeadLetters
 from .window_sums import OpenWindow
 
 LEADER_GROUP: Final = "leader"
-"""Of those who read reports: one Leader, its workers, or Spark."""
+"""Of whoever reads reports: the Leader itself, or Spark."""
 
 PARKED_SHARES: Final = 2
 """Places for reports without an epoch that an operator may fill: so many times its part."""

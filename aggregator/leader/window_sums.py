@@ -108,7 +108,7 @@ class OpenWindow:
 
     @property
     def lost_to_overload(self) -> bool:
-        """Whether reports of it were refused for want of room, here or at a worker."""
+        """Whether reports of it were refused for want of room."""
         return self.refused or Reason.OVERLOAD in self.rejections
 
     @property

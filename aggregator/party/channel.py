@@ -2,7 +2,7 @@
 
 Batches, shares and releases carry their own signatures; the channel is the second lock. Every
 message is bounded, every call has a deadline, and the Helper works on one call at a time. A witness
-and a coordinator of workers are reached the same way: `open_channel`, `start_server`.
+is reached the same way: `open_channel`, `start_server`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STATUS_TIMEOUT_S: Final = 10.0
 
 _CONCURRENT_CALLS: Final = 4
 CONNECTIONS: Final = 256
-"""A party has one to another, a worker one to its coordinator; who has no certificate is among them
+"""A party has one to another; who has no certificate is among them
 until its handshake is over, and must not take the descriptors that the party's files need."""
 HANDSHAKE_S: Final = 10
 

@@ -1,1 +1,1 @@
-"""Reports read by Spark: partial sums with the hosts in them, for a Leader's coordinator."""
+"""Reports read by Spark: partial sums with the hosts in them, for a Leader."""

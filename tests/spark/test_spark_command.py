@@ -79,6 +79,8 @@ def test_driver_comes_is_followed_and_ends_with_the_leader(broker: RunningBroker
             wait_for(reads, PATIENCE_S)
             first = driver_of(seen)
             assert first is not None
+            assert first.uids() == seen.uids()
+            assert first.uids().real != 0 or not ensure_users()
             first.kill()
             wait_for(lambda: driver_of(seen) not in {None, first}, PATIENCE_S)
             wait_for(lambda: said.read_text().count('"driver began"') == 2, PATIENCE_S)

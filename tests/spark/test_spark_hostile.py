@@ -27,6 +27,7 @@ from tests.protocol_kit import (
 from tests.reader_kit import HOSTS, PARTITIONS, after, give_epochs, honest_bytes
 from tests.spark_kit import Checkpoint, SparkFleet
 from transport.port import partition_of
+from wire.bounds import MAX_TIME
 from wire.envelope import Kind
 from wire.report import EPOCH_AT, TASK_AT
 
@@ -185,6 +186,22 @@ SAID = ReaderUpdate(
 def test_update_comes_as_it_was_said() -> None:
     assert decode_update(encode_update(SAID)) == SAID
     assert decode_update(encode_update(ReaderUpdate(None))).lag is None
+
+
+def test_times_of_a_log_that_lies_keep_no_update_back() -> None:
+    said = encode_update(ReaderUpdate(appended_s=[-1.0, float("inf"), float("nan"), 1e300]))
+    assert all(0 <= at <= MAX_TIME for at in decode_update(said).appended_s)
+
+
+def test_epoch_that_was_given_up_and_asked_for_anew_is_waited_for(
+    world: World, tmp_path: Path
+) -> None:
+    fleet = SparkFleet(world, tmp_path)
+    name = seeded_bytes("an epoch", 0)
+    for update in (ReaderUpdate(wanted=[name]), ReaderUpdate(wanted=[name], dropped=[name])):
+        fleet.pipe.say(update)
+        fleet.settle()
+    assert fleet.reader._wanted == {name}
 
 
 @pytest.mark.parametrize(
