@@ -33,7 +33,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "first_fleet": "bench.operate:first_fleet",
         "packages": "bench.operate:packages",
     },
-    "round": {"windows": "bench.round", "epochs": "bench.round:epochs"},
+    "round": {"windows": "bench.round", "epochs": "bench.round:epoch_books"},
     "simulator": {
         part: f"bench.simulator_{part}" for part in ("engine", "outcome", "coverage", "adversaries")
     },

@@ -38,7 +38,7 @@ from tests.gpu_time_kit import Program, program
 SPANS: Final = (1, 3, 12, 48)
 """Windows that an estimate is summed over: 5 s to 4 minutes at the default budget."""
 SPAN_S: Final = 900.0
-"""How long each made_up runs."""
+"""How long each program runs."""
 _TICK_S: Final = 0.02
 """How often the library looks whether a window has enough records."""
 _LATE_S: Final = 0.001
@@ -128,7 +128,7 @@ def stated_figures(name: str, found: Sequence[Outcome]) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class MadeUp:
-    """All launches of one made_up.
+    """All launches of one program.
 
     at_s            float64[n], ascending
     counts, times   float64[n + 1, kernels], records and ns before each launch
@@ -239,7 +239,7 @@ WORKLOADS: Final[Mapping[str, Callable[[np.random.Generator], _Made]]] = {
 
 
 def made_up(name: str, kind: RowKind, rng: np.random.Generator) -> MadeUp:
-    """Make a made_up of WORKLOADS up."""
+    """Make a program of WORKLOADS up."""
     at_s, kernel, duration_s = WORKLOADS[name](rng)
     order = np.argsort(at_s, kind="stable")
     order = order[at_s[order] < SPAN_S]
@@ -296,7 +296,7 @@ def _drawn(
 
 
 def followed(of: MadeUp, rng: np.random.Generator) -> Iterator[Told]:
-    """Follow a made_up under the default budget; yield what is told, window by window."""
+    """Follow a program under the default budget; yield what is told, window by window."""
     recorded, budget = _Recorded(of), Budget(GpuTimeSection().budget)
     growth, plan = Growth(recorded.state(), 0), budget.plan()
     kernels, now_s, told_s = of.counts.shape[1], 0.0, 0.0
@@ -480,12 +480,12 @@ def measure(kept: Parts) -> Measured:
     """Try both."""
 
     def part() -> Part:
-        made_up = simulated(_SEED, kept.scaled(_RUNS))
+        programs = simulated(_SEED, kept.scaled(_RUNS))
         library = measured(_LIBRARY_S * kept.scale, _SEED)
-        pooled = [outcome for of in (*made_up.values(), library) for outcome in of]
+        pooled = [outcome for of in (*programs.values(), library) for outcome in of]
         found = [
             Figure("corrected_time_coverage_percent", coverage_percent(pooled), "%", _NOMINAL),
-            *simulated_figures(made_up),
+            *simulated_figures(programs),
             *library_figures(library),
         ]
         return {"figures": [asdict(figure) for figure in found]}

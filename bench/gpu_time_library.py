@@ -153,13 +153,9 @@ def figures(found: Mapping[str, Any]) -> list[Figure]:
         causes = {name: times for name, times in switching.items() if name.startswith(f"{way}_")}
         worst, name = max(max(times) for times in causes.values()), f"switch_{way}_seconds"
         made.append(Figure(name, worst, "s, longest", GOALS[name]))
-        for cause, times in causes.items():
-            made += _spread(f"{name}{cause.removeprefix(way)}", times, "s")
-    made += _spread("leave_seconds", switching["left"], "s after recording ended")
     memory = found["memory"]
     name = "memory_growth_mib_10m_records"
     made.append(Figure(name, memory["growth_mib"], "MiB", GOALS[name]))
-    made.append(Figure("memory_mib_recording", memory["first_mib"], "MiB more than before"))
     return made
 
 

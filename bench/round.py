@@ -282,7 +282,7 @@ def key_lives() -> Part:
     return {"secret_s": gone[second] - made[second], "after_s": gone[second] - start - 2 * DAY_S}
 
 
-def epochs(kept: Parts) -> Measured:
+def epoch_books(kept: Parts) -> Measured:
     """Fill both parties' books, and turn a key ring."""
     hosts = kept.scaled(HOSTS)
     lives = kept.get("key-lives", key_lives)

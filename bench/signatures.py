@@ -72,11 +72,6 @@ def _figures(measure: str, found: SignatureEvaluation) -> list[Figure]:
     ]
     if found.auroc is not None:
         figures.append(Figure(f"application_{measure}_unknown_auroc", found.auroc, "probability"))
-    most = found.by_candidates[-1:]
-    figures += [
-        Figure(f"application_{measure}_accuracy_{n}_classes_percent", 100 * share, "percent")
-        for n, share in (*found.by_candidates[:1], *most)
-    ]
     return figures
 
 

@@ -96,13 +96,17 @@ def measure(kept: Parts) -> Measured:
         for name in dict.fromkeys(one.scenario for one in LIVED)
     }
     figures = _figures(sections, [part["bounds"] for part in lived.values()])
+    figures += [
+        Figure("faults_shown", causes["faults_shown"], "faults of eight weeks, shown as numbers"),
+        Figure("faults_missed", causes["faults_missed"], "faults that struck, not told from zero"),
+    ]
     tables = {
         "sections": sections,
         "by_scenario": by_scenario,
         "first_week": causes["first_week"],
         "eight_weeks": causes["eight_weeks"],
     }
-    return Measured([*figures, *cause_figures(causes)], tables)
+    return Measured(figures, tables)
 
 
 # ---- days, weeks, eight weeks: the truth is lived once, and released several times ----
@@ -342,13 +346,8 @@ def causes_of_eight_weeks() -> Part:
     weekly = [one for one in tables if one.section == "incidents"]
     (faults,) = [one for one in tables if one.section == "hardware_faults"]
     return {
-        "weeks": len(weekly),
-        "causes_shown": sum(len(one.shown) for one in weekly) / len(weekly),
-        "causes_missed": sum(one.missed for one in weekly) / len(weekly),
-        "causes_false": sum(one.false for one in weekly) / len(weekly),
         "faults_shown": len(faults.shown),
         "faults_missed": faults.missed,
-        "faults_false": faults.false,
         "first_week": _struck(weekly[0]),
         "eight_weeks": _struck(faults),
     }
@@ -366,15 +365,3 @@ def _struck(table: TrueTable) -> list[Part]:
         }
         for one in sorted(rows, key=lambda row: -row.true_hosts)
     ]
-
-
-def cause_figures(part: Part) -> list[Figure]:
-    units = {
-        "causes_shown": "causes a week, shown as numbers",
-        "causes_missed": "causes a week that struck somebody and are not told from zero",
-        "causes_false": "causes a week that are shown and struck nobody",
-        "faults_shown": "hardware faults in eight weeks, shown as numbers",
-        "faults_missed": "hardware faults that struck somebody and are not told from zero",
-        "faults_false": "hardware faults that are shown and struck nobody",
-    }
-    return [Figure(name, part[name], unit) for name, unit in units.items()]

@@ -12,7 +12,7 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan
-from simulator.applications import Application, load_applications, real_application_profiles
+from simulator.applications import Application, load_applications
 from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome.attribution import attribute, attribute_released
@@ -23,7 +23,7 @@ from wire.catalogue import Catalogue
 
 ANCHOR: Final = "ten_percent_load"
 ANCHOR_APPLICATIONS: Final = 84
-APPLICATIONS: Final = (25, 84, 250)
+APPLICATIONS: Final = (84, 250)
 RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 LIVED_DAYS: Final = 3
 DRAWS: Final = 10
@@ -50,7 +50,6 @@ def measure(kept: Parts) -> Measured:
     figures: list[Figure] = []
     for count, part in curves.items():
         figures += _seen_figures(count, part)
-    figures.append(_least_rate(curves[ANCHOR_APPLICATIONS]))
     for names, part in people.items():
         name = f"hours_to_99_percent_applications_{'_'.join(names)}"
         if part["hours"] is not None:
@@ -61,7 +60,7 @@ def measure(kept: Parts) -> Measured:
         "populations": {"_".join(names): part for names, part in people.items()},
         "attributed": right["rows"],
     }
-    return Measured([*figures, *_applications()], tables)
+    return Measured(figures, tables)
 
 
 def events(plan: Plan, above_s: int) -> Plan:
@@ -148,26 +147,6 @@ def _seen_figures(count: int, part: Part) -> list[Figure]:
     return found
 
 
-def _least_rate(part: Part) -> Figure:
-    """The least sampling rate at which half of the draws see them all in a day."""
-    rates = {
-        one["rate"]: one["within_a_day"] for one in part["curves"] if one["sampling"] == "windows"
-    }
-    least = min((rate for rate, share in rates.items() if share >= 0.5), default=1.0)
-    return Figure("least_sampling_rate_for_a_day", least, "share of minute windows measured")
-
-
-def _applications() -> list[Figure]:
-    """How many of the programs that a simulated fleet runs were recorded on a GPU."""
-    applications = load_applications()
-    classes = {one.workload.application for one in applications}
-    return [
-        Figure("real_application_profiles", real_application_profiles(applications), "recordings"),
-        Figure("application_tables", len(applications), "recordings and variants"),
-        Figure("application_classes", len(classes), "classes of the catalogue"),
-    ]
-
-
 def attribution() -> Part:
     """Shares of GPU time given to the right class."""
     shipped = load_applications()
@@ -186,9 +165,6 @@ def attribution() -> Part:
         for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0)
         for hosts in (500, 2_000, 12_500, 100_000)
     ]
-    for one in rows:
-        if one.epsilon == 2.0:
-            found[f"attribution_released_{one.hosts}_hosts"] = one.released
     return {"figures": found, "rows": [asdict(one) for one in rows]}
 
 

@@ -46,7 +46,6 @@ from aggregator.releases import packs
 from aggregator.releases.compaction import Compaction, PackRows
 from aggregator.releases.period_pack import series_period, write_period
 from aggregator.releases.release_files import release_path
-from aggregator.releases.releases import query
 from aggregator.releases.store import Store
 from analytics import connect
 from bench.parts import Measured, Part, Parts
@@ -64,8 +63,6 @@ from wire.task import CHECK_WORDS, Task
 
 FOLDER: Final = CACHE / "web" / "year"
 YEAR_DAYS: Final = 365
-DAYS: Final = int(os.environ.get("DAYS", YEAR_DAYS))
-"""Fewer than a year's are said in each figure's unit, and sizes are then a year's by proportion."""
 OWN_WEEKS: Final = 5
 """Weeks with noise of their own: four times as long in the making as a moved one. The longest file
 of what is made of them, the roll-ups' month, must not hold a week twice."""
@@ -81,18 +78,12 @@ TIMES: Final = 5
 PLAYED_HOURS: Final = 168
 GIB_GOAL: Final = 4.0
 QUERY_GOAL_MS: Final = 100.0
-QUESTION: Final = """
-SELECT date_trunc('hour', window_start) AS hour, avg(share) AS share FROM released
-WHERE series = 'minute' AND section = 'kernel_mix' AND cell = 'gpu_time/gemm'
-GROUP BY hour ORDER BY hour
-"""
-"""A typical one: the share of one family by hour."""
 ROLLUPS: Final = CACHE / "web" / "rollups"
-HOURS_QUESTION: Final = """
+QUESTION: Final = """
 SELECT period_start, share, share_low, share_high FROM hours
 WHERE series = 'minute' AND section = 'kernel_mix' AND cell = 'gpu_time/gemm' ORDER BY period_start
 """
-"""The typical question of the part `store`, asked of roll-ups."""
+"""A typical one: the share of one family by hour."""
 VIEWERS: Final = 200
 EVERY_S: Final = 5.0
 SECONDS: Final = 180
@@ -153,7 +144,7 @@ class Year:
         )  # fmt: skip
 
 
-def write_year(folder: Path, days: int = DAYS) -> None:
+def write_year(folder: Path, days: int = YEAR_DAYS) -> None:
     """Write the year's packs; those that are there stay, so that a cut-off run goes on."""
     weeks = [range(first, min(first + 7, days)) for first in range(0, days, 7)]
     missing = [week for week in weeks if _pack_of(folder, week) is None]
@@ -194,32 +185,6 @@ def _moved(rows: pa.Table, by: timedelta) -> pa.Table:
     return rows
 
 
-def on_days(unit: str) -> str:
-    """Say beside a unit how much of the year was there."""
-    return unit if DAYS == YEAR_DAYS else f"{unit}, from {DAYS} days"
-
-
-def year_figures(folder: Path) -> list[Figure]:
-    """Measure a written year, or the days of it that are there."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    years = DAYS / YEAR_DAYS
-    size = sum(path.stat().st_size for path in files) / years
-    sql = "SELECT count(DISTINCT cell) AS n FROM (SELECT section || cell AS cell FROM released)"
-    cells = query(sql.replace("FROM released", f"FROM released WHERE {_first_hour()}"), folder).n[0]
-    values = float(cells) * YEAR_DAYS * DAY_S / MINUTE_S
-    return [
-        Figure("year_store_gib", size / 2**30, on_days("GiB"), GIB_GOAL),
-        Figure("year_store_files", len(files) / years, on_days("files"), 400),
-        Figure("year_store_values", values, "values"),
-        Figure("year_store_bytes_per_value", size / values, "B"),
-        Figure(
-            "year_query_without_rollups_ms",
-            query_ms(lambda: query(QUESTION, folder)),
-            on_days("ms"),
-        ),
-    ]
-
-
 def query_ms(ask: Callable[[], object]) -> float:
     """Median time of a question, asked once before."""
     ask()
@@ -232,21 +197,20 @@ def query_ms(ask: Callable[[], object]) -> float:
 
 
 def stored(kept: Parts) -> Measured:
-    """Write the year where it is not there yet, and year it."""
+    """Write the year where it is not there yet; count its bytes and files."""
 
     def part() -> Part:
         write_year(FOLDER)
-        return {"figures": [[f.name, f.value, f.unit, f.goal] for f in year_figures(FOLDER)]}
+        files = [path for path in FOLDER.rglob("*") if path.is_file()]
+        return {"bytes": sum(path.stat().st_size for path in files), "files": len(files)}
 
     found = kept.get("store", part)
     played = kept.get("simulated_weeks", _play_a_week)
-    return Measured(
-        [
-            *(Figure(*row) for row in found["figures"]),
-            Figure("simulated_weeks_per_minute", played["simulated_weeks_per_minute"], "weeks"),
-            Figure("simulated_weeks_hosts", played["hosts"], "hosts"),
-        ]
-    )
+    return Measured([
+        Figure("year_store_gib", found["bytes"] / 2**30, "GiB", GIB_GOAL),
+        Figure("year_store_files", found["files"], "files", 400),
+        Figure("simulated_weeks_per_minute", played["simulated_weeks_per_minute"], "weeks"),
+    ])  # fmt: skip
 
 
 def _play_a_week() -> Part:
@@ -255,10 +219,6 @@ def _play_a_week() -> Part:
         setup = Setup.make(SCENARIO, None, Changes(hours=PLAYED_HOURS))
         processes = len(os.sched_getaffinity(0))
         return StorePlayer(setup, Path(folder), processes).play(print)
-
-
-def _first_hour() -> str:
-    return f"window_start = make_timestamp({FIRST_S} * 1000000::BIGINT)"
 
 
 @dataclass(slots=True)
@@ -275,10 +235,9 @@ class Waits:
     codes: Counter[int] = field(default_factory=Counter)
     released_s: float = -math.inf
 
-    def p95_ms(self, *, changing: bool) -> float:
-        """Give the 95th percentile of the answers soon after a new window, or of the others."""
-        soon = np.array(self.after_s) < AFTER_NEW_S
-        return float(np.percentile(np.array(self.ms)[soon == changing], 95))
+    def p95_changing_ms(self) -> float:
+        """Give the 95th percentile of the answers soon after a new window."""
+        return float(np.percentile(np.array(self.ms)[np.array(self.after_s) < AFTER_NEW_S], 95))
 
 
 def paths(count: int, last: date) -> list[str]:
@@ -288,8 +247,8 @@ def paths(count: int, last: date) -> list[str]:
     """
     days = ["", *(f"&until={last - timedelta(weeks=back)}" for back in range(_DAYS))]
     fleet = (
-        f"/fleet?span={span}&load={load}&model={model}{day}"
-        for day, load, model, span in itertools.product(days, _MEASURES, _MODELS, _SPANS)
+        f"/fleet?span={span}&measure={measure}&model={model}{day}"
+        for day, measure, model, span in itertools.product(days, _MEASURES, _MODELS, _SPANS)
     )
     others = (
         f"/{page}?span={span}{day}"
@@ -375,17 +334,10 @@ async def _viewer(client: httpx.AsyncClient, path: str, until_s: float, waits: W
         await asyncio.sleep(max(EVERY_S - (time.monotonic() - began), 0))
 
 
-def scrapes(address: str) -> tuple[float, int]:
-    """Scrape the metrics: median milliseconds of a scrape, and its bytes."""
-    with httpx.Client(base_url=address, timeout=60) as client:
-        size = len(client.get("/metrics").content)
-        return query_ms(lambda: client.get("/metrics").raise_for_status()), size
-
-
 def look(store: Path, rollups: Path, seconds: float) -> Part:
     """Serve a store to viewers; give percentiles of their waits, and CPU."""
     with connect(store, rollups=rollups) as fleet:
-        query = query_ms(lambda: fleet.sql(HOURS_QUESTION))
+        query = query_ms(lambda: fleet.sql(QUESTION))
         last = fleet.newest("family", "day")["period_start"].max().date()
     # A copy: roll-ups remember windows that are gone, and the next run releases them again.
     with (
@@ -393,46 +345,38 @@ def look(store: Path, rollups: Path, seconds: float) -> Part:
         growing(store, seconds) as release,
         served(store, shutil.copytree(rollups, Path(own_folder) / "rollups")) as (address, server),
     ):
-        scrape_ms, scraped = scrapes(address)
         asyncio.run(viewers(address, lambda: None, paths(VIEWERS, last), 0.0))
-        before, own = server.cpu_times(), time.process_time()
+        before = server.cpu_times()
         waits = asyncio.run(viewers(address, release, paths(VIEWERS, last), seconds))
-        after, own = server.cpu_times(), time.process_time() - own
+        after = server.cpu_times()
         resident = server.memory_info().rss
-    p50, p95, p99 = np.percentile(waits.ms, (50, 95, 99))
+    p50, p95 = np.percentile(waits.ms, (50, 95))
     wrong = sum(number for code, number in waits.codes.items() if code not in {200, 304})
     used_s = after.user + after.system - before.user - before.system
     return {
-        "p50_ms": float(p50), "p95_ms": float(p95), "p99_ms": float(p99), "answers": len(waits.ms),
-        "p95_changing_ms": waits.p95_ms(changing=True),
-        "p95_still_ms": waits.p95_ms(changing=False),
+        "p50_ms": float(p50), "p95_ms": float(p95), "answers": len(waits.ms),
+        "p95_changing_ms": waits.p95_changing_ms(),
         "most_ms": max(waits.ms), "redrawn": waits.codes[200], "wrong": wrong,
-        "server_core_percent": 100 * used_s / seconds, "viewers_core_percent": 100 * own / seconds,
-        "server_mib": resident / 2**20, "query_ms": query, "scrape_ms": scrape_ms,
-        "scrape_kib": scraped / 1024,
+        "server_core_percent": 100 * used_s / seconds,
+        "server_mib": resident / 2**20, "query_ms": query,
     }  # fmt: skip
 
 
 def load_figures(part: Part) -> list[Figure]:
-    """Give what `look` found as load_figures."""
+    """Give what `look` found as figures."""
     answers, of_core = part["answers"], "% of one core"
     soon = f"ms, of answers in the {AFTER_NEW_S:g} s after a new window"
     return [
         Figure("fleet_page_p50_ms_200_viewers", part["p50_ms"], "ms"),
-        Figure("fleet_page_p95_ms_200_viewers", part["p95_ms"], on_days("ms"), P95_GOAL_MS),
+        Figure("fleet_page_p95_ms_200_viewers", part["p95_ms"], "ms", P95_GOAL_MS),
         Figure("fleet_page_p95_ms_200_viewers_changing", part["p95_changing_ms"], soon),
-        Figure("fleet_page_p95_ms_200_viewers_still", part["p95_still_ms"], "ms, of all others"),
-        Figure("fleet_page_p99_ms_200_viewers", part["p99_ms"], "ms"),
         Figure("fleet_page_longest_ms_200_viewers", part["most_ms"], "ms"),
         Figure("viewers_answers", answers, "answers"),
         Figure("viewers_answers_refused", part["wrong"], "answers", 0.0),
         Figure("viewers_pages_new_percent", 100 * part["redrawn"] / answers, "% of answers"),
         Figure("web_server_core_percent", part["server_core_percent"], of_core),
-        Figure("web_viewers_core_percent", part["viewers_core_percent"], of_core),
         Figure("web_server_mib", part["server_mib"], "MiB"),
-        Figure("year_query_ms", part["query_ms"], on_days("ms"), QUERY_GOAL_MS),
-        Figure("metrics_scrape_ms", part["scrape_ms"], "ms"),
-        Figure("metrics_scrape_kib", part["scrape_kib"], "KiB"),
+        Figure("year_query_ms", part["query_ms"], "ms", QUERY_GOAL_MS),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Vectors of the protobuf bodies: task, roster, entry answer.
+"""Vectors of the protobuf bodies: task, roster, entry answer, and of joining.
 
 A bad body is given in full: one field of the good one changed.
 """
@@ -8,102 +8,74 @@ from __future__ import annotations
 from typing import Any
 
 from scripts.vector_bytes import (
+    big,
     blob,
     host_id,
+    label,
     number,
     numbers,
     pattern,
+    sha,
     text,
+    varint,
 )
 
 Operation = dict[str, Any]
+Fields = dict[str, Any]
 
-_SECTIONS: list[dict[str, Any]] = [
-    {
-        "section_id": 1,
-        "name": "kernel_mix",
-        "kind": "mix",
-        "length": 4,
-        "coordinate_cap": 480_000,
-        "l1_bound": 480_000,
-        "m": 0,
-        "q": 7_500,
-        "weight_millionths": 600_000,
-        "rate_millionths": 1_000_000,
-        "sigma_1024": 632_770,
-    },
-    {
-        "section_id": 15,
-        "name": "incidents",
-        "kind": "indicators",
-        "length": 3,
-        "coordinate_cap": 64,
-        "l1_bound": 128,
-        "m": 2,
-        "q": 1,
-        "weight_millionths": 400_000,
-        "rate_millionths": 1_000_000,
-        "sigma_1024": 99_999,
-    },
+_OF_SECTION = (
+    "section_id", "name", "kind", "length", "coordinate_cap", "l1_bound", "m", "q",
+    "weight_millionths", "rate_millionths", "sigma_1024",
+)  # fmt: skip
+_SECTIONS: list[Fields] = [
+    dict(zip(_OF_SECTION, values, strict=True))
+    for values in (
+        (1, "kernel_mix", "mix", 4, 480_000, 480_000, 0, 7_500, 600_000, 1_000_000, 632_770),
+        (15, "incidents", "indicators", 3, 64, 128, 2, 1, 400_000, 1_000_000, 99_999),
+    )
 ]
-_TASK: dict[str, Any] = {
-    "series": "minute",
-    "version": 3,
-    "domain": "fleet",
-    "scheme": "masked",
-    "first_window": 1_700_000_040,
-    "last_window": 1_700_000_100,
-    "window_s": 60,
-    "lateness_s": 30,
-    "retention_s": 21_600,
-    "sections": _SECTIONS,
-    "epsilon_millionths": 2_000_000,
-    "delta_1e12": 1_000,
-    "mu_1e9": 351_549_815,
-    "n_max": 12_500,
-    "n_min": 10_000,
-    "t": 1_250,
-    "min_operators": 3,
-    "leader_pk": pattern("leader-pk", 32).hex(),
-    "helper_pk": pattern("helper-pk", 32).hex(),
-    "catalogue_hash": pattern("catalogue", 32).hex(),
-    "expiry": 1_800_000_000,
-}
-_KINDS = {"mix": 1, "histogram": 2, "mean": 3, "indicators": 4}
-_SCHEMES = {"masked": 1, "local": 2}
-_BYTES = {"leader_pk", "helper_pk", "catalogue_hash"}
+_TASK: Fields = {
+    "series": "minute", "version": 3, "domain": "fleet", "scheme": "masked",
+    "first_window": 1_700_000_040, "last_window": 1_700_000_100, "window_s": 60,
+    "lateness_s": 30, "retention_s": 21_600, "sections": _SECTIONS,
+    "epsilon_millionths": 2_000_000, "delta_1e12": 1_000, "mu_1e9": 351_549_815,
+    "n_max": 12_500, "n_min": 10_000, "t": 1_250, "min_operators": 3,
+    "leader_pk": pattern("leader-pk", 32), "helper_pk": pattern("helper-pk", 32),
+    "catalogue_hash": pattern("catalogue", 32), "expiry": 1_800_000_000,
+}  # fmt: skip
+_WORDS = {"mix": 1, "histogram": 2, "mean": 3, "indicators": 4, "masked": 1, "local": 2}
+_WORDED = {"kind", "scheme"}
 
 
-def _section_bytes(section: dict[str, Any]) -> bytes:
-    out = b""
-    for field, (name, value) in enumerate(section.items(), start=1):
-        if name == "name":
-            out += text(field, value)
-        else:
-            out += number(field, _KINDS.get(value, value) if name == "kind" else value)
-    return out
-
-
-def _task_bytes(fields: dict[str, Any]) -> bytes:
+def _body(fields: Fields) -> bytes:
+    """Write fields by their number, which is their place."""
     out = b""
     for field, (name, value) in enumerate(fields.items(), start=1):
-        if name == "sections":
-            out += b"".join(blob(field, _section_bytes(section)) for section in value)
-        elif name in {"series", "domain"}:
+        if isinstance(value, list):
+            out += b"".join(blob(field, _body(section)) for section in value)
+        elif isinstance(value, bytes):
+            out += blob(field, value) if value else b""
+        elif isinstance(value, str) and name not in _WORDED:
             out += text(field, value)
-        elif name in _BYTES:
-            out += blob(field, bytes.fromhex(value)) if value else b""
         else:
-            out += number(field, _SCHEMES.get(value, value) if name == "scheme" else value)
+            out += number(field, int(_WORDS.get(value, value)))
     return out
+
+
+def good(name: str, data: bytes, fields: Fields, **more: Any) -> Operation:
+    return {"name": name, "verdict": "accept", "input": data, "fields": fields, **more}
 
 
 def bad(name: str, data: bytes, reason: str = "field") -> Operation:
-    return {"name": name, "verdict": "reject", "reason": reason, "input": data.hex()}
+    return {"name": name, "verdict": "reject", "reason": reason, "input": data}
+
+
+def _ends(data: bytes) -> list[Operation]:
+    return [bad("cut", data[:-1], "length"), bad("left over", data + b"\0", "length")]
 
 
 def _bad_task(name: str, **change: Any) -> Operation:
-    return bad(name, _task_bytes(_TASK | change))
+    return bad(name, _body(_TASK | change))
 
 
 def _bad_section(name: str, at: int = 0, **change: Any) -> Operation:
@@ -113,21 +85,14 @@ def _bad_section(name: str, at: int = 0, **change: Any) -> Operation:
 
 
 def task() -> list[Operation]:
-    good = _task_bytes(_TASK)
-    local = _TASK | {"scheme": "local", "helper_pk": ""}
+    local = _TASK | {"scheme": "local", "helper_pk": b""}
     return [
-        {"name": "masked", "verdict": "accept", "input": good.hex(), "fields": _TASK, "d": 9},
-        {
-            "name": "local",
-            "verdict": "accept",
-            "input": _task_bytes(local).hex(),
-            "fields": local,
-            "d": 9,
-        },
+        good("masked", _body(_TASK), _TASK, d=9),
+        good("local", _body(local), local, d=9),
         bad("empty", b""),
         bad("no protobuf", b"\xff" * 40),
-        bad("unknown field", good + number(22, 1)),
-        bad("unknown field of a section", good + blob(10, number(12, 1))),
+        bad("unknown field", _body(_TASK) + number(22, 1)),
+        bad("unknown field of a section", _body(_TASK) + blob(10, number(12, 1))),
         _bad_task("series with a slash", series="a/b"),
         _bad_task("series of 64 characters", series="x" * 64),
         _bad_task("no domain", domain=""),
@@ -145,10 +110,10 @@ def task() -> list[Operation]:
         _bad_task("epsilon 0", epsilon_millionths=0),
         _bad_task("delta 0", delta_1e12=0),
         _bad_task("mu 0", mu_1e9=0),
-        _bad_task("short leader key", leader_pk="00" * 31),
-        _bad_task("masked without Helper", helper_pk=""),
+        _bad_task("short leader key", leader_pk=bytes(31)),
+        _bad_task("masked without Helper", helper_pk=b""),
         _bad_task("local with Helper", scheme="local"),
-        _bad_task("no catalogue", catalogue_hash=""),
+        _bad_task("no catalogue", catalogue_hash=b""),
         _bad_task("no expiry", expiry=0),
         _bad_task("time above 2^48", last_window=60 * (1 << 48)),
         _bad_section("q 0", q=0),
@@ -188,13 +153,13 @@ def _hardware(key: bytes) -> bytes:
 
 def _entry_fields(key: bytes, plan: int) -> dict[str, Any]:
     return {
-        "host_id": host_id(key).hex(),
-        "ed25519_pk": key.hex(),
+        "host_id": host_id(key),
+        "ed25519_pk": key,
         "operator": "op-1",
         "plan": plan,
         "gpu_models": GPUS,
-        "hardware": _hardware(key).hex(),
-        "voucher_id": pattern(f"v-{key.hex()}", 16).hex(),
+        "hardware": _hardware(key),
+        "voucher_id": pattern(f"v-{key.hex()}", 16),
     }
 
 
@@ -214,7 +179,7 @@ def _roster_bytes(entries: list[bytes], plans: list[Any] | None = None, version:
 
 def roster() -> list[Operation]:
     entries = [_entry_bytes(key, i % 2) for i, key in enumerate(KEYS)]
-    good = _roster_bytes(entries)
+    whole = _roster_bytes(entries)
     fields = {
         "version": 7,
         "effective_from": 1_700_000_000,
@@ -227,7 +192,7 @@ def roster() -> list[Operation]:
     falling = _hardware(KEYS[0])[16:] + part
     heavy = [[["minute", 1, 600_000], ["week", 1, 400_001]]]
     return [
-        {"name": "three hosts", "verdict": "accept", "input": good.hex(), "fields": fields},
+        good("three hosts", whole, fields),
         bad("falling hosts", _roster_bytes(entries[::-1]), "order"),
         bad("one host twice", _roster_bytes([entries[0], entries[0]]), "order"),
         bad("one part of two machines", _roster_bytes(shared)),
@@ -242,8 +207,8 @@ def roster() -> list[Operation]:
         bad("weights above 1", _roster_bytes(entries[:1], heavy)),
         bad("series twice", _roster_bytes(entries[:1], [[_PLANS[0][0], _PLANS[0][0]]])),
         bad("plan of nothing", _roster_bytes(entries[:1], [[]])),
-        bad("unknown field", good + number(5, 1)),
-        bad("cut", good[:-1]),
+        bad("unknown field", whole + number(5, 1)),
+        bad("cut", whole[:-1]),
     ]
 
 
@@ -254,19 +219,122 @@ def _answer(request: bytes, entry: bytes, plan: list[list[Any]]) -> bytes:
 
 def entry_answer() -> list[Operation]:
     request, entry = pattern("request", 32), _entry_bytes(KEYS[0], 0)
-    good = _answer(request, entry, _PLANS[0])
+    whole = _answer(request, entry, _PLANS[0])
     fields = {
-        "request_hash": request.hex(),
+        "request_hash": request,
         "roster_version": 8,
         "effective_from": 1_700_000_000,
         "entry": _entry_fields(KEYS[0], 0),
         "plan": _PLANS[0],
     }
     return [
-        {"name": "good", "verdict": "accept", "input": good.hex(), "fields": fields},
+        good("good", whole, fields),
         bad("short hash", _answer(request[:-1], entry, _PLANS[0])),
         bad("plan 1", _answer(request, _entry_bytes(KEYS[0], 1), _PLANS[0])),
         bad("no plan", blob(1, request) + numbers({2: 8}) + blob(4, entry)),
         bad("no entry", blob(1, request) + numbers({2: 8}) + blob(5, _plan_bytes(_PLANS[0]))),
-        bad("unknown field", good + number(6, 1)),
+        bad("unknown field", whole + number(6, 1)),
+    ]
+
+
+_LEADER, _TOKEN = pattern("party", 32), pattern("token-key", 32)
+_SIGNED = pattern("sig-t", 64) + pattern("sig", 64)
+_NOT_AFTER = 1_700_000_000
+_PARTS = b"".join(sorted(pattern(f"part-{place}", 16) for place in range(9)))
+
+
+def _voucher_body(operator: str = "op-1", plan: str = "fleet", token: bytes = _TOKEN) -> bytes:
+    names = text(3, operator) + text(4, plan)
+    return blob(1, _LEADER) + blob(2, token) + names + number(5, _NOT_AFTER)
+
+
+def _voucher(body: bytes) -> bytes:
+    return label("plst1/voucher") + big(len(body), 4) + body + pattern("sig-operator", 64)
+
+
+def voucher() -> list[Operation]:
+    whole = _voucher(_voucher_body())
+    fields = {
+        "leader_pk": _LEADER,
+        "token_pk": _TOKEN,
+        "operator": "op-1",
+        "plan": "fleet",
+        "not_after": _NOT_AFTER,
+        "signature": pattern("sig-operator", 64),
+        "voucher_id": sha(label("plst1/voucher") + _TOKEN)[:16],
+    }
+    body = _voucher_body()
+    overlong = varint(10) + b"\xa0\x00" + body[2:]
+    return [
+        good("good", whole, fields, unsigned=whole[:-64]),
+        *_ends(whole),
+        bad("label", label("plst1/join") + whole[16:], "version"),
+        bad("operator with a space", _voucher(_voucher_body("op 1"))),
+        bad("no plan", _voucher(_voucher_body(plan=""))),
+        bad("short token key", _voucher(_voucher_body(token=b"\1" * 31))),
+        bad("time too large", _voucher(body + number(5, 1 << 48))),
+        bad("unknown field", _voucher(body + number(6, 1))),
+        bad("overlong varint", _voucher(overlong)),
+    ]
+
+
+def _join_body(
+    parts: bytes = _PARTS, gpus: list[list[int]] | None = None, vouched: bytes = b""
+) -> bytes:
+    middle = blob(2, parts) + gpu_bytes(3, gpus or GPUS)
+    return blob(1, KEYS[0]) + middle + blob(4, vouched or _voucher(_voucher_body()))
+
+
+def _join(body: bytes) -> bytes:
+    return label("plst1/join") + big(len(body), 4) + body + _SIGNED
+
+
+def join_request() -> list[Operation]:
+    body = _join_body()
+    whole = _join(body)
+    fields = {"ed25519_pk": KEYS[0], "hardware": _PARTS, "gpu_models": GPUS}
+    fields |= {"token_signature": pattern("sig-t", 64), "signature": pattern("sig", 64)}
+    more = {"unsigned": whole[:-128], "hash": sha(whole)}
+    many = b"".join(big(place, 16) for place in range(65))
+    two_byte_length = label("plst1/join") + big(len(body) + 1, 4)
+    overlong = varint(10) + b"\xa0\x00" + body[2:]
+    return [
+        good("good", whole, fields, **more),
+        *_ends(whole),
+        bad("label", label("plst1/task") + whole[16:], "version"),
+        bad("no parts", _join(_join_body(b""))),
+        bad("part twice", _join(_join_body(_PARTS[:16] * 2))),
+        bad("parts falling", _join(_join_body(_PARTS[16:32] + _PARTS[:16]))),
+        bad("65 parts", _join(_join_body(many))),
+        bad("half a part", _join(_join_body(_PARTS[:24]))),
+        bad("voucher cut", _join(_join_body(vouched=_voucher(_voucher_body())[:-1])), "length"),
+        bad("models falling", _join(_join_body(gpus=[[3, 1], [2, 1]]))),
+        bad("no GPUs of a model", _join(_join_body(gpus=[[3, 0]]))),
+        bad("overlong varint", two_byte_length + overlong + _SIGNED),
+        bad("unknown field", _join(body + number(5, 1))),
+    ]
+
+
+def padded_join() -> list[Operation]:
+    request = _join(_join_body())
+    whole = request.ljust(2048, b"\0")
+    beyond = request[:16] + big(5000, 4) + request[20:]
+    return [
+        {"name": "good", "verdict": "padded", "input": whole, "request": request},
+        *_ends(whole),
+        bad("padding", whole[:-1] + b"\1", "padding"),
+        bad("zeros", bytes(2048), "version"),
+        bad("length beyond the end", beyond.ljust(2048, b"\0"), "length"),
+    ]
+
+
+def sealed_join() -> list[Operation]:
+    kid, sealed = pattern("leader-kid", 8), pattern("sealed", 3184)
+    whole = label("plst1/join-seal") + KEYS[0] + kid + sealed
+    fields = {"ed25519_pk": KEYS[0], "leader_kid": kid, "sealed": sealed}
+    return [
+        good("good", whole, fields),
+        *_ends(whole),
+        bad("label", label("plst1/task") + whole[16:], "version"),
+        bad("in clear", _join(_join_body()), "join_clear"),
     ]
