@@ -115,8 +115,6 @@ lint-dashboards: $(STAMP)
 
 lint-docs: $(STAMP)
 	@$(PYTHON) -m scripts.figures --check
-	@$(PYTHON) -m scripts.owners_page --check
-	@$(PYTHON) -m scripts.epsilon_page --check
 	@# Not --quiet: mkdocs then overlooks the very warnings that --strict should fail on.
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --site-dir "$(SITE)" \
 		>.venv/mkdocs.log 2>&1 || { grep -v INFO .venv/mkdocs.log; exit 1; }

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import importlib
 import io
 import json
 import os
@@ -73,28 +72,20 @@ def write_trace(path: Path, at_s: float) -> Path:
     return path
 
 
-def sampler_of_the_tree() -> Any:
-    """Give the sampler of production, which was another before."""
-    try:
-        module = importlib.import_module("privacy.noise_live")
-        return partial(module.LiveSampler, os.urandom)
-    except ImportError:
-        return importlib.import_module("privacy.noise_opendp").OpenDpSampler
-
-
 def begin(folder: Path) -> Any:
     """Start the fleet of the tree in the working directory, by that tree's own kit."""
     from edge_agent.config import ReplaySection, SourcesSection
+    from privacy.noise_live import LiveSampler
     from tests import outage_kit
+    from transport.opening import TransportTable
 
     kit: Any = outage_kit
     first = kit.T0 + 2 * WINDOW_S
     trace = write_trace(folder / "trace.json.gz", 2 * WINDOW_S + INTO_WINDOW_S)
     kit.SourcesSection = partial(SourcesSection, replay=(ReplaySection(trace, loop=False),))
-    table = getattr(kit, "TransportTable", None) or kit.TransportSection
     return kit.OutageFleet(
-        folder, table(folder / "log"), window_s=WINDOW_S, windows=1, lateness_s=5, first=first,
-        sampler=lambda _number: sampler_of_the_tree()(),
+        folder, TransportTable(folder / "log"), window_s=WINDOW_S, windows=1, lateness_s=5,
+        first=first, sampler=lambda _number: LiveSampler(os.urandom),
     )  # fmt: skip
 
 

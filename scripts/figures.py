@@ -41,6 +41,8 @@ from typing import Any, Final, Self
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
+from scripts.page_blocks import with_blocks
+
 _NUMBER: Final = r"[−-]?\d[\d,]*(?:\.\d+)?(?:[eE][−-]?\d+)?"
 _UNIT: Final = (
     r"(?:%|‰|percent|[nµum]?s|seconds?|minutes?|min|hours?|h|days?|[kKMGT]i?B|bytes|times"
@@ -274,8 +276,8 @@ def review(write: bool) -> list[str]:
     for path in pages():
         name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
         try:
-            fresh = whole[name]() if name in whole else filler.fill(name, text)
-        except FigureError as error:
+            fresh = whole[name]() if name in whole else filler.fill(name, with_blocks(name, text))
+        except (FigureError, ValueError) as error:
             wrong.append(str(error))
             continue
         if name not in whole:
@@ -284,7 +286,7 @@ def review(write: bool) -> list[str]:
         if write and fresh != text:
             path.write_text(fresh, encoding="utf-8")
         elif fresh != text:
-            wrong.append(f"{name}: quotes other figures than bench/results: make figures")
+            wrong.append(f"{name}: quotes other figures than bench/results or code: make figures")
     return wrong
 
 

@@ -27,9 +27,11 @@ COVERED = 0.99
 LONGEST_NAME = 110
 QUANTILES = (10, 50, 90, 99)
 MODELS = ("V100", "A100", "H100", "H200", "B200", "MI300X", "L40S")
-TRACELENS = ("github.com/AMD-AGI/TraceLens", "MIT")
-HTA = ("github.com/facebookresearch/HolisticTraceAnalysis", "MIT")
-PARAM = ("github.com/facebookresearch/param", "MIT")
+PUBLISHED = {
+    "TraceLens": ("github.com/AMD-AGI/TraceLens", "MIT"),
+    "HTA": ("github.com/facebookresearch/HolisticTraceAnalysis", "MIT"),
+    "param": ("github.com/facebookresearch/param", "MIT"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,45 +41,24 @@ class Origin:
     file: str
     table: str
     application: str
-    published: tuple[str, str]
+    published: str
 
 
-SOURCES = (
-    Origin("b200-moe-fp4-eager.json.gz", "moe_fp4_b200", "moe_inference", TRACELENS),
-    Origin(
-        "h100-Falconsai_nsfw_image_detection__1016002.json.gz",
-        "vit_nsfw_h100",
-        "image_classification",
-        TRACELENS,
-    ),
-    Origin(
-        "h100-Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
-        "qwen1_5_0_5b_h100",
-        "llm_inference",
-        TRACELENS,
-    ),
-    Origin(
-        "h100-facebook_timesformer-base-finetuned-k400__1016002.json.gz",
-        "timesformer_h100",
-        "video_classification",
-        TRACELENS,
-    ),
-    Origin(
-        "h100-gaunernst_bert-small-uncased__1016001.json.gz",
-        "bert_small_h100",
-        "text_encoder",
-        TRACELENS,
-    ),
-    Origin(
-        "h100-google_owlv2-large-patch14-ensemble__1016001.json.gz",
-        "owlv2_large_h100",
-        "object_detection",
-        TRACELENS,
-    ),
-    Origin("v100-dlrm-8rank-worker0.json.gz", "dlrm_rank0_v100", "recommendation", PARAM),
-    Origin("v100-dlrm-8rank-worker3.json.gz", "dlrm_rank3_v100", "recommendation", PARAM),
-    Origin("v100-dlrm-8rank-worker7.json.gz", "dlrm_rank7_v100", "recommendation", PARAM),
-    Origin("v100-train-nccl.json.gz", "data_parallel_v100", "data_parallel_training", HTA),
+_SOURCES = """
+b200-moe-fp4-eager moe_fp4_b200 moe_inference TraceLens
+h100-Falconsai_nsfw_image_detection__1016002 vit_nsfw_h100 image_classification TraceLens
+h100-Qwen_Qwen1.5-0.5B-Chat__1016005 qwen1_5_0_5b_h100 llm_inference TraceLens
+h100-facebook_timesformer-base-finetuned-k400__1016002 timesformer_h100 video_classification TraceLens
+h100-gaunernst_bert-small-uncased__1016001 bert_small_h100 text_encoder TraceLens
+h100-google_owlv2-large-patch14-ensemble__1016001 owlv2_large_h100 object_detection TraceLens
+v100-dlrm-8rank-worker0 dlrm_rank0_v100 recommendation param
+v100-dlrm-8rank-worker3 dlrm_rank3_v100 recommendation param
+v100-dlrm-8rank-worker7 dlrm_rank7_v100 recommendation param
+v100-train-nccl data_parallel_v100 data_parallel_training HTA
+"""  # noqa: E501 - names of files are as long as they are
+SOURCES = tuple(
+    Origin(f"{file}.json.gz", *rest)
+    for file, *rest in map(str.split, _SOURCES.strip().splitlines())
 )
 
 
@@ -185,7 +166,7 @@ def table_text(origin: Origin, path: Path, rules: FamilyRules) -> str:
     events = list(gpu_events(path))
     steps, model = steps_and_model(path)
     span_ns = max(e.start_ns + e.duration_ns for e in events) - events[0].start_ns
-    repository, licence = origin.published
+    repository, licence = PUBLISHED[origin.published]
     lines = [
         "# Derived by scripts/make_workloads.py; do not edit.",
         "format = 1",

@@ -43,7 +43,7 @@ _TASK: Fields = {
     "leader_pk": pattern("leader-pk", 32), "helper_pk": pattern("helper-pk", 32),
     "catalogue_hash": pattern("catalogue", 32), "expiry": 1_800_000_000,
 }  # fmt: skip
-_WORDS = {"mix": 1, "histogram": 2, "mean": 3, "indicators": 4, "masked": 1, "local": 2}
+_WORDS: dict[Any, int] = {"mix": 1, "histogram": 2, "mean": 3, "indicators": 4, "masked": 1, "local": 2}
 _WORDED = {"kind", "scheme"}
 
 
@@ -58,7 +58,7 @@ def _body(fields: Fields) -> bytes:
         elif isinstance(value, str) and name not in _WORDED:
             out += text(field, value)
         else:
-            out += number(field, int(_WORDS.get(value, value)))
+            out += number(field, _WORDS.get(value, value))
     return out
 
 

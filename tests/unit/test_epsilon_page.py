@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pointillist.cli.output import ExitCode
-from scripts.epsilon_page import EPSILONS, HOSTS, PAGE, PICTURE, cost, table
+from scripts.page_blocks import EPSILONS, HOSTS, PICTURE, ROOT, cost, table
 from tests.page_commands import commands_of, run
 
 
 def test_epsilon_page_shows_what_the_planner_says() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "choosing-epsilon.md").read_text(encoding="utf-8")
     found = {("2", 12_500): cost("2", 12_500), ("8", 100_000): cost("8", 100_000)}
     assert found["8", 100_000] is None
     cells = {
