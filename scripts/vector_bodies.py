@@ -43,7 +43,7 @@ _TASK: Fields = {
     "leader_pk": pattern("leader-pk", 32), "helper_pk": pattern("helper-pk", 32),
     "catalogue_hash": pattern("catalogue", 32), "expiry": 1_800_000_000,
 }  # fmt: skip
-_WORDS: dict[Any, int] = {"mix": 1, "histogram": 2, "mean": 3, "indicators": 4, "masked": 1, "local": 2}
+_WORDS = {"mix": 1, "histogram": 2, "mean": 3, "indicators": 4, "masked": 1, "local": 2}
 _WORDED = {"kind", "scheme"}
 
 
@@ -55,10 +55,10 @@ def _body(fields: Fields) -> bytes:
             out += b"".join(blob(field, _body(section)) for section in value)
         elif isinstance(value, bytes):
             out += blob(field, value) if value else b""
-        elif isinstance(value, str) and name not in _WORDED:
-            out += text(field, value)
+        elif isinstance(value, str):
+            out += number(field, _WORDS[value]) if name in _WORDED else text(field, value)
         else:
-            out += number(field, _WORDS.get(value, value))
+            out += number(field, value)
     return out
 
 
