@@ -144,7 +144,7 @@ def _churn(thread: DiscoveryThread, folder: Path) -> tuple[float, float]:
 def measure(kept: Parts) -> Measured:
     """Load copies, then have short processes come and go."""
     found = kept.get("discovery", _discover)
-    figures = [Figure("first_walk_ms", round(found["walk_ms"], 1), "ms")]
+    figures: list[Figure] = []
     for what in ("found", "launch_probes_attached", "all_probes_attached"):
         figures += _spread(what, found[what][:LOADS])
         if what != "found":
@@ -163,9 +163,7 @@ def _discover() -> Part:
     attaching = Attaching(programs)
     discovery = Discovery(PlanBook(table))
     thread = DiscoveryThread(discovery, attaching)
-    begun_s = time.monotonic()
     thread.start()
-    walk_ms = (time.monotonic() - begun_s) * 1e3
     with TemporaryDirectory(prefix="bench-") as name:
         for _ in range(LOADS):
             _load_copy(attaching, Path(name))
@@ -174,7 +172,7 @@ def _discover() -> Part:
     thread.stop()
     programs.close()
     return {
-        "walk_ms": walk_ms, "found": attaching.found, "percent": percent, "rate": rate,
+        "found": attaching.found, "percent": percent, "rate": rate,
         "launch_probes_attached": attaching.launches, "all_probes_attached": attaching.all,
         "lost": discovery.counts.records_lost,
     }  # fmt: skip

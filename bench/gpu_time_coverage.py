@@ -447,24 +447,12 @@ def simulated(
 def simulated_figures(found: dict[str, list[Outcome]]) -> list[Figure]:
     """Give what made-up programs showed."""
     pooled = [outcome for of in found.values() for outcome in of]
-    by_program = {name: coverage_percent(of) for name, of in found.items()}
+    worst = min(coverage_percent(of) for of in found.values())
     return [
         *stated_figures("simulated_time", pooled),
         Figure("simulated_time_coverage_percent", coverage_percent(pooled), "%"),
-        *(
-            Figure(
-                f"simulated_time_coverage_percent_{windows}_windows",
-                coverage_percent(o for o in pooled if o.windows == windows), "%",
-            )
-            for windows in SPANS
-        ),
-        *(Figure(f"simulated_time_coverage_percent_{n}", p, "%") for n, p in by_program.items()),
-        Figure("simulated_time_coverage_percent_worst", min(by_program.values()), "%"),
-        Figure(
-            "simulated_time_bias_percent_worst",
-            max((bias_percent(of) for of in found.values()), key=abs), "%",
-        ),
-    ]  # fmt: skip
+        Figure("simulated_time_coverage_percent_worst", worst, "%"),
+    ]
 
 
 def library_figures(found: Sequence[Outcome]) -> list[Figure]:
@@ -472,7 +460,6 @@ def library_figures(found: Sequence[Outcome]) -> list[Figure]:
     return [
         *stated_figures("library_time", found),
         Figure("library_time_coverage_percent", coverage_percent(found), "%"),
-        Figure("library_time_bias_percent", bias_percent(found), "%"),
     ]
 
 

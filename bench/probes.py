@@ -21,7 +21,6 @@ _BURST_SECONDS: Final = 90.0
 _THREADS: Final = (1, 4)
 _OVERHEAD_GOAL, _ERROR_GOAL = 0.5, 5.0
 _MOVED_GOAL_NS: Final = 1_000.0
-_QUARTILES: Final = "CPU-ns between quartiles"
 
 
 def measure(kept: Parts) -> Measured:
@@ -49,30 +48,15 @@ def measure(kept: Parts) -> Measured:
 def figures(parts: Mapping[str, Part]) -> list[Figure]:
     """What the parts say, the named figures first."""
     calls, fastest = parts["calls"], parts["governed-50000"]
-    peer = _cost(calls, "push_bpftrace")
+    peer, stepped = _cost(calls, "push_bpftrace"), _cost(calls, "endbr64_libbpf")
+    count_error = abs(fastest.get("count_error", 1.0))  # 100 %: nothing was ever watched
     flat = [parts[f"flat-out-{threads}"] for threads in _THREADS]
     found = [
         Figure("ns_per_launch_push", _cost(calls, "push_libbpf"), "CPU-ns", peer),
-        Figure(
-            "ns_per_launch_single_step",
-            _cost(calls, "endbr64_libbpf"),
-            "CPU-ns",
-            _cost(calls, "endbr64_bpftrace"),
-        ),
-        Figure(
-            "ns_per_launch_nop5",
-            _cost(calls, "nop5_libbpf"),
-            "CPU-ns",
-            _cost(calls, "nop5_bpftrace"),
-        ),
+        Figure("ns_per_launch_single_step", stepped, "CPU-ns", _cost(calls, "endbr64_bpftrace")),
         Figure("ns_per_launch_bpftrace", peer, "CPU-ns"),
         Figure("governor_overhead_percent_50k", 100 * fastest["overhead"], "%", _OVERHEAD_GOAL),
-        Figure(
-            "governor_count_error_percent_50k",
-            100 * abs(fastest.get("count_error", 1.0)),  # 100 %: nothing was ever watched
-            "%",
-            _ERROR_GOAL,
-        ),
+        Figure("governor_count_error_percent_50k", 100 * count_error, "%", _ERROR_GOAL),
         Figure("agent_core_percent_20k", 100 * parts["free"]["user_share"], "% of a core", 1.0),
         Figure("launches_lost_flat_out", sum(one["uncounted"] for one in flat), "launches", 0.0),
     ]
@@ -85,7 +69,6 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
     found += [
         Figure("ns_per_launch_at_1k", attached_ns, "ns, of a launch once a millisecond"),
         Figure("agent_system_core_percent_20k", 100 * free["system_share"], "% of a core"),
-        Figure("agent_resident_mib", free["resident_mib"], "MiB"),
         Figure("probes_overhead_percent_20k_ungoverned", 100 * free["overhead"], "%"),
         Figure("launches_lost_20k", free["uncounted"], "launches", 0.0),
     ]
@@ -99,44 +82,30 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
 def _cost(calls: Part, variant: str, threads: int = 1) -> float:
     """Give what a probe adds to a call."""
     entry = variant.partition("_")[0]
-    bare: float = calls[f"{entry}_none"][str(threads)]["median"]
-    return float(calls[variant][str(threads)]["median"]) - bare
-
-
-def _between(calls: Part, variant: str) -> float:
-    return float(calls[variant]["1"]["high"] - calls[variant]["1"]["low"])
+    return float(calls[variant][str(threads)] - calls[f"{entry}_none"][str(threads)])
 
 
 def _of_calls(calls: Part) -> list[Figure]:
-    found = []
-    for variant in calls:
-        if variant.endswith("_none"):
-            value = calls[variant]["1"]["median"]
-            found.append(Figure(f"ns_{variant.replace('_none', '_bare_call')}", value, "CPU-ns"))
-            continue
-        for threads in probes_calls.THREADS:
-            name = f"ns_{variant}_{threads}_threads"
-            found.append(Figure(name, _cost(calls, variant, threads), "CPU-ns"))
-        spread = _between(calls, variant)
-        found.append(Figure(f"ns_{variant}_quartiles", spread, _QUARTILES))
-    return found
+    return [
+        Figure(f"ns_{variant}_{threads}_threads", _cost(calls, variant, threads), "CPU-ns")
+        for variant in calls
+        if not variant.endswith("_none")
+        for threads in probes_calls.THREADS
+    ]
 
 
 def _of_governed(name: str, part: Part, goal: float | None) -> list[Figure]:
+    at = f"governed_{name}"
     found = [
-        Figure(f"governed_{name}_rate", part["rate"], "launches/s"),
-        Figure(f"governed_{name}_overhead_percent", 100 * part["overhead"], "%", _OVERHEAD_GOAL),
-        Figure(f"governed_{name}_overhead_interval", 100 * part["overhead_interval"], "+- %"),
-        Figure(f"governed_{name}_overhead_of_cpu_percent", 100 * part["overhead_of_cpu"], "%"),
-        Figure(f"governed_{name}_settled_percent", 100 * part["settled"], "%", _OVERHEAD_GOAL),
-        Figure(f"governed_{name}_duty_percent", 100 * part["duty"], "%"),
-        Figure(f"governed_{name}_period_s", part["period_s"], "s"),
+        Figure(f"{at}_overhead_percent", 100 * part["overhead"], "%", _OVERHEAD_GOAL),
+        Figure(f"{at}_overhead_interval", 100 * part["overhead_interval"], "+- %"),
+        Figure(f"{at}_overhead_of_cpu_percent", 100 * part["overhead_of_cpu"], "%"),
+        Figure(f"{at}_duty_percent", 100 * part["duty"], "%"),
     ]
     if "count_error" in part:
-        found += [
-            Figure(f"governed_{name}_count_error_percent", 100 * part["count_error"], "%", goal),
-            Figure(f"governed_{name}_count_interval", 100 * part["count_interval"], "+- %"),
-        ]
+        error, interval = 100 * part["count_error"], 100 * part["count_interval"]
+        found.append(Figure(f"{at}_count_error_percent", error, "%", goal))
+        found.append(Figure(f"{at}_count_interval", interval, "+- %"))
     return found
 
 
@@ -170,10 +139,4 @@ def driver(kept: Parts) -> Measured:
             goal = _MOVED_GOAL_NS if variant == "driver_behind_libbpf" else None
             label = f"ns_per_launch_driver_{name}{'' if loader == 'libbpf' else f'_{loader}'}"
             found.append(Figure(label, _cost(calls, variant), "CPU-ns", goal))
-            found.append(Figure(f"{label}_quartiles", _between(calls, variant), _QUARTILES))
-            bare = calls["driver_none"]["1"]["median"]
-            many = calls[variant]["4"]["median"] - bare
-            found.append(Figure(f"{label}_4_threads", many, "CPU-ns"))
-    returned = _cost(calls, "driver_behind_libbpf_return")
-    found.append(Figure("ns_per_launch_driver_moved_with_return", returned, "CPU-ns"))
     return Measured(found)

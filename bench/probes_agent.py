@@ -35,7 +35,6 @@ from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.switching import Switchboard, SwitchingThread
 from collectors.records.gpu_calls import (
-    FileGroup,
     GpuCalls,
     ProbeGroup,
     ProcessCalls,
@@ -52,8 +51,6 @@ class Seen:
     """What came out of the drains."""
 
     launches: int = 0
-    in_period: int = 0
-    lost: dict[str, int] = field(default_factory=dict)
     periods: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     _calls: CallRecords = field(
@@ -64,11 +61,7 @@ class Seen:
 
     def add(self, drain: ProbeDrain) -> None:
         """Count a drain of the bench's own file."""
-        launches = sum(row.launches for row in drain.launches if row.file == _FILE)
-        self.launches += launches
-        self.in_period += launches
-        for what, count in drain.lost.items():
-            self.lost[what] = self.lost.get(what, 0) + count
+        self.launches += sum(row.launches for row in drain.launches if row.file == _FILE)
 
     def collect(self, collected: Iterable[Collected]) -> None:
         """Count drains of governed periods, and keep what is said of each process."""
@@ -83,16 +76,9 @@ class Seen:
                 {
                     "begin_ns": one.period.begin_ns,
                     "length_ns": one.ended.length_ns,
-                    "cut_off": one.period.begin_ns + one.ended.length_ns < one.period.end_ns,
-                    "launches": self.in_period,
                     "share": one.shares[ProbeGroup.LAUNCH],
-                    "attached": one.ended.attached.get(FileGroup(_FILE, ProbeGroup.LAUNCH), 0.0),
-                    "duty": one.period.duty,
-                    "predicted": one.period.predicted,
-                    "paid": one.ended.worst[1] if one.ended.worst else 0.0,
                 }
             )
-            self.in_period = 0
 
 
 class _Unnamed(dict[tuple[ProcessKey, int], Named]):
@@ -108,12 +94,10 @@ def _said(record: GpuCalls, process: ProcessCalls) -> dict[str, Any]:
         "pid": process.process.pid,
         "begin_ns": record.boottime_ns,
         "span_ns": record.span_ns,
-        "seen": process.launches.seen,
         "value": process.launches.value,
         "low": low,
         "high": min(high, sys.float_info.max),  # JSON has no infinity
         "error": min(process.launches.error, sys.float_info.max),
-        "share": process.launches.share,
     }
 
 
@@ -135,7 +119,6 @@ class Governed:
         self._keeper.start(boottime_ns())
         self._switching = SwitchingThread(self._keeper, board, lambda: None)  # done
         self._switching.start()
-        self._board = board
 
     def collect(self, seen: Seen) -> None:
         """Drain once."""
@@ -144,12 +127,10 @@ class Governed:
         if changed:
             self._switching.wake()
 
-    def close(self) -> dict[str, object]:
-        """Stop; give what else there is to say."""
+    def close(self) -> None:
+        """Stop."""
         self._switching.stop()
-        stalls = {one.group.value: ns for one, ns in self._board.places().items()}
         self._programs.close()
-        return {"stall_ns": stalls, "cut_off": self._keeper.cut_off}
 
 
 class Free:
@@ -164,10 +145,9 @@ class Free:
         """Drain once."""
         seen.add(self._programs.drain(boottime_ns()))
 
-    def close(self) -> dict[str, object]:
-        """Stop; there is nothing else to say."""
+    def close(self) -> None:
+        """Stop."""
         self._programs.close()
-        return {}
 
 
 def file_found(library: Path, table: ProbeTable) -> FileFound:
@@ -196,20 +176,13 @@ def main() -> None:
     probes.collect(seen)
     said = {
         "launches": seen.launches,
-        "lost": seen.lost,
         "periods": seen.periods,
         "records": seen.records,
         "user_share": (end.ru_utime - begin.ru_utime) / took_s,
         "system_share": (end.ru_stime - begin.ru_stime) / took_s,
-        "resident_mib": _resident_mib(),
-        **probes.close(),
     }
+    probes.close()
     print(json.dumps(said), flush=True)
-
-
-def _resident_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class Agent:

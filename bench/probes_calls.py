@@ -76,7 +76,7 @@ def measure(
     """Give, for each variant and number of threads, nanoseconds of CPU time per call.
 
     entries  first instructions that are compared
-    Returns  {variant: {threads: {median, low, high}}}; low and high are quartiles
+    Returns  {variant: {threads: median}}
     """
     chosen = variants(entries)
     libraries = [copy_library(folder, one.first, one.name).resolve() for one in chosen]
@@ -129,20 +129,13 @@ def _await(target: Target, libraries: Sequence[int]) -> None:
         time.sleep(0.2)
 
 
-def _rounds(
-    target: Target, chosen: Sequence[Variant], rounds: int
-) -> list[dict[str, dict[str, float]]]:
+def _rounds(target: Target, chosen: Sequence[Variant], rounds: int) -> list[dict[str, float]]:
     taken: list[dict[int, list[float]]] = [{n: [] for n in THREADS} for _ in chosen]
     for _ in range(rounds):
         for library in range(len(chosen)):
             for threads in THREADS:
                 taken[library][threads].append(target.call(library, threads, CALLS // threads))
-    return [{str(n): _spread(values) for n, values in one.items()} for one in taken]
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {"median": middle, "low": low, "high": high}
+    return [{str(n): statistics.median(values) for n, values in one.items()} for one in taken]
 
 
 def _launches(drain: ProbeDrain) -> dict[int, int]:

@@ -28,8 +28,6 @@ RATES: Final = (1_000, 2_500, 5_000, 20_000, 50_000)
 BURST_MS: Final = (300, 1_500)
 """Work and sleep in turns: a training step with its data loading, six to one."""
 FREE_RATE: Final = 20_000
-_SETTLED: Final = 2
-"""Periods after which the governor knows the process."""
 _RATE: Final = 20_000.0
 _HELD_S: Final = 0.15
 _START_S: Final = 0.5
@@ -48,11 +46,7 @@ def governed(
     return {
         "rate": _rate(slices),
         **_slowdown(slices, "overhead"),
-        **_slowdown(_from(slices, seen["periods"]), "settled"),
         **count_error(slices, seen["periods"], records),
-        "stall_ns": seen["stall_ns"],
-        "cut_off": seen["cut_off"],
-        "lost": seen["lost"],
     }
 
 
@@ -67,10 +61,8 @@ def free(folder: Path, seconds: float) -> dict[str, Any]:
         "rate": _rate(slices),
         "launches": launches,
         "uncounted": launches - seen["launches"],
-        "lost": seen["lost"],
         "user_share": seen["user_share"],
         "system_share": seen["system_share"],
-        "resident_mib": seen["resident_mib"],
         **_slowdown(slices, "overhead"),
     }
 
@@ -81,10 +73,8 @@ def flat_out(folder: Path, threads: int, seconds: float) -> dict[str, Any]:
         launches = target.flat_out(0, threads, seconds)
         seen = agent.end()
     return {
-        "rate": launches / seconds,
         "launches": launches,
         "uncounted": launches - seen["launches"],
-        "lost": seen["lost"],
     }
 
 
@@ -114,7 +104,6 @@ def count_error(
         "periods": len(inside),
         "watched_periods": len(watched),
         "duty": sum(one["share"] * one["length_ns"] for one in watched) / max(span_ns, 1),
-        "period_s": span_ns / 1e9 / max(len(watched), 1),
     }
     told = [
         one
@@ -143,16 +132,6 @@ def _rate(slices: Sequence[Slices]) -> float:
         slices[0].begin_ns, slices[0].bare_begin_ns
     )
     return 1e9 * sum(one.launches for one in slices) / span_ns
-
-
-def _from(slices: Sequence[Slices], periods: Sequence[Mapping[str, Any]]) -> list[Slices]:
-    """Give what came after the governor had settled; all, where it never did."""
-    if len(periods) <= _SETTLED:
-        return list(slices)
-    begin_ns = periods[_SETTLED]["begin_ns"]
-    return [one for one in slices if min(one.begin_ns, one.bare_begin_ns) >= begin_ns] or list(
-        slices
-    )
 
 
 def _slowdown(slices: Sequence[Slices], name: str) -> dict[str, float]:

@@ -140,8 +140,6 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
         Figure("cost_growth_1k_to_100k", per_report(narrow) / small_us, "ratio", 1.15),
         Figure("publish_us_per_report_d1000", agent["publish"], "CPU-us"),
         *(Figure(f"agent_{k}_us_d1000", v, "CPU-us") for k, v in agent.items()),
-        Figure("us_per_report_1k_d1000", small_us, "core-us"),
-        Figure("us_per_report_100k_d1000", per_report(narrow), "core-us"),
     ]
     for part in (narrow, wide):
         over = arithmetic(part["stages"]) / part["floor"]
@@ -299,9 +297,7 @@ def epoch_books(kept: Parts) -> Measured:
         Figure("epochs_kept_per_host", worst["epochs"] / hosts, "epochs"),
     ]
     for party, book in books.items():
-        each = book["bytes"] / book["epochs"]
         found.append(Figure(f"epoch_memory_gib_{party}", book["bytes"] / 2**30, "GiB"))
-        found.append(Figure(f"epoch_bytes_{party}", each, "bytes an epoch"))
     return Measured(found)
 
 

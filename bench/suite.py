@@ -46,7 +46,6 @@ def measure(_kept: Parts) -> Measured:
     figures = [
         Figure("make_test_seconds", whole["seconds"], "s", WHOLE_GOAL_S),
         Figure("tests_collected", whole["tests"], "tests"),
-        Figure("tests_skipped", whole["skipped"], "tests"),
         Figure("tests_retried", whole["retried"], "tests", 0),
         Figure("tests_failed", whole["failed"], "tests", 0),
         Figure("make_test_quick_seconds", quick["seconds"], "s", QUICK_GOAL_S),
