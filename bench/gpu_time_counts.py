@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.parts import Measured, Part, Parts
-from bench.probes_agent import Agent
-from bench.probes_governed import estimated, launched
+from bench.probes_governed import Agent, estimated, launched
 from bench.probes_target import Slices, Target, build, copy_library
 from bench.record import CACHE, Figure
 from collectors.binaries.elf_file import EntryClass

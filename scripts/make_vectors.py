@@ -15,26 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from scripts.vector_bodies import (
-    entry_answer,
-    join_request,
-    padded_join,
-    roster,
-    sealed_join,
-    task,
-    voucher,
-)
-from scripts.vector_bytes import (
     big,
     blob,
+    entry_answer,
     expand,
     gcm,
     host_id,
+    join_request,
     key_stream,
     label,
     number,
+    padded_join,
     pattern,
+    roster,
+    sealed_join,
     sha,
     signed,
+    task,
+    voucher,
     words,
 )
 

@@ -4,7 +4,7 @@ from statistics import mean
 
 import pytest
 
-from bench.kernel_table import LABELS, accuracy_by_time, read_labels
+from bench.families import LABELS, accuracy_by_time, read_labels
 from collectors.records.activity import KernelActivity
 from collectors.replay.replay_source import ReplaySource
 from kernels.families import FamilyRules, pipeline_applications

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.kernel_table import read_table
+from bench.families import read_table
 from kernels.kernel_name import LONGEST_KEY, normalise
 
 ADD = (

@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.families import other_percent, right, unseen_rows
-from bench.kernel_table import accuracy_by_time, held_out, read_labels, read_table, stem
+from bench.families import (
+    accuracy_by_time,
+    held_out,
+    other_percent,
+    read_labels,
+    read_table,
+    right,
+    stem,
+    unseen_rows,
+)
 from kernels.families import FamilyRules
 from wire.catalogue import Catalogue
 
