@@ -19,10 +19,7 @@ import itertools
 import math
 import os
 import random
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -58,6 +55,7 @@ from simulator.engine.randomness import summed_noise
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import capacity_of
 from simulator.scenario import load
+from tests.browser.server_kit import command, wait_until_read
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task
 
@@ -100,7 +98,6 @@ _FLEET_PAGES: Final = 4
 """Of five viewers so many look at the Fleet page."""
 _DAYS: Final = 4
 """Last days that viewers choose beside the newest, a week apart."""
-_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
 class Year:
@@ -262,27 +259,6 @@ def paths(count: int, last: date) -> list[str]:
 
 
 @contextmanager
-def served(store: Path, rollups: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Serve a store by a process of its own; give its address once it has read the store."""
-    command = [
-        *(sys.executable, "-m", "pointillist", "web", "--listen", "127.0.0.1:0"),
-        *("--store", str(store), "--rollups", str(rollups)),
-        *("--record", str(rollups.parent / "queries.jsonl")),
-    ]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = _ADDRESS.search(process.stdout.readline())
-            assert address is not None
-            while httpx.get(f"{address[0]}/api/v1/store").json()["state"] == "loading":
-                time.sleep(0.5)
-            yield address[0], psutil.Process(process.pid)
-        finally:
-            process.terminate()
-
-
-@contextmanager
 def growing(store: Path, seconds: float) -> Iterator[Callable[[], None]]:
     """Give what releases the minute after the newest; those minutes are gone afterwards."""
     days = [pack.days[1] for pack in packs.all_packs(store)]
@@ -339,17 +315,17 @@ def look(store: Path, rollups: Path, seconds: float) -> Part:
     with connect(store, rollups=rollups) as fleet:
         query = query_ms(lambda: fleet.sql(QUESTION))
         last = fleet.newest("family", "day")["period_start"].max().date()
-    # A copy: roll-ups remember windows that are gone, and the next run releases them again.
-    with (
-        tempfile.TemporaryDirectory(dir=CACHE) as own_folder,
-        growing(store, seconds) as release,
-        served(store, shutil.copytree(rollups, Path(own_folder) / "rollups")) as (address, server),
-    ):
-        asyncio.run(viewers(address, lambda: None, paths(VIEWERS, last), 0.0))
-        before = server.cpu_times()
-        waits = asyncio.run(viewers(address, release, paths(VIEWERS, last), seconds))
-        after = server.cpu_times()
-        resident = server.memory_info().rss
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        # A copy: roll-ups remember windows that are gone, and the next run releases them again.
+        shutil.copytree(rollups, Path(folder) / "rollups")
+        with growing(store, seconds) as release, command(store, Path(folder)) as (address, process):
+            wait_until_read(address)
+            server = psutil.Process(process.pid)
+            asyncio.run(viewers(address, lambda: None, paths(VIEWERS, last), 0.0))
+            before = server.cpu_times()
+            waits = asyncio.run(viewers(address, release, paths(VIEWERS, last), seconds))
+            after = server.cpu_times()
+            resident = server.memory_info().rss
     p50, p95 = np.percentile(waits.ms, (50, 95))
     wrong = sum(number for code, number in waits.codes.items() if code not in {200, 304})
     used_s = after.user + after.system - before.user - before.system

@@ -28,7 +28,7 @@ from scripts.gpu_present import (
 from scripts.gpu_probes import running
 from scripts.gpu_programs import LAUNCHES, commands
 
-from .figures import differences
+from .figures import differences, figures
 
 CUPTI: Final = TOOLS / "cupti" / "libcupti.so.12"
 OF_TORCH: Final = ("training", "inference", "graphs", "triton")
@@ -62,6 +62,8 @@ def main() -> int:
         except (RuntimeError, OSError, ValueError) as error:
             print(f"gpu-time: {part}: not checked: {type(error).__name__}: {error}")
             good = False
+        for figure in figures({part: results.get(part, {})}):
+            print(f"gpu-time: {part}: {figure.name} {figure.value:.3f} {figure.unit}")
         _write(results)
     for line in differences(results):
         print(f"gpu-time: {line}")

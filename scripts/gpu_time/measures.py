@@ -34,8 +34,6 @@ RUN_S: Final = 8.0
 BURST_LAUNCHES: Final = 600_000
 AFTER_S: Final = 7.0
 """Longer than a period of the budget's."""
-PER_STEP: Final = {"training": 35, "inference": 150}
-"""Launches of a step, copies and memsets included."""
 MEMORY_LAUNCHES: Final = 10_000_000
 
 
@@ -65,7 +63,7 @@ def _mode(
             times[loop].append(loop.steps(steps))
     header = agent.look(injected.pid).header
     without, with_library = times[bare], times[injected]
-    result = {
+    return {
         "mean_percent": _percent(without, with_library),
         "interval_percent": _interval(without, with_library),
         "median_percent": 100 * (statistics.median(with_library) / statistics.median(without) - 1),
@@ -73,13 +71,6 @@ def _mode(
         "records": header["records"] - before["records"],
         "header": dict(header),
     }
-    print(
-        f"gpu-time: {injected.name}: plan {plan.on_ms} of {plan.period_ms} ms: "
-        f"slower by {result['mean_percent']:.2f} "
-        f"+- {result['interval_percent']:.2f} % (median {result['median_percent']:.2f} %), "
-        f"{result['us_per_step']:.1f} us a step, {result['records']} records"
-    )
-    return result
 
 
 def _percent(without: list[float], with_library: list[float]) -> float:
@@ -118,7 +109,7 @@ def truth(agent: Listening, bare: Loop, injected: Loop) -> dict[str, Any]:
         )
     errors = [100 * (one["ns"] / one["profiler_ns"] - 1) for one in rounds]
     header = agent.look(injected.pid).header
-    found = {
+    return {
         "rounds": rounds,
         "profiler_counts_graphs": GRAPH in theirs,
         "time_error_percent": statistics.median(errors),
@@ -128,12 +119,6 @@ def truth(agent: Listening, bare: Loop, injected: Loop) -> dict[str, Any]:
             name: list(total) for (kind, name), total in seen.items() if kind in KERNELS
         },
     }  # fmt: skip
-    print(
-        f"gpu-time: {injected.name}: {rounds[-1]['launches']} launches, profiler "
-        f"{rounds[-1]['profiler_launches']}; GPU time off by {found['time_error_percent']:+.2f} % "
-        f"({min(errors):+.2f} to {max(errors):+.2f})"
-    )
-    return found
 
 
 def switching(agent: Listening, loop: Loop, times: int = 8) -> dict[str, Any]:
@@ -147,14 +132,6 @@ def switching(agent: Listening, loop: Loop, times: int = 8) -> dict[str, Any]:
         off.append(agent.wait(loop.pid, RecordingState.OFF))
         loop.steps(20)
     header = agent.look(loop.pid).header
-    print(
-        f"gpu-time: {loop.name}: on within {max(on):.3f} s, off within {max(off):.3f} s; CUPTI's "
-        f"calls took {header['switch_on_ns'] / max(header['windows'], 1) / 1e6:.2f} ms on, "
-        f"{header['switch_off_ns'] / max(header['windows'], 1) / 1e6:.2f} ms off, "
-        f"{header['detach_ns'] / max(header['detaches'], 1) / 1e6:.2f} ms to leave "
-        f"({header['detach_longest_ns'] / 1e6:.2f} at most); {header['bad_times']} had not ended, "
-        f"{header['buffers_refused']} buffers refused"
-    )
     return {"on_s": on, "off_s": off, "header": dict(header)}
 
 
@@ -172,11 +149,6 @@ def beside_profiler(agent: Listening, loop: Loop) -> dict[str, Any]:
     time.sleep(1)
     loop.steps(STEPS)
     found["header_at_last"] = dict(agent.settled(loop.pid).header)
-    print(
-        f"gpu-time: {loop.name}: its own profiler saw {found['profiler_during']} launches while a "
-        f"window was open, {found['profiler_between']} between windows; then the library's state "
-        f"was {RecordingState(found['header_at_last']['state']).name}"
-    )
     return found
 
 
@@ -220,16 +192,10 @@ def governed(name: str, command: list[str], asked: str) -> dict[str, Any]:
     estimate = sum(work.count * 1e6 / work.sampling_rate_millionths for work in records)
     recorded = sum(work.count for work in records)
     timed = sum(work.gpu_time_ns or 0 for work in records)
-    found = {
+    return {
         "launched": launched, "estimated": estimate, "recorded": recorded, "recorded_ns": timed,
         "drains": len(records), "records": [asdict(work) for work in records[:40]],
     }  # fmt: skip
-    error = 100 * (estimate / launched - 1) if launched else 0.0
-    print(
-        f"gpu-time: {name}, {asked}: {launched} launches, {estimate:.0f} estimated ({error:+.3f} %)"
-        f" from {recorded} recorded"
-    )
-    return found
 
 
 def _afterwards(loop: Loop, followed: Followed) -> int:
@@ -243,7 +209,7 @@ def _afterwards(loop: Loop, followed: Followed) -> int:
         if steps % 1_000 == 0:
             followed.drain()
     followed.follow(1)
-    return steps * PER_STEP.get(loop.name, 1)
+    return steps
 
 
 def _work(loop: Loop, followed: Followed, asked: str) -> int:
@@ -257,7 +223,7 @@ def _work(loop: Loop, followed: Followed, asked: str) -> int:
     while not loop.answered():
         time.sleep(1)
         followed.drain()
-    return steps * PER_STEP.get(loop.name, 1)
+    return steps
 
 
 def memory(command: list[str], agent: Listening, launches: int = MEMORY_LAUNCHES) -> dict[str, Any]:
@@ -277,17 +243,10 @@ def memory(command: list[str], agent: Listening, launches: int = MEMORY_LAUNCHES
     finally:
         loop.close()
         agent.plan(OFF)
-    found = {
+    return {
         "launches": launches, "seconds": seconds, "host_mib": (after[0] - before[0]) / 2**20,
         "device_mib": (after[1] - before[1]) / 2**20, "header": dict(header),
     }  # fmt: skip
-    print(
-        f"gpu-time: {launches} launches in {seconds:.1f} s, all recorded: host memory grew by "
-        f"{found['host_mib']:.2f} MiB, the device's by {found['device_mib']:.2f} MiB; "
-        f"{header['records']} records, {header['records_lost_cupti']} lost by CUPTI, "
-        f"{header['buffers_refused']} buffers refused, {header['bad_times']} bad times"
-    )
-    return found
 
 
 def _device_bytes() -> int:
