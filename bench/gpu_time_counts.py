@@ -48,9 +48,6 @@ _RATES: Final = (5_000, 20_000, 50_000)
 _REAL_S: Final = 30.0
 _BURST_MS: Final = (300, 1_500)
 _LONGEST_PERIOD_S: Final = 16.0
-_NO_INTERVAL: Final = 1e18
-_SLICE_LAUNCHES: Final = 0.008
-"""Seconds of a pair of slices: their launches may lie on either side of a record's edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,30 +298,15 @@ def figures(made_up: Part, real: Part) -> list[Figure]:
     enough = [of for of in simulated_ones if of["intervals"] >= _ENOUGH]
     shares = [100.0 * (1.0 - of["wrong_intervals"] / of["intervals"]) for of in enough]
     worst = min(shares, default=nan)
-    others = sum(of["exact"] + of["bounds"] for of in simulated_ones)
-    other_wrong = sum(of["wrong_exact"] + of["wrong_bounds"] for of in simulated_ones)
-    rows = [row for run in real.values() for row in run["records"]]
-    intervals = [row for row in rows if row["low"] < row["high"] and row["error"] < _NO_INTERVAL]
-    held = sum(_lies_within(row) for row in intervals)
     errors = {name: run["error_percent"] for name, run in real.items()}
     error = abs(errors.pop("20000"))
     return [
         Figure("launch_count_coverage_percent", 100.0 * (1.0 - wrong / records), "%", 95.0),
         Figure("launch_count_coverage_worst_percent", worst, "% of the worst pattern", 95.0),
         Figure("launch_count_intervals", float(records), "simulated"),
-        Figure("launch_count_exact_and_bounds", float(others), "simulated"),
-        Figure("launch_count_exact_and_bounds_wrong", float(other_wrong), "simulated"),
-        Figure("launch_count_coverage_real_percent", 100.0 * held / max(len(intervals), 1), "%"),
-        Figure("launch_count_intervals_real", float(len(intervals)), "real"),
         Figure("launch_error_percent_20k_30s", error, "%", 5.0),
         *(Figure(f"launch_error_percent_{name}_30s", each, "%") for name, each in errors.items()),
     ]
-
-
-def _lies_within(row: Mapping[str, Any]) -> bool:
-    """Of a slice at the edge of a record only a part is known, evenly divided."""
-    edge = _SLICE_LAUNCHES * row["truth"] / max(row["span_ns"] / 1e9, 0.1)
-    return bool(row["low"] - edge - 1.0 <= row["truth"] <= row["high"] + edge + 1.0)
 
 
 def _run(folder: Path, rate: float, burst_ms: tuple[int, int]) -> dict[str, Any]:
@@ -338,11 +320,7 @@ def _run(folder: Path, rate: float, burst_ms: tuple[int, int]) -> dict[str, Any]
 
 
 def compared(slices: list[Slices], records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare records of a process with its slices: by record, and all together."""
-    rows = []
-    for record in records:
-        truth = launched(slices, record["begin_ns"], record["begin_ns"] + record["span_ns"])
-        rows.append(record | {"truth": truth})
-    truth = sum(row["truth"] for row in rows)
-    value = sum(row["value"] for row in rows)
-    return {"records": rows, "launches": truth, "error_percent": 100.0 * (value / truth - 1.0)}
+    """Compare records of a process with its slices, all together."""
+    truth = sum(launched(slices, r["begin_ns"], r["begin_ns"] + r["span_ns"]) for r in records)
+    value = sum(record["value"] for record in records)
+    return {"launches": truth, "error_percent": 100.0 * (value / truth - 1.0)}

@@ -98,11 +98,10 @@ class Switched:
         self.times.setdefault(cause, []).append(time.monotonic() - begun_s)
 
     def _ended(self, cause: str, change: Callable[[], object]) -> None:
-        """Time an end of recording, and from there until CUPTI has left."""
+        """Time an end of recording, and wait until CUPTI has left."""
         detaches = self._header("detaches")
         self._timed(cause, RecordingState.OFF, change)
-        left_s = until(lambda: self._header("detaches") > detaches)
-        self.times.setdefault("left", []).append(left_s)
+        until(lambda: self._header("detaches") > detaches)
 
     def _until(self, state: RecordingState) -> None:
         until(lambda: self._header("state") == state)
@@ -114,7 +113,7 @@ class Switched:
 
 
 def switching_times() -> dict[str, list[float]]:
-    """Give seconds by cause: `on...` until it records, `off...` until it does not, `left` later."""
+    """Give seconds by cause: `on...` until it records, `off...` until it does not."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gpu-time.sock"
         with program(path) as one:

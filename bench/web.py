@@ -203,11 +203,12 @@ def stored(kept: Parts) -> Measured:
 
     found = kept.get("store", part)
     played = kept.get("simulated_weeks", _play_a_week)
-    return Measured([
+    figures = [
         Figure("year_store_gib", found["bytes"] / 2**30, "GiB", GIB_GOAL),
         Figure("year_store_files", found["files"], "files", 400),
         Figure("simulated_weeks_per_minute", played["simulated_weeks_per_minute"], "weeks"),
-    ])  # fmt: skip
+    ]
+    return Measured(figures)
 
 
 def _play_a_week() -> Part:
