@@ -16,7 +16,7 @@ import difflib
 import inspect
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -190,8 +190,9 @@ def pytest_unconfigure() -> None:
     output._json_for_terminals = _print
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    yield
     told = list(dict.fromkeys(_found))
     _found.clear()
     if told:
