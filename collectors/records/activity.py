@@ -170,12 +170,24 @@ class StepSource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepMarks:
+class MarkedProcess:
+    """A process whose threads leave marks.
+
+    start_ns        by CLOCK_BOOTTIME
+    cgroup          path in the CPU hierarchy, as in the table `cgroup`; "" before its first step
+    program         its name; "" where it had ended
+    """
+
+    pid: int
+    start_ns: int
+    cgroup: str
+    program: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepMarks(MarkedProcess):
     """Steps of one process that ended since the last drain; local: they never leave the host.
 
-    pid, start_ns   the process, and its start by CLOCK_BOOTTIME
-    cgroup          path in the CPU hierarchy, as in the table `cgroup`; "" before its first step
-    program         the process's name; "" where it had ended
     probe           what marked the steps
     ended_ns        int64[n], CLOCK_BOOTTIME, ascending
     duration_ns     int64[n], > 0
@@ -183,10 +195,6 @@ class StepMarks:
     open_since_ns   when the latest step that has not ended began; None where none has
     """
 
-    pid: int
-    start_ns: int
-    cgroup: str
-    program: str
     probe: str
     source: StepSource
     ended_ns: NDArray[np.int64]
@@ -207,12 +215,9 @@ class RhythmKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RhythmMarks:
+class RhythmMarks(MarkedProcess):
     """What one process's threads did since the last drain; local: they never leave the host.
 
-    pid, start_ns   the process, and its start by CLOCK_BOOTTIME
-    cgroup          path in the CPU hierarchy
-    program         the process's name; "" where it had ended
     at_ns           int64[n], CLOCK_BOOTTIME, ascending
     kind            uint8[n], RhythmKind: back from a voluntary sleep (WAKE) or from an
                     uninterruptible one (BLOCK), sent or received on a socket, back from a
@@ -224,10 +229,6 @@ class RhythmMarks:
     beyond          by kind, marks that were only counted: too many a second, or no room
     """
 
-    pid: int
-    start_ns: int
-    cgroup: str
-    program: str
     at_ns: NDArray[np.int64]
     kind: NDArray[np.uint8]
     thread: NDArray[np.int64]

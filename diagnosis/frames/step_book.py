@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from collectors.records.activity import RhythmMarks, StepSource
+from collectors.records.activity import MarkedProcess, RhythmMarks, StepMarks, StepSource
 
 from .frame import Steps
 from .rhythm import Rhythms
@@ -18,31 +17,6 @@ KEPT_NS: Final = 60_000_000_000
 """Without a step for so long it makes none any more, or hangs, which was told long before."""
 
 _EXACT: Final = list(StepSource)
-
-
-class Marked(Protocol):
-    """Steps of one process that ended, by one kind of mark: `activity.StepMarks`."""
-
-    @property
-    def pid(self) -> int: ...
-    @property
-    def start_ns(self) -> int: ...
-    @property
-    def cgroup(self) -> str: ...
-    @property
-    def program(self) -> str: ...
-    @property
-    def probe(self) -> str: ...
-    @property
-    def source(self) -> StepSource: ...
-    @property
-    def ended_ns(self) -> NDArray[np.int64]: ...
-    @property
-    def duration_ns(self) -> NDArray[np.int64]: ...
-    @property
-    def lost(self) -> int: ...
-    @property
-    def open_since_ns(self) -> int | None: ...
 
 
 @dataclass(slots=True)
@@ -57,7 +31,7 @@ class Stepper:
     probe: str
     seen_ns: int
     open_ns: int | None = None
-    waiting: list[Marked] = field(default_factory=list)
+    waiting: list[StepMarks] = field(default_factory=list)
 
     def take(self, now_ns: int) -> Steps:
         """Give the steps since the last call."""
@@ -79,7 +53,7 @@ class StepBook:
     def __init__(self) -> None:
         self._steppers: dict[tuple[int, int], Stepper] = {}
 
-    def add(self, marks: Marked) -> None:
+    def add(self, marks: StepMarks) -> None:
         """Take one record; of two marks of one process the more exact one counts."""
         key = (marks.pid, marks.start_ns)
         ended = marks.ended_ns
@@ -112,7 +86,7 @@ class StepBook:
         self._steppers.pop((pid, start_ns), None)
 
     @staticmethod
-    def _better(marks: Marked, known: Stepper, last_ns: int) -> bool:
+    def _better(marks: StepMarks, known: Stepper, last_ns: int) -> bool:
         if not len(marks.ended_ns) or known.probe == marks.probe:
             return False
         if last_ns - known.seen_ns > KEPT_NS:
@@ -124,14 +98,10 @@ _MOST_PROCESSES: Final = 64
 """Each holds up to 1.3 MB of marks until its rhythm is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rhythm:
+@dataclass(frozen=True, slots=True, eq=False)
+class Rhythm(MarkedProcess):
     """A process whose rhythm is known, and the steps that it made of late by it."""
 
-    pid: int
-    start_ns: int
-    cgroup: str
-    program: str
     steps: Steps
 
 
