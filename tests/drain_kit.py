@@ -27,7 +27,7 @@ from collectors.gpu_calls.counts import (
 from collectors.gpu_calls.governor import Period
 from collectors.gpu_calls.periods import Collected
 from collectors.gpu_calls.probe_table import ProbeTable
-from collectors.records.gpu_calls import Direction, GpuCalls, ProbeGroup, ProcessLabels
+from collectors.records.gpu_calls import Direction, GpuCalls, MemoryState, ProbeGroup, ProcessLabels
 from collectors.records.process import ProcessKey
 
 RECORDED: Final = Path(__file__).parent / "local" / "probe_drains.json"
@@ -88,6 +88,8 @@ def _row(name: str, values: list[Any]) -> Any:
     values[0] = ProcessKey(*values[0])
     if name == "copies":
         values[2], values[-1] = Direction(values[2]), tuple(map(tuple, values[-1]))
+    if name == "memory":
+        values[2] = MemoryState(*values[2])
     return _ROWS[name](*values)
 
 

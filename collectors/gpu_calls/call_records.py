@@ -176,7 +176,7 @@ class CallRecords:
         waits = self._counted(tables.waits, shares, ProbeGroup.SYNCHRONISE)
         collectives = self._counted(tables.collectives, shares, ProbeGroup.COLLECTIVE)
         errors = self._counted(tables.errors, shares, ProbeGroup.OTHER)
-        live = {process for process, row in tables.memory.items() if row.live_bytes}
+        live = {process for process, row in tables.memory.items() if row.state.live_bytes}
         called = (launches, copies, waits, collectives, errors)
         processes = sorted(live.union(*called))
         return GpuCalls(

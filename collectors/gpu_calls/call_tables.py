@@ -89,7 +89,7 @@ class CallTables:
             self.errors.add(error.process, (error.call, error.code), 0, error.failures)
         for memory in drain.memory:
             self.memory[memory.process] = memory
-            self.untracked[memory.process] += memory.untracked
+            self.untracked[memory.process] += memory.state.untracked
 
     def memory_state(self, process: ProcessKey) -> MemoryState | None:
         """Give a process's device memory at the end of the span."""
@@ -97,10 +97,7 @@ class CallTables:
         if row is None:
             return None
         age_ns = max(self.begun_ns + self.span_ns - row.oldest_ns, 0) if row.oldest_ns else 0
-        return MemoryState(
-            row.live_bytes, row.peak_bytes, row.allocations, row.frees, age_ns,
-            self.untracked[process],
-        )  # fmt: skip
+        return row.state._replace(oldest_age_ns=age_ns, untracked=self.untracked[process])
 
 
 class Shares:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectors.records.gpu_calls import Direction, FileGroup
+from collectors.records.gpu_calls import Direction, FileGroup, MemoryState
 from collectors.records.process import ProcessKey
 
 
@@ -78,19 +78,14 @@ class CopyRow(NamedTuple):
 
 
 class MemoryRow(NamedTuple):
-    """Device memory of one process: a state, not a growth.
+    """Device memory of one process: a state, not a growth but for what was not tracked.
 
-    oldest_ns     when the oldest allocation still live was made, 0: none
-    untracked     allocations that found no room in the table of live ones (growth)
+    oldest_ns     when the oldest allocation still live was made, 0: none; its age is not yet known
     """
 
     process: ProcessKey
-    live_bytes: int
-    peak_bytes: int
-    allocations: int
-    frees: int
     oldest_ns: int
-    untracked: int
+    state: MemoryState
 
 
 class CollectiveRow(NamedTuple):

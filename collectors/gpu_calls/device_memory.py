@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.bpf.bpf_maps import PerCpuMap
+from collectors.records.gpu_calls import MemoryState
 
 from . import map_layout as layout
 from .counts import MemoryRow
@@ -46,9 +47,8 @@ class DeviceMemory:
             before = self._before.get((start_ns, tgid), [0] * len(counts))
             oldest_ns = self._oldest.get((start_ns, tgid, exec_id), 0)
             process = layout.process_key(tgid, start_ns)
-            rows.append(
-                MemoryRow(process, live, peak, allocations, frees, oldest_ns, untracked - before[4])
-            )
+            state = MemoryState(live, peak, allocations, frees, 0, untracked - before[4])
+            rows.append(MemoryRow(process, oldest_ns, state))
         self._before = now
         return tuple(rows)
 

@@ -16,10 +16,10 @@ def test_memory_live_and_peak_follow_each_allocation(probed: Probed, stubs: Stub
     with staying(stubs.caller("libcudart"), "memory") as child:
         (memory,) = probed.drain().memory
         assert memory.process.pid == child.pid
-    assert memory.live_bytes == 1000
+    assert memory.state.live_bytes == 1000
     # 1000 + 500 + 3 lines of 1024, after 7000 had gone: but the peak was before.
-    assert memory.peak_bytes == 8000
-    assert (memory.allocations, memory.frees, memory.untracked) == (4, 3, 0)
+    assert memory.state.peak_bytes == 8000
+    assert (memory.state.allocations, memory.state.frees, memory.state.untracked) == (4, 3, 0)
     assert before < memory.oldest_ns < now_ns()
     assert probed.calls("bytes")["cudart.malloc"] == 8500
     assert probed.calls("bytes")["cudart.malloc_pitch"] == 3072
@@ -33,8 +33,8 @@ def test_memory_through_runtime_and_driver_counts_once(probed: Probed, stubs: St
         probed.attach(stubs.library(name))
     with staying(stubs.caller("libcudart", "libcuda.so"), "memory"):
         (memory,) = probed.drain().memory
-    assert (memory.live_bytes, memory.peak_bytes) == (1000, 8000)
-    assert (memory.allocations, memory.frees) == (4, 3)
+    assert (memory.state.live_bytes, memory.state.peak_bytes) == (1000, 8000)
+    assert (memory.state.allocations, memory.state.frees) == (4, 3)
     assert probed.calls("nested") == {"cuda.alloc": 2}
 
 

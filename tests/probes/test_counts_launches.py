@@ -135,7 +135,7 @@ def test_hip_and_its_runtime_are_another_table(probed: Probed, stubs: Stubs) -> 
     assert probed.calls() == {
         "hip.launch": 13, "hip.malloc": 1, "hip.copy_on_stream": 1, "hip.device_synchronize": 1,
     }  # fmt: skip
-    assert drain.memory[0].live_bytes == 4000
+    assert drain.memory[0].state.live_bytes == 4000
     assert [(c.direction, c.bytes) for c in drain.copies] == [(Direction.DEVICE_TO_HOST, 2048)]
 
 

@@ -58,7 +58,7 @@ def test_process_killed_inside_a_call_leaves_nothing(probed: Probed, stubs: Stub
 def test_process_that_ends_takes_its_memory_along(probed: Probed, stubs: Stubs) -> None:
     probed.attach(stubs.library("libcudart"))
     with staying(stubs.caller("libcudart"), "memory") as child:
-        assert probed.drain().memory[0].live_bytes == 1000
+        assert probed.drain().memory[0].state.live_bytes == 1000
     probed.drain()
     assert child.pid not in {row.process.pid for row in probed.drain().memory}
     allocations = PerCpuMap(probed.programs._object.map_fd("allocations"), 24, 3, 1)
@@ -115,10 +115,10 @@ def test_allocations_without_room_are_counted_untracked(stubs: Stubs) -> None:
         with staying(stubs.caller("libcudart"), "many", 0, 31):
             drain = probed.drain()
             (memory,) = drain.memory
-            assert memory.allocations == 31
-            assert memory.live_bytes == 10 * (31 - memory.untracked)
-            assert memory.untracked == drain.lost["allocations"] > 0
-            assert probed.drain().memory[0].untracked == 0
+            assert memory.state.allocations == 31
+            assert memory.state.live_bytes == 10 * (31 - memory.state.untracked)
+            assert memory.state.untracked == drain.lost["allocations"] > 0
+            assert probed.drain().memory[0].state.untracked == 0
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_memory_of_a_program_ends_where_the_process_runs_another(
         (memory,) = probed.drain().memory
         assert memory.process.pid == child.pid
         # 1000 bytes that the first program never freed, and 1000 of the second.
-        assert memory.live_bytes == 1000
-        assert memory.allocations == 8
+        assert memory.state.live_bytes == 1000
+        assert memory.state.allocations == 8
 
 
 def as_pid(pid: int, *command: str | Path) -> None:
