@@ -10,7 +10,7 @@ that only some hosts measured.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -107,6 +107,20 @@ class CellBasis:
     sampling: Floats
     bias_bound: float
 
+    def of(self, cells: npt.NDArray[np.intp], bias_bound: float) -> CellBasis:
+        """Give that of some cells."""
+        return CellBasis(
+            self.section,
+            self.steps[cells],
+            self.scale[cells],
+            self.variance[cells],
+            self.whole[cells],
+            self.whole_variance[cells],
+            self.covariance[cells],
+            self.sampling[cells],
+            bias_bound,
+        )
+
 
 def estimate(
     task: Task,
@@ -174,20 +188,6 @@ def _scale(section: Section, spec: SectionSpec) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """What each cell of a section is a share of; float64[k] in readable units.
-
-    covariance    of the cell with its whole
-    sampling      see ratios.fieller
-    """
-
-    value: Floats
-    variance: Floats
-    covariance: Floats
-    sampling: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class _Released:
     """One section of one vector in readable units; arrays float64[k]."""
 
@@ -231,23 +231,12 @@ class _Released:
 
     def basis(self) -> CellBasis:
         """Give what the named classes' numbers follow from."""
-        named, whole = named_cells(self.section), self._whole()
         bias_bound = 0.0
         if self.spec.kind is SectionKind.INDICATORS:
             left_out = self.section.index(LEFT_OUT)
             error = float(np.sqrt(self.variance[left_out]))
             bias_bound = _upper_bound(float(self.value[left_out]), error, self.n)
-        return CellBasis(
-            self.spec.name,
-            self.steps[named],
-            self.scale[named],
-            self.variance[named],
-            whole.value[named],
-            whole.variance[named],
-            whole.covariance[named],
-            whole.sampling[named],
-            bias_bound,
-        )
+        return self._whole().of(named_cells(self.section), bias_bound)
 
     def cells(self) -> list[Cell]:
         """Build the cells of the named classes."""
@@ -286,7 +275,7 @@ class _Released:
             for i, place in enumerate(named_cells(self.section))
         ]
 
-    def _whole(self) -> _Whole:
+    def _whole(self) -> CellBasis:
         if self.spec.kind is SectionKind.INDICATORS:
             return self._exact(self.n * np.ones_like(self.value))
         if self.spec.kind is SectionKind.MEAN:
@@ -295,10 +284,13 @@ class _Released:
             return self._measured_wall_time(self.capacity)
         return self._own_sum()
 
-    def _exact(self, value: Floats) -> _Whole:
-        return _Whole(value, np.zeros_like(value), np.zeros_like(value), np.zeros_like(value))
+    def _exact(self, whole: Floats) -> CellBasis:
+        """Give the basis of all cells with a whole that is known."""
+        spec, steps, scale = self.spec.name, self.steps, self.scale
+        none, covariance, sampling = np.zeros((3, len(whole)))
+        return CellBasis(spec, steps, scale, self.variance, whole, none, covariance, sampling, 0.0)
 
-    def _own_sum(self) -> _Whole:
+    def _own_sum(self) -> CellBasis:
         """Sum of the named cells, what was not measured left out; it contains the cell itself."""
         counted = measured_cells(self.section)
         value, variance = np.full_like(self.value, np.nan), np.zeros_like(self.value)
@@ -307,28 +299,28 @@ class _Released:
             value[chosen] = self.value[chosen].sum()
             variance[chosen] = self.variance[chosen].sum()
         covariance = np.where(counted, self.variance, 0.0)
-        return _Whole(value, variance, covariance, np.zeros_like(self.value))
+        return replace(self._exact(value), whole_variance=variance, covariance=covariance)
 
-    def _measured_wall_time(self, capacity: Capacity) -> _Whole:
+    def _measured_wall_time(self, capacity: Capacity) -> CellBasis:
         """Wall time, known from the roster, less what the hosts say they did not measure.
 
         Numerator and unmeasured time share one rounding uniform per host; their covariance is at
         most the rounding variance, and is taken at its worst. The unmeasured cell itself is a share
         of all wall time, which is exact.
         """
-        whole = self._exact(np.full_like(self.value, np.nan))
+        basis = self._exact(np.full_like(self.value, np.nan))
         for group, members in group_members(self.section).items():
             hole = self.section.index(f"{group}/{UNMEASURED}" if group else UNMEASURED)
             wall, squares = self._wall(capacity, group)
             measured = wall - self.value[hole]
             part = float(np.clip(measured / wall, 0, 1)) if wall else 0.0
-            whole.value[members] = measured
-            whole.variance[members] = self.variance[hole]
-            whole.covariance[members] = -self.rounding[members]
-            whole.sampling[members] = part * (1 - part) * squares
-            whole.value[hole], whole.variance[hole] = wall, 0.0
-            whole.covariance[hole] = whole.sampling[hole] = 0.0
-        return whole
+            basis.whole[members] = measured
+            basis.whole_variance[members] = self.variance[hole]
+            basis.covariance[members] = -self.rounding[members]
+            basis.sampling[members] = part * (1 - part) * squares
+            basis.whole[hole], basis.whole_variance[hole] = wall, 0.0
+            basis.covariance[hole] = basis.sampling[hole] = 0.0
+        return basis
 
     def _wall(self, capacity: Capacity, group: str) -> tuple[float, float]:
         """Wall time in GPU-s of a group of cells, and the sum over hosts of its square."""
