@@ -23,10 +23,11 @@ JsonCell = str | int | float | bool | None
 
 _PARTS: Final[Any] = {name: (kind, ...) for name, kind in get_type_hints(Number).items()}
 NumberAnswer: Final = create_model(
-    "NumberAnswer", **_PARTS,
+    "NumberAnswer",
+    **_PARTS,
     __doc__="A released number; `told` says whether it is told from zero, `reason` why there is "
     "none.",
-)  # fmt: skip
+)
 
 
 class ColumnAnswer(BaseModel):

@@ -193,9 +193,14 @@ def _untold(reading: DeviceReading) -> Iterator[str]:
 
 def _use(unit: str, process: ProcessUse) -> Use:
     return Use(
-        process.pid, process.memory_bytes, process.sm_percent, process.cgroup,
-        printable(process.name), unit, printable(container_of(process.cgroup)),
-    )  # fmt: skip
+        process.pid,
+        process.memory_bytes,
+        process.sm_percent,
+        process.cgroup,
+        printable(process.name),
+        unit,
+        printable(container_of(process.cgroup)),
+    )
 
 
 def _sum(values: Iterable[Measured]) -> Measured:

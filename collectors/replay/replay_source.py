@@ -33,10 +33,17 @@ class ReplaySource:
     name = "replay"
 
     def __init__(
-        self, path: Path, classifier: Classifier, gpus: int, *, every_gpu: bool = False,
-        speed: float = 1.0, application: str | None = None, loop: bool = True,
+        self,
+        path: Path,
+        classifier: Classifier,
+        gpus: int,
+        *,
+        every_gpu: bool = False,
+        speed: float = 1.0,
+        application: str | None = None,
+        loop: bool = True,
         reorder: int = REORDER_EVENTS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Play nothing yet.
 
         gpus          GPUs of this host; the i-th device met in the trace plays on GPU i mod gpus
