@@ -158,11 +158,12 @@ _found: list[str] = []
 def noted(words: Sequence[str], document: str) -> str:
     """Compare what a command of another process printed, given by its words; give it back."""
     at = max((n for n in range(len(words) + 1) if tuple(words[:n]) in commands()), default=0)
-    _note(" ".join(words[:at]), document)
+    compare_document(" ".join(words[:at]), document)
     return document
 
 
-def _note(name: str, document: str) -> None:
+def compare_document(name: str, document: str) -> None:
+    """Compare a document with what is kept by a name, when the test has ended."""
     value = json.loads(document)
     if name in {"", *_FREE} or (isinstance(value, dict) and value.keys() == _ERROR):
         return
@@ -178,7 +179,7 @@ _print = output._json_for_terminals
 def _noting(document: str) -> str:
     context = typer._click.globals.get_current_context(silent=True)
     if context is not None and context.command.callback is not None:
-        _note(_names().get(inspect.unwrap(context.command.callback), ""), document)
+        compare_document(_names().get(inspect.unwrap(context.command.callback), ""), document)
     return _print(document)
 
 

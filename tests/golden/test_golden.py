@@ -40,7 +40,7 @@ from pointillist.cli import query, root
 from pointillist.plan_file import load_plan
 from pointillist.play.export import load_export_config
 from tests.fleet_kit import fleet_folder
-from tests.golden_kit import FOLDER, commands, compare
+from tests.golden_kit import FOLDER, commands, compare, compare_document
 from tests.unit.release_kit import CATALOGUE
 from tests.web_kit import client, releases
 from transport.settings import config_values
@@ -200,6 +200,17 @@ def test_a_journal_of_before_is_read_and_written_the_same() -> None:
     ]
     kinds = [json.loads(line)["kind"] for line in lines]
     assert kinds == ["warned", "spike", "diagnosis", "series", "ended"]
+
+
+def test_findings_of_a_journal_of_before_are_printed_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["agent", "diagnose", "--replay", str(FOLDER / "journal.jsonl"), "--json"]
+    root.command()(words, standalone_mode=False)
+    kinds = {json.loads(line)["kind"]: line for line in capsys.readouterr().out.splitlines()}
+    assert kinds.keys() - {"Warned"} == {"SpikeBegan", "Diagnosis", "SpikeEnded"}
+    for kind in kinds.keys() - {"Warned"}:
+        compare_document(f"agent diagnose, {kind}", kinds[kind])
 
 
 def test_keys_of_every_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
