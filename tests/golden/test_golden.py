@@ -240,7 +240,7 @@ def test_keys_of_every_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_documents_that_no_other_test_asks_for(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is compared as it is printed."""
 
@@ -267,6 +267,5 @@ def test_documents_that_no_other_test_asks_for(
         told("fleet init fleet --party leader --name acme --address localhost:7443 --broker b:9092")
         told("fleet next fleet")
         told("sample list")
-        told(f"report --out r.html --day --store {store / 'releases'}")
         told("web token --name ada --role analyst --expires 1h --token-file tokens.json")
         assert [one["name"] for one in told("web tokens --token-file tokens.json")] == ["ada"]

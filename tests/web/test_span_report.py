@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64encode
 from hashlib import sha256
@@ -79,3 +80,13 @@ def test_report_of_a_day_that_arithmetic_does_not_bear_is_refused(day: str, tmp_
     asked = ["report", "--until", day, "--store", str(tmp_path), "--out", str(tmp_path / "r.html")]
     with pytest.raises(CommandError, match="years 1970 to 8999, got"):
         command()(asked, standalone_mode=False)
+
+
+def test_report_command_says_what_it_wrote(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "r.html"
+    asked = ["report", "--day", "--store", str(store), "--out", str(out), "--json"]
+    command()(asked, standalone_mode=False)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["file"], said["bytes"]) == (str(out), out.stat().st_size)
