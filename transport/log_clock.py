@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .port import OpenLog
-from .process.doctor_findings import CheckVerdict, Finding
+from .process.doctor import Result, broken, ok
 
 BEHIND_S: Final = 60
 """What begins later than so by a party's clock waits until it has come there (wire/SPEC.md)."""
@@ -17,31 +17,27 @@ LIVE_S: Final = 86_400
 _SET: Final = "compare with `date --utc` of another machine, and start NTP or PTP"
 
 
-def clock_beside_log(group: str, log: OpenLog, topics: Sequence[str], now_s: float) -> Finding:
+def clock_beside_log(log: OpenLog, topics: Sequence[str], now_s: float) -> Result:
     """Hold the wall clock against the newest record of a log, stamped by its broker.
 
     topics      that the whole fleet writes to
     Raises      TransportUnavailable
     """
     newest_s = log.newest_s(topics)
-    name = "log's clock"
     if newest_s is None:
-        return Finding(group, name, CheckVerdict.OK, "no record yet to compare this clock with")
+        return ok("no record yet to compare this clock with")
     apart_s = now_s - newest_s
     if apart_s < -BEHIND_S:
-        line = f"this clock is {_said(-apart_s)} behind the newest record of the log"
-        return Finding(group, name, CheckVerdict.BROKEN, line, _SET)
+        return broken(f"this clock is {_said(-apart_s)} behind the newest record of the log", _SET)
     if SILENT_S < apart_s < LIVE_S:
         line = (
             f"the newest record of the log is {_said(apart_s)} old by this clock: it is ahead, or "
             "no host has sent anything since"
         )
-        return Finding(group, name, CheckVerdict.BROKEN, line, _SET)
+        return broken(line, _SET)
     if apart_s >= LIVE_S:
-        line = f"the newest record is {_said(apart_s)} old: too old to compare this clock with"
-        return Finding(group, name, CheckVerdict.OK, line)
-    line = f"the newest record of the log is {_said(max(apart_s, 0))} old by this clock"
-    return Finding(group, name, CheckVerdict.OK, line)
+        return ok(f"the newest record is {_said(apart_s)} old: too old to compare this clock with")
+    return ok(f"the newest record of the log is {_said(max(apart_s, 0))} old by this clock")
 
 
 def _said(span_s: float) -> str:

@@ -1,179 +1,273 @@
-"""What this host can collect, what it cannot, and the one thing to do about each.
+"""What an agent's doctor looks at beside its sources: the machine, its GPUs, what the agent keeps.
 
-What a check claims it tries: programs are loaded and let go, nothing stays attached or changed.
+Kernel, capabilities and libraries; identity, ledger and folders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+import ctypes
+import errno
+import os
+import platform
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from collectors.gpu_calls.programs import ADVICE as PROBES_ADVICE
-from collectors.port import (
-    Absence,
-    ReportsAbsences,
-    Source,
-    SourceRegistry,
-    SourceUnavailable,
-    TriesOut,
-)
-from edge_agent.config import AUTO, AgentConfig
-from edge_agent.host_diagnosis import NAME as DIAGNOSIS
-from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
-from edge_agent.unmeasured import by_reason, unmeasured
-from transport.process import doctor_findings
-from transport.process.doctor_findings import LONGEST, Check, CheckVerdict, Finding
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.device_port import DevicesUnavailable
+from collectors.devices.nvml import NvmlReader
+from edge_agent.bound_gpus import ListedGpu
+from edge_agent.config import AUTO, AgentConfig, HostSection
+from edge_agent.ledger.ledger_errors import LedgerRefused
+from edge_agent.ledger.ledger_rows import read_view
+from edge_agent.live import this_machine
+from edge_agent.local.history_db import HistoryUnavailable, file_bytes, open_readonly
+from transport.files.keyfiles import KeyFileRefused, load_host_key, machine_id
+from transport.process.doctor import CheckVerdict, Result, absent, broken, check, ok
+from transport.process.listening import loopback, why_not
 from transport.process.printable import printable
-from wire.catalogue import Catalogue
-from wire.task import Task
+from transport.process.privileges import CAPABILITIES, process_status
 
-MEASURED: Final = "measured"
-"""The group of what signed tasks ask for."""
-_OTHER_KERNEL: Final = "report this line; docs/gpu-probes.md names the kernels that were tried"
-_RULES: Final[tuple[tuple[str, str, str], ...]] = (
-    # source begins with, reason contains, what to do: the first that fits
-    ("ebpf", "refuses", _OTHER_KERNEL),
-    ("steps", "refuses", _OTHER_KERNEL),
-    ("probes", "refuses", _OTHER_KERNEL),
-    ("ebpf", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
-    ("ebpf", "btf", "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"),
-    ("ebpf", "", "start the agent as root or by its systemd unit; it needs Linux 5.11 or later"),
-    ("pressure", "", "boot with psi=1, or use a kernel with CONFIG_PSI"),
-    ("rdma", "", "nothing, unless this host has RDMA ports: then load their driver"),
-    ("devices", "permi", "let the agent's user open /dev/nvidia*"),
-    ("devices", "", "nothing, unless this host has GPUs: then install NVIDIA's driver or amdgpu"),
-    ("faults", "", "start the agent as root or by its systemd unit: CAP_SYSLOG reads /dev/kmsg"),
-    ("probes", "uprobe_multi", PROBES_ADVICE),
-    ("probes", "btf", PROBES_ADVICE),
-    ("probes", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
-    ("probes", "table", "correct the table that sources.probes.tables names"),
-    ("probes", "", "start the agent as root or by its systemd unit"),
-    ("gpu_time", "", "start the agent by its systemd unit, which makes the socket's folder"),
-    ("steps", "", "start the agent as root or by its systemd unit; it needs Linux 6.6 with BTF"),
-    ("replay", "", "set the path of [[sources.replay]] to a readable trace"),
-    ("host", "", "mount /proc where the agent runs"),
+from .self_metrics import CHOOSE_PORT
+
+LEAST_KERNEL: Final = (5, 11)
+"""The first for which the BPF object is made."""
+_SPARE_BYTES: Final = 64 << 20
+_NO_NVML: Final = "nothing without NVIDIA GPUs; else install their driver"
+_RECOVER: Final = "pointillist agent ledger recover"
+_AUTO: Final = (
+    'write gpus = "auto" below [host] and leave gpu_uuids out; a host that has joined needs a new '
+    "key for it (docs/life-cycle.md)"
 )
-OFF: Final[Mapping[str, str]] = {
-    "host": "CPU, memory, disk and network of this host",
-    "ebpf": "kernel-level metrics at 100 Hz",
-    "gpus": "utilisation, memory, power and temperature of GPUs",
-    "faults": "hardware faults",
-    "probes": "GPU calls of all processes",
-    "gpu_time": "how long GPU kernels ran",
-}
-"""Switches in [sources] and what is not collected while they are off."""
+_MISSING: Final = "look for it with nvidia-smi and dmesg; gone for good: a new key (`agent rekey`)"
 
 
-def source_advice(name: str, reason: str) -> str:
-    """Give the one thing to do about an absent source."""
-    found = reason.lower()
-    for prefix, word, advice in _RULES:
-        if name.startswith(prefix) and word in found:
-            return advice
-    return "see docs/sources.md for what this source needs"
+def effective_capabilities() -> int:
+    """Give this process's effective set."""
+    return int(process_status()["CapEff"], 16)
 
 
-def examine(checks: Iterable[tuple[str, str, Check]]) -> Iterator[Finding]:
-    """Run checks of (group, name); one that fails itself, as sources may, is a finding."""
-    return doctor_findings.examine(checks, SourceUnavailable)
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Kernel, capabilities and libraries of this machine.
 
-
-def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
-    """Ask every registered source whether it can run here, and name those switched off."""
-    registered = list(registry)
-    yield from examine(
-        ("sources", name, source_check(name, partial(registry.make, name))) for name in registered
-    )
-    settings = diagnosis_settings(config, keep=False)
-    if settings is not None:
-        yield from examine([("sources", DIAGNOSIS, _diagnosis_check(settings))])
-    for switch, off in OFF.items():
-        section = getattr(config.sources, switch, None)
-        if switch not in registered and getattr(section, "enabled", section) is False:
-            name = switch if section is False else f"{switch}.enabled"
-            advice = f"sources.{name} = true in the configuration"
-            yield Finding("sources", switch, CheckVerdict.ABSENT, f"switched off: {off}", advice)
-
-
-def measured_findings(
-    config: AgentConfig,
-    tasks: Iterable[Task],
-    sources: Iterable[Finding],
-    *,
-    has_gpus: bool,
-    catalogue: Catalogue,
-) -> Iterator[Finding]:
-    """Hold what signed tasks ask for against what can be measured here.
-
-    sources     findings of `source_findings`
-    has_gpus    whether this machine has any, named or not
+    root                stands for the file system's, so that a test can have its own
+    wanted              capabilities that the configured sources ask for; None: no configuration
+    started_by_root     who would start the agent as the doctor was started; by now it may be
+                        somebody else
+    release             of the kernel, by default this one's
+    effective           this process's set, by default as the kernel has it. The agent keeps what
+                        of it is wanted, so that the answer is the same before and after root is
+                        given up
     """
-    known = [finding for finding in sources if finding.group == "sources"]
-    running = [finding.name for finding in known if finding.verdict is CheckVerdict.OK]
-    absent = [Absence(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK]
-    bound = "the drivers' GPUs" if config.host.gpus == AUTO else "the GPUs of host.gpus"
-    any_task = False
-    for task in sorted(tasks, key=lambda one: one.series):
-        any_task = True
-        found = unmeasured(task, config, running, absent, has_gpus=has_gpus, catalogue=catalogue)
-        for said, gaps in by_reason(found).items():
-            names = ", ".join(gap.section for gap in gaps)
-            expected = all(gap.expected for gap in gaps)
-            verdict = CheckVerdict.ABSENT if expected else CheckVerdict.UNMEASURED
-            advice = "nothing: it is as it should be" if expected else _MEASURE
-            yield Finding(MEASURED, task.series, verdict, f"{names} {said}", advice)
-        if not found:
-            line = f"all {len(task.sections)} sections, of {bound}"
-            yield Finding(MEASURED, task.series, CheckVerdict.OK, line)
-    if not any_task:
-        line = "no signed task is on the log: nothing is asked so far"
-        yield Finding(MEASURED, "tasks", CheckVerdict.OK, line)
 
+    root: Path = Path("/")
+    wanted: Sequence[str] | None = None
+    started_by_root: bool = False
+    release: str = ""
+    effective: int | None = None
 
-_MEASURE: Final = "put the source above right, or switch it on in agent.toml: docs/sources.md"
+    @check("host", "kernel")
+    def _kernel(self) -> Result:
+        release = self.release or platform.release()
+        found = re.match(r"(\d+)\.(\d+)", release)
+        version = (int(found[1]), int(found[2])) if found else (0, 0)
+        if platform.system() == "Linux" and version >= LEAST_KERNEL:
+            return ok(f"Linux {release}")
+        least = ".".join(map(str, LEAST_KERNEL))
+        return absent(f"expected Linux {least}, got {release}", f"use Linux {least} or later")
 
+    @check("host", "btf")
+    def _btf(self) -> Result:
+        do = "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"
+        return _present(self.root / "sys/kernel/btf/vmlinux", do)
 
-def source_check(name: str, make: Callable[[], Source]) -> Check:
-    """Give the check that tries to start a source, as far as that touches nobody else."""
+    @check("host", "pressure")
+    def _pressure(self) -> Result:
+        return _present(self.root / "proc/pressure/cpu", "boot with psi=1")
 
-    def check() -> Finding:
-        source = make()
+    @check("host", "capabilities")
+    def _capabilities(self) -> Result:
+        effective = effective_capabilities() if self.effective is None else self.effective
+        asked = sorted(CAPABILITIES if self.wanted is None else self.wanted)
+        if not asked:
+            return ok("`agent run` keeps none: no configured source asks for one")
+        missing = [name for name in asked if not effective >> CAPABILITIES[name] & 1]
+        kept = ", ".join(name for name in asked if name not in missing)
+        who = "root" if self.started_by_root else "this user"
+        line = f"`agent run`, started by {who}, has {kept or 'none'}"
+        if not missing:
+            needed = "" if self.wanted is not None else ", where a configured source asks for them"
+            return ok(f"{line}{needed}")
+        return absent(
+            f"{line}: without {', '.join(missing)}",
+            "this root was not given them: allow them to the service or the container"
+            if self.started_by_root
+            else "start the agent as root or by its systemd unit",
+        )
+
+    @check("host", "libbpf")
+    def _libbpf(self) -> Result:
+        return library("libbpf.so.1", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)")
+
+    @check("host", "nvml")
+    def _nvml(self) -> Result:
+        found = library("libnvidia-ml.so.1", _NO_NVML)
+        if found.verdict is not CheckVerdict.OK:
+            return found
+        reader = BoundedReader(NvmlReader)
         try:
-            reason = source.probe()
-            lacks = () if reason is not None else _tried(source)
-        except SourceUnavailable as error:
-            reason, lacks = str(error), ()
+            devices = reader.open().devices
+        except DevicesUnavailable as error:
+            return absent(printable(str(error)), _NO_NVML)
         finally:
-            source.stop()
-        if reason is not None:
-            return _absent(name, reason)
-        without = "; ".join(f"{part.source}: {part.reason}" for part in lacks)
-        found = f"can be collected, without {without}" if without else "can be collected"
-        return Finding("sources", name, CheckVerdict.OK, printable(found)[:LONGEST])
-
-    return check
+            reader.close()
+        return ok(f"libnvidia-ml.so.1: the driver answers for {devices} GPUs")
 
 
-def _tried(source: Source) -> Sequence[Absence]:
-    """Try a source that can start, and give what it lacks. Raises SourceUnavailable."""
-    if isinstance(source, TriesOut):
-        return source.try_out()
-    source.start()
-    return source.absent if isinstance(source, ReportsAbsences) else ()
+def library(soname: str, do: str) -> Result:
+    """Check that a library can be loaded."""
+    try:
+        ctypes.CDLL(soname)
+    except OSError as error:
+        return absent(str(error), do)
+    return ok(soname)
 
 
-def _absent(name: str, reason: str) -> Finding:
-    found, advice = printable(reason)[:LONGEST], source_advice(name, reason)
-    return Finding("sources", name, CheckVerdict.ABSENT, found, advice)
+def _present(path: Path, do: str) -> Result:
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except FileNotFoundError:
+        return absent(f"expected {path}, found none", do)
+    except OSError as error:
+        return absent(f"{path}: {error.strerror}", do)
+    return ok(str(path))
 
 
-def _diagnosis_check(settings: DiagnosisSettings) -> Check:
-    def check() -> Finding:
-        made = settings.start()
-        if isinstance(made, Absence):
-            return _absent(DIAGNOSIS, made.reason)
-        made.close()
-        return Finding("sources", DIAGNOSIS, CheckVerdict.OK, "can be collected")
+@dataclass(frozen=True, slots=True)
+class HostGpus:
+    """GPUs that the driver lists beside those that the key is bound to: of others no time is told.
 
-    return check
+    listed      or why none is
+    host        None: there is no configuration yet
+    """
+
+    listed: Sequence[ListedGpu] | str
+    host: HostSection | None
+
+    @check("host", "gpus")
+    def _gpus(self) -> Result:
+        host, listed = self.host, self.listed
+        there = () if isinstance(listed, str) else listed
+        found = f"the driver lists {len(there)}: {', '.join(gpu.model for gpu in there)}"
+        if host is None or host.gpus == AUTO:
+            if not there:
+                return ok("none; no driver lists one")
+            more = "" if host is None else "; the host's key is bound to them when it joins"
+            return ok(f"{found}{more}")
+        uuids = [uuid.strip().lower() for uuid in host.gpu_uuids]
+        named = len(uuids) == len(host.models)
+        bound = dict(zip(uuids, host.models, strict=False)) if named else {}
+        here = {gpu.uuid.strip().lower(): gpu.model for gpu in there}
+        missing = [f"{model} {uuid}" for uuid, model in bound.items() if uuid not in here]
+        if isinstance(listed, str):
+            if not host.models:
+                return ok("none; no driver lists one")
+            found = f"the key is bound to {len(host.models)}, no driver lists one: {listed}"
+            return Result(CheckVerdict.UNMEASURED, found, "install their driver, or name none")
+        if missing:
+            found = f"{found}; bound to the key and missing: {', '.join(missing)}: unmeasured"
+            return Result(CheckVerdict.UNMEASURED, found, _MISSING)
+        if bound == here:
+            return ok(f"{found}; the key is bound to them")
+        return absent(
+            f"{found}; the key is not bound to these: no time of theirs is reported", _AUTO
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """What an agent keeps: identity, ledger, folders. One started by root makes its own folder."""
+
+    config: AgentConfig
+    started_by_root: bool = False
+
+    @check("agent", "machine id")
+    def _machine(self) -> Result:
+        try:
+            machine_id()
+        except KeyFileRefused as error:
+            return broken(str(error), "systemd-machine-id-setup")
+        return ok("present")
+
+    @check("agent", "key")
+    def _key(self) -> Result:
+        path = self.config.host.key_file
+        if not path.exists():
+            do = "`pointillist keys generate host`, then `pointillist agent join`"
+            return broken(f"expected {path}, found none", do)
+        try:
+            load_host_key(path, this_machine(self.config))
+        except KeyFileRefused as error:
+            found, way = error.parts
+            return broken(found, way or "`pointillist keys check`, or a new identity and a join")
+        return ok(f"{path} belongs to this machine")
+
+    @check("agent", "ledger")
+    def _ledger(self) -> Result:
+        file = self.config.ledger_file
+        if not file.exists():
+            if self.config.fence_file.exists():
+                return broken(f"expected {file}, of which the fence knows", _RECOVER)
+            return ok("none yet; the first start makes it")
+        try:
+            view = read_view(file)
+        except LedgerRefused as error:
+            return broken(str(error), _RECOVER)
+        return ok(f"{len(view.series)} series known")
+
+    @check("agent", "state folder")
+    def _state_folder(self) -> Result:
+        folder = self.config.host.state_dir
+        if self.started_by_root and not folder.exists():
+            return ok(f"{folder}: none yet; the first start makes it")
+        if not folder.is_dir():
+            do = f"start the agent once as root, or make {folder}, 0700"
+            return broken(f"expected {folder}, found none", do)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            do = f"give {folder} to the user {self.config.host.user}"
+            return broken(f"{folder} cannot be written by this user", do)
+        spare = shutil.disk_usage(folder).free
+        line = f"{folder}, {spare >> 20} MiB free"
+        if spare < _SPARE_BYTES:
+            return broken(line, "make room: a ledger that cannot be written spends nothing")
+        return ok(line)
+
+    @check("agent", "history")
+    def _history(self) -> Result:
+        config, file = self.config.history, self.config.history_file
+        if not config.enabled:
+            return absent("switched off", "history.enabled = true in the configuration")
+        if not file.exists():
+            return ok("none yet; the agent makes it")
+        try:
+            open_readonly(file).close()
+        except HistoryUnavailable as error:
+            return absent(str(error), f"move {file} away")
+        return ok(f"{file_bytes(file) >> 20} of at most {config.max_bytes >> 20} MiB")
+
+    @check("agent", "counters")
+    def _counters(self) -> Result:
+        section = self.config.metrics
+        if not section.enabled or section.port == 0:
+            return ok("on a free port, see the log" if section.enabled else "off")
+        taken = why_not(loopback(), section.port, CHOOSE_PORT)
+        if taken is None:
+            return ok(f"port {section.port} on loopback is free")
+        if taken.errno == errno.EADDRINUSE and self.config.live_socket.exists():
+            return ok(f"port {section.port} is served; an agent runs")
+        return absent(str(taken), taken.hint)

@@ -12,8 +12,6 @@ from .agent_attach import EPILOG as ATTACH_EPILOG
 from .agent_attach import attach
 from .agent_diagnose import EPILOG as DIAGNOSE_EPILOG
 from .agent_diagnose import diagnose
-from .agent_doctor import EPILOG as DOCTOR_EPILOG
-from .agent_doctor import doctor
 from .agent_health import health
 from .agent_history import EPILOG as HISTORY_EPILOG
 from .agent_history import history
@@ -30,6 +28,8 @@ from .agent_top import EPILOG as TOP_EPILOG
 from .agent_top import top
 from .agent_web import EPILOG as WEB_EPILOG
 from .agent_web import web
+from .doctor_commands import AGENT_EPILOG as DOCTOR_EPILOG
+from .doctor_commands import agent_doctor
 
 _EXAMPLES = """Examples:
 
@@ -62,7 +62,7 @@ app = typer.Typer(
     rich_markup_mode="rich", no_args_is_help=True,
 )  # fmt: skip
 app.add_typer(ledger_app, name="ledger")
-app.command(epilog=DOCTOR_EPILOG)(doctor)
+app.command("doctor", epilog=DOCTOR_EPILOG)(agent_doctor)
 app.command(epilog=TOP_EPILOG)(top)
 app.command(epilog=WEB_EPILOG)(web)
 app.command(epilog=DIAGNOSE_EPILOG)(diagnose)

@@ -163,7 +163,7 @@ def _gpu(
 def _add_timing(gpus: Sequence[dict[str, Any]], looked: FoundPrograms) -> None:
     """Add to each process whether its kernels are timed: no verdict, a program may go without."""
     from edge_agent.local.timing_words import cupti_name, said
-    from edge_agent.service.doctor_gpu_time import program_state
+    from edge_agent.service.doctor_sources import program_state
 
     known = {program.process.pid: program for program in looked.programs}
     for process in (process for gpu in gpus for process in gpu["processes"]):

@@ -9,9 +9,9 @@ import typer
 
 from .countersign_command import EPILOG as COUNTERSIGN_EPILOG
 from .countersign_command import countersign
+from .doctor_commands import HELPER_EPILOG, helper_doctor
 from .output import CommandError, ExitCode, JsonFlag, log_to_stderr, reported, say
 from .party import load_helper, show_status
-from .party_doctor_command import HELPER_EPILOG, helper_doctor
 
 _EXAMPLES = """Examples:
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .doctor_commands import LEADER_EPILOG, leader_doctor
 from .moment import moment
 from .output import (
     CommandError,
@@ -22,7 +23,6 @@ from .output import (
     usage_error,
 )
 from .party import public_key, read_config, show_status
-from .party_doctor_command import LEADER_EPILOG, leader_doctor
 from .roster_command import app as roster_app
 
 if TYPE_CHECKING:

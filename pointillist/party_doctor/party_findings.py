@@ -1,71 +1,109 @@
-"""All checks of a Leader, and of a Helper, in the order in which a person would ask."""
+"""All that a doctor looks at of a Leader or a Helper, and its ways out: peer, certificates, log."""
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from aggregator.party.channel import ChannelHelper, read_private
+from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.party.party_config import HelperConfig, LeaderConfig
 from aggregator.protocol.directory import PinnedParties
-from pointillist.broker.rights import KafkaRole
+from aggregator.protocol.helper_port import HelperStatus, HelperUnavailable
+from pointillist.broker.rights import READS, WRITES, KafkaRole
+from pointillist.broker.topic_settings import differing, visible_topics
 from transport.files.keyfiles import KeyFileRefused, load_signing_key
-from transport.process.doctor_findings import Check, Finding
-from transport.process.machine_findings import clock
+from transport.kafka.kafka_settings import KafkaSettings
+from transport.log_clock import BEHIND_S, clock_beside_log
+from transport.opening import (
+    EmbeddedSettings,
+    Side,
+    TransportSettings,
+    TransportTable,
+    open_transport,
+)
+from transport.port import TransportRefused, TransportUnavailable
+from transport.process.doctor import (
+    Finding,
+    Result,
+    WallClock,
+    WayOut,
+    absent,
+    broken,
+    check,
+    examine,
+    ok,
+)
+from transport.process.printable import printable
 from wire.catalogue import Catalogue
+from wire.topics import EPOCHS, RELEASES, REPORTS
 
-from .channel_checks import helper_checks, log_checks, tls_checks
-from .finding_of import FindingOf
-from .place_checks import copies_check, folder_checks, key_check, running_check, stray_fence_check
-from .signed_checks import signed_checks
+from .place_checks import KeptStates, PartyFolder, PartyKeys, PartyProcess, SignedFolder
+
+_ASK_S: Final = 5.0
+_APART_S: Final = 2
+_SOON_S: Final = 30 * 86_400
+_ADMIN: Final = "an administrator runs `pointillist kafka topics --config FILE`"
+
 
 _WITNESS: Final = "[witness] in helper.toml; docs/aggregators.md says why"
 
 
-def leader_findings(
-    config: LeaderConfig, *, started_by_root: bool
-) -> Iterator[tuple[str, str, Check]]:
-    """Give the checks of a Leader's configuration."""
-    yield "leader", "process", running_check("leader", config.status_file)
-    yield "leader", "clock", clock
-    yield "keys", "keys", key_check("leader", config.key_dir, config.helper_pk)
+def leader_findings(config: LeaderConfig, *, started_by_root: bool) -> Iterator[Finding]:
+    """Look at a Leader's configuration, in the order in which a person would ask."""
     folders = {
         "state": config.state_dir,
         "store": config.database.parent,
         "releases": config.releases_dir,
     }
-    yield from folder_checks(folders, started_by_root=started_by_root)
-    yield "folders", "copies", copies_check(config.state_dir)
-    yield from log_checks(config.transport, KafkaRole.LEADER)
+    yield from examine(
+        PartyProcess("leader", config.status_file),
+        WallClock(),
+        PartyKeys("leader", config.key_dir, config.helper_pk),
+        *(PartyFolder(name, path, started_by_root) for name, path in folders.items()),
+        KeptStates(config.state_dir),
+        *log_subjects(config.transport, KafkaRole.LEADER),
+    )
     if config.helper is not None:
-        yield from tls_checks(config.helper.tls, "helper")
-        yield from helper_checks(config.helper, config.helper_pk)
+        tls = Certificates("helper", config.helper.tls)
+        yield from examine(tls, HelperPeer(config.helper, config.helper_pk))
     own_pk = _own_pk(config.key_dir)
     if own_pk is not None:
         parties = PinnedParties(own_pk, config.helper_pk)
-        yield from signed_checks(config.signed_dir, parties, Catalogue.load(config.catalogue).hash)
+        catalogue = Catalogue.load(config.catalogue).hash
+        yield from examine(SignedFolder(config.signed_dir, parties, catalogue))
 
 
-def helper_findings(
-    config: HelperConfig, *, started_by_root: bool
-) -> Iterator[tuple[str, str, Check]]:
-    """Give the checks of a Helper's configuration."""
-    yield "helper", "process", running_check("helper", config.status_file)
-    yield "helper", "clock", clock
-    yield "keys", "keys", key_check("helper", config.key_dir, config.leader_pk)
+def helper_findings(config: HelperConfig, *, started_by_root: bool) -> Iterator[Finding]:
+    """Look at a Helper's configuration, in the order in which a person would ask."""
     folders = {"state": config.state_dir, "fence folder": config.fence_file.parent}
-    yield from folder_checks(folders, started_by_root=started_by_root)
-    yield "folders", "copies", copies_check(config.state_dir)
-    yield "folders", "fence", stray_fence_check(config.state_dir, config.fence_file)
-    yield from tls_checks(config.address.tls, "channel")
-    yield "channel", "witness", lambda: _witness(config)
+    yield from examine(
+        PartyProcess("helper", config.status_file),
+        WallClock(),
+        PartyKeys("helper", config.key_dir, config.leader_pk),
+        *(PartyFolder(name, path, started_by_root) for name, path in folders.items()),
+        KeptStates(config.state_dir, config.fence_file),
+        Certificates("channel", config.address.tls),
+        NamedWitness(config),
+    )
     if config.transport is not None:
-        yield from log_checks(config.transport, KafkaRole.HELPER)
+        yield from examine(*log_subjects(config.transport, KafkaRole.HELPER))
     own_pk = _own_pk(config.key_dir)
     if own_pk is not None:
-        parties = PinnedParties(config.leader_pk, own_pk)
-        catalogue = Catalogue.load().hash
-        yield from signed_checks(config.signed_dir, parties, catalogue, config.operators)
+        parties, catalogue = PinnedParties(config.leader_pk, own_pk), Catalogue.load().hash
+        yield from examine(SignedFolder(config.signed_dir, parties, catalogue, config.operators))
 
 
 def _own_pk(key_dir: Path) -> bytes | None:
@@ -76,8 +114,217 @@ def _own_pk(key_dir: Path) -> bytes | None:
         return None
 
 
-def _witness(config: HelperConfig) -> Finding:
-    told = FindingOf("channel", "witness")
-    if config.witness is None:
-        return told.absent("none: a Helper put back from a backup is not noticed", _WITNESS)
-    return told.ok("one is named; `pointillist helper status` says whether it answers")
+@dataclass(frozen=True, slots=True)
+class NamedWitness:
+    """Whether a Helper's configuration names a witness."""
+
+    config: HelperConfig
+
+    @check("channel", "witness")
+    def _witness(self) -> Result:
+        if self.config.witness is None:
+            return absent("none: a Helper put back from a backup is not noticed", _WITNESS)
+        return ok("one is named; `pointillist helper status` says whether it answers")
+
+
+@dataclass
+class HelperPeer:
+    """The Helper, asked once who it is and what time it has."""
+
+    address: ChannelAddress
+    helper_pk: bytes
+
+    @cached_property
+    def _asked(self) -> HelperStatus | Result:
+        place = self.address.host_port or str(self.address.socket)
+        if reason := _unreachable(self.address):
+            do = "start the Helper; else look at its address and the way there"
+            return broken(f"{place}: {reason}", do)
+        try:
+            helper = ChannelHelper(replace(self.address, call_timeout_s=_ASK_S))
+        except (KeyFileRefused, OSError) as error:
+            return broken(str(error), "the three files of [helper]: this party's own, key 0600")
+        try:
+            return helper.status()
+        except HelperUnavailable:
+            return broken(
+                f"{place} is reached, and does not answer as the Helper",
+                "certificates: each side's ca_file, and the name in the Helper's certificate",
+            )
+        finally:
+            helper.close()
+
+    @check("helper", "peer")
+    def _peer(self) -> Result:
+        status = self._asked
+        if isinstance(status, Result):
+            return status
+        if status.helper_pk != self.helper_pk:
+            line = f"expected the pinned Helper, got {status.helper_pk.hex()[:16]}..."
+            return broken(line, "compare helper_pk with its holder")
+        return ok(f"the pinned Helper answers, version {status.version}")
+
+    @check("helper", "peer clock")
+    def _clock(self) -> Result:
+        status = self._asked
+        if isinstance(status, Result):
+            return absent("not known: the Helper did not answer", "see peer")
+        apart_s = status.clock_s - time.time()
+        line = f"{apart_s:+.0f} s from this one's"
+        if abs(apart_s) > BEHIND_S:
+            return broken(line, "set both clocks: windows, epochs and keys go by them")
+        if abs(apart_s) > _APART_S:
+            return absent(line, "start NTP on both machines: windows and keys go by the clock")
+        return ok(line)
+
+
+def _unreachable(address: ChannelAddress) -> str:
+    """Try to connect, so that a firewall is told from a certificate; "" where it works."""
+    try:
+        if address.socket is not None:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(_ASK_S)
+                probe.connect(str(address.socket))
+        else:
+            host, _, port = address.host_port.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ASK_S).close()
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """A channel's own certificate (its key, names, end), and those it takes from others."""
+
+    group: str
+    tls: TlsFiles | None
+
+    @check("{0.group}", "certificate")
+    def _own(self) -> Result:
+        """Raises OSError, ValueError."""
+        tls = self.tls
+        if tls is None:
+            return ok("none: a socket of this machine")
+        certificate = _certificates(tls.cert_file)[0]
+        try:
+            key = load_pem_private_key(read_private(tls.key_file), password=None)
+        except KeyFileRefused as error:
+            found, do = error.parts
+            return broken(found, do or f"chmod 600 {tls.key_file}, for the user that runs")
+        form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
+            return broken(f"{tls.key_file} is not the key of {tls.cert_file}", "name its own")
+        ends = certificate.not_valid_after_utc
+        line = f"{_names(certificate)}, until {ends:%Y-%m-%d}"
+        left_s = ends.timestamp() - time.time()
+        if left_s <= 0:
+            return broken(f"{line}: over", "make a new one, and give it to the other party")
+        if left_s < _SOON_S:
+            return absent(line, "make the next one: less than a month is left")
+        return ok(line)
+
+    @check("{0.group}", "accepted")
+    def _accepted(self) -> Result | None:
+        """Name, of all certificates that the other party may show, the one that ends first."""
+        if self.tls is None:
+            return None
+        found = sorted(_certificates(self.tls.ca_file), key=lambda one: one.not_valid_after_utc)
+        first, last = (one.not_valid_after_utc for one in (found[0], found[-1]))
+        which = "1 of 1" if len(found) == 1 else f"the first of {len(found)} to end"
+        subject = printable(found[0].subject.rfc4514_string())
+        line = f"{self.tls.ca_file}: {which}, {subject}, until {first:%Y-%m-%d}"
+        now_s = time.time()
+        if last.timestamp() <= now_s:
+            return broken(f"{line}: all are over", "put the other party's new one there")
+        if first.timestamp() <= now_s:
+            return absent(f"{line}: over", "take it out, once the other party shows a newer one")
+        if first.timestamp() - now_s < _SOON_S:
+            do = "ask the other party for its next one: less than a month is left"
+            return absent(line, do)
+        return ok(line)
+
+
+def _certificates(path: Path) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(path.read_bytes())
+
+
+def _names(certificate: x509.Certificate) -> str:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return "no name that a caller could check"
+    found = [str(name.value) for name in names]
+    return ", ".join(found)
+
+
+def log_subjects(settings: TransportSettings, role: KafkaRole) -> list[object]:
+    """Give what is looked at of a log: the folder, or brokers, topics, rights and retention."""
+    if isinstance(settings, EmbeddedSettings):
+        table = TransportTable(folder=settings.folder, group=settings.group)
+        return [WayOut(table), LogClock(settings, role)]
+    return [
+        WayOut(TransportTable(kafka=settings)),
+        LogClock(settings, role),
+        Topics(settings, role),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class LogClock:
+    """This machine's clock beside the log's."""
+
+    settings: TransportSettings
+    role: KafkaRole
+
+    @check("log", "log's clock")
+    def _clock(self) -> Result:
+        settings = self.settings
+        if isinstance(settings, EmbeddedSettings) and not settings.folder.is_dir():
+            return absent("not known: there is no log", "see log")
+        live = sorted({EPOCHS, REPORTS, RELEASES}.intersection(_role_topics(self.role)))
+        try:
+            with open_transport(settings, Side.AGGREGATOR) as log:
+                return clock_beside_log(log, live, time.time())
+        except TransportUnavailable as error:
+            return absent(f"not known: {error}", "see broker")
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics of a role on Kafka."""
+
+    settings: KafkaSettings
+    role: KafkaRole
+
+    @check("log", "topics")
+    def _topics(self) -> Result:
+        settings = self.settings
+        try:
+            settings.check_files()
+            seen = visible_topics(settings)
+        except (TransportUnavailable, ValueError) as error:
+            return broken(str(error), "credentials and addresses of [transport.kafka]")
+        wanted = {settings.named(topic) for topic in _role_topics(self.role)}
+        if missing := sorted(wanted - seen):
+            line = f"not there, or not this user's to see: {', '.join(missing)}"
+            return broken(line, f"{_ADMIN} --{self.role.value} USER")
+        return ok(f"all {len(wanted)} of this role are there")
+
+    @check("log", "retention")
+    def _retention(self) -> Result:
+        try:
+            found = differing(self.settings, _role_topics(self.role))
+        except TransportRefused:
+            return absent("this user may not read topics' settings", f"{_ADMIN} --check")
+        except TransportUnavailable as error:
+            return broken(str(error), "see topics")
+        if found:
+            first = found[0]
+            line = f"{first.topic}: {first.setting} is {first.found}, expected {first.wanted}"
+            return broken(line, _ADMIN)
+        return ok("as this program sets it: sealed reports go with age")
+
+
+def _role_topics(role: KafkaRole) -> list[str]:
+    return sorted({*READS[role], *WRITES[role]})

@@ -22,7 +22,7 @@ from edge_agent.config import AgentConfig
 from edge_agent.export.host_numbers import HostSnapshot
 from edge_agent.export.scrape import scrape_port, users_of_scrape
 from edge_agent.host_page.page_server import page_address, serve_pages
-from edge_agent.service.doctor_agent import agent_checks
+from edge_agent.service.doctor import AgentState
 from edge_agent.service.self_metrics import metrics_port
 from pointillist.broker.local import free_ports
 from pointillist.broker.properties import Ports
@@ -30,6 +30,7 @@ from pointillist.cli import main
 from tests.child_kit import as_user
 from tests.config_kit import parse_config
 from tests.netns_kit import inside, only_ipv6
+from transport.process.doctor import examine
 from transport.process.listening import AddressUnavailable, holder, listen, loopback
 from transport.settings.addresses import ListenRefused, listen_address
 from web.web_server import serve
@@ -134,8 +135,7 @@ def test_doctor_says_who_has_the_port_of_the_counters(config: AgentConfig) -> No
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         taken = replace(config, metrics=replace(config.metrics, enabled=True, port=port))
-        (check,) = [check for _, name, check in agent_checks(taken) if name == "counters"]
-        found = check()
+        found = next(one for one in examine(AgentState(taken)) if one.name == "counters")
     assert f"{port} is taken: process {os.getpid()}" in found.found
     assert "metrics.port" in str(found.do)
 

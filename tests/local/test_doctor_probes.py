@@ -20,9 +20,13 @@ from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.port import SourceUnavailable
 from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import StepsSource
-from edge_agent.service.doctor import examine, source_advice, source_check
-from edge_agent.service.doctor_collectors import kernel, load_probes, probe_checks
-from transport.process.doctor_findings import CheckVerdict, Finding
+from edge_agent.service.doctor_sources import (
+    GpuCalls,
+    SourceStart,
+    load_probes,
+    source_advice,
+)
+from transport.process.doctor import CheckVerdict, Finding, examine
 
 BPF, PERFMON, PTRACE, DAC = 1 << 39, 1 << 38, 1 << 19, 1 << 2
 
@@ -56,7 +60,7 @@ def spoil(program: str, folder: Path) -> Path:
 
 
 def verdicts(effective: int, load: Callable[[], str] = lambda: "libbpf") -> dict[str, Finding]:
-    return {one.name: one for one in examine(probe_checks(effective=effective, load=load))}
+    return {one.name: one for one in examine(GpuCalls(effective=effective, load=load))}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_doctor_names_the_capability_that_is_missing() -> None:
 
 
 def test_doctor_says_what_an_older_kernel_needs() -> None:
-    old = kernel("6.1.0-44-amd64")
+    old = next(examine(GpuCalls(release="6.1.0-44-amd64")))
     assert old.verdict is CheckVerdict.ABSENT
     assert old.found.startswith("expected Linux 6.6 or later (uprobe_multi), this is 6.1.0-44")
     assert "6.6" in (old.do or "")
@@ -96,7 +100,7 @@ def test_doctor_notices_a_pid_namespace(tmp_path: Path) -> None:
     namespace = tmp_path / "proc/self/ns/pid"
     namespace.parent.mkdir(parents=True)
     namespace.touch()
-    found = {one.name: one for one in examine(probe_checks(tmp_path, 0))}["process ids"]
+    found = {one.name: one for one in examine(GpuCalls(tmp_path, 0))}["process ids"]
     assert found.verdict is CheckVerdict.ABSENT
     assert "hostPID" in (found.do or "")
 
@@ -148,14 +152,14 @@ def test_doctor_tries_each_source_that_loads_programs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check = source_check(make().name, make)
-    found = check()
+    source = SourceStart(make().name, make)
+    (found,) = examine(source)
     assert found.verdict is CheckVerdict.OK
     assert found.found.startswith("can be collected")
     if make().name == "steps":
         assert found.found.endswith("without no.so:step: /no.so: No such file or directory")
     monkeypatch.setattr(LOADERS[program], lambda _: spoil(program, tmp_path))
-    refused = check()
+    (refused,) = examine(source)
     assert refused.verdict is CheckVerdict.ABSENT
     assert f"Linux {platform.release()} refuses {program}: R7 !read_ok; " in refused.found
     assert goes_on in refused.found

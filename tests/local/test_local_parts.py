@@ -25,14 +25,12 @@ from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.local_rows import MetricRow, clean_name, unit_of
 from edge_agent.local.proc_view import HostSampler
-from edge_agent.service.doctor import examine, source_findings
-from edge_agent.service.doctor_agent import agent_checks
-from edge_agent.service.doctor_host import capabilities, host_checks, kernel, library
+from edge_agent.service.doctor import AgentState, Machine, library
+from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
-from transport.process.doctor_findings import CheckVerdict, worst
-from transport.process.machine_findings import log_finding as transport
+from transport.process.doctor import CheckVerdict, Finding, WayOut, examine, worst
 from transport.process.supervision import Notifier
 from transport.settings.config_tree import ConfigError, assignment, overlay
 from wire.catalogue import Catalogue
@@ -205,16 +203,16 @@ def test_doctor_tries_a_source_whose_looks_are_well(tmp_path: Path) -> None:
 
 def test_doctor_finds_what_keeps_the_agent_from_running(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
-    well = {one.name: one for one in examine(agent_checks(made.config))}
+    well = {one.name: one for one in examine(AgentState(made.config))}
     assert well["key"].verdict is CheckVerdict.OK
     assert well["state folder"].verdict is CheckVerdict.BROKEN  # no start has made it yet
-    by_root = {one.name: one for one in examine(agent_checks(made.config, started_by_root=True))}
+    by_root = {one.name: one for one in examine(AgentState(made.config, started_by_root=True))}
     assert by_root["state folder"].verdict is CheckVerdict.OK  # root's first start makes it
     made.run(1_800_000_000, 1_800_000_002)
-    assert {one.name: one for one in examine(agent_checks(made.config))}["ledger"].do is None
+    assert {one.name: one for one in examine(AgentState(made.config))}["ledger"].do is None
     made.config.ledger_file.unlink()
     made.config.host.key_file.chmod(0o644)
-    ill = {one.name: one for one in examine(agent_checks(made.config))}
+    ill = {one.name: one for one in examine(AgentState(made.config))}
     assert ill["key"].verdict is CheckVerdict.BROKEN
     assert ill["ledger"].do == "pointillist agent ledger recover"
 
@@ -230,23 +228,27 @@ def test_doctor_asks_the_broker() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as broker:
         port = broker.getsockname()[1]
-        assert transport(_Section(f"127.0.0.1:{port}")).verdict is CheckVerdict.OK
-    away = transport(_Section(f"127.0.0.1:{port}"))
+        assert next(examine(WayOut(_Section(f"127.0.0.1:{port}")))).verdict is CheckVerdict.OK
+    away = next(examine(WayOut(_Section(f"127.0.0.1:{port}"))))
     assert away.verdict is CheckVerdict.BROKEN
     assert away.do
 
 
+def machine(name: str, looked_at: Machine) -> Finding:
+    return next(one for one in examine(looked_at) if one.name == name)
+
+
 def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
-    findings = {one.name: one for one in examine(host_checks(tmp_path))}
+    findings = {one.name: one for one in examine(Machine(tmp_path))}
     assert findings["btf"].verdict is CheckVerdict.ABSENT
     (tmp_path / "proc/pressure/cpu").mkdir(parents=True)
-    unread = {one.name: one for one in examine(host_checks(tmp_path))}["pressure"]
+    unread = {one.name: one for one in examine(Machine(tmp_path))}["pressure"]
     assert unread.verdict is CheckVerdict.ABSENT
     assert unread.found.endswith("proc/pressure/cpu: Is a directory")
     assert all(one.do for one in findings.values() if one.verdict is not CheckVerdict.OK)
-    assert kernel("4.19.0").verdict is CheckVerdict.ABSENT
-    assert kernel("6.1.0-44").verdict is CheckVerdict.OK
-    assert library("none", "libnone-of-this-name.so.9", "install it").do == "install it"
+    assert machine("kernel", Machine(release="4.19.0")).verdict is CheckVerdict.ABSENT
+    assert machine("kernel", Machine(release="6.1.0-44")).verdict is CheckVerdict.OK
+    assert library("libnone-of-this-name.so.9", "install it").do == "install it"
 
 
 BOTH = 1 << 38 | 1 << 39
@@ -265,7 +267,8 @@ BOTH = 1 << 38 | 1 << 39
 def test_doctor_says_which_capabilities_the_agent_will_have(
     wanted: tuple[str, ...] | None, by_root: bool, effective: int, verdict: str, says: str
 ) -> None:
-    found = capabilities(wanted, by_root, effective)
+    looked_at = Machine(wanted=wanted, started_by_root=by_root, effective=effective)
+    found = machine("capabilities", looked_at)
     assert found.verdict.value == verdict
     assert says in found.found
     assert (found.do is None) is (verdict == "ok")

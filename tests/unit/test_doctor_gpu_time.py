@@ -10,12 +10,11 @@ import pytest
 from collectors.gpu_time.found_programs import FoundPrograms, GpuProgram
 from collectors.gpu_time.segment import RecordingState, Snapshot
 from collectors.records.process import ProcessKey
-from edge_agent.service.doctor import examine
-from edge_agent.service.doctor_gpu_time import gpu_time_checks, programs
+from edge_agent.service.doctor_sources import GpuTime
 from pointillist.cli.agent_health import _add_timing, _text
 from tests.fleet_kit import fleet_folder
 from tests.segment_kit import snapshot
-from transport.process.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor import CheckVerdict, Finding, examine
 
 NONE = FoundPrograms((), 0)
 
@@ -24,8 +23,13 @@ def found(
     socket: Path, looked: FoundPrograms = NONE, library: Path | None = None
 ) -> dict[str, str]:
     """What each check says, with what to do about it."""
-    checks = examine(gpu_time_checks(socket, lambda: looked, library))
+    checks = examine(GpuTime(socket, lambda: looked, library))
     return {one.name: f"{one.verdict}: {one.found} | {one.do}" for one in checks}
+
+
+def programs(looked: FoundPrograms) -> Finding:
+    findings = examine(GpuTime(Path("/none/s.sock"), lambda: looked))
+    return next(one for one in findings if one.name == "programs")
 
 
 def state(**header: int) -> Snapshot:

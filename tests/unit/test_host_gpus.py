@@ -15,7 +15,7 @@ from collectors.devices.device_port import DeviceReading, DevicesUnavailable
 from edge_agent.bound_gpus import GpusUnready, ListedGpu, bind_gpus, listed_gpus, with_bound_gpus
 from edge_agent.config import AUTO, AgentConfig, HostSection, TrustSection
 from edge_agent.live import load_host, open_ledger, this_machine
-from edge_agent.service.doctor_gpus import gpus_finding
+from edge_agent.service.doctor import HostGpus
 from privacy.signing import SigningKey
 from tests.fake_nvml_kit import FakeDriver
 from tests.fleet_kit import fleet_folder
@@ -24,7 +24,7 @@ from tests.page_output import missing
 from transport.files import keyfiles
 from transport.files.keyfiles import HostKey, KeyFileRefused, host_binding, machine_id
 from transport.opening import TransportTable
-from transport.process.doctor_findings import CheckVerdict
+from transport.process.doctor import CheckVerdict, examine
 from wire.catalogue import Catalogue
 
 OK, ABSENT, UNMEASURED = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.UNMEASURED
@@ -61,7 +61,7 @@ def host(gpus: tuple[str, ...] = (), uuids: tuple[str, ...] = ()) -> HostSection
 def test_gpus_that_are_not_bound_or_missing_are_told(
     listed: tuple[ListedGpu, ...] | str, named: HostSection | None, verdict: str, found: str
 ) -> None:
-    finding = gpus_finding(listed, named)
+    (finding,) = examine(HostGpus(listed, named))
     assert finding.verdict is verdict
     assert found in finding.found
     assert bool(finding.do) == (verdict is not OK)
@@ -173,8 +173,11 @@ def test_doctor_asks_the_driver_whose_library_it_finds(
     driver = FakeDriver(tmp_path)
     driver.play(scenario)
     asks = (
-        "from edge_agent.service.doctor_host import nvml\n"
-        "if __name__ == '__main__':\n found = nvml('')\n print(found.verdict, found.found)\n"
+        "from edge_agent.service.doctor import Machine\n"
+        "from transport.process.doctor import examine\n"
+        "if __name__ == '__main__':\n"
+        " found = next(one for one in examine(Machine()) if one.name == 'nvml')\n"
+        " print(found.verdict, found.found)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", asks], env={**os.environ, **driver.environment},

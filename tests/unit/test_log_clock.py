@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.party_doctor.channel_checks import log_checks
+from pointillist.party_doctor.party_findings import log_subjects
 from tests.agent_live import surroundings
 from transport.log_clock import clock_beside_log
 from transport.opening import EmbeddedSettings
-from transport.process.doctor_findings import CheckVerdict
+from transport.process.doctor import CheckVerdict, Finding, examine
 from wire.topics import EPOCHS, KEYS, TASKS
 
 HOUR = 3_600
@@ -36,10 +36,10 @@ def test_clock_is_held_against_the_newest_record(
     with made.log() as log:
         now_s = log.newest_s([TASKS])
         assert now_s is not None
-        found = clock_beside_log("transport", log, (EPOCHS, KEYS, TASKS), now_s + off_s)
+        found = clock_beside_log(log, (EPOCHS, KEYS, TASKS), now_s + off_s)
         assert (found.verdict, said in found.found) == (verdict, True), found.found
         assert bool(found.do) == (verdict is BROKEN)
-        empty = clock_beside_log("transport", log, (EPOCHS,), now_s + off_s)
+        empty = clock_beside_log(log, (EPOCHS,), now_s + off_s)
         assert (empty.verdict, "no record yet" in empty.found) == (OK, True)
 
 
@@ -53,7 +53,11 @@ def test_party_s_doctor_asks_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyP
         producer.send(REPORTS, b"host", b"report")
         producer.close()
     settings = EmbeddedSettings(made.folder / "log")
-    (check,) = [one[2] for one in log_checks(settings, KafkaRole.LEADER) if one[1] == "log's clock"]
-    assert check().verdict is OK
+
+    def clock() -> Finding:
+        findings = examine(*log_subjects(settings, KafkaRole.LEADER))
+        return next(one for one in findings if one.name == "log's clock")
+
+    assert clock().verdict is OK
     monkeypatch.setattr(time, "time", lambda: real() + 2 * HOUR)
-    assert check().verdict is BROKEN
+    assert clock().verdict is BROKEN

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from aggregator.releases.cause_files import CAUSE_MEANINGS
 from aggregator.statistics.causes import CauseRow, CauseTable, Trend
-from pointillist.cli import agent_health, agent_history, findings_table, query
+from pointillist.cli import agent_health, agent_history, doctor_commands, query
 from pointillist.cli import causes_command as causes
 from pointillist.cli.agent_history import _overview
 from pointillist.cli.history_calls_text import kernel_lines
@@ -32,7 +32,7 @@ from pointillist.play.stage import mix_table
 from pointillist.play.summary import CellTable, Summary, cell_table, print_summary
 from pointillist.table import Column, table_lines
 from simulator.cell_view import CellView, judged
-from transport.process.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
 WIDTH = 80
@@ -226,7 +226,7 @@ def test_doctor_and_health_fold_their_reasons() -> None:
     reason = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
     found = [Finding("gpu calls", "capabilities", CheckVerdict.BROKEN, reason, reason)]
     # Both are whole, what was found and below it what to do.
-    letters = "".join(_said(lambda: findings_table.show_findings(found)).split())
+    letters = "".join(_said(lambda: doctor_commands.show_findings(found)).split())
     assert letters.count("".join(reason.split())) == 2
     body = {
         "checks": [

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -22,14 +22,13 @@ from pointillist.broker.rights import KafkaRole
 from pointillist.fleet import channel_certificate
 from pointillist.fleet.channel_certificate import make_certificate
 from pointillist.fleet.trial import TrialSettings, make_trial
-from pointillist.party_doctor.channel_checks import helper_checks, log_checks, tls_checks
+from pointillist.party_doctor.party_findings import Certificates, HelperPeer, log_subjects
 from pointillist.party_doctor.place_checks import (
-    copies_check,
-    folder_checks,
-    key_check,
-    stray_fence_check,
+    KeptStates,
+    PartyFolder,
+    PartyKeys,
+    SignedFolder,
 )
-from pointillist.party_doctor.signed_checks import signed_checks
 from tests.fleet_kit import fleet_folder
 from tests.protocol_kit import (
     T0,
@@ -42,7 +41,7 @@ from tests.protocol_kit import (
 )
 from transport.files.keyfiles import write_signing_key
 from transport.kafka.kafka_settings import KafkaSettings
-from transport.process.doctor_findings import CheckVerdict, Finding, examine
+from transport.process.doctor import CheckVerdict, Finding, Result, check, examine
 
 OK, ABSENT, BROKEN = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.BROKEN
 CATALOGUE = bytes(32)
@@ -56,12 +55,15 @@ def signed(tmp_path: Path) -> Path:
     return folder
 
 
+def by_name(*subjects: object) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(*subjects)}
+
+
 def found(
     folder: Path, world: World, now_s: float = T0, catalogue: bytes = CATALOGUE
 ) -> dict[str, Finding]:
     operators = {entry.operator: frozenset({b"k"}) for entry in world.roster.entries}
-    checks = signed_checks(folder, world.parties, catalogue, operators, now_s)
-    return {finding.name: finding for finding in examine(checks)}
+    return by_name(SignedFolder(folder, world.parties, catalogue, operators, now_s))
 
 
 def written(folder: Path, world: World) -> World:
@@ -123,14 +125,15 @@ def test_file_that_cannot_be_read_is_named_as_what_stops_all(signed: Path) -> No
 def test_key_that_others_can_read_or_that_is_the_peers_is_refused(tmp_path: Path) -> None:
     key = signing_key("doctor")
     path = tmp_path / "identity.key"
-    check = key_check("leader", tmp_path, signing_key("peer").public_bytes)
-    assert check().verdict is BROKEN
+    keys = PartyKeys("leader", tmp_path, signing_key("peer").public_bytes)
+    assert by_name(keys)["keys"].verdict is BROKEN
     write_signing_key(path, key)
-    assert check().verdict is OK
-    assert key.seed_bytes().hex() not in check().found
-    assert key_check("leader", tmp_path, key.public_bytes)().verdict is BROKEN
+    assert by_name(keys)["keys"].verdict is OK
+    assert key.seed_bytes().hex() not in by_name(keys)["keys"].found
+    both = PartyKeys("leader", tmp_path, key.public_bytes)
+    assert by_name(both)["keys"].verdict is BROKEN
     path.chmod(0o644)
-    finding = check()
+    finding = by_name(keys)["keys"]
     assert (finding.verdict, "chmod 600" in (finding.do or "")) == (BROKEN, True)
 
 
@@ -141,12 +144,13 @@ def test_folder_that_is_missing_or_holds_the_fence_is_named(tmp_path: Path) -> N
         ("none", False, OK),  # whoever may write beside it makes it
         ("file", False, BROKEN),
     ):
-        checks = folder_checks({"state": tmp_path / above / "state"}, started_by_root=root)
-        assert [one.verdict for one in examine(checks)] == [verdict]
-    (there,) = examine(folder_checks({"state": tmp_path}, started_by_root=False))
+        subject = PartyFolder("state", tmp_path / above / "state", root)
+        assert [(one.name, one.verdict) for one in examine(subject)] == [("state", verdict)]
+    (there,) = examine(PartyFolder("state", tmp_path, started_by_root=False))
     assert (there.verdict, "MiB free" in there.found) == (OK, True)
-    assert stray_fence_check(tmp_path, tmp_path / "fence")().verdict is ABSENT
-    assert stray_fence_check(tmp_path / "state", tmp_path / "fence")().verdict is OK
+    assert by_name(KeptStates(tmp_path, tmp_path / "fence"))["fence"].verdict is ABSENT
+    apart = by_name(KeptStates(tmp_path / "state", tmp_path / "fence"))["fence"]
+    assert apart.verdict is OK
 
 
 @pytest.fixture
@@ -169,14 +173,14 @@ def _files(folder: Path, own: str, peer: str) -> TlsFiles:
 
 
 def peer(address: ChannelAddress, helper_pk: bytes) -> Finding:
-    return next(iter(examine(helper_checks(address, helper_pk))))
+    return by_name(HelperPeer(address, helper_pk))["peer"]
 
 
 def test_helper_that_answers_by_its_pinned_certificate_is_well(
     helper: tuple[World, ChannelAddress],
 ) -> None:
     world, address = helper
-    findings = list(examine(helper_checks(address, world.helper_key.public_bytes)))
+    findings = list(examine(HelperPeer(address, world.helper_key.public_bytes)))
     assert [one.verdict for one in findings] == [OK, OK], findings
     other = peer(address, signing_key("another").public_bytes)
     assert (other.verdict, "compare helper_pk" in (other.do or "")) == (BROKEN, True)
@@ -208,7 +212,7 @@ def test_certificate_is_read_with_its_names_key_and_end(tmp_path: Path) -> None:
 
 
 def channel(files: TlsFiles) -> dict[str, Finding]:
-    return {finding.name: finding for finding in examine(tls_checks(files, "helper"))}
+    return by_name(Certificates("helper", files))
 
 
 @pytest.mark.parametrize(
@@ -245,21 +249,23 @@ def test_certificate_that_ends_first_of_those_accepted_is_named(
 
 
 def test_copy_of_an_upgrade_is_named_with_its_age_and_goes_after_a_month(tmp_path: Path) -> None:
-    check = copies_check(tmp_path)
-    assert (check().verdict, "no copy" in check().found) == (OK, True)
+    def copies() -> Finding:
+        return by_name(KeptStates(tmp_path))["copies"]
+
+    assert (copies().verdict, "no copy" in copies().found) == (OK, True)
     copy = tmp_path / "leader.sqlite.schema-1"
     copy.write_bytes(bytes(3 << 20))
     (tmp_path / "leader.sqlite.schema-2.new").touch()
-    assert check().verdict is OK
-    assert check().found.endswith("leader.sqlite.schema-1, 3 MiB, 0 days old")
+    assert copies().verdict is OK
+    assert copies().found.endswith("leader.sqlite.schema-1, 3 MiB, 0 days old")
     ago_s = time.time() - 31 * 86_400
     os.utime(copy, (ago_s, ago_s))
-    assert (check().verdict, check().do) == (ABSENT, f"rm {copy}: nobody goes back so far")
+    assert (copies().verdict, copies().do) == (ABSENT, f"rm {copy}: nobody goes back so far")
 
 
 def test_broker_that_is_away_is_named_once_for_each_check() -> None:
     settings = KafkaSettings((f"127.0.0.1:{free_ports(1)[0]}",), timeout_s=0.5)
-    findings = list(examine(log_checks(settings, KafkaRole.LEADER)))
+    findings = list(examine(*log_subjects(settings, KafkaRole.LEADER)))
     assert {one.name: one.verdict for one in findings} == {
         "transport": BROKEN, "log's clock": ABSENT, "topics": BROKEN, "retention": BROKEN,
     }  # fmt: skip
@@ -283,11 +289,48 @@ def test_command_says_what_a_new_party_lacks_and_its_exit_code_says_so() -> None
         assert "put right: tasks, roster" in json.loads(done.stderr.splitlines()[-1])["error"]
 
 
-def test_what_another_user_may_read_says_whose_it_is() -> None:
-    def check() -> Finding:
+@dataclass(frozen=True)
+class Closed:
+    name: str
+
+    @check("agent", "{0.name}")
+    def look(self) -> Result:
         raise PermissionError(13, "Permission denied", "/closed/key")
 
-    (finding,) = examine([("agent", "key", check)])
+
+class Odd:
+    """Checks in an order that no alphabet has; one looks at nothing, two fail themselves."""
+
+    @check("odd", "second")
+    def second(self) -> Result:
+        raise ValueError("out of\x1b luck")
+
+    @check("odd", "nothing")
+    def nothing(self) -> None:
+        return None
+
+    @check("odd", "first")
+    def first(self) -> Result:
+        raise LookupError
+
+    def no_check(self) -> Result:
+        raise AssertionError
+
+
+def test_check_that_fails_itself_is_a_finding_and_any_other_error_is_not() -> None:
+    findings = list(examine(Odd(), failures=[LookupError]))
+    assert [(one.name, one.verdict, one.do) for one in findings] == [
+        ("second", BROKEN, "look at second and try again"),
+        ("first", BROKEN, "look at first and try again"),
+    ]
+    assert "\x1b" not in findings[0].found
+    assert findings[1].found == "LookupError"
+    with pytest.raises(LookupError):
+        list(examine(Odd()))
+
+
+def test_what_another_user_may_read_says_whose_it_is() -> None:
+    (finding,) = examine(Closed("key"))
     whose = "give the command as the user to whom /closed belongs"
     assert (finding.verdict, finding.do) == (BROKEN, whose)
     assert finding.found == "/closed/key cannot be read by this user"

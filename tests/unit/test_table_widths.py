@@ -25,7 +25,7 @@ from pointillist.cli import (
     agent_health,
     agent_history,
     diagnosis_text,
-    findings_table,
+    doctor_commands,
     kernels,
     keys_command,
     query,
@@ -55,7 +55,7 @@ from pointillist.play.summary import (
 from pointillist.table import Column, table_lines, terminal_columns
 from tests.play_kit import demo_progress
 from tests.unit.test_narrow_tables import KERNEL, LONGEST, VIEWS, history_rows, widest_causes
-from transport.process.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
 WIDTHS = (60, 80, 100)
@@ -97,7 +97,7 @@ def demo_tables() -> tuple[CellTable | str, ...]:
 
 def doctor() -> None:
     reason = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
-    findings_table.show_findings(
+    doctor_commands.show_findings(
         [
             Finding("gpu calls", "capabilities", CheckVerdict.BROKEN, reason, reason),
             Finding("gpu calls", "counting", CheckVerdict.OK, "CAP_DAC_READ_SEARCH", ""),

@@ -19,13 +19,13 @@ from edge_agent.config import (
 )
 from edge_agent.live import task_rules
 from edge_agent.sending.control_feed import tasks_on
-from edge_agent.service.doctor import measured_findings
+from edge_agent.service.doctor_sources import measured_findings
 from edge_agent.unmeasured import MEASURED_BY, Unmeasured, unmeasured
 from tests.agent_live import surroundings
 from tests.agent_world import T0
 from tests.window_kit import CATALOGUE, task_of
 from transport.opening import TransportTable
-from transport.process.doctor_findings import CheckVerdict, Finding
+from transport.process.doctor import CheckVerdict, Finding
 from wire.section import Section
 
 EVERYTHING = ("host", "devices", "faults", "ebpf", "probes", "gpu_time", "diagnosis")

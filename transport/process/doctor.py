@@ -1,0 +1,184 @@
+"""What a doctor finds: what is there, how that is, and the one thing to do about it.
+
+A doctor looks at subjects. A subject's fields are what it is given, and its methods are checks.
+They look, or try and take back: nothing is left created or changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from types import FunctionType
+from typing import Any, Final, NamedTuple, TypeVar
+
+from .file_rights import way_in
+from .foreign import libc
+from .printable import printable
+
+LONGEST: Final = 400
+
+_REACH_S: Final = 2.0
+_MOST_BROKERS: Final = 4
+TIME_ERROR: Final = 5
+TIMEX_BYTES: Final = 208
+MAXERROR_AT: Final = 24
+"""Offset of maxerror in struct timex: modes, offset and freq come before, 8 bytes each."""
+_GOOD_ERROR_US: Final = 100_000
+_NTP: Final = "start NTP or PTP: `systemctl enable --now systemd-timesyncd`"
+
+
+class CheckVerdict(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    """Something is not there; the program runs without it."""
+    UNMEASURED = "unmeasured"
+    """A signed task asks for this, and nothing here measures it: zeros would be reported."""
+    BROKEN = "broken"
+    """The program does not run, or does nothing, until this is put right."""
+
+
+class Result(NamedTuple):
+    """What a check gives: what is there, and the one thing to do, if any."""
+
+    verdict: CheckVerdict
+    found: str
+    do: str | None = None
+
+
+def ok(found: str) -> Result:
+    """Nothing to do."""
+    return Result(CheckVerdict.OK, found)
+
+
+def absent(found: str, do: str | None) -> Result:
+    """The program runs without it; worth knowing."""
+    return Result(CheckVerdict.ABSENT, found, do)
+
+
+def broken(found: str, do: str | None) -> Result:
+    """The program does not run, or does nothing, until this is put right."""
+    return Result(CheckVerdict.BROKEN, found, do)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's answer: the result of a check, by its group and name."""
+
+    group: str
+    name: str
+    verdict: CheckVerdict
+    found: str
+    do: str | None = None
+
+
+_Check = TypeVar("_Check", bound=Callable[[Any], Result | None])
+_PLACES: Final[dict[object, tuple[str, str]]] = {}
+"""Method -> the group and name of what it finds."""
+
+
+def check(group: str, name: str) -> Callable[[_Check], _Check]:
+    """Register a method as a check; None of it says that there is nothing to look at.
+
+    group, name     in them `{0.field}` stands for the subject's
+    """
+
+    def register(method: _Check) -> _Check:
+        _PLACES[method] = group, name
+        return method
+
+    return register
+
+
+def examine(*subjects: object, failures: Iterable[type[Exception]] = ()) -> Iterator[Finding]:
+    """Run the checks of subjects, as they stand there; one that fails itself is a finding.
+
+    failures    how a check may fail beside OSError, ValueError and RuntimeError
+    """
+    known: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, *failures)
+    for subject in subjects:
+        for method in vars(type(subject)).values():
+            if not isinstance(method, FunctionType) or method not in _PLACES:
+                continue
+            group, name = (text.format(subject) for text in _PLACES[method])
+            try:
+                result = method(subject)
+            except PermissionError as error:
+                line = f"{printable(str(error.filename))} cannot be read by this user"
+                result = broken(line, way_in(error))
+            except known as error:
+                line = printable(str(error))[:LONGEST] or type(error).__name__
+                result = broken(line, f"look at {name} and try again")
+            if result is not None:
+                yield Finding(group, name, *result)
+
+
+def named(findings: Iterable[Finding], verdict: CheckVerdict) -> str:
+    """Name what came out so, for the last line of an answer that may be longer than a screen."""
+    return ", ".join(f.name for f in findings if f.verdict is verdict)
+
+
+def worst(findings: Iterable[Finding]) -> CheckVerdict:
+    """Give the worst verdict."""
+    found = {finding.verdict for finding in findings}
+    order = (CheckVerdict.BROKEN, CheckVerdict.UNMEASURED, CheckVerdict.ABSENT)
+    return next((verdict for verdict in order if verdict in found), CheckVerdict.OK)
+
+
+class WallClock:
+    """Whether the kernel calls its clock disciplined, and how far it may be off."""
+
+    @check("host", "clock")
+    def _clock(self) -> Result:
+        timex = ctypes.create_string_buffer(TIMEX_BYTES)
+        state = libc().adjtimex(timex)
+        if state < 0:
+            return absent(f"adjtimex: {os.strerror(ctypes.get_errno())}", _NTP)
+        if state == TIME_ERROR:
+            return absent("the kernel calls the clock unsynchronised", _NTP)
+        maxerror = timex.raw[MAXERROR_AT : MAXERROR_AT + 8]
+        maxerror_us = int.from_bytes(maxerror, "little", signed=True)
+        if maxerror_us > _GOOD_ERROR_US:
+            line = f"may be off by {maxerror_us / 1e6:.1f} s"
+            return absent(line, "let NTP or PTP reach its server")
+        return ok(f"synchronised, at most {maxerror_us / 1000:.0f} ms off")
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """By a table [transport]: the embedded log's folder is there, or one of Kafka's brokers."""
+
+    section: Any
+
+    @check("transport", "transport")
+    def _transport(self) -> Result:
+        kafka = getattr(self.section, "kafka", None)
+        if kafka is not None:
+            return _brokers(kafka.bootstrap)
+        folder = self.section.folder
+        if not folder.is_dir():
+            line = f"expected the log's folder {folder}, found none"
+            return broken(line, "start the Leader of this log, or set transport.folder")
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            line = f"{folder} cannot be written by this user"
+            return broken(line, "put the agent's user into the log's group (transport.group)")
+        return ok(f"embedded log {folder}")
+
+
+def _brokers(bootstrap: Iterable[str]) -> Result:
+    """Connect to the brokers in turn; one that answers is enough."""
+    failures: list[str] = []
+    for address in list(bootstrap)[:_MOST_BROKERS]:
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S):
+                return ok(f"Kafka: {address} answers")
+        except (OSError, ValueError) as error:
+            failures.append(f"{address}: {error}")
+    line = "Kafka: " + ("; ".join(failures) or "no broker is named")
+    return broken(line, "check transport.kafka.bootstrap and the way to the broker")
