@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import this_machine
 from edge_agent.local.history_db import HistoryUnavailable, file_bytes, open_readonly
 from transport.files.keyfiles import KeyFileRefused, load_host_key, machine_id
-from transport.process.doctor import CheckVerdict, Result, absent, broken, check, ok
+from transport.process.doctor import Check, CheckVerdict, Result, absent, broken, check, ok
 from transport.process.listening import loopback, why_not
 from transport.process.printable import printable
 from transport.process.privileges import CAPABILITIES, process_status
@@ -148,45 +149,39 @@ def _present(path: Path, do: str) -> Result:
     return ok(str(path))
 
 
-@dataclass(frozen=True, slots=True)
-class HostGpus:
-    """GPUs that the driver lists beside those that the key is bound to: of others no time is told.
+def host_gpus(listed: Sequence[ListedGpu] | str, host: HostSection | None) -> Check:
+    """Hold GPUs that the driver lists against those that the key is bound to.
 
     listed      or why none is
     host        None: there is no configuration yet
     """
+    return Check("host", "gpus", partial(_gpus, listed, host))
 
-    listed: Sequence[ListedGpu] | str
-    host: HostSection | None
 
-    @check("host", "gpus")
-    def _gpus(self) -> Result:
-        host, listed = self.host, self.listed
-        there = () if isinstance(listed, str) else listed
-        found = f"the driver lists {len(there)}: {', '.join(gpu.model for gpu in there)}"
-        if host is None or host.gpus == AUTO:
-            if not there:
-                return ok("none; no driver lists one")
-            more = "" if host is None else "; the host's key is bound to them when it joins"
-            return ok(f"{found}{more}")
-        uuids = [uuid.strip().lower() for uuid in host.gpu_uuids]
-        named = len(uuids) == len(host.models)
-        bound = dict(zip(uuids, host.models, strict=False)) if named else {}
-        here = {gpu.uuid.strip().lower(): gpu.model for gpu in there}
-        missing = [f"{model} {uuid}" for uuid, model in bound.items() if uuid not in here]
-        if isinstance(listed, str):
-            if not host.models:
-                return ok("none; no driver lists one")
-            found = f"the key is bound to {len(host.models)}, no driver lists one: {listed}"
-            return Result(CheckVerdict.UNMEASURED, found, "install their driver, or name none")
-        if missing:
-            found = f"{found}; bound to the key and missing: {', '.join(missing)}: unmeasured"
-            return Result(CheckVerdict.UNMEASURED, found, _MISSING)
-        if bound == here:
-            return ok(f"{found}; the key is bound to them")
-        return absent(
-            f"{found}; the key is not bound to these: no time of theirs is reported", _AUTO
-        )
+def _gpus(listed: Sequence[ListedGpu] | str, host: HostSection | None) -> Result:
+    there = () if isinstance(listed, str) else listed
+    found = f"the driver lists {len(there)}: {', '.join(gpu.model for gpu in there)}"
+    if host is None or host.gpus == AUTO:
+        if not there:
+            return ok("none; no driver lists one")
+        more = "" if host is None else "; the host's key is bound to them when it joins"
+        return ok(f"{found}{more}")
+    uuids = [uuid.strip().lower() for uuid in host.gpu_uuids]
+    named = len(uuids) == len(host.models)
+    bound = dict(zip(uuids, host.models, strict=False)) if named else {}
+    here = {gpu.uuid.strip().lower(): gpu.model for gpu in there}
+    missing = [f"{model} {uuid}" for uuid, model in bound.items() if uuid not in here]
+    if isinstance(listed, str):
+        if not host.models:
+            return ok("none; no driver lists one")
+        found = f"the key is bound to {len(host.models)}, no driver lists one: {listed}"
+        return Result(CheckVerdict.UNMEASURED, found, "install their driver, or name none")
+    if missing:
+        found = f"{found}; bound to the key and missing: {', '.join(missing)}: unmeasured"
+        return Result(CheckVerdict.UNMEASURED, found, _MISSING)
+    if bound == here:
+        return ok(f"{found}; the key is bound to them")
+    return absent(f"{found}; the key is not bound to these: no time of theirs is reported", _AUTO)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from edge_agent.local.timing_words import ADVICE, cupti_name, said
 from edge_agent.unmeasured import by_reason, unmeasured
 from transport.process.doctor import (
     LONGEST,
+    Check,
     CheckVerdict,
     Finding,
     Result,
@@ -125,43 +126,33 @@ def source_advice(name: str, reason: str) -> str:
     return "see docs/sources.md for what this source needs"
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStart:
-    """A source that tries to start, as far as that touches nobody else."""
-
-    name: str
-    make: Callable[[], Source]
-
-    @check("sources", "{0.name}")
-    def _start(self) -> Result:
-        source = self.make()
-        try:
-            reason = source.probe()
-            lacks = () if reason is not None else _tried(source)
-        except SourceUnavailable as error:
-            reason, lacks = str(error), ()
-        finally:
-            source.stop()
-        if reason is not None:
-            return _lacking(self.name, reason)
-        without = "; ".join(f"{part.source}: {part.reason}" for part in lacks)
-        found = f"can be collected, without {without}" if without else "can be collected"
-        return ok(printable(found)[:LONGEST])
+def source_check(name: str, make: Callable[[], Source]) -> Check:
+    """Give the check that tries to start a source, as far as that touches nobody else."""
+    return Check("sources", name, partial(_started, name, make))
 
 
-@dataclass(frozen=True, slots=True)
-class DiagnosisStart:
-    """The diagnosis of this host."""
+def _started(name: str, make: Callable[[], Source]) -> Result:
+    source = make()
+    try:
+        reason = source.probe()
+        lacks = () if reason is not None else _tried(source)
+    except SourceUnavailable as error:
+        reason, lacks = str(error), ()
+    finally:
+        source.stop()
+    if reason is not None:
+        return _lacking(name, reason)
+    without = "; ".join(f"{part.source}: {part.reason}" for part in lacks)
+    found = f"can be collected, without {without}" if without else "can be collected"
+    return ok(printable(found)[:LONGEST])
 
-    settings: DiagnosisSettings
 
-    @check("sources", DIAGNOSIS)
-    def _start(self) -> Result:
-        made = self.settings.start()
-        if isinstance(made, Absence):
-            return _lacking(DIAGNOSIS, made.reason)
-        made.close()
-        return ok("can be collected")
+def _diagnosed(settings: DiagnosisSettings) -> Result:
+    made = settings.start()
+    if isinstance(made, Absence):
+        return _lacking(DIAGNOSIS, made.reason)
+    made.close()
+    return ok("can be collected")
 
 
 def _tried(source: Source) -> Sequence[Absence]:
@@ -179,13 +170,11 @@ def _lacking(name: str, reason: str) -> Result:
 def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
     """Ask every registered source whether it can run here, and name those switched off."""
     registered = list(registry)
-    subjects: list[object] = [
-        SourceStart(name, partial(registry.make, name)) for name in registered
-    ]
+    checks = [source_check(name, partial(registry.make, name)) for name in registered]
     settings = diagnosis_settings(config, keep=False)
     if settings is not None:
-        subjects.append(DiagnosisStart(settings))
-    yield from examine(*subjects, failures=[SourceUnavailable])
+        checks.append(Check("sources", DIAGNOSIS, partial(_diagnosed, settings)))
+    yield from examine(*checks, failures=[SourceUnavailable])
     for switch, off in OFF.items():
         section = getattr(config.sources, switch, None)
         if switch not in registered and getattr(section, "enabled", section) is False:
@@ -232,55 +221,40 @@ def measured_findings(
 _MEASURE: Final = "put the source above right, or switch it on in agent.toml: docs/sources.md"
 
 
-@dataclass(frozen=True, slots=True)
-class FaultLog:
-    """The kernel's log, of which hardware faults are read; a test has its own."""
-
-    path: Path = KMSG
-
-    @check("faults", "kernel_log")
-    def _log(self) -> Result:
-        try:
-            KernelLog(self.path, from_now=True).close()
-        except OSError as error:
-            return absent(log_gap(self.path, error).reason, _NO_LOG)
-        return ok(f"{self.path}: XID, AER, machine checks, links, disks, file systems")
-
-
-@dataclass(frozen=True, slots=True)
-class FaultPart:
-    """One part of the machine whose counters of faults are read."""
-
-    name: str
-    probe: Probe
-    tree: Tree
-
-    @check("faults", "{0.name}")
-    def _counters(self) -> Result:
-        found = list(self.probe(self.tree))
-        read = sorted({finding.name for finding in found if isinstance(finding, Count | State)})
-        missed = [finding for finding in found if isinstance(finding, FailedReading)]
-        if missed:
-            gap: Gap = missed[0].gap
-            also = f"; read: {', '.join(read)}" if read else ""
-            denied = gap.kind is GapKind.NO_PERMISSION and self.name == "storage"
-            return absent(
-                clean_name(f"{len(missed)} not read, as {gap.reason}{also}"),
-                _NO_SMART if denied else f"look at {missed[0].subject}",
-            )
-        if not read:
-            return absent("nothing to read here", _PARTS[self.name])
-        subjects = len({finding.subject for finding in found})
-        return ok(f"{', '.join(read)} of {subjects}")
-
-
-def fault_parts(
+def fault_checks(
     root: Path = Path("/"), log: Path = KMSG, smart: ReadSmart = read_smart
-) -> list[object]:
-    """Give the subjects of hardware faults; tests have a file system and a log of their own."""
+) -> list[Check]:
+    """Give the checks of hardware faults; tests have a file system and a log of their own."""
     tree = Tree(root)
-    parts = [FaultPart(name, probe, tree) for name, probe in probes(smart).items()]
-    return [FaultLog(log), *parts]
+    return [
+        Check("faults", "kernel_log", partial(_log, log)),
+        *(Check("faults", n, partial(_part, n, probe, tree)) for n, probe in probes(smart).items()),
+    ]
+
+
+def _log(path: Path) -> Result:
+    try:
+        KernelLog(path, from_now=True).close()
+    except OSError as error:
+        return absent(log_gap(path, error).reason, _NO_LOG)
+    return ok(f"{path}: XID, AER, machine checks, links, disks, file systems")
+
+
+def _part(name: str, probe: Probe, tree: Tree) -> Result:
+    found = list(probe(tree))
+    read = sorted({finding.name for finding in found if isinstance(finding, Count | State)})
+    missed = [finding for finding in found if isinstance(finding, FailedReading)]
+    if missed:
+        gap: Gap = missed[0].gap
+        also = f"; read: {', '.join(read)}" if read else ""
+        denied = gap.kind is GapKind.NO_PERMISSION and name == "storage"
+        return absent(
+            clean_name(f"{len(missed)} not read, as {gap.reason}{also}"),
+            _NO_SMART if denied else f"look at {missed[0].subject}",
+        )
+    if not read:
+        return absent("nothing to read here", _PARTS[name])
+    return ok(f"{', '.join(read)} of {len({finding.subject for finding in found})}")
 
 
 def load_probes(loader: str = Loader.AUTO) -> str:

@@ -59,9 +59,9 @@ def agent_doctor(
     from collectors.ebpf.ebpf_source import EbpfSource
     from collectors.port import SourceUnavailable
     from edge_agent.bound_gpus import listed_gpus
-    from edge_agent.service.doctor import HostGpus, Machine
-    from edge_agent.service.doctor_sources import GpuCalls, GpuTime, SourceStart, fault_parts
-    from transport.process.doctor import WallClock, examine
+    from edge_agent.service.doctor import Machine, host_gpus
+    from edge_agent.service.doctor_sources import GpuCalls, GpuTime, fault_checks, source_check
+    from transport.process.doctor import CLOCK, examine
     from wire.catalogue import Catalogue
 
     from .top_screen import warm_up
@@ -77,11 +77,11 @@ def agent_doctor(
     machine = Machine(
         wanted=None if loaded is None else loaded.sources.capabilities, started_by_root=root
     )
-    gpus = HostGpus(listed, None if loaded is None else loaded.host)
-    findings = [*examine(machine, WallClock(), gpus)]
+    gpus = host_gpus(listed, None if loaded is None else loaded.host)
+    findings = [*examine(machine, CLOCK, gpus)]
     if loaded is None:
-        ebpf = SourceStart(EbpfSource.name, EbpfSource)
-        sources = (ebpf, *fault_parts(), GpuCalls(), GpuTime())
+        ebpf = source_check(EbpfSource.name, EbpfSource)
+        sources = (ebpf, *fault_checks(), GpuCalls(), GpuTime())
         findings += examine(*sources, failures=[SourceUnavailable])
         say(
             f"no configuration at {DEFAULT_CONFIG}: looked at the machine alone; --config names one"
@@ -101,20 +101,20 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
     from edge_agent.service.doctor_sources import (
         GpuCalls,
         GpuTime,
-        fault_parts,
+        fault_checks,
         load_probes,
         source_findings,
     )
-    from transport.process.doctor import WayOut, examine
+    from transport.process.doctor import examine, way_out
 
     yield from source_findings(sources_of(config, catalogue), config)
     sources = config.sources
-    subjects = fault_parts() if sources.faults else []
+    subjects: list[object] = [*fault_checks()] if sources.faults else []
     if sources.probes.enabled:
         subjects.append(GpuCalls(load=lambda: load_probes(sources.loader)))
     if sources.gpu_time.enabled:
         subjects.append(GpuTime(sources.gpu_time.socket))
-    subjects += [AgentState(config, started_by_root=root), WayOut(config.transport)]
+    subjects += [AgentState(config, started_by_root=root), way_out(config.transport)]
     yield from examine(*subjects, failures=[SourceUnavailable])
 
 

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -36,21 +36,22 @@ from transport.opening import (
 )
 from transport.port import TransportRefused, TransportUnavailable
 from transport.process.doctor import (
+    CLOCK,
+    Check,
     Finding,
     Result,
-    WallClock,
-    WayOut,
     absent,
     broken,
     check,
     examine,
     ok,
+    way_out,
 )
 from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.topics import EPOCHS, RELEASES, REPORTS
 
-from .place_checks import KeptStates, PartyFolder, PartyKeys, PartyProcess, SignedFolder
+from .place_checks import SignedFolder, copies, fence, folder, party_keys, running
 
 _ASK_S: Final = 5.0
 _APART_S: Final = 2
@@ -69,16 +70,16 @@ def leader_findings(config: LeaderConfig, *, started_by_root: bool) -> Iterator[
         "releases": config.releases_dir,
     }
     yield from examine(
-        PartyProcess("leader", config.status_file),
-        WallClock(),
-        PartyKeys("leader", config.key_dir, config.helper_pk),
-        *(PartyFolder(name, path, started_by_root) for name, path in folders.items()),
-        KeptStates(config.state_dir),
-        *log_subjects(config.transport, KafkaRole.LEADER),
+        Check("leader", "process", partial(running, "leader", config.status_file)),
+        CLOCK,
+        Check("keys", "keys", partial(party_keys, "leader", config.key_dir, config.helper_pk)),
+        *(Check("folders", n, partial(folder, at, started_by_root)) for n, at in folders.items()),
+        Check("folders", "copies", partial(copies, config.state_dir)),
+        *log_checks(config.transport, KafkaRole.LEADER),
     )
     if config.helper is not None:
-        tls = Certificates("helper", config.helper.tls)
-        yield from examine(tls, HelperPeer(config.helper, config.helper_pk))
+        peer = HelperPeer(config.helper, config.helper_pk)
+        yield from examine(*tls_checks("helper", config.helper.tls), peer)
     own_pk = _own_pk(config.key_dir)
     if own_pk is not None:
         parties = PinnedParties(own_pk, config.helper_pk)
@@ -90,16 +91,17 @@ def helper_findings(config: HelperConfig, *, started_by_root: bool) -> Iterator[
     """Look at a Helper's configuration, in the order in which a person would ask."""
     folders = {"state": config.state_dir, "fence folder": config.fence_file.parent}
     yield from examine(
-        PartyProcess("helper", config.status_file),
-        WallClock(),
-        PartyKeys("helper", config.key_dir, config.leader_pk),
-        *(PartyFolder(name, path, started_by_root) for name, path in folders.items()),
-        KeptStates(config.state_dir, config.fence_file),
-        Certificates("channel", config.address.tls),
-        NamedWitness(config),
+        Check("helper", "process", partial(running, "helper", config.status_file)),
+        CLOCK,
+        Check("keys", "keys", partial(party_keys, "helper", config.key_dir, config.leader_pk)),
+        *(Check("folders", n, partial(folder, at, started_by_root)) for n, at in folders.items()),
+        Check("folders", "copies", partial(copies, config.state_dir)),
+        Check("folders", "fence", partial(fence, config.state_dir, config.fence_file)),
+        *tls_checks("channel", config.address.tls),
+        Check("channel", "witness", partial(_witness, config)),
     )
     if config.transport is not None:
-        yield from examine(*log_subjects(config.transport, KafkaRole.HELPER))
+        yield from examine(*log_checks(config.transport, KafkaRole.HELPER))
     own_pk = _own_pk(config.key_dir)
     if own_pk is not None:
         parties, catalogue = PinnedParties(config.leader_pk, own_pk), Catalogue.load().hash
@@ -114,17 +116,10 @@ def _own_pk(key_dir: Path) -> bytes | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class NamedWitness:
-    """Whether a Helper's configuration names a witness."""
-
-    config: HelperConfig
-
-    @check("channel", "witness")
-    def _witness(self) -> Result:
-        if self.config.witness is None:
-            return absent("none: a Helper put back from a backup is not noticed", _WITNESS)
-        return ok("one is named; `pointillist helper status` says whether it answers")
+def _witness(config: HelperConfig) -> Result:
+    if config.witness is None:
+        return absent("none: a Helper put back from a backup is not noticed", _WITNESS)
+    return ok("one is named; `pointillist helper status` says whether it answers")
 
 
 @dataclass
@@ -193,56 +188,53 @@ def _unreachable(address: ChannelAddress) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """A channel's own certificate (its key, names, end), and those it takes from others."""
+def tls_checks(group: str, tls: TlsFiles | None) -> list[Check]:
+    """Give the checks of a channel's own certificate, and of those it takes from others."""
+    if tls is None:
+        return [Check(group, "certificate", lambda: ok("none: a socket of this machine"))]
+    return [
+        Check(group, "certificate", partial(_own_certificate, tls)),
+        Check(group, "accepted", partial(_accepted, tls.ca_file)),
+    ]
 
-    group: str
-    tls: TlsFiles | None
 
-    @check("{0.group}", "certificate")
-    def _own(self) -> Result:
-        """Raises OSError, ValueError."""
-        tls = self.tls
-        if tls is None:
-            return ok("none: a socket of this machine")
-        certificate = _certificates(tls.cert_file)[0]
-        try:
-            key = load_pem_private_key(read_private(tls.key_file), password=None)
-        except KeyFileRefused as error:
-            found, do = error.parts
-            return broken(found, do or f"chmod 600 {tls.key_file}, for the user that runs")
-        form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
-            return broken(f"{tls.key_file} is not the key of {tls.cert_file}", "name its own")
-        ends = certificate.not_valid_after_utc
-        line = f"{_names(certificate)}, until {ends:%Y-%m-%d}"
-        left_s = ends.timestamp() - time.time()
-        if left_s <= 0:
-            return broken(f"{line}: over", "make a new one, and give it to the other party")
-        if left_s < _SOON_S:
-            return absent(line, "make the next one: less than a month is left")
-        return ok(line)
+def _own_certificate(tls: TlsFiles) -> Result:
+    """Check its key, its names and its end. Raises OSError, ValueError."""
+    certificate = _certificates(tls.cert_file)[0]
+    try:
+        key = load_pem_private_key(read_private(tls.key_file), password=None)
+    except KeyFileRefused as error:
+        found, do = error.parts
+        return broken(found, do or f"chmod 600 {tls.key_file}, for the user that runs")
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
+        return broken(f"{tls.key_file} is not the key of {tls.cert_file}", "name its own")
+    ends = certificate.not_valid_after_utc
+    line = f"{_names(certificate)}, until {ends:%Y-%m-%d}"
+    left_s = ends.timestamp() - time.time()
+    if left_s <= 0:
+        return broken(f"{line}: over", "make a new one, and give it to the other party")
+    if left_s < _SOON_S:
+        return absent(line, "make the next one: less than a month is left")
+    return ok(line)
 
-    @check("{0.group}", "accepted")
-    def _accepted(self) -> Result | None:
-        """Name, of all certificates that the other party may show, the one that ends first."""
-        if self.tls is None:
-            return None
-        found = sorted(_certificates(self.tls.ca_file), key=lambda one: one.not_valid_after_utc)
-        first, last = (one.not_valid_after_utc for one in (found[0], found[-1]))
-        which = "1 of 1" if len(found) == 1 else f"the first of {len(found)} to end"
-        subject = printable(found[0].subject.rfc4514_string())
-        line = f"{self.tls.ca_file}: {which}, {subject}, until {first:%Y-%m-%d}"
-        now_s = time.time()
-        if last.timestamp() <= now_s:
-            return broken(f"{line}: all are over", "put the other party's new one there")
-        if first.timestamp() <= now_s:
-            return absent(f"{line}: over", "take it out, once the other party shows a newer one")
-        if first.timestamp() - now_s < _SOON_S:
-            do = "ask the other party for its next one: less than a month is left"
-            return absent(line, do)
-        return ok(line)
+
+def _accepted(ca_file: Path) -> Result:
+    """Name, of all certificates that the other party may show, the one that ends first."""
+    found = sorted(_certificates(ca_file), key=lambda one: one.not_valid_after_utc)
+    first, last = (one.not_valid_after_utc for one in (found[0], found[-1]))
+    which = "1 of 1" if len(found) == 1 else f"the first of {len(found)} to end"
+    subject = printable(found[0].subject.rfc4514_string())
+    line = f"{ca_file}: {which}, {subject}, until {first:%Y-%m-%d}"
+    now_s = time.time()
+    if last.timestamp() <= now_s:
+        return broken(f"{line}: all are over", "put the other party's new one there")
+    if first.timestamp() <= now_s:
+        return absent(f"{line}: over", "take it out, once the other party shows a newer one")
+    if first.timestamp() - now_s < _SOON_S:
+        do = "ask the other party for its next one: less than a month is left"
+        return absent(line, do)
+    return ok(line)
 
 
 def _certificates(path: Path) -> list[x509.Certificate]:
@@ -258,72 +250,55 @@ def _names(certificate: x509.Certificate) -> str:
     return ", ".join(found)
 
 
-def log_subjects(settings: TransportSettings, role: KafkaRole) -> list[object]:
-    """Give what is looked at of a log: the folder, or brokers, topics, rights and retention."""
+def log_checks(settings: TransportSettings, role: KafkaRole) -> list[Check]:
+    """Give the checks of a log: the folder, or brokers, topics, rights and retention."""
+    clock = Check("log", "log's clock", partial(_log_clock, settings, role))
     if isinstance(settings, EmbeddedSettings):
-        table = TransportTable(folder=settings.folder, group=settings.group)
-        return [WayOut(table), LogClock(settings, role)]
+        return [way_out(TransportTable(folder=settings.folder, group=settings.group)), clock]
     return [
-        WayOut(TransportTable(kafka=settings)),
-        LogClock(settings, role),
-        Topics(settings, role),
+        way_out(TransportTable(kafka=settings)),
+        clock,
+        Check("log", "topics", partial(_topics, settings, role)),
+        Check("log", "retention", partial(_retention, settings, role)),
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class LogClock:
-    """This machine's clock beside the log's."""
-
-    settings: TransportSettings
-    role: KafkaRole
-
-    @check("log", "log's clock")
-    def _clock(self) -> Result:
-        settings = self.settings
-        if isinstance(settings, EmbeddedSettings) and not settings.folder.is_dir():
-            return absent("not known: there is no log", "see log")
-        live = sorted({EPOCHS, REPORTS, RELEASES}.intersection(_role_topics(self.role)))
-        try:
-            with open_transport(settings, Side.AGGREGATOR) as log:
-                return clock_beside_log(log, live, time.time())
-        except TransportUnavailable as error:
-            return absent(f"not known: {error}", "see broker")
+def _log_clock(settings: TransportSettings, role: KafkaRole) -> Result:
+    if isinstance(settings, EmbeddedSettings) and not settings.folder.is_dir():
+        return absent("not known: there is no log", "see log")
+    live = sorted({EPOCHS, REPORTS, RELEASES}.intersection(_role_topics(role)))
+    try:
+        with open_transport(settings, Side.AGGREGATOR) as log:
+            return clock_beside_log(log, live, time.time())
+    except TransportUnavailable as error:
+        return absent(f"not known: {error}", "see broker")
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """Topics of a role on Kafka."""
+def _topics(settings: KafkaSettings, role: KafkaRole) -> Result:
+    try:
+        settings.check_files()
+        seen = visible_topics(settings)
+    except (TransportUnavailable, ValueError) as error:
+        return broken(str(error), "credentials and addresses of [transport.kafka]")
+    wanted = {settings.named(topic) for topic in _role_topics(role)}
+    if missing := sorted(wanted - seen):
+        line = f"not there, or not this user's to see: {', '.join(missing)}"
+        return broken(line, f"{_ADMIN} --{role.value} USER")
+    return ok(f"all {len(wanted)} of this role are there")
 
-    settings: KafkaSettings
-    role: KafkaRole
 
-    @check("log", "topics")
-    def _topics(self) -> Result:
-        settings = self.settings
-        try:
-            settings.check_files()
-            seen = visible_topics(settings)
-        except (TransportUnavailable, ValueError) as error:
-            return broken(str(error), "credentials and addresses of [transport.kafka]")
-        wanted = {settings.named(topic) for topic in _role_topics(self.role)}
-        if missing := sorted(wanted - seen):
-            line = f"not there, or not this user's to see: {', '.join(missing)}"
-            return broken(line, f"{_ADMIN} --{self.role.value} USER")
-        return ok(f"all {len(wanted)} of this role are there")
-
-    @check("log", "retention")
-    def _retention(self) -> Result:
-        try:
-            found = differing(self.settings, _role_topics(self.role))
-        except TransportRefused:
-            return absent("this user may not read topics' settings", f"{_ADMIN} --check")
-        except TransportUnavailable as error:
-            return broken(str(error), "see topics")
-        if found:
-            first = found[0]
-            line = f"{first.topic}: {first.setting} is {first.found}, expected {first.wanted}"
-            return broken(line, _ADMIN)
-        return ok("as this program sets it: sealed reports go with age")
+def _retention(settings: KafkaSettings, role: KafkaRole) -> Result:
+    try:
+        found = differing(settings, _role_topics(role))
+    except TransportRefused:
+        return absent("this user may not read topics' settings", f"{_ADMIN} --check")
+    except TransportUnavailable as error:
+        return broken(str(error), "see topics")
+    if found:
+        first = found[0]
+        line = f"{first.topic}: {first.setting} is {first.found}, expected {first.wanted}"
+        return broken(line, _ADMIN)
+    return ok("as this program sets it: sealed reports go with age")
 
 
 def _role_topics(role: KafkaRole) -> list[str]:

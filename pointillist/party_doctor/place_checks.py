@@ -32,107 +32,73 @@ _NAMED: Final = 3
 _COUNTERSIGN: Final = "have it signed: `pointillist task sign`, `pointillist helper countersign`"
 
 
-@dataclass(frozen=True, slots=True)
-class PartyProcess:
-    """Whether a party, "leader" or "helper", runs."""
-
-    party: str
-    status_file: Path
-
-    @check("{0.party}", "process")
-    def _process(self) -> Result:
-        start = f"pointillist {self.party} run --config FILE"
-        try:
-            return ok("runs") if is_present(self.status_file) else absent("does not run", start)
-        except PermissionError as error:
-            line = f"{self.status_file} cannot be read by this user"
-            return absent(line, way_in(error) or start)
+def running(party: str, status_file: Path) -> Result:
+    """Say whether a party runs."""
+    start = f"pointillist {party} run --config FILE"
+    try:
+        return ok("runs") if is_present(status_file) else absent("does not run", start)
+    except PermissionError as error:
+        return absent(f"{status_file} cannot be read by this user", way_in(error) or start)
 
 
-@dataclass(frozen=True, slots=True)
-class PartyKeys:
-    """Identity and daily keys: there, this user's alone, and not the other party's."""
-
-    party: str
-    key_dir: Path
-    peer_pk: bytes
-
-    @check("keys", "keys")
-    def _keys(self) -> Result:
-        make = f"pointillist keys generate {self.party}, and key_dir names its folder"
-        try:
-            identity = load_signing_key(self.key_dir / "identity.key")
-            daily = [load_hpke_key(path) for path in sorted(self.key_dir.glob("*.hpke"))]
-        except KeyFileRefused as error:
-            found, do = error.parts
-            return broken(found, do or f"chmod 600 it, for the user that runs; or {make}")
-        if identity.public_bytes == self.peer_pk:
-            return broken(
-                "the other party's key is this party's own",
-                "one party must not be both: pin the key that the other one published",
-            )
-        now_s = time.time()
-        live = sum(key.not_before <= now_s <= key.not_after for key in daily)
-        line = f"identity {identity.public_bytes.hex()[:16]}..., {live} daily keys in force"
-        return ok(line if live else f"{line}; the first start makes one")
+def party_keys(party: str, key_dir: Path, peer_pk: bytes) -> Result:
+    """Check identity and daily keys: there, this user's alone, and not the other party's."""
+    make = f"pointillist keys generate {party}, and key_dir names its folder"
+    try:
+        identity = load_signing_key(key_dir / "identity.key")
+        daily = [load_hpke_key(path) for path in sorted(key_dir.glob("*.hpke"))]
+    except KeyFileRefused as error:
+        found, do = error.parts
+        return broken(found, do or f"chmod 600 it, for the user that runs; or {make}")
+    if identity.public_bytes == peer_pk:
+        return broken(
+            "the other party's key is this party's own",
+            "one party must not be both: pin the key that the other one published",
+        )
+    now_s = time.time()
+    live = sum(key.not_before <= now_s <= key.not_after for key in daily)
+    line = f"identity {identity.public_bytes.hex()[:16]}..., {live} daily keys in force"
+    return ok(line if live else f"{line}; the first start makes one")
 
 
-@dataclass(frozen=True, slots=True)
-class PartyFolder:
-    """A folder that the party writes, and room on its disk."""
-
-    name: str
-    path: Path
-    started_by_root: bool
-
-    @check("folders", "{0.name}")
-    def _folder(self) -> Result:
-        path = self.path
-        if not path.is_dir():
-            above = next(folder for folder in path.parents if folder.exists())
-            if self.started_by_root or os.access(above, os.W_OK | os.X_OK):
-                return ok(f"{path}: none yet; the first start makes it")
-            return broken(f"expected {path}, found none", f"start once as root, or make {path}")
-        if not os.access(path, os.W_OK | os.X_OK):
-            return broken(f"{path} cannot be written by this user", f"chown {path} to it")
-        usage = shutil.disk_usage(path)
-        line = f"{path}, {usage.free >> 20:,} MiB free"
-        if usage.free < _LEAST_BYTES:
-            return broken(line, "make room: what cannot be written is not answered")
-        if usage.free < _LOW_SHARE * usage.total:
-            return absent(line, "make room soon: less than a twentieth is left")
-        return ok(line)
+def folder(path: Path, started_by_root: bool) -> Result:
+    """Check that a folder can be written, and that its disk has room."""
+    if not path.is_dir():
+        above = next(folder for folder in path.parents if folder.exists())
+        if started_by_root or os.access(above, os.W_OK | os.X_OK):
+            return ok(f"{path}: none yet; the first start makes it")
+        return broken(f"expected {path}, found none", f"start once as root, or make {path}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return broken(f"{path} cannot be written by this user", f"chown {path} to it")
+    usage = shutil.disk_usage(path)
+    line = f"{path}, {usage.free >> 20:,} MiB free"
+    if usage.free < _LEAST_BYTES:
+        return broken(line, "make room: what cannot be written is not answered")
+    if usage.free < _LOW_SHARE * usage.total:
+        return absent(line, "make room soon: less than a twentieth is left")
+    return ok(line)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptStates:
-    """Copies of the state from upgrades, and the Helper's fence apart from it."""
+def copies(state_dir: Path) -> Result:
+    """Name the copies of the state that upgrades left, and say when one has served its time."""
+    found = [path for path in sorted(state_dir.glob(COPIES)) if path.suffix != ".new"]
+    if not found:
+        return ok("no copy of the state from an upgrade")
+    now_s, named, old = time.time(), [], []
+    for path in found:
+        status = path.stat()
+        days = int(now_s - status.st_mtime) // _DAY_S
+        named.append(f"{path.name}, {status.st_size >> 20:,} MiB, {days} days old")
+        old += [str(path)] if days >= _COPY_DAYS else []
+    line = f"from upgrades: {'; '.join(named)}"
+    return absent(line, f"rm {' '.join(old)}: nobody goes back so far") if old else ok(line)
 
-    state_dir: Path
-    fence_file: Path | None = None
 
-    @check("folders", "copies")
-    def _copies(self) -> Result:
-        copies = [path for path in sorted(self.state_dir.glob(COPIES)) if path.suffix != ".new"]
-        if not copies:
-            return ok("no copy of the state from an upgrade")
-        now_s, named, old = time.time(), [], []
-        for path in copies:
-            status = path.stat()
-            days = int(now_s - status.st_mtime) // _DAY_S
-            named.append(f"{path.name}, {status.st_size >> 20:,} MiB, {days} days old")
-            old += [str(path)] if days >= _COPY_DAYS else []
-        line = f"from upgrades: {'; '.join(named)}"
-        return absent(line, f"rm {' '.join(old)}: nobody goes back so far") if old else ok(line)
-
-    @check("folders", "fence")
-    def _fence(self) -> Result | None:
-        if self.fence_file is None:
-            return None
-        if self.fence_file.is_relative_to(self.state_dir):
-            do = "move it: one backup must not hold both"
-            return absent(f"{self.fence_file} lies in state_dir", do)
-        return ok(f"{self.fence_file}, apart from state_dir")
+def fence(state_dir: Path, fence_file: Path) -> Result:
+    """Check that one backup cannot take the Helper's state and its fence."""
+    if fence_file.is_relative_to(state_dir):
+        return absent(f"{fence_file} lies in state_dir", "move it: one backup must not hold both")
+    return ok(f"{fence_file}, apart from state_dir")
 
 
 @dataclass

@@ -22,9 +22,9 @@ from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import StepsSource
 from edge_agent.service.doctor_sources import (
     GpuCalls,
-    SourceStart,
     load_probes,
     source_advice,
+    source_check,
 )
 from transport.process.doctor import CheckVerdict, Finding, examine
 
@@ -152,7 +152,7 @@ def test_doctor_tries_each_source_that_loads_programs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = SourceStart(make().name, make)
+    source = source_check(make().name, make)
     (found,) = examine(source)
     assert found.verdict is CheckVerdict.OK
     assert found.found.startswith("can be collected")

@@ -30,7 +30,7 @@ from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
-from transport.process.doctor import CheckVerdict, Finding, WayOut, examine, worst
+from transport.process.doctor import CheckVerdict, Finding, examine, way_out, worst
 from transport.process.supervision import Notifier
 from transport.settings.config_tree import ConfigError, assignment, overlay
 from wire.catalogue import Catalogue
@@ -228,8 +228,8 @@ def test_doctor_asks_the_broker() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as broker:
         port = broker.getsockname()[1]
-        assert next(examine(WayOut(_Section(f"127.0.0.1:{port}")))).verdict is CheckVerdict.OK
-    away = next(examine(WayOut(_Section(f"127.0.0.1:{port}"))))
+        assert next(examine(way_out(_Section(f"127.0.0.1:{port}")))).verdict is CheckVerdict.OK
+    away = next(examine(way_out(_Section(f"127.0.0.1:{port}"))))
     assert away.verdict is CheckVerdict.BROKEN
     assert away.do
 

@@ -16,7 +16,7 @@ from collectors.faults.scan import probes
 from collectors.faults.tracker import REPEAT_NS, Tracker
 from collectors.kernel_files import Tree
 from collectors.records.gap import Gap, GapKind
-from edge_agent.service.doctor_sources import fault_parts
+from edge_agent.service.doctor_sources import fault_checks
 from tests.faults_kit import BRIDGE, FakeHost
 from transport.process.doctor import CheckVerdict, examine
 
@@ -131,13 +131,14 @@ def test_network_leaves_out_interfaces_without_hardware(tmp_path: Path) -> None:
 def test_doctor_says_what_is_read_and_one_thing_to_do_about_the_rest(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     lines = {
-        one.name: one for one in examine(*fault_parts(tmp_path, host.log, lambda _path: host.smart))
+        one.name: one
+        for one in examine(*fault_checks(tmp_path, host.log, lambda _path: host.smart))
     }
     absent = {name for name, one in lines.items() if one.verdict is CheckVerdict.ABSENT}
     assert absent == {"storage"}
     assert "as root" in (lines["storage"].do or "")
     assert "pcie_fatal" in lines["pcie"].found
-    bare = list(examine(*fault_parts(tmp_path / "none", tmp_path / "none/kmsg")))
+    bare = list(examine(*fault_checks(tmp_path / "none", tmp_path / "none/kmsg")))
     assert {one.name for one in bare} == {"kernel_log", *probes()}
     assert all(one.verdict is CheckVerdict.ABSENT and one.do for one in bare)
 

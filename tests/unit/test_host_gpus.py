@@ -15,7 +15,7 @@ from collectors.devices.device_port import DeviceReading, DevicesUnavailable
 from edge_agent.bound_gpus import GpusUnready, ListedGpu, bind_gpus, listed_gpus, with_bound_gpus
 from edge_agent.config import AUTO, AgentConfig, HostSection, TrustSection
 from edge_agent.live import load_host, open_ledger, this_machine
-from edge_agent.service.doctor import HostGpus
+from edge_agent.service.doctor import host_gpus
 from privacy.signing import SigningKey
 from tests.fake_nvml_kit import FakeDriver
 from tests.fleet_kit import fleet_folder
@@ -61,7 +61,7 @@ def host(gpus: tuple[str, ...] = (), uuids: tuple[str, ...] = ()) -> HostSection
 def test_gpus_that_are_not_bound_or_missing_are_told(
     listed: tuple[ListedGpu, ...] | str, named: HostSection | None, verdict: str, found: str
 ) -> None:
-    (finding,) = examine(HostGpus(listed, named))
+    (finding,) = examine(host_gpus(listed, named))
     assert finding.verdict is verdict
     assert found in finding.found
     assert bool(finding.do) == (verdict is not OK)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.party_doctor.party_findings import log_subjects
+from pointillist.party_doctor.party_findings import log_checks
 from tests.agent_live import surroundings
 from transport.log_clock import clock_beside_log
 from transport.opening import EmbeddedSettings
@@ -55,7 +55,7 @@ def test_party_s_doctor_asks_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = EmbeddedSettings(made.folder / "log")
 
     def clock() -> Finding:
-        findings = examine(*log_subjects(settings, KafkaRole.LEADER))
+        findings = examine(*log_checks(settings, KafkaRole.LEADER))
         return next(one for one in findings if one.name == "log's clock")
 
     assert clock().verdict is OK

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,13 @@ from pointillist.broker.rights import KafkaRole
 from pointillist.fleet import channel_certificate
 from pointillist.fleet.channel_certificate import make_certificate
 from pointillist.fleet.trial import TrialSettings, make_trial
-from pointillist.party_doctor.party_findings import Certificates, HelperPeer, log_subjects
+from pointillist.party_doctor.party_findings import HelperPeer, log_checks, tls_checks
 from pointillist.party_doctor.place_checks import (
-    KeptStates,
-    PartyFolder,
-    PartyKeys,
     SignedFolder,
+    copies,
+    fence,
+    folder,
+    party_keys,
 )
 from tests.fleet_kit import fleet_folder
 from tests.protocol_kit import (
@@ -41,7 +42,7 @@ from tests.protocol_kit import (
 )
 from transport.files.keyfiles import write_signing_key
 from transport.kafka.kafka_settings import KafkaSettings
-from transport.process.doctor import CheckVerdict, Finding, Result, check, examine
+from transport.process.doctor import Check, CheckVerdict, Finding, Result, check, examine
 
 OK, ABSENT, BROKEN = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.BROKEN
 CATALOGUE = bytes(32)
@@ -125,15 +126,15 @@ def test_file_that_cannot_be_read_is_named_as_what_stops_all(signed: Path) -> No
 def test_key_that_others_can_read_or_that_is_the_peers_is_refused(tmp_path: Path) -> None:
     key = signing_key("doctor")
     path = tmp_path / "identity.key"
-    keys = PartyKeys("leader", tmp_path, signing_key("peer").public_bytes)
-    assert by_name(keys)["keys"].verdict is BROKEN
+    peer_pk = signing_key("peer").public_bytes
+    assert party_keys("leader", tmp_path, peer_pk).verdict is BROKEN
     write_signing_key(path, key)
-    assert by_name(keys)["keys"].verdict is OK
-    assert key.seed_bytes().hex() not in by_name(keys)["keys"].found
-    both = PartyKeys("leader", tmp_path, key.public_bytes)
-    assert by_name(both)["keys"].verdict is BROKEN
+    well = party_keys("leader", tmp_path, peer_pk)
+    assert well.verdict is OK
+    assert key.seed_bytes().hex() not in well.found
+    assert party_keys("leader", tmp_path, key.public_bytes).verdict is BROKEN
     path.chmod(0o644)
-    finding = by_name(keys)["keys"]
+    finding = party_keys("leader", tmp_path, peer_pk)
     assert (finding.verdict, "chmod 600" in (finding.do or "")) == (BROKEN, True)
 
 
@@ -144,13 +145,11 @@ def test_folder_that_is_missing_or_holds_the_fence_is_named(tmp_path: Path) -> N
         ("none", False, OK),  # whoever may write beside it makes it
         ("file", False, BROKEN),
     ):
-        subject = PartyFolder("state", tmp_path / above / "state", root)
-        assert [(one.name, one.verdict) for one in examine(subject)] == [("state", verdict)]
-    (there,) = examine(PartyFolder("state", tmp_path, started_by_root=False))
+        assert folder(tmp_path / above / "state", root).verdict is verdict
+    there = folder(tmp_path, started_by_root=False)
     assert (there.verdict, "MiB free" in there.found) == (OK, True)
-    assert by_name(KeptStates(tmp_path, tmp_path / "fence"))["fence"].verdict is ABSENT
-    apart = by_name(KeptStates(tmp_path / "state", tmp_path / "fence"))["fence"]
-    assert apart.verdict is OK
+    assert fence(tmp_path, tmp_path / "fence").verdict is ABSENT
+    assert fence(tmp_path / "state", tmp_path / "fence").verdict is OK
 
 
 @pytest.fixture
@@ -212,7 +211,7 @@ def test_certificate_is_read_with_its_names_key_and_end(tmp_path: Path) -> None:
 
 
 def channel(files: TlsFiles) -> dict[str, Finding]:
-    return by_name(Certificates("helper", files))
+    return by_name(*tls_checks("helper", files))
 
 
 @pytest.mark.parametrize(
@@ -249,23 +248,24 @@ def test_certificate_that_ends_first_of_those_accepted_is_named(
 
 
 def test_copy_of_an_upgrade_is_named_with_its_age_and_goes_after_a_month(tmp_path: Path) -> None:
-    def copies() -> Finding:
-        return by_name(KeptStates(tmp_path))["copies"]
-
-    assert (copies().verdict, "no copy" in copies().found) == (OK, True)
+    none = copies(tmp_path)
+    assert (none.verdict, "no copy" in none.found) == (OK, True)
     copy = tmp_path / "leader.sqlite.schema-1"
     copy.write_bytes(bytes(3 << 20))
     (tmp_path / "leader.sqlite.schema-2.new").touch()
-    assert copies().verdict is OK
-    assert copies().found.endswith("leader.sqlite.schema-1, 3 MiB, 0 days old")
+    assert copies(tmp_path).verdict is OK
+    assert copies(tmp_path).found.endswith("leader.sqlite.schema-1, 3 MiB, 0 days old")
     ago_s = time.time() - 31 * 86_400
     os.utime(copy, (ago_s, ago_s))
-    assert (copies().verdict, copies().do) == (ABSENT, f"rm {copy}: nobody goes back so far")
+    assert (copies(tmp_path).verdict, copies(tmp_path).do) == (
+        ABSENT,
+        f"rm {copy}: nobody goes back so far",
+    )
 
 
 def test_broker_that_is_away_is_named_once_for_each_check() -> None:
     settings = KafkaSettings((f"127.0.0.1:{free_ports(1)[0]}",), timeout_s=0.5)
-    findings = list(examine(*log_subjects(settings, KafkaRole.LEADER)))
+    findings = list(examine(*log_checks(settings, KafkaRole.LEADER)))
     assert {one.name: one.verdict for one in findings} == {
         "transport": BROKEN, "log's clock": ABSENT, "topics": BROKEN, "retention": BROKEN,
     }  # fmt: skip
@@ -287,15 +287,6 @@ def test_command_says_what_a_new_party_lacks_and_its_exit_code_says_so() -> None
         assert (verdicts["keys"], verdicts["operators"]) == ("ok", "ok")
         assert (verdicts["tasks"], verdicts["roster"]) == ("broken", "broken")
         assert "put right: tasks, roster" in json.loads(done.stderr.splitlines()[-1])["error"]
-
-
-@dataclass(frozen=True)
-class Closed:
-    name: str
-
-    @check("agent", "{0.name}")
-    def look(self) -> Result:
-        raise PermissionError(13, "Permission denied", "/closed/key")
 
 
 class Odd:
@@ -330,7 +321,10 @@ def test_check_that_fails_itself_is_a_finding_and_any_other_error_is_not() -> No
 
 
 def test_what_another_user_may_read_says_whose_it_is() -> None:
-    (finding,) = examine(Closed("key"))
+    def look() -> Result:
+        raise PermissionError(13, "Permission denied", "/closed/key")
+
+    (finding,) = examine(Check("agent", "key", look))
     whose = "give the command as the user to whom /closed belongs"
     assert (finding.verdict, finding.do) == (BROKEN, whose)
     assert finding.found == "/closed/key cannot be read by this user"

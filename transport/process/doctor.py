@@ -1,7 +1,6 @@
 """What a doctor finds: what is there, how that is, and the one thing to do about it.
 
-A doctor looks at subjects. A subject's fields are what it is given, and its methods are checks.
-They look, or try and take back: nothing is left created or changed.
+Checks look, or try and take back: nothing is left created or changed.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from itertools import chain
 from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -77,18 +78,23 @@ class Finding:
     do: str | None = None
 
 
-_Check = TypeVar("_Check", bound=Callable[[Any], Result | None])
+class Check(NamedTuple):
+    """A check that stands by itself; None of it says that there is nothing to look at."""
+
+    group: str
+    name: str
+    look: Callable[[], Result | None]
+
+
+_Method = TypeVar("_Method", bound=Callable[[Any], Result | None])
 _PLACES: Final[dict[object, tuple[str, str]]] = {}
 """Method -> the group and name of what it finds."""
 
 
-def check(group: str, name: str) -> Callable[[_Check], _Check]:
-    """Register a method as a check; None of it says that there is nothing to look at.
+def check(group: str, name: str) -> Callable[[_Method], _Method]:
+    """Register a method as one of the checks of its class."""
 
-    group, name     in them `{0.field}` stands for the subject's
-    """
-
-    def register(method: _Check) -> _Check:
+    def register(method: _Method) -> _Method:
         _PLACES[method] = group, name
         return method
 
@@ -96,26 +102,29 @@ def check(group: str, name: str) -> Callable[[_Check], _Check]:
 
 
 def examine(*subjects: object, failures: Iterable[type[Exception]] = ()) -> Iterator[Finding]:
-    """Run the checks of subjects, as they stand there; one that fails itself is a finding.
+    """Run checks, and those of subjects as they stand there; one that fails itself is a finding.
 
     failures    how a check may fail beside OSError, ValueError and RuntimeError
     """
     known: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, *failures)
-    for subject in subjects:
-        for method in vars(type(subject)).values():
-            if not isinstance(method, FunctionType) or method not in _PLACES:
-                continue
-            group, name = (text.format(subject) for text in _PLACES[method])
-            try:
-                result = method(subject)
-            except PermissionError as error:
-                line = f"{printable(str(error.filename))} cannot be read by this user"
-                result = broken(line, way_in(error))
-            except known as error:
-                line = printable(str(error))[:LONGEST] or type(error).__name__
-                result = broken(line, f"look at {name} and try again")
-            if result is not None:
-                yield Finding(group, name, *result)
+    for group, name, look in chain.from_iterable(map(_checks, subjects)):
+        try:
+            result = look()
+        except PermissionError as error:
+            line = f"{printable(str(error.filename))} cannot be read by this user"
+            result = broken(line, way_in(error))
+        except known as error:
+            line = printable(str(error))[:LONGEST] or type(error).__name__
+            result = broken(line, f"look at {name} and try again")
+        if result is not None:
+            yield Finding(group, name, *result)
+
+
+def _checks(subject: object) -> list[Check]:
+    if isinstance(subject, Check):
+        return [subject]
+    methods = [one for one in vars(type(subject)).values() if isinstance(one, FunctionType)]
+    return [Check(*_PLACES[one], partial(one, subject)) for one in methods if one in _PLACES]
 
 
 def named(findings: Iterable[Finding], verdict: CheckVerdict) -> str:
@@ -130,44 +139,42 @@ def worst(findings: Iterable[Finding]) -> CheckVerdict:
     return next((verdict for verdict in order if verdict in found), CheckVerdict.OK)
 
 
-class WallClock:
-    """Whether the kernel calls its clock disciplined, and how far it may be off."""
-
-    @check("host", "clock")
-    def _clock(self) -> Result:
-        timex = ctypes.create_string_buffer(TIMEX_BYTES)
-        state = libc().adjtimex(timex)
-        if state < 0:
-            return absent(f"adjtimex: {os.strerror(ctypes.get_errno())}", _NTP)
-        if state == TIME_ERROR:
-            return absent("the kernel calls the clock unsynchronised", _NTP)
-        maxerror = timex.raw[MAXERROR_AT : MAXERROR_AT + 8]
-        maxerror_us = int.from_bytes(maxerror, "little", signed=True)
-        if maxerror_us > _GOOD_ERROR_US:
-            line = f"may be off by {maxerror_us / 1e6:.1f} s"
-            return absent(line, "let NTP or PTP reach its server")
-        return ok(f"synchronised, at most {maxerror_us / 1000:.0f} ms off")
+def _clock() -> Result:
+    """Ask the kernel whether it calls its clock disciplined, and how far that may be off."""
+    timex = ctypes.create_string_buffer(TIMEX_BYTES)
+    state = libc().adjtimex(timex)
+    if state < 0:
+        return absent(f"adjtimex: {os.strerror(ctypes.get_errno())}", _NTP)
+    if state == TIME_ERROR:
+        return absent("the kernel calls the clock unsynchronised", _NTP)
+    maxerror = timex.raw[MAXERROR_AT : MAXERROR_AT + 8]
+    maxerror_us = int.from_bytes(maxerror, "little", signed=True)
+    if maxerror_us > _GOOD_ERROR_US:
+        line = f"may be off by {maxerror_us / 1e6:.1f} s"
+        return absent(line, "let NTP or PTP reach its server")
+    return ok(f"synchronised, at most {maxerror_us / 1000:.0f} ms off")
 
 
-@dataclass(frozen=True, slots=True)
-class WayOut:
+CLOCK: Final = Check("host", "clock", _clock)
+
+
+def way_out(section: Any) -> Check:
     """By a table [transport]: the embedded log's folder is there, or one of Kafka's brokers."""
+    return Check("transport", "transport", partial(_transport, section))
 
-    section: Any
 
-    @check("transport", "transport")
-    def _transport(self) -> Result:
-        kafka = getattr(self.section, "kafka", None)
-        if kafka is not None:
-            return _brokers(kafka.bootstrap)
-        folder = self.section.folder
-        if not folder.is_dir():
-            line = f"expected the log's folder {folder}, found none"
-            return broken(line, "start the Leader of this log, or set transport.folder")
-        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            line = f"{folder} cannot be written by this user"
-            return broken(line, "put the agent's user into the log's group (transport.group)")
-        return ok(f"embedded log {folder}")
+def _transport(section: Any) -> Result:
+    kafka = getattr(section, "kafka", None)
+    if kafka is not None:
+        return _brokers(kafka.bootstrap)
+    folder = section.folder
+    if not folder.is_dir():
+        line = f"expected the log's folder {folder}, found none"
+        return broken(line, "start the Leader of this log, or set transport.folder")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        line = f"{folder} cannot be written by this user"
+        return broken(line, "put the agent's user into the log's group (transport.group)")
+    return ok(f"embedded log {folder}")
 
 
 def _brokers(bootstrap: Iterable[str]) -> Result:
