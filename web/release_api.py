@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from aggregator.releases.releases import moment
+from aggregator.releases.simulated_mark import SimulatedMark
 from analytics import RollupPeriod
 from analytics.served_releases import ADDRESS, FORMAT, NEWEST, ServedRows
 
@@ -22,6 +23,7 @@ from .packed_answer import answered
 from .page_answers import StoreAway
 from .page_shape import EVERYBODY, NUMBERS, Role
 from .served_rows import ReleaseRows, RowsAsked
+from .view_files import model_of
 from .viewers import Viewer
 
 _T = TypeVar("_T")
@@ -97,17 +99,12 @@ class NewestAsked(BaseModel):
     )
 
 
-class SimulatedAnswer(BaseModel):
-    """What was simulated, where no fleet stands behind the releases."""
-
-    scenario: str
-    plan: str
-    hosts: int
-    gpus: int
-    fidelity: str
-    seed: int
-    weeks: float
-    fingerprint: str
+SimulatedAnswer: Final = model_of(
+    SimulatedMark,
+    "SimulatedAnswer",
+    "What was simulated, where no fleet stands behind the releases.",
+    without="done",
+)
 
 
 class ReleasesAnswer(BaseModel):
@@ -116,7 +113,7 @@ class ReleasesAnswer(BaseModel):
     product: Literal["pointillist"]
     version: str
     format: int
-    simulated: SimulatedAnswer | None
+    simulated: SimulatedAnswer | None  # type: ignore[valid-type]
 
 
 class NewestAnswer(BaseModel):

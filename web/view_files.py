@@ -21,12 +21,16 @@ from .page_shape import Page, View, numbers_of
 JsonCell = str | int | float | bool | None
 
 
-_PARTS: Final[Any] = {name: (kind, ...) for name, kind in get_type_hints(Number).items()}
-NumberAnswer: Final = create_model(
+def model_of(kind: type, name: str, text: str, *, without: str = "") -> type[BaseModel]:
+    """Make a model of a dataclass's fields but one; each must be there."""
+    parts: Any = {key: (hint, ...) for key, hint in get_type_hints(kind).items() if key != without}
+    return create_model(name, __doc__=text, **parts)
+
+
+NumberAnswer: Final = model_of(
+    Number,
     "NumberAnswer",
-    **_PARTS,
-    __doc__="A released number; `told` says whether it is told from zero, `reason` why there is "
-    "none.",
+    "A released number; `told` says whether it is told from zero, `reason` why there is none.",
 )
 
 
