@@ -98,7 +98,7 @@ def test_alerts_are_told_of_a_fleet_and_of_a_host(machine: PageMachine, store: s
     )  # fmt: skip
     receiver = machine.start(["python3", "-c", RECEIVER])
     receiver.until("listens")
-    machine.type("alerts check --store releases --config alerts.toml", more="--once")
+    machine.type("alerts check --store releases --config alerts.toml", more="--once --json")
     journal = f"{HERE}/diagnoses.jsonl"
     shutil.copy(next((REPOSITORY / "bench/journals").glob("*.jsonl")), machine.path(journal))
     machine.type(

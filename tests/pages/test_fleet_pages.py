@@ -93,7 +93,7 @@ def test_an_owner_checks_a_report(machine: PageMachine, fleet: PageFleet) -> Non
     fleet.services["leader"].end()  # or one of the two would be exported with a window more
     at = {f"{party}.sqlite": fleet.state(party) for party in ("leader", "helper")}
     machine.type("leader transcript export leader.sqlite leader.json", having=at)
-    machine.type("leader transcript export helper.sqlite helper.json", having=at)
+    machine.type("leader transcript export helper.sqlite helper.json", more="--json", having=at)
     leader = {"STATE": fleet.state("leader"), "FILE": "leader.json", "T": released}
     machine.type("leader transcript export STATE FILE --window T", having=leader)
     at["2026-05-01T10:00Z"] = released
@@ -108,7 +108,7 @@ def test_an_owner_checks_a_report(machine: PageMachine, fleet: PageFleet) -> Non
     )  # fmt: skip
     machine.type(
         "leader transcript verify leader.json helper.json --leader LEADER --helper HELPER "
-        "--report 0123...", having={"0123...": name, **fleet.keys},
+        "--report 0123...", more="--json", having={"0123...": name, **fleet.keys},
     )  # fmt: skip
     checked = machine.type(
         "agent sent --check ID --leader-transcript leader.json --helper-transcript helper.json",
@@ -169,11 +169,11 @@ def test_parties_say_how_they_are(machine: PageMachine, fleet: PageFleet) -> Non
     machine.type("leader status --config leader.toml --json")
     machine.type("helper status --config /etc/pointillist/helper.toml")
     machine.type("helper status --config helper.toml --json")
-    machine.type("leader doctor --config /srv/trial/leader/leader.toml")
+    machine.type("leader doctor --config /srv/trial/leader/leader.toml", more="--json")
     machine.type("helper doctor --config /srv/trial/helper/helper.toml")
     machine.type("helper doctor --config helper.toml --json")
     machine.type("task show /srv/trial/leader/trial.task")
-    machine.type("leader roster show /srv/trial/leader/1.roster")
+    machine.type("leader roster show /srv/trial/leader/1.roster", more="--json")
     machine.type("keys show --folder /srv/trial/helper/keys")
     machine.type(
         "query SELECT window_start, outcome, reason, n_hosts FROM windows ORDER BY ALL --store "
@@ -245,7 +245,7 @@ def test_a_witness_keeps_what_a_helper_answered(machine: PageMachine, fleet: Pag
     path.write_text(WITNESS_TOML.format(helper=fleet.helper))
     running = machine.begin("witness run --config /etc/pointillist/witness.toml")
     running.until("serving")
-    machine.type("witness status --config /etc/pointillist/witness.toml")
+    machine.type("witness status --config /etc/pointillist/witness.toml", more="--json")
     assert running.end().code == 0
 
 
