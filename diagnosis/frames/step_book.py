@@ -23,10 +23,7 @@ _EXACT: Final = list(StepSource)
 class Stepper:
     """One process that makes steps; its most exact mark counts while it comes."""
 
-    pid: int
-    start_ns: int
-    cgroup: str
-    program: str
+    process: MarkedProcess
     source: StepSource
     probe: str
     seen_ns: int
@@ -62,13 +59,11 @@ class StepBook:
         if known is None and not len(ended):
             return  # in its first step, which may never end
         if known is None or self._better(marks, known, last_ns):
-            known = self._steppers[key] = Stepper(
-                marks.pid, marks.start_ns, marks.cgroup, marks.program, marks.source, marks.probe,
-                last_ns,
-            )  # fmt: skip
+            known = self._steppers[key] = Stepper(marks, marks.source, marks.probe, last_ns)
         if (known.source, known.probe) != (marks.source, marks.probe):
             return
-        known.cgroup, known.program = marks.cgroup, marks.program or known.program
+        program = marks.program or known.process.program
+        known.process = MarkedProcess(marks.pid, marks.start_ns, marks.cgroup, program)
         known.seen_ns = max(known.seen_ns, last_ns)
         known.open_ns = marks.open_since_ns
         known.waiting.append(marks)

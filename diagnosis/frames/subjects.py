@@ -87,7 +87,7 @@ class SubjectBook:
     def _add_steps(self, found: dict[str, _Found], second: SubjectSecond) -> None:
         by_cgroup: dict[str, list[Stepper]] = {}
         for stepper in self.steps.steppers(second.now_ns):
-            by_cgroup.setdefault(stepper.cgroup, []).append(stepper)
+            by_cgroup.setdefault(stepper.process.cgroup, []).append(stepper)
         self._split = {c: n for c, n in self._split.items() if c in by_cgroup}
         for cgroup, steppers in by_cgroup.items():
             active = self._active(steppers, second.now_ns)
@@ -95,11 +95,11 @@ class SubjectBook:
                 self._split[cgroup] = second.now_ns
                 found.pop(cgroup, None)
             for stepper in active:
-                split = cgroup in self._split
-                key = f"{cgroup}#{stepper.pid}" if split else cgroup
+                split, process = cgroup in self._split, stepper.process
+                key = f"{cgroup}#{process.pid}" if split else cgroup
                 subject = found.setdefault(key, _Found(cgroup))
-                subject.program, subject.steps = stepper.program, stepper.take(second.now_ns)
-                subject.own.add(stepper.pid)
+                subject.program, subject.steps = process.program, stepper.take(second.now_ns)
+                subject.own.add(process.pid)
                 subject.whole = not split
 
     def _active(self, steppers: list[Stepper], now_ns: int) -> list[Stepper]:
@@ -109,12 +109,14 @@ class SubjectBook:
         alive = [
             stepper
             for stepper in steppers
-            if now_ns - stepper.seen_ns <= _ACTIVE_NS or stepper.waiting or self._alive(stepper.pid)
+            if now_ns - stepper.seen_ns <= _ACTIVE_NS
+            or stepper.waiting
+            or self._alive(stepper.process.pid)
         ]
-        here = [stepper for stepper in alive if self._alive(stepper.pid)] or alive[-1:]
+        here = [stepper for stepper in alive if self._alive(stepper.process.pid)] or alive[-1:]
         for stepper in steppers:
             if stepper not in here:
-                self.steps.forget(stepper.pid, stepper.start_ns)
+                self.steps.forget(stepper.process.pid, stepper.process.start_ns)
         return here
 
     def _add_users(self, found: dict[str, _Found], second: SubjectSecond) -> None:
