@@ -14,7 +14,6 @@ FOLDER/gpu_pressure.json.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 from bench.record import Figure
 from collectors.boot_clock import boottime_ns
 from scripts import gpu_present
+from scripts.gpu_copies import DUTIES, INJECTORS
 from scripts.gpu_present import AS_EXPECTED, DIFFERENT, NO_GPU, ROOT, UNCHECKED
 
 if TYPE_CHECKING:
@@ -34,18 +34,8 @@ if TYPE_CHECKING:
 WARM_UP_S, PRESS_S, REST_S = 20.0, 10.0, 12.0
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Press, watch, diagnose, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--press", nargs=3, metavar=("GPU", "INJECTOR", "DUTY"))
-    given = parser.parse_args(words)
-    if given.press:
-        gpu_present.use_kit()
-        from scripts.pressure import press
-
-        gpu, injector, duty = given.press
-        press(gpu, injector, float(duty))
-        return AS_EXPECTED
     if not gpu_present.ready("gpu-pressure"):
         return NO_GPU
     try:
@@ -64,7 +54,7 @@ def check(
 ) -> list[Result]:
     """Press the first GPU in every way and at every intensity, and diagnose what was seen."""
     from collectors.devices.nvml import NvmlReader
-    from scripts.pressure import DUTIES, INJECTORS, Stepper, Watch, results_of
+    from scripts.pressure import Watch, results_of
 
     reader = NvmlReader()
     inventory = reader.open()
@@ -74,10 +64,8 @@ def check(
     cases: list[Case] = []
     with ExitStack() as held:
         held.callback(reader.close)
-        stepper = Stepper(gpu, held)
-        watch = Watch(reader, stepper)
+        watch = Watch(reader, gpu)
         held.callback(watch.stop)
-        watch.start()
         time.sleep(warm_up_s)
         for injector in INJECTORS:
             for level, duty in DUTIES.items():
@@ -91,7 +79,7 @@ def _pressed(gpu: str, injector: str, level: str, duty: float, press_s: float) -
     """Run the pressing process for a while; it says how much it copied."""
     from scripts.pressure import Case
 
-    words = [sys.executable, "-m", "scripts.gpu_pressure", "--press", gpu, injector, str(duty)]
+    words = [sys.executable, "-m", "scripts.gpu_copies", gpu, injector, str(duty)]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as child:
         if child.stdin is None or child.stdout is None:
