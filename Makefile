@@ -199,7 +199,7 @@ bench-round: $(STAMP)  ## what 100,000 reports cost both aggregators
 bench-demo: $(STAMP)  ## the demo's figures and the README's picture
 	@$(PYTHON) -m bench demo $(ARGS)
 
-bench-door: $(STAMP) tools  ## what a newcomer meets in the first hour; as root
+bench-door: $(STAMP) tools  ## what an agent of a generated configuration costs; as root
 	@$(PYTHON) -m bench door $(ARGS)
 
 bench-first-release: $(STAMP)  ## from git clone to the first released number

@@ -22,7 +22,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
             "timing",
         )
     },
-    "door": {part: f"bench.door:{part}" for part in ("demo", "notebook", "slowdown")},
+    "door": {"slowdown": "bench.agent:beside_generated"},
     "gpu-time": {
         "calls": "bench.probes:driver",
         **{part: f"bench.gpu_time_{part}" for part in ("counts", "coverage", "library")},

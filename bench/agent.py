@@ -43,6 +43,7 @@ from bench.parts import Measured, Parts
 from bench.record import Figure
 from edge_agent.local.gathering import EVERY_MS
 from edge_agent.local.history_db import file_bytes
+from pointillist.fleet.party_config_text import MEASURING
 from tests.fake_nvml_kit import FakeDriver
 from transport.embedded.embedded import EmbeddedLog
 from wire.topics import EPOCHS, REPORTS
@@ -106,6 +107,14 @@ def measure(kept: Parts) -> Measured:
     load = statistics.mean([load, os.getloadavg()[0]])
     beside = f"load average {load:.1f} during the run, {seconds} s, {count} pairs"
     return Measured(found, beside=beside)
+
+
+def beside_generated(kept: Parts) -> Measured:
+    """Measure a workload beside an agent of a generated configuration."""
+    both = pairs(kept, kept.scaled(PAIRS, 2), MEASURING)
+    wanted = ("workload_slowdown", "workload_pairs", "pingpong")
+    found = workload_figures(both, 1.0)
+    return Measured([figure for figure in found if figure.name.startswith(wanted)])
 
 
 @contextmanager

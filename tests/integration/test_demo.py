@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ import pytest
 
 from aggregator.releases.releases import read_releases
 from aggregator.transcripts.transcript import read_transcript
-from bench.demo import COLUMNS, END_LINES, LAST_WORDS, ROWS, end_lines, in_folder, panels
 from tests import recording_slice
 from tests.closed_kit import REPOSITORY, closed, may_mount
 from tests.conftest import why_not
@@ -43,6 +43,32 @@ SEED = "8"
 """One by which the demo's network holds no report back: the record has every report."""
 SERIES_WINDOWS = WINDOWS + 4
 """Windows of the mix, and one of each other series."""
+COLUMNS, ROWS, END_LINES = 80, 24, 30
+LAST_WORDS = "this host in a browser, until Ctrl-C"
+"""What a demo on a terminal says last, and then waits."""
+
+
+def in_folder(folder: Path, command: Sequence[str]) -> list[str]:
+    """Give the command that runs another in a folder, where its results are then named shortly."""
+    return ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
+
+
+def panels(shown: str) -> list[list[str]]:
+    """Give the rows of each picture of the live panel, and of what stands below it.
+
+    shown   everything that the demo wrote, without moves of the cursor
+    Returns more rows than the terminal has for a picture that was cut
+    """
+    pictures = [drawn.partition("\n─")[0] for drawn in shown.split("╭")[1:]]
+    too_many = [""] * (ROWS + 1)
+    return [drawn.strip().split("\n") if "╯" in drawn else too_many for drawn in pictures]
+
+
+def end_lines(shown: str) -> list[str]:
+    """Give the rows of the terminal that the end takes, from its heading on."""
+    heading, *rest = shown.rpartition("╯")[2].partition("\n─")[2].strip().split("\n")
+    lines = [f"─{heading}", *rest]
+    return [row for line in lines for row in re.findall(f".{{1,{COLUMNS}}}", line) or [""]]
 
 
 def demo_command(output: Path, *options: str, module: str = "pointillist") -> list[str]:
