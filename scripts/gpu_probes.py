@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from bench.record import Figure, write_result
 from scripts import gpu_present, gpu_programs
@@ -113,7 +113,7 @@ def interleaved(
 
 
 class Loop:
-    """A running workload."""
+    """A running workload; use it as a context manager."""
 
     def __init__(
         self, name: str, command: Sequence[str], more: Mapping[str, str] | None = None
@@ -159,6 +159,12 @@ class Loop:
         ready, _, _ = select.select([self._says], [], [], 0)
         return bool(ready and self._answer() is not None)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """End it."""
         self._child.kill()
@@ -170,18 +176,6 @@ class Loop:
 
     def _answer(self) -> str:
         return self._says.readline().strip()
-
-
-@contextmanager
-def running(
-    name: str, command: Sequence[str], more: Mapping[str, str] | None = None
-) -> Iterator[Loop]:
-    """Run a workload for a while."""
-    loop = Loop(name, command, more)
-    try:
-        yield loop
-    finally:
-        loop.close()
 
 
 class Probes:
@@ -331,7 +325,7 @@ def attached(probes: Probes | None, name: str, command: Sequence[str]) -> Iterat
         return
     probes.on()
     try:
-        with running(name, command) as first:
+        with Loop(name, command) as first:
             end_s = time.monotonic() + _ATTACHES_S
             while not probes.launches(first.pid) and time.monotonic() < end_s:
                 first.steps(1)
@@ -356,7 +350,7 @@ def main() -> int:
     counts: dict[str, tuple[float, float]] = {}
     for name, command in commands.items():
         try:
-            with attached(probes, name, command), running(name, command) as loop:
+            with attached(probes, name, command), Loop(name, command) as loop:
                 counts[name] = check_counts(loop, probes)
         except RuntimeError as error:
             print(f"gpu-probes: not checked: {error}")
@@ -367,7 +361,7 @@ def main() -> int:
     if probes is not None:
         costs = {}
         for name in COSTS if "inference" in commands else COSTS_WITHOUT_TORCH:
-            with running(name, commands[name]) as loop:
+            with Loop(name, commands[name]) as loop:
                 costs[name] = measure_cost(loop)
         found = figures(counts, costs)
         print(f"wrote {write_result('gpu_probes', 'make gpu-check', found)}")

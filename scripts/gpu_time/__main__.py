@@ -25,7 +25,7 @@ from scripts.gpu_present import (
     TOOLS,
     UNCHECKED,
 )
-from scripts.gpu_probes import running
+from scripts.gpu_probes import Loop
 from scripts.gpu_programs import LAUNCHES, commands
 
 from .figures import differences, figures
@@ -91,7 +91,7 @@ def _part(part: str) -> dict[str, Any]:
         if part == "memory":
             return memory(launches, agent)
         more = agent.environment | _CPU
-        with running(part, command, _CPU) as bare, running(part, command, more) as loop:
+        with Loop(part, command, _CPU) as bare, Loop(part, command, more) as loop:
             agent.wait(loop.pid)
             found: dict[str, Any] = {}
             if part in PAIRS:

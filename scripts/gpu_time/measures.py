@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -161,6 +162,10 @@ class Followed:
         self.source.start()
         self.records: list[KernelActivity] = []
 
+    def close(self) -> None:
+        """Stop the source."""
+        self.source.stop()
+
     def drain(self) -> None:
         """Take what came."""
         drained = self.source.drain(boottime_ns())
@@ -179,15 +184,11 @@ def governed(name: str, command: list[str], asked: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder) / "gpu-time.sock"
         followed = Followed(socket)
-        loop = Loop(name, command, injected(socket))
-        try:
+        with Loop(name, command, injected(socket)) as loop, closing(followed):
             followed.follow(2)
             followed.records.clear()
             launched = _work(loop, followed, asked)
             launched += _afterwards(loop, followed)
-        finally:
-            loop.close()
-            followed.source.stop()
     records = followed.records
     estimate = sum(work.count * 1e6 / work.sampling_rate_millionths for work in records)
     recorded = sum(work.count for work in records)
@@ -228,8 +229,7 @@ def _work(loop: Loop, followed: Followed, asked: str) -> int:
 
 def memory(command: list[str], agent: Listening, launches: int = MEMORY_LAUNCHES) -> dict[str, Any]:
     """Launch millions with everything recorded; give the growth of host and device memory."""
-    loop = Loop("launches", command, agent.environment)
-    try:
+    with Loop("launches", command, agent.environment) as loop:
         agent.plan(ON)
         agent.wait(loop.pid)
         loop.steps(200_000)
@@ -240,9 +240,7 @@ def memory(command: list[str], agent: Listening, launches: int = MEMORY_LAUNCHES
         seconds = time.monotonic() - begun_s
         after = process.memory_info().rss, _device_bytes()
         header = agent.settled(loop.pid).header
-    finally:
-        loop.close()
-        agent.plan(OFF)
+    agent.plan(OFF)
     return {
         "launches": launches, "seconds": seconds, "host_mib": (after[0] - before[0]) / 2**20,
         "device_mib": (after[1] - before[1]) / 2**20, "header": dict(header),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts import gpu_probes
-from scripts.gpu_probes import Probes, attached, running
+from scripts.gpu_probes import Loop, Probes, attached
 from tests.fake_cuda_kit import FakeCuda
 from tests.probes_kit import Stubs, compile_stub
 
@@ -34,7 +34,7 @@ def test_gpu_check_counts_the_steps_of_a_loop_exactly(stubs: Stubs, tmp_path: Pa
     (tmp_path / "loop.py").write_text(LOOP)
     command = [sys.executable, str(tmp_path / "loop.py"), str(stubs.library("libcudart"))]
     probes = Probes(budget=0.99)
-    with running("inference", command) as loop:
+    with Loop("inference", command) as loop:
         probes.on()
         try:
             error, named = gpu_probes.check_counts(loop, probes)
@@ -55,5 +55,5 @@ def test_gpu_check_counts_the_kit_s_own_program_by_kernel(
     for name, value in FakeCuda(tmp_path).environment.items():
         monkeypatch.setenv(name, value)
     probes, command = Probes(budget=0.99), [str(program)]
-    with attached(probes, "cubin", command), running("cubin", command) as loop:
+    with attached(probes, "cubin", command), Loop("cubin", command) as loop:
         assert gpu_probes.check_counts(loop, probes) == (0.0, 1.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts import gpu_programs
-from scripts.gpu_probes import running
+from scripts.gpu_probes import Loop
 from scripts.gpu_programs import PROGRAMS
 from scripts.gpu_programs.cubins import CUBIN, PTX, SIGNATURES, CompileError, Compiler
 from tests.fake_cuda_kit import FakeCuda
@@ -109,14 +109,14 @@ def test_a_program_is_steered_by_lines_and_times_by_the_device_s_events(
     kit: Path, tmp_path: Path
 ) -> None:
     fake = FakeCuda(tmp_path)
-    with running("cubin", [str(kit / "driver")], fake.environment) as loop:
+    with Loop("cubin", [str(kit / "driver")], fake.environment) as loop:
         before = fake.calls["cuLaunchKernel"]
         assert loop.steps(20) > 0
         assert fake.calls["cuLaunchKernel"] - before == 20
         assert loop.times(7) == {"pointillist_busy": (7, 7_000_000)}
     (kit / CUBIN).rename(kit / "gone")
     try:  # on another GPU, whose driver refuses the cubin
-        with running("launches", [str(kit / "driver")], fake.environment) as loop:
+        with Loop("launches", [str(kit / "driver")], fake.environment) as loop:
             assert loop.profile(3) == {"pointillist_empty": 3}
     finally:
         (kit / "gone").rename(kit / CUBIN)

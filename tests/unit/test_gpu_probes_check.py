@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts import gpu_present, gpu_probes
-from scripts.gpu_probes import Loop, Slowdown, agreement, figures, interleaved, running, slowdown
+from scripts.gpu_probes import Loop, Slowdown, agreement, figures, interleaved, slowdown
 
 LOOP = """
 import sys
@@ -69,7 +69,7 @@ def test_blocks_with_and_without_probes_take_turns_and_end_without() -> None:
 
 
 def test_loop_is_steered_by_lines(command: list[str]) -> None:
-    with running("inference", command) as loop:
+    with Loop("inference", command) as loop:
         assert loop.steps(20) == 2.0
         assert loop.profile(3) == {"gemm": 3, "relu": 1}
     with pytest.raises(RuntimeError, match="expected `ready`, got ''"):
@@ -80,7 +80,7 @@ def test_counts_are_those_of_the_steps_alone(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_probes, "missing_symbols", lambda pid: [])
-    with running("inference", command) as loop:
+    with Loop("inference", command) as loop:
         same = gpu_probes.check_counts(loop, CountingProbes(gemm=3, relu=1))  # type: ignore[arg-type]
         short = gpu_probes.check_counts(loop, CountingProbes(gemm=3))  # type: ignore[arg-type]
     assert same == (0.0, 1.0)
@@ -90,7 +90,7 @@ def test_counts_are_those_of_the_steps_alone(
 def test_counts_without_bpf_are_of_names_alone(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running("inference", command) as loop:
+    with Loop("inference", command) as loop:
         assert not gpu_probes.missing_symbols(loop.pid)
         error, named = gpu_probes.check_counts(loop, None)
         assert (error, named >= 0.75) == (0.0, True)
@@ -102,7 +102,7 @@ def test_symbols_are_missed_in_a_runtime_without_launches(tmp_path: Path) -> Non
     library = tmp_path / "libcudart.so.12"
     library.write_bytes(Path(os.path.realpath("/lib/x86_64-linux-gnu/libm.so.6")).read_bytes())
     code = f"import ctypes; ctypes.CDLL({str(library)!r}); print('ready', flush=True); input()"
-    with running("inference", [sys.executable, "-c", code]) as loop:
+    with Loop("inference", [sys.executable, "-c", code]) as loop:
         assert gpu_probes.missing_symbols(loop.pid) == [str(library)]
 
 
