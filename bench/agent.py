@@ -113,7 +113,7 @@ def beside_generated(kept: Parts) -> Measured:
     """Measure a workload beside an agent of a generated configuration."""
     both = pairs(kept, kept.scaled(PAIRS, 2), MEASURING)
     wanted = ("workload_slowdown", "workload_pairs", "pingpong")
-    found = workload_figures(both, 1.0)
+    found = workload_figures(both, goal=1.0)
     return Measured([figure for figure in found if figure.name.startswith(wanted)])
 
 
