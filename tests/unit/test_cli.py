@@ -59,7 +59,12 @@ def test_what_was_a_command_or_an_option_is_refused_by_name_with_advice(
     json: tuple[str, ...],
 ) -> None:  # fmt: skip
     command, dashes, option = name.partition(" --")
-    given = ["here", f"--{option}=x"] if dashes else ["here"]
+    words = option.split()
+    given = (
+        ["here", f"--{'='.join(words if len(words) > 1 else [*words, 'x'])}"]
+        if dashes
+        else ["here"]
+    )
     assert run_main(monkeypatch, *command.split(), *given, *json) == ExitCode.USAGE
     told = " ".join(capsys.readouterr().err.split())
     assert f"{name}: there is no such thing any more" in told
