@@ -15,7 +15,7 @@ from .page_answers import PageAnswers
 from .signed_chains import ChainName, SignedChain
 from .signed_store import NOTHING, StoredChain, compare, stored_chains
 from .store_watch import FAILURES, StoreStanding, StoreState
-from .transcript_checker import Check, CheckState, TranscriptChecker
+from .transcript_checker import CheckState, TranscriptCheck, TranscriptChecker
 from .viewers import Viewer
 
 AGREE: Final = "agree"
@@ -129,7 +129,9 @@ def _chain(name: ChainName, chain: SignedChain | None, stored: StoredChain) -> C
     )
 
 
-def _verdict(check: Check, chains: list[ChainAnswer], unreadable: str) -> TranscriptAnswer:
+def _verdict(
+    check: TranscriptCheck, chains: list[ChainAnswer], unreadable: str
+) -> TranscriptAnswer:
     differ = [chain for chain in chains if chain.problems]
     signed = sum(chain.signed for chain in chains)
     state = AGREE

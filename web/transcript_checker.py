@@ -31,7 +31,7 @@ class CheckState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class TranscriptCheck:
     """How the newest check stands.
 
     detail      what is missing or was refused
@@ -64,26 +64,26 @@ class TranscriptChecker:
         self._ended = Event()
         self._stamp: _Stamp | None = None
         self._started_s: float | None = None
-        self._check = Check(CheckState.CHECKING)
+        self._check = TranscriptCheck(CheckState.CHECKING)
 
-    def look(self, patience_s: float = _PATIENCE_S) -> Check:
+    def look(self, patience_s: float = _PATIENCE_S) -> TranscriptCheck:
         """Say how the check of the files stands as they are now, and begin it where it is due."""
         if self.files is None:
-            return Check(CheckState.UNNAMED)
+            return TranscriptCheck(CheckState.UNNAMED)
         try:
             stamp = _stamp(self.files)
         except OSError as error:
-            return Check(CheckState.MISSING, error.strerror or "it cannot be read")
+            return TranscriptCheck(CheckState.MISSING, error.strerror or "it cannot be read")
         with self._lock:
             if stamp == self._stamp:
                 return self._check
             if not self._due():
-                return Check(CheckState.CHECKING)
+                return TranscriptCheck(CheckState.CHECKING)
             self._begin(self.files, stamp)
         # Nobody else waits: answers to those who ask meanwhile come from few threads.
         return self.wait(patience_s)
 
-    def wait(self, patience_s: float) -> Check:
+    def wait(self, patience_s: float) -> TranscriptCheck:
         """Wait for the end of the check that goes on; say how it stands."""
         self._ended.wait(patience_s)
         return self._check
@@ -95,7 +95,7 @@ class TranscriptChecker:
 
     def _begin(self, files: TranscriptFiles, stamp: _Stamp) -> None:
         self._stamp, self._started_s = stamp, time.monotonic()
-        self._check = Check(CheckState.CHECKING)
+        self._check = TranscriptCheck(CheckState.CHECKING)
         self._ended.clear()
         Thread(target=self._go, args=(files,), name="transcripts", daemon=True).start()
 
@@ -106,7 +106,7 @@ class TranscriptChecker:
             found = self._run(files)
         finally:
             state = CheckState.REFUSED if found.refused else CheckState.CHECKED
-            self._check = Check(state, found.refused, found, time.time())
+            self._check = TranscriptCheck(state, found.refused, found, time.time())
             self._ended.set()
 
 

@@ -52,7 +52,7 @@ def effective_capabilities() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ThisMachine:
     """Kernel, capabilities and libraries of this machine.
 
     root                stands for the file system's, so that a test can have its own

@@ -265,7 +265,7 @@ def load_probes(loader: str = Loader.AUTO) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuCalls:
+class CallProbes:
     """What seeing GPU calls needs.
 
     root        stands for the file system's

@@ -59,8 +59,8 @@ def agent_doctor(
     from collectors.ebpf.ebpf_source import EbpfSource
     from collectors.port import SourceUnavailable
     from edge_agent.bound_gpus import listed_gpus
-    from edge_agent.service.doctor import Machine, host_gpus
-    from edge_agent.service.doctor_sources import GpuCalls, GpuTime, fault_checks, source_check
+    from edge_agent.service.doctor import ThisMachine, host_gpus
+    from edge_agent.service.doctor_sources import CallProbes, GpuTime, fault_checks, source_check
     from transport.process.doctor import CLOCK, examine
     from wire.catalogue import Catalogue
 
@@ -74,14 +74,14 @@ def agent_doctor(
         _look_as(loaded.host.user, loaded.sources.capabilities)
     catalogue = Catalogue.load()
     listed = listed_gpus(catalogue.classes("gpu_model"))
-    machine = Machine(
+    machine = ThisMachine(
         wanted=None if loaded is None else loaded.sources.capabilities, started_by_root=root
     )
     gpus = host_gpus(listed, None if loaded is None else loaded.host)
     findings = [*examine(machine, CLOCK, gpus)]
     if loaded is None:
         ebpf = source_check(EbpfSource.name, EbpfSource)
-        sources = (ebpf, *fault_checks(), GpuCalls(), GpuTime())
+        sources = (ebpf, *fault_checks(), CallProbes(), GpuTime())
         findings += examine(*sources, failures=[SourceUnavailable])
         say(
             f"no configuration at {DEFAULT_CONFIG}: looked at the machine alone; --config names one"
@@ -99,7 +99,7 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
     from edge_agent.live import sources_of
     from edge_agent.service.doctor import AgentState
     from edge_agent.service.doctor_sources import (
-        GpuCalls,
+        CallProbes,
         GpuTime,
         fault_checks,
         load_probes,
@@ -111,7 +111,7 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
     sources = config.sources
     subjects: list[object] = [*fault_checks()] if sources.faults else []
     if sources.probes.enabled:
-        subjects.append(GpuCalls(load=lambda: load_probes(sources.loader)))
+        subjects.append(CallProbes(load=lambda: load_probes(sources.loader)))
     if sources.gpu_time.enabled:
         subjects.append(GpuTime(sources.gpu_time.socket))
     subjects += [AgentState(config, started_by_root=root), way_out(config.transport)]

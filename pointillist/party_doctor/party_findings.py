@@ -51,7 +51,7 @@ from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.topics import EPOCHS, RELEASES, REPORTS
 
-from .place_checks import SignedFolder, copies, fence, folder, party_keys, running
+from .place_checks import SignedFiles, copies, fence, folder, party_keys, running
 
 _ASK_S: Final = 5.0
 _APART_S: Final = 2
@@ -84,7 +84,7 @@ def leader_findings(config: LeaderConfig, *, started_by_root: bool) -> Iterator[
     if own_pk is not None:
         parties = PinnedParties(own_pk, config.helper_pk)
         catalogue = Catalogue.load(config.catalogue).hash
-        yield from examine(SignedFolder(config.signed_dir, parties, catalogue))
+        yield from examine(SignedFiles(config.signed_dir, parties, catalogue))
 
 
 def helper_findings(config: HelperConfig, *, started_by_root: bool) -> Iterator[Finding]:
@@ -105,7 +105,7 @@ def helper_findings(config: HelperConfig, *, started_by_root: bool) -> Iterator[
     own_pk = _own_pk(config.key_dir)
     if own_pk is not None:
         parties, catalogue = PinnedParties(config.leader_pk, own_pk), Catalogue.load().hash
-        yield from examine(SignedFolder(config.signed_dir, parties, catalogue, config.operators))
+        yield from examine(SignedFiles(config.signed_dir, parties, catalogue, config.operators))
 
 
 def _own_pk(key_dir: Path) -> bytes | None:

@@ -102,7 +102,7 @@ def fence(state_dir: Path, fence_file: Path) -> Result:
 
 
 @dataclass
-class SignedFolder:
+class SignedFiles:
     """A signed_dir: tasks and roster under both signatures, fresh, and fit to release.
 
     pinned      the Helper's operators; None for a Leader, whose plans file has them

@@ -52,7 +52,7 @@ ROWS: Final = 10
 
 
 @dataclass(slots=True)
-class Result:
+class PlayResult:
     """What a finished simulation came to.
 
     summary     for --json; files: what it is -> path
@@ -113,7 +113,7 @@ class Player:
         self._bias_bounds: dict[str, float] = {}
         self._recorded: float | None = None
 
-    def play(self, show: Callable[[Progress], None]) -> Result:
+    def play(self, show: Callable[[Progress], None]) -> PlayResult:
         """Settle every window, then write chart and summary.
 
         Raises      AnotherRun, CrewFailed, OSError
@@ -206,7 +206,7 @@ class Player:
             ),
         )
 
-    def _result(self) -> Result:
+    def _result(self) -> PlayResult:
         folder, scenario = self.folder, self.setup.scenario
         mean = self.scores.section.mean()
         files = {
@@ -225,7 +225,7 @@ class Player:
             draw(files["chart"], title, mean, self._course.windows, {})
         summary = self._summary() | {"files": {name: str(path) for name, path in files.items()}}
         files["summary"].write_text(json.dumps(summary, indent=2) + "\n")
-        return Result(summary, files, mean)
+        return PlayResult(summary, files, mean)
 
     def _summary(self) -> dict[str, Any]:
         scenario, plan, simulation = self.setup.scenario, self.setup.plan, self.simulation
@@ -297,7 +297,7 @@ def said(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
 
 
-def simulation_end(result: Result, folder: Path) -> Summary:
+def simulation_end(result: PlayResult, folder: Path) -> Summary:
     """What a person is told: figures, files, and what to try next."""
     summary = result.summary
     tables = _mix_tables(summary, result.mean)

@@ -21,7 +21,7 @@ from collectors.port import SourceUnavailable
 from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import StepsSource
 from edge_agent.service.doctor_sources import (
-    GpuCalls,
+    CallProbes,
     load_probes,
     source_advice,
     source_check,
@@ -60,7 +60,7 @@ def spoil(program: str, folder: Path) -> Path:
 
 
 def verdicts(effective: int, load: Callable[[], str] = lambda: "libbpf") -> dict[str, Finding]:
-    return {one.name: one for one in examine(GpuCalls(effective=effective, load=load))}
+    return {one.name: one for one in examine(CallProbes(effective=effective, load=load))}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_doctor_names_the_capability_that_is_missing() -> None:
 
 
 def test_doctor_says_what_an_older_kernel_needs() -> None:
-    old = next(examine(GpuCalls(release="6.1.0-44-amd64")))
+    old = next(examine(CallProbes(release="6.1.0-44-amd64")))
     assert old.verdict is CheckVerdict.ABSENT
     assert old.found.startswith("expected Linux 6.6 or later (uprobe_multi), this is 6.1.0-44")
     assert "6.6" in (old.do or "")
@@ -100,7 +100,7 @@ def test_doctor_notices_a_pid_namespace(tmp_path: Path) -> None:
     namespace = tmp_path / "proc/self/ns/pid"
     namespace.parent.mkdir(parents=True)
     namespace.touch()
-    found = {one.name: one for one in examine(GpuCalls(tmp_path, 0))}["process ids"]
+    found = {one.name: one for one in examine(CallProbes(tmp_path, 0))}["process ids"]
     assert found.verdict is CheckVerdict.ABSENT
     assert "hostPID" in (found.do or "")
 

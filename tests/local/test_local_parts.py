@@ -25,7 +25,7 @@ from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.local_rows import MetricRow, clean_name, unit_of
 from edge_agent.local.proc_view import HostSampler
-from edge_agent.service.doctor import AgentState, Machine, library
+from edge_agent.service.doctor import AgentState, ThisMachine, library
 from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
@@ -234,20 +234,20 @@ def test_doctor_asks_the_broker() -> None:
     assert away.do
 
 
-def machine(name: str, looked_at: Machine) -> Finding:
+def machine(name: str, looked_at: ThisMachine) -> Finding:
     return next(one for one in examine(looked_at) if one.name == name)
 
 
 def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
-    findings = {one.name: one for one in examine(Machine(tmp_path))}
+    findings = {one.name: one for one in examine(ThisMachine(tmp_path))}
     assert findings["btf"].verdict is CheckVerdict.ABSENT
     (tmp_path / "proc/pressure/cpu").mkdir(parents=True)
-    unread = {one.name: one for one in examine(Machine(tmp_path))}["pressure"]
+    unread = {one.name: one for one in examine(ThisMachine(tmp_path))}["pressure"]
     assert unread.verdict is CheckVerdict.ABSENT
     assert unread.found.endswith("proc/pressure/cpu: Is a directory")
     assert all(one.do for one in findings.values() if one.verdict is not CheckVerdict.OK)
-    assert machine("kernel", Machine(release="4.19.0")).verdict is CheckVerdict.ABSENT
-    assert machine("kernel", Machine(release="6.1.0-44")).verdict is CheckVerdict.OK
+    assert machine("kernel", ThisMachine(release="4.19.0")).verdict is CheckVerdict.ABSENT
+    assert machine("kernel", ThisMachine(release="6.1.0-44")).verdict is CheckVerdict.OK
     assert library("libnone-of-this-name.so.9", "install it").do == "install it"
 
 
@@ -267,7 +267,7 @@ BOTH = 1 << 38 | 1 << 39
 def test_doctor_says_which_capabilities_the_agent_will_have(
     wanted: tuple[str, ...] | None, by_root: bool, effective: int, verdict: str, says: str
 ) -> None:
-    looked_at = Machine(wanted=wanted, started_by_root=by_root, effective=effective)
+    looked_at = ThisMachine(wanted=wanted, started_by_root=by_root, effective=effective)
     found = machine("capabilities", looked_at)
     assert found.verdict.value == verdict
     assert says in found.found

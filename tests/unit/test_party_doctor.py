@@ -24,7 +24,7 @@ from pointillist.fleet.channel_certificate import make_certificate
 from pointillist.fleet.trial import TrialSettings, make_trial
 from pointillist.party_doctor.party_findings import HelperPeer, log_checks, tls_checks
 from pointillist.party_doctor.place_checks import (
-    SignedFolder,
+    SignedFiles,
     copies,
     fence,
     folder,
@@ -64,7 +64,7 @@ def found(
     folder: Path, world: World, now_s: float = T0, catalogue: bytes = CATALOGUE
 ) -> dict[str, Finding]:
     operators = {entry.operator: frozenset({b"k"}) for entry in world.roster.entries}
-    return by_name(SignedFolder(folder, world.parties, catalogue, operators, now_s))
+    return by_name(SignedFiles(folder, world.parties, catalogue, operators, now_s))
 
 
 def written(folder: Path, world: World) -> World:

@@ -21,7 +21,7 @@ from tests.web_kit import add_token, client
 from web import signed_chains, transcript_answers
 from web.page_shape import Role
 from web.signed_chains import SignedChains, TranscriptFiles, check, check_apart
-from web.transcript_checker import Check, CheckState, TranscriptChecker
+from web.transcript_checker import CheckState, TranscriptCheck, TranscriptChecker
 from web.viewers import SeriesOwners
 
 PAGE, API = "/privacy/transcript", "/api/v1/transcript"
@@ -292,7 +292,7 @@ def test_files_that_change_all_the_time_are_checked_seldom(signed: SignedFleet) 
     checker = TranscriptChecker(signed.files, check, every_s=3_600.0)
     assert checker.look(60.0).state is CheckState.CHECKED
     alter(signed.files.leader, lambda links: links.pop())
-    assert checker.look(60.0) == Check(CheckState.CHECKING)
+    assert checker.look(60.0) == TranscriptCheck(CheckState.CHECKING)
 
 
 def test_check_that_does_not_end_holds_up_nobody(signed: SignedFleet) -> None:
