@@ -90,7 +90,7 @@ class Shape:
         if not self.children:  # nothing is known of what it holds
             return
         if isinstance(value, dict) and "*" not in self.children:
-            kept = {key for key, child in self.children.items() if not child.optional}
+            kept = {key for key, child in self.children.items() if not child.optional} - {"[]"}
             yield from (f"{where}.{key}: it is gone" for key in sorted(kept - value.keys()))
         for key, below in _below(value):
             child = self.children.get("*") or self.children.get(key)
