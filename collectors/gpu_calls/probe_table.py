@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.records.gpu_calls import Direction, ProbeGroup
-from transport.settings.config_tree import limited, read_tree
+from transport.settings.config_tree import build, limited, read_table
 
 from .meanings import (
     MAX_ELEMENT_SIZES,
@@ -51,7 +51,31 @@ _NEEDS: Final[Mapping[CallKind, tuple[frozenset[Meaning], ...]]] = {
 """Of each set, a row of the kind needs one."""
 
 
-@dataclass(frozen=True, slots=True)
+def _expression(value: Any) -> str:
+    """Read a regular expression. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected text in quotes, got {value!r}")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from None
+    return value
+
+
+def _place(value: Any) -> ArgumentPlace:
+    """Read where an argument lies. Raises ValueError."""
+    parts = value if isinstance(value, list) else [value]
+    if not 1 <= len(parts) <= 2 or not all(type(part) is int for part in parts):
+        raise ValueError(f"expected slot or [slot, offset], got {value!r}")
+    place = ArgumentPlace(*parts)
+    if not 0 <= place.slot <= MAX_SLOT or not 0 <= (place.offset or 0) <= MAX_OFFSET:
+        raise ValueError(
+            f"expected a slot of 0 to {MAX_SLOT} and an offset of 0 to {MAX_OFFSET}, got {value!r}"
+        )
+    return place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRow:
     """One row: calls that are probed and read alike.
 
@@ -66,17 +90,19 @@ class ProbeRow:
     device          the memory is the device's: it counts as live until freed
     """
 
-    id: str
-    group: ProbeGroup
-    files: tuple[str, ...]
-    symbols: tuple[str, ...]
-    usdt: tuple[str, ...]
     kind: CallKind
-    arguments: Mapping[Meaning, ArgumentPlace] = field(default_factory=dict)
+    id: str = limited(form=_ID)
+    group: ProbeGroup
+    files: tuple[str, ...] = limited(form=".+")
+    symbols: tuple[str, ...] = limited((), read=_expression)
+    usdt: tuple[str, ...] = limited((), form="[^:]*:[^:]*")
+    arguments: Mapping[Meaning, ArgumentPlace] = field(
+        default_factory=dict, metadata={"read": _place}
+    )
     returns: bool = False
     status: bool = False
     direction: Direction = Direction.DEFAULT
-    element_sizes: tuple[int, ...] = ()
+    element_sizes: tuple[int, ...] = limited((), low=0, high=255, most=MAX_ELEMENT_SIZES)
     device: bool = True
 
     def in_file(self, name: str) -> bool:
@@ -128,12 +154,31 @@ def shipped_tables() -> tuple[Path, ...]:
 
 
 def _read(path: Path) -> Iterator[ProbeRow]:
-    table = read_tree(_Table, path, error=ProbeTableError)
+    try:
+        content = read_table(path, error=ProbeTableError)
+    except OSError as error:
+        raise ProbeTableError(f"{path}: {error.strerror}") from None
+    for row in rows if isinstance(rows := content.get("row"), list) else ():
+        _complete(row, content.get("files"))
+    table = build(_Table, content, f"{path}: ", error=ProbeTableError)
     for row in table.rows:
-        made = row.probe(table)
-        if problem := _problem(made):
+        if problem := _problem(row):
             raise ProbeTableError(f"{path}: row[{row.id}]: {problem}")
+        symbols = tuple(pattern + table.variants for pattern in row.symbols)
+        made = replace(row, id=f"{table.name}.{row.id}", symbols=symbols)
         yield from _by_stream(made, table.on_stream) if table.on_stream else [made]
+
+
+def _complete(row: Any, files: Any) -> None:
+    """Add what follows from a row's kind, and the table's files, where the row leaves them."""
+    kind = row.get("kind") if isinstance(row, dict) else None
+    if not isinstance(kind, str) or kind not in set(CallKind):
+        return
+    row.setdefault("group", _GROUPS[CallKind(kind)].value)
+    for key in ("returns", "status"):
+        row.setdefault(key, kind != CallKind.COUNT)
+    if row.get("files", []) == []:
+        row["files"] = files
 
 
 def _by_stream(row: ProbeRow, on_stream: str) -> Iterator[ProbeRow]:
@@ -170,74 +215,12 @@ def _problem(row: ProbeRow) -> str:
     return ""
 
 
-def _expression(value: Any) -> str:
-    """Read a regular expression. Raises ValueError."""
-    if not isinstance(value, str):
-        raise ValueError(f"expected text in quotes, got {value!r}")
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"{value!r} is no regular expression: {error}") from None
-    return value
-
-
-def _place(value: Any) -> ArgumentPlace:
-    """Read where an argument lies. Raises ValueError."""
-    parts = value if isinstance(value, list) else [value]
-    if not 1 <= len(parts) <= 2 or not all(type(part) is int for part in parts):
-        raise ValueError(f"expected slot or [slot, offset], got {value!r}")
-    place = ArgumentPlace(*parts)
-    if not 0 <= place.slot <= MAX_SLOT or not 0 <= (place.offset or 0) <= MAX_OFFSET:
-        raise ValueError(
-            f"expected a slot of 0 to {MAX_SLOT} and an offset of 0 to {MAX_OFFSET}, got {value!r}"
-        )
-    return place
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One [[row]]; group, returns and status follow from the kind where the file leaves them."""
-
-    kind: CallKind
-    id: str = limited(form=_ID)
-    group: ProbeGroup | None = None
-    files: tuple[str, ...] = limited((), form=".+")
-    symbols: tuple[str, ...] = limited((), read=_expression)
-    usdt: tuple[str, ...] = limited((), form="[^:]*:[^:]*")
-    arguments: Mapping[Meaning, ArgumentPlace] = field(
-        default_factory=dict, metadata={"read": _place}
-    )
-    returns: bool | None = None
-    status: bool | None = None
-    direction: Direction = Direction.DEFAULT
-    element_sizes: tuple[int, ...] = limited((), low=0, high=255, most=MAX_ELEMENT_SIZES)
-    device: bool = True
-
-    def probe(self, table: _Table) -> ProbeRow:
-        """Make the row that is probed."""
-        counted = self.kind is CallKind.COUNT
-        return ProbeRow(
-            id=f"{table.name}.{self.id}",
-            group=self.group or _GROUPS[self.kind],
-            files=self.files or table.files,
-            symbols=tuple(pattern + table.variants for pattern in self.symbols),
-            usdt=self.usdt,
-            kind=self.kind,
-            arguments=self.arguments,
-            returns=not counted if self.returns is None else self.returns,
-            status=not counted if self.status is None else self.status,
-            direction=self.direction,
-            element_sizes=self.element_sizes,
-            device=self.device,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
     """A file of probes; rows without files of their own have the table's."""
 
     name: str = limited(form=_ID)
     files: tuple[str, ...] = limited(form=".+", fewest=1)
-    rows: tuple[_Row, ...] = limited(key="row", fewest=1)
+    rows: tuple[ProbeRow, ...] = limited(key="row", fewest=1)
     variants: str = limited("", read=_expression)
     on_stream: str = limited("", read=_expression)

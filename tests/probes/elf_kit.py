@@ -53,7 +53,10 @@ def row(
     returns: bool = False,
 ) -> ProbeRow:
     """A row of a probe table that says where it is attached, and nothing of arguments."""
-    return ProbeRow("kit.row", group, files, symbols, usdt, CallKind.COUNT, returns=returns)
+    return ProbeRow(
+        kind=CallKind.COUNT, id="kit.row", group=group, files=files, symbols=symbols, usdt=usdt,
+        returns=returns,
+    )  # fmt: skip
 
 
 def run(*command: str | Path, text: str | None = None) -> None:
