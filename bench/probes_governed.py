@@ -18,19 +18,19 @@ import resource
 import secrets
 import select
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from bench.probes_target import Slices, Target, copy_library
 from bench.record import ROOT
+from bench.steered import Steered
 from collectors.binaries.elf_file import ElfFile
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.activity_records import Named
@@ -205,31 +205,21 @@ def main() -> None:
     print(json.dumps(said), flush=True)
 
 
-class Agent:
+class Agent(Steered):
     """Such a process, started and read by the benchmark; use it as a context manager."""
 
     def __init__(self, library: Path, *, free: bool) -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "bench.probes_governed", str(library), *["--free"] * free],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
+        command = [sys.executable, "-m", "bench.probes_governed", str(library)]
+        super().__init__([*command, *["--free"] * free], cwd=ROOT)
 
-    def __enter__(self) -> Agent:
-        assert self._child.stdout is not None
-        if self._child.stdout.readline() != "ready\n":
+    def __enter__(self) -> Self:
+        if self.answer() != "ready":
             raise RuntimeError("the benchmark's agent did not attach: see above")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        self._child.communicate()
-
     def end(self) -> dict[str, Any]:
         """Let it stop, and give what it saw."""
-        said, _ = self._child.communicate("\n", timeout=60)
+        said, _ = self.process.communicate("\n", timeout=60)
         answer: dict[str, Any] = json.loads(said)
         return answer
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.record import ROOT
+from bench.steered import Steered
 
 ENTRIES: Final = {"push": 0, "endbr64": 1, "nop5": 2, "driver": 3}
 """First instruction of the launch function -> ENTRY of probes_library.c."""
@@ -62,59 +63,39 @@ def copy_library(folder: Path, entry: str, name: str) -> Path:
     return path
 
 
-class Target:
+class Target(Steered):
     """A running target; use it as a context manager."""
 
     def __init__(self, folder: Path, libraries: Sequence[Path]) -> None:
-        self._child = subprocess.Popen(
-            # Ahead of other work: its rate is to be steady on a shared machine too.
-            ["nice", "-n", "-10", str(folder / "target"), *map(str, libraries)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.pid = self._child.pid
-
-    def __enter__(self) -> Target:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        self._child.communicate()
+        # Ahead of other work: its rate is to be steady on a shared machine too.
+        super().__init__(["nice", "-n", "-10", folder / "target", *libraries])
 
     def call(self, library: int, threads: int, calls: int) -> float:
         """Give nanoseconds of CPU time per call, all threads together."""
-        self._say(f"call {library} {threads} {calls}")
-        return float(self._line())
+        return float(self.ask(f"call {library} {threads} {calls}"))
 
     def flat_out(self, library: int, threads: int, seconds: float) -> int:
         """Call as often as possible; give the number of calls."""
-        self._say(f"flat {library} {threads} {seconds}")
-        return int(self._line())
+        return int(self.ask(f"flat {library} {threads} {seconds}"))
 
     def begin_pace(
         self, library: int, bare: int, rate: float, seconds: float, burst_ms: tuple[int, int]
     ) -> None:
         """Launch at a rate; burst_ms: work and sleep in turns, (0, 0): steadily."""
-        self._say(f"pace {library} {bare} {rate} {seconds} {burst_ms[0]} {burst_ms[1]}")
+        self.tell(f"pace {library} {bare} {rate} {seconds} {burst_ms[0]} {burst_ms[1]}")
 
     def end_pace(self) -> list[Slices]:
         """Wait for the end, and give every pair of slices."""
         slices = []
-        while (line := self._line()) != ".":
+        while (line := self.answer()) != ".":
             slices.append(Slices(*map(int, line.split())))
         return slices
 
-    def _say(self, line: str) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(line + "\n")
-        self._child.stdin.flush()
-
-    def _line(self) -> str:
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline().strip()
+    def answer(self) -> str:
+        """Give its next line. Raises RuntimeError where it has ended."""
+        line = super().answer()
         if not line:
-            raise RuntimeError(f"the probed process ended: {self._child.poll()}")
+            raise RuntimeError(f"the probed process ended: {self.process.poll()}")
         return line
 
 
@@ -130,7 +111,7 @@ def symbol_offset(library: Path) -> int:
     raise ValueError(f"expected {SYMBOL} in {library}")
 
 
-class Bpftrace:
+class Bpftrace(Steered):
     """Counts calls of libraries by process; use it as a context manager.
 
     libraries   by a name of letters; each with whether returns are counted too
@@ -142,24 +123,15 @@ class Bpftrace:
             text.append(f"uprobe:{path}:{SYMBOL} {{ @{name}[pid] = count(); }}")
             if returns:
                 text.append(f"uretprobe:{path}:{SYMBOL} {{ @{name}_returned[pid] = count(); }}")
-        self._child = subprocess.Popen(
-            ["bpftrace", "-f", "json", "-e", "\n".join(text)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it complains of a limit that it does not need
-            text=True,
+        # It complains of a limit that it does not need.
+        super().__init__(
+            ["bpftrace", "-f", "json", "-e", "\n".join(text)], errors=subprocess.DEVNULL
         )
-
-    def __enter__(self) -> Bpftrace:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        self._child.communicate()
 
     def end(self) -> dict[str, int]:
         """Stop it; give the calls by name of the library, and returns as NAME_returned."""
-        self._child.send_signal(signal.SIGINT)
-        said, _ = self._child.communicate(timeout=60)
+        self.process.send_signal(signal.SIGINT)
+        said, _ = self.process.communicate(timeout=60)
         counts: dict[str, int] = {}
         for line in said.splitlines():
             content = json.loads(line) if line.startswith("{") else {}

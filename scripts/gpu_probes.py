@@ -13,9 +13,7 @@ import importlib.util
 import json
 import os
 import random
-import select
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,9 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from bench.record import Figure, write_result
+from bench.steered import Steered
 from scripts import gpu_present, gpu_programs
 from scripts.gpu_present import AS_EXPECTED, DIFFERENT, KIT, NO_GPU, ROOT, UNCHECKED
 
@@ -112,33 +111,22 @@ def interleaved(
     return found
 
 
-class Loop:
+class Loop(Steered):
     """A running workload; use it as a context manager."""
 
     def __init__(
         self, name: str, command: Sequence[str], more: Mapping[str, str] | None = None
     ) -> None:
         """Start it; `more` is added to its environment."""
+        super().__init__([*command, name], os.environ | dict(more or {}))
         self.name = name
-        self._child = subprocess.Popen(
-            [*command, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | dict(more or {}),
-        )
-        if self._child.stdin is None or self._child.stdout is None:
-            raise RuntimeError("expected pipes to the loop")
-        self._says, self._hears = self._child.stdout, self._child.stdin
-        self.pid = self._child.pid
-        said = self._answer()
-        if said != "ready":
+        if (said := self.answer()) != "ready":
             self.close()
             raise RuntimeError(f"{name}: expected `ready`, got {said!r}: it does not run here")
 
     def steps(self, number: int) -> float:
         """Make steps; give their seconds."""
-        return float(self._ask(f"steps {number}"))
+        return float(self.ask(f"steps {number}"))
 
     def profile(self, number: int) -> Counter[str]:
         """Make steps under torch.profiler; give launches by kernel."""
@@ -146,36 +134,12 @@ class Loop:
 
     def times(self, number: int) -> dict[str, tuple[int, int]]:
         """Make steps under torch.profiler; give launches and nanoseconds by kernel."""
-        told = json.loads(self._ask(f"profile {number}"))
+        told = json.loads(self.ask(f"profile {number}"))
         return {name: (count, ns) for name, (count, ns) in told.items()}
-
-    def ask_for(self, line: str) -> None:
-        """Ask for work without waiting for it."""
-        self._hears.write(line + "\n")
-        self._hears.flush()
 
     def answered(self) -> bool:
         """Tell whether the work is done; its answer is then read."""
-        ready, _, _ = select.select([self._says], [], [], 0)
-        return bool(ready and self._answer() is not None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it."""
-        self._child.kill()
-        self._child.communicate()
-
-    def _ask(self, line: str) -> str:
-        self.ask_for(line)
-        return self._answer()
-
-    def _answer(self) -> str:
-        return self._says.readline().strip()
+        return self.waits() and self.answer() is not None
 
 
 class Probes:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from bench.steered import Steered
 from scripts.gpu_time.listening import injected
 from tests.fake_library import built, built_program
 from tests.real_libraries import installed
@@ -34,7 +35,7 @@ def cupti_folder() -> Path:
     return installed("cupti_activity.h")
 
 
-class Program:
+class Program(Steered):
     """A process that works by lines, each of which it answers."""
 
     def __init__(
@@ -54,31 +55,11 @@ class Program:
         }  # fmt: skip
         self.errors = ""
         """What it wrote to its standard error, once it has ended."""
-        self._process = subprocess.Popen(
-            [built_program(FAKES / source, options=options), *words],
-            env=os.environ | given | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        started = built_program(FAKES / source, options=options)
+        super().__init__(
+            [started, *words], os.environ | given | environment, errors=subprocess.PIPE
         )
-        self.pid = self._process.pid
-        self.said = self._answer()
-
-    def ask(self, line: str) -> str:
-        """Have it do something; give its answer."""
-        self.tell(line)
-        return self._answer()
-
-    def tell(self, line: str) -> None:
-        """Have it do something, without waiting."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        self.said = self.answer()
 
     @property
     def calls(self) -> list[str]:
@@ -88,13 +69,13 @@ class Program:
 
     def kill(self) -> None:
         """End it as the kernel does."""
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
     def end(self) -> int:
         """Let it come to its end; give its exit code."""
-        _, self.errors = self._process.communicate(timeout=PATIENCE_S)
-        return self._process.returncode
+        _, self.errors = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode
 
 
 @contextmanager

@@ -220,7 +220,7 @@ def _work(loop: Loop, followed: Followed, asked: str) -> int:
         steps = max(1, round(RUN_S / (loop.steps(200) / 200)))
         followed.follow(3)
     followed.records.clear()
-    loop.ask_for(f"{asked} {steps}")
+    loop.tell(f"{asked} {steps}")
     while not loop.answered():
         time.sleep(1)
         followed.drain()
