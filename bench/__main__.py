@@ -18,8 +18,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     **{
         name: {name: f"bench.{name}"}
         for name in (
-            "agent", "arithmetic", "audit", "demo", "discovery", "families", "probes", "signatures",
-            "timing",
+            "agent", "arithmetic", "audit", "demo", "discovery", "families", "probes", "timing",
         )
     },
     "door": {"slowdown": "bench.agent:beside_generated"},
@@ -34,8 +33,10 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "packages": "bench.operate:packages",
     },
     "round": {"windows": "bench.round", "epochs": "bench.round:epoch_books"},
+    "signatures": {"signatures": "bench.families:signatures"},
     "simulator": {
-        part: f"bench.simulator_{part}" for part in ("engine", "outcome", "coverage", "adversaries")
+        **{part: f"bench.simulator_{part}" for part in ("engine", "outcome", "coverage")},
+        "adversaries": "bench.simulator_outcome:adversaries",
     },
     "suite": {"tests": "bench.suite", "first_release": "bench.suite:newcomers"},
     "web": {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.signatures import all_profiles
+from bench.families import all_profiles
 from kernels import signatures
 from kernels.kernel_mix import (
     KernelMix,
