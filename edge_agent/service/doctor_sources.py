@@ -43,7 +43,7 @@ from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.local_rows import clean_name
 from edge_agent.local.timing_words import ADVICE, cupti_name, said
 from edge_agent.unmeasured import by_reason, unmeasured
-from transport.process.doctor import (
+from transport.process.doctor_checks import (
     LONGEST,
     Check,
     CheckVerdict,

@@ -20,7 +20,7 @@ from .party import load_helper, read_config
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
-    from transport.process.doctor import Finding
+    from transport.process.doctor_checks import Finding
     from wire.catalogue import Catalogue
 
 AGENT_EPILOG: Final = """Examples:
@@ -61,7 +61,7 @@ def agent_doctor(
     from edge_agent.bound_gpus import listed_gpus
     from edge_agent.service.doctor import ThisMachine, host_gpus
     from edge_agent.service.doctor_sources import CallProbes, GpuTime, fault_checks, source_check
-    from transport.process.doctor import CLOCK, examine
+    from transport.process.doctor_checks import CLOCK, examine
     from wire.catalogue import Catalogue
 
     from .top_screen import warm_up
@@ -105,7 +105,7 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
         load_probes,
         source_findings,
     )
-    from transport.process.doctor import examine, way_out
+    from transport.process.doctor_checks import examine, way_out
 
     yield from source_findings(sources_of(config, catalogue), config)
     sources = config.sources
@@ -128,7 +128,7 @@ def _of_log(
     from transport.log_clock import clock_beside_log
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable, UnknownTopic
-    from transport.process.doctor import CheckVerdict, Finding
+    from transport.process.doctor_checks import CheckVerdict, Finding
     from wire.topics import EPOCHS, RELEASES, REPORTS
 
     if any(f.group == "transport" and f.verdict is CheckVerdict.BROKEN for f in findings):
@@ -193,7 +193,7 @@ def _tell(found: Iterable[Finding], json: bool, kept_from: str) -> None:
     kept_from   what does not go on where something is broken
     Raises      CommandError where something is broken, or asked for and not measured
     """
-    from transport.process.doctor import CheckVerdict, named, worst
+    from transport.process.doctor_checks import CheckVerdict, named, worst
 
     findings = list(found)
     verdict = worst(findings)

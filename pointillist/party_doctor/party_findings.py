@@ -35,7 +35,7 @@ from transport.opening import (
     open_transport,
 )
 from transport.port import TransportRefused, TransportUnavailable
-from transport.process.doctor import (
+from transport.process.doctor_checks import (
     CLOCK,
     Check,
     Finding,

@@ -30,7 +30,7 @@ from pointillist.cli import main
 from tests.child_kit import as_user
 from tests.config_kit import parse_config
 from tests.netns_kit import inside, only_ipv6
-from transport.process.doctor import examine
+from transport.process.doctor_checks import examine
 from transport.process.listening import AddressUnavailable, holder, listen, loopback
 from transport.settings.addresses import ListenRefused, listen_address
 from web.web_server import serve

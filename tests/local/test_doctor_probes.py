@@ -26,7 +26,7 @@ from edge_agent.service.doctor_sources import (
     source_advice,
     source_check,
 )
-from transport.process.doctor import CheckVerdict, Finding, examine
+from transport.process.doctor_checks import CheckVerdict, Finding, examine
 
 BPF, PERFMON, PTRACE, DAC = 1 << 39, 1 << 38, 1 << 19, 1 << 2
 

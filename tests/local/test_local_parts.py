@@ -30,7 +30,7 @@ from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
-from transport.process.doctor import CheckVerdict, Finding, examine, way_out, worst
+from transport.process.doctor_checks import CheckVerdict, Finding, examine, way_out, worst
 from transport.process.supervision import Notifier
 from transport.settings.config_tree import ConfigError, assignment, overlay
 from wire.catalogue import Catalogue

@@ -14,7 +14,7 @@ from edge_agent.service.doctor_sources import GpuTime
 from pointillist.cli.agent_health import _add_timing, _text
 from tests.fleet_kit import fleet_folder
 from tests.segment_kit import snapshot
-from transport.process.doctor import CheckVerdict, Finding, examine
+from transport.process.doctor_checks import CheckVerdict, Finding, examine
 
 NONE = FoundPrograms((), 0)
 

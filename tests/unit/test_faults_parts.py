@@ -18,7 +18,7 @@ from collectors.kernel_files import Tree
 from collectors.records.gap import Gap, GapKind
 from edge_agent.service.doctor_sources import fault_checks
 from tests.faults_kit import BRIDGE, FakeHost
-from transport.process.doctor import CheckVerdict, examine
+from transport.process.doctor_checks import CheckVerdict, examine
 
 HOUR = 3_600_000_000_000
 

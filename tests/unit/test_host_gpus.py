@@ -24,7 +24,7 @@ from tests.page_output import missing
 from transport.files import keyfiles
 from transport.files.keyfiles import HostKey, KeyFileRefused, host_binding, machine_id
 from transport.opening import TransportTable
-from transport.process.doctor import CheckVerdict, examine
+from transport.process.doctor_checks import CheckVerdict, examine
 from wire.catalogue import Catalogue
 
 OK, ABSENT, UNMEASURED = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.UNMEASURED
@@ -174,7 +174,7 @@ def test_doctor_asks_the_driver_whose_library_it_finds(
     driver.play(scenario)
     asks = (
         "from edge_agent.service.doctor import Machine\n"
-        "from transport.process.doctor import examine\n"
+        "from transport.process.doctor_checks import examine\n"
         "if __name__ == '__main__':\n"
         " found = next(one for one in examine(Machine()) if one.name == 'nvml')\n"
         " print(found.verdict, found.found)\n"

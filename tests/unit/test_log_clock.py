@@ -11,7 +11,7 @@ from pointillist.party_doctor.party_findings import log_checks
 from tests.agent_live import surroundings
 from transport.log_clock import clock_beside_log
 from transport.opening import EmbeddedSettings
-from transport.process.doctor import CheckVerdict, Finding, examine
+from transport.process.doctor_checks import CheckVerdict, Finding, examine
 from wire.topics import EPOCHS, KEYS, TASKS
 
 HOUR = 3_600

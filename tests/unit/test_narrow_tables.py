@@ -32,7 +32,7 @@ from pointillist.play.stage import mix_table
 from pointillist.play.summary import CellTable, Summary, cell_table, print_summary
 from pointillist.table import Column, table_lines
 from simulator.cell_view import CellView, judged
-from transport.process.doctor import CheckVerdict, Finding
+from transport.process.doctor_checks import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
 WIDTH = 80

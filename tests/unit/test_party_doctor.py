@@ -42,7 +42,7 @@ from tests.protocol_kit import (
 )
 from transport.files.keyfiles import write_signing_key
 from transport.kafka.kafka_settings import KafkaSettings
-from transport.process.doctor import Check, CheckVerdict, Finding, Result, check, examine
+from transport.process.doctor_checks import Check, CheckVerdict, Finding, Result, check, examine
 
 OK, ABSENT, BROKEN = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.BROKEN
 CATALOGUE = bytes(32)

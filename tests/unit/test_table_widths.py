@@ -55,7 +55,7 @@ from pointillist.play.summary import (
 from pointillist.table import Column, table_lines, terminal_columns
 from tests.play_kit import demo_progress
 from tests.unit.test_narrow_tables import KERNEL, LONGEST, VIEWS, history_rows, widest_causes
-from transport.process.doctor import CheckVerdict, Finding
+from transport.process.doctor_checks import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
 WIDTHS = (60, 80, 100)

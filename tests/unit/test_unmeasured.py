@@ -25,7 +25,7 @@ from tests.agent_live import surroundings
 from tests.agent_world import T0
 from tests.window_kit import CATALOGUE, task_of
 from transport.opening import TransportTable
-from transport.process.doctor import CheckVerdict, Finding
+from transport.process.doctor_checks import CheckVerdict, Finding
 from wire.section import Section
 
 EVERYTHING = ("host", "devices", "faults", "ebpf", "probes", "gpu_time", "diagnosis")
