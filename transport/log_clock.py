@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .port import OpenLog
-from .process.doctor import Result, broken, ok
+from .process.doctor_checks import Result, broken, ok
 
 BEHIND_S: Final = 60
 """What begins later than so by a party's clock waits until it has come there (wire/SPEC.md)."""
