@@ -18,9 +18,10 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     **{
         name: {name: f"bench.{name}"}
         for name in (
-            "agent", "arithmetic", "audit", "demo", "discovery", "families", "probes", "timing",
+            "arithmetic", "audit", "demo", "discovery", "families", "probes", "timing",
         )
     },
+    "agent": {"agent": "bench.agent", "view": "bench.agent:view"},
     "door": {"slowdown": "bench.agent:beside_generated"},
     "gpu-time": {
         "calls": "bench.probes:driver",

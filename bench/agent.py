@@ -42,7 +42,7 @@ from bench.agent_measure import (
 from bench.parts import Measured, Parts
 from bench.record import Figure
 from edge_agent.local.gathering import EVERY_MS
-from edge_agent.local.history_db import file_bytes
+from edge_agent.local.history_tables import file_bytes
 from pointillist.fleet.party_config_text import MEASURING
 from tests.fake_nvml_kit import FakeDriver
 from transport.embedded.embedded import EmbeddedLog
@@ -86,6 +86,40 @@ settle()
 print(json.dumps(kib() - before))
 """
 
+_VIEW: Final = """
+import json, time
+from dataclasses import replace
+from collectors.boot_clock import ClockPoint
+from edge_agent.local.local_rows import CallsRow, GpuTimesRow, MetricRow
+from edge_agent.local.recent import Recent
+from edge_agent.local.view_lines import document
+from pointillist.cli.agent_run import settle
+from tests.calls_kit import many_calls
+from tests.gpu_times_kit import BOOT, S, gpu_times
+PROCESSES, KERNELS, METRICS, ANSWERS = 64, 50, 2_000, 30
+def kib():
+    return int(open("/proc/self/status").read().split("VmRSS:")[1].split()[0])
+calls, times = many_calls(PROCESSES, 1), gpu_times()
+timed = [
+    times.processes[0]._replace(process=one.process._replace(pid=10_000 + one.process.pid))
+    for one in calls.processes[:KERNELS // len(times.processes[0].kernels)]
+]
+recent = Recent()
+for second in range(10):
+    at_ns = BOOT + second * S
+    recent.add([CallsRow("probes", replace(calls, boottime_ns=at_ns))])
+    recent.add([GpuTimesRow("gpu_time", replace(times, boottime_ns=at_ns, processes=timed))])
+    recent.add(MetricRow(at_ns, S, "host", f"m{n}", "k", "ns", 1.0) for n in range(METRICS))
+def answer():
+    begun = time.process_time()
+    json.dumps(document(recent.view(ClockPoint(BOOT + 10 * S, BOOT, 0))))
+    return 1e3 * (time.process_time() - begun)
+settle()
+before = kib()
+spent = sorted(answer() for _ in range(ANSWERS))
+print(json.dumps({"ms": spent[ANSWERS // 2], "kib": kib() - before}))
+"""
+
 
 def measure(kept: Parts) -> Measured:
     """Measure what is missing; give the figures of all that this machine could run."""
@@ -115,6 +149,19 @@ def beside_generated(kept: Parts) -> Measured:
     wanted = ("workload_slowdown", "workload_pairs", "pingpong")
     found = workload_figures(both, goal=1.0)
     return Measured([figure for figure in found if figure.name.startswith(wanted)])
+
+
+def view(kept: Parts) -> Measured:
+    """Measure what an answer to `agent top` costs where much was measured."""
+    del kept  # it takes seconds
+    command = [sys.executable, "-c", _VIEW]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    spent = json.loads(done.stdout)
+    what = "an answer of 64 processes, 50 timed kernels, 2,000 metrics"
+    return Measured([
+        Figure("view_answer_ms", spent["ms"], f"ms of CPU time for {what}", 20.0),
+        Figure("view_answer_mb", spent["kib"] * 1024 / 1e6, f"MB of memory for {what}", 2.0),
+    ])  # fmt: skip
 
 
 @contextmanager

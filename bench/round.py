@@ -41,7 +41,7 @@ from bench.round_fleet import (
     make_task,
 )
 from bench.round_work import arithmetic, epoch_floor, floor, run_round
-from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.ledger.ledger_records import HostSpending, LedgerView
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S
 from edge_agent.protocol.participant import Participant, ParticipantRules
 from edge_agent.protocol.protocol_events import (
@@ -170,7 +170,7 @@ def agent_costs(fleet: Fleet, d: int) -> dict[str, float]:
 def _publish(fleet: Fleet, d: int, signed: bytes, rows: np.typing.NDArray[np.int64]) -> float:
     host = fleet.hosts[0]
     pins = Pins(frozenset({PARTIES.leader_pk}), frozenset({PARTIES.helper_pk}))
-    view = LedgerView((HostView(host.host_id, (), 0, ()),))
+    view = LedgerView((HostSpending(host.host_id, (), 0, ()),))
     rules = ParticipantRules(pins, Bounds(n_min_at_least=1))
     participant = Participant([host], view, LiveSampler(os.urandom), os.urandom, rules)
 

@@ -17,7 +17,7 @@ from .export_settings import ExportSection
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
 from .ledger.ledger_records import SpoolLimits
 from .local.history import HistoryLimits
-from .local.history_db import LEAST_BYTES
+from .local.history_tables import LEAST_BYTES
 from .local.log_level import LEVELS
 from .protocol.task_check import Bounds, Pins
 

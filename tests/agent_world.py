@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_errors import ClockSetBack
-from edge_agent.ledger.ledger_records import HostView, LedgerView, SealedRecord
+from edge_agent.ledger.ledger_records import HostSpending, LedgerView, SealedRecord
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant, ParticipantRules
 from edge_agent.protocol.protocol_events import (
@@ -201,7 +201,7 @@ class World:
         return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
     def empty_view(self) -> LedgerView:
-        return LedgerView(tuple(HostView(h, (), 0, ()) for h in self.host_ids))
+        return LedgerView(tuple(HostSpending(h, (), 0, ()) for h in self.host_ids))
 
     def participant(
         self,

@@ -20,7 +20,7 @@ from edge_agent.config import (
     SourcesSection,
     TrustSection,
 )
-from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.ledger.ledger_records import HostSpending, LedgerView
 from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant
@@ -227,7 +227,7 @@ def sent_fleet(folder: Path, windows: int = 100) -> SentFleet:
 
 def _other(world: World, number: int, signed_task: bytes, roster: bytes) -> MemoryShell:
     identity = world.identities[number]
-    view = LedgerView((HostView(identity.host_id, (), 0, ()),))
+    view = LedgerView((HostSpending(identity.host_id, (), 0, ()),))
     rules = world.rules(bounds=Bounds(n_min_at_least=10))
     sampler = SeededSampler(number)
     shell = MemoryShell(Participant([identity], view, sampler, counting_bytes(number), rules))

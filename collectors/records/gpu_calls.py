@@ -99,13 +99,6 @@ class CountedCalls(NamedTuple):
             return inf
         return NORMAL * sqrt(self.variance) + max(self.below, self.above)
 
-    @property
-    def spread(self) -> float | None:
-        """Give the variance of a random error as wide as the interval; None: there is none."""
-        if self.error == inf:
-            return None
-        return (sqrt(self.variance) + max(self.below, self.above) / NORMAL) ** 2
-
 
 class ProcessLabels(NamedTuple):
     """Which process: raw, so that it stays here; "" is unknown.

@@ -60,7 +60,8 @@ class FamilyTotal:
 class FamilyRow(NamedTuple):
     """One row of totals; None: that source told nothing of it.
 
-    time_variance_s2, launches_variance   None where a part has no error
+    launches_variance, time_variance_s2   of random errors; None where a part has no error
+    launches_below, launches_above        bounds of what all launches share, beside the variance
     """
 
     workload: HostWorkload
@@ -69,6 +70,8 @@ class FamilyRow(NamedTuple):
     launches_variance: float | None
     time_s: float | None
     time_variance_s2: float | None
+    launches_below: float | None = None
+    launches_above: float | None = None
 
 
 class WorkTotals:
@@ -112,12 +115,15 @@ def _row(workload: HostWorkload, family: str, total: FamilyTotal) -> FamilyRow:
     launches, time = total.launches, total.time
     counted = launches.value > 0
     timed = time is not NO_TIME
-    variance = launches.variance if isfinite(launches.variance) else None
+    errors = (launches.variance, launches.below, launches.above)
+    variance, below, above = (error if counted and isfinite(error) else None for error in errors)
     return FamilyRow(
         workload,
         family,
         launches.value if counted else None,
-        variance if counted else None,
+        variance,
         total.shown_s if timed else None,
         time.variance / 1e18 if timed and time.variance is not None else None,
+        below,
+        above,
     )

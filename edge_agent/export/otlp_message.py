@@ -112,6 +112,8 @@ def _family_points(row: FamilyRow) -> Iterator[Point]:
     for name, unit, instrument, value in (
         ("launches", "{launch}", counter, row.launches),
         ("launches.variance", "1", gauge, row.launches_variance),
+        ("launches.below", "{launch}", gauge, row.launches_below),
+        ("launches.above", "{launch}", gauge, row.launches_above),
         ("time", "s", counter, row.time_s),
         ("time.variance", "s2", gauge, row.time_variance_s2),
     ):

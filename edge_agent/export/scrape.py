@@ -76,25 +76,33 @@ def workload_labels(workload: HostWorkload) -> dict[str, str]:
 
 def _work(rows: Sequence[FamilyRow], host: dict[str, str]) -> Iterator[Metric]:
     prefix = "pointillist_gpu_kernel"
-    launches = CounterMetricFamily(f"{prefix}_launches", "kernels launched, by family")
-    launches_error = GaugeMetricFamily(
-        f"{prefix}_launches_variance", "variance of the launches' sampling error"
-    )
-    seconds = CounterMetricFamily(f"{prefix}_seconds", "time of kernels on GPUs, by family")
-    seconds_error = GaugeMetricFamily(
-        f"{prefix}_seconds_variance", "variance of the time's estimate, s^2"
-    )
-    for row in rows:
-        labels = {"family": row.family, **host, **workload_labels(row.workload)}
-        for metric, name, value in (
-            (launches, f"{prefix}_launches_total", row.launches),
-            (launches_error, launches_error.name, row.launches_variance),
-            (seconds, f"{prefix}_seconds_total", row.time_s),
-            (seconds_error, seconds_error.name, row.time_variance_s2),
-        ):
-            if value is not None:
+    families: list[tuple[Metric, str]] = [
+        (CounterMetricFamily(f"{prefix}_launches", "kernels launched, by family"), "launches"),
+        *(
+            (GaugeMetricFamily(f"{prefix}_launches_{part}", text), f"launches_{part}")
+            for part, text in _ERRORS.items()
+        ),
+        (CounterMetricFamily(f"{prefix}_seconds", "time of kernels on GPUs, by family"), "time_s"),
+        (
+            GaugeMetricFamily(f"{prefix}_seconds_variance", "variance of the time's estimate, s^2"),
+            "time_variance_s2",
+        ),
+    ]
+    for metric, field in families:
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        for row in rows:
+            if (value := getattr(row, field)) is not None:
+                labels = {"family": row.family, **host, **workload_labels(row.workload)}
                 metric.add_sample(name, labels, value)
-    yield from (m for m in (launches, launches_error, seconds, seconds_error) if m.samples)
+        if metric.samples:
+            yield metric
+
+
+_ERRORS: Final = {
+    "variance": "variance of the launches' sampling error",
+    "below": "how many launches less there can be beside that, of what all share",
+    "above": "how many launches more there can be beside that, of what all share",
+}
 
 
 class ReaderGuard:

@@ -13,7 +13,7 @@ from pages.layout import Control, Notice, Panel, Screen, rendered
 from transport.process.printable import listed
 from wire.catalogue import Catalogue
 
-from . import busy_panels, calls_panels, diagnosis_panels, health_panels, sent_panels
+from . import gpu_panels, state_panels
 from .host_reading import HostReading, PartUnavailable
 
 _NS: Final = 1_000_000_000
@@ -126,23 +126,20 @@ def page_html(page: HostPage, reading: HostReading, state: HostState) -> str:
 
 
 def _fill_host(reading: HostReading, state: HostState, into: PanelGathering) -> None:
-    since_ns, until_ns = reading.span_ns(state.seconds)
     wide, fine = state.seconds * _NS // _ROWS_OF_GPUS, state.seconds * _NS // _POINTS
     with into.part("empty"):
         _agent_runs(reading)
-    with into.part() as panels, reading.history() as history:
+    with into.part() as panels:
         busy = f"{PREFIX}utilisation_percent"
-        gpus = history.levels(busy, since_ns, until_ns, wide)
-        panels.append(busy_panels.gpus_panel(gpus, wide / _NS))
-        found = [
-            history.levels(name, since_ns, until_ns, fine)
-            for name in ("host_cpu", "host_memory", busy)
-        ]
-        panels.append(busy_panels.host_panel(found[0], found[1], found[2], fine / _NS))
+        with reading.history(state.seconds) as history:
+            gpus = history.bins(busy, wide)
+            found = [history.bins(name, fine) for name in ("host_cpu", "host_memory", busy)]
+        panels.append(gpu_panels.gpus_panel(gpus, wide / _NS))
+        panels.append(gpu_panels.host_panel(found[0], found[1], found[2], fine / _NS))
         count = len({level.key for level in gpus})
-        families = history.families(since_ns, until_ns, fine)
-        panels.append(busy_panels.families_panel(families, count, fine / _NS))
-        panels.append(busy_panels.kernels_panel(history.kernel_times(since_ns, until_ns)))
+        view = reading.view(state.seconds, steps=_POINTS, gpus=max(count, 1))
+        panels.append(gpu_panels.families_panel(view.steps, count))
+        panels.append(gpu_panels.kernels_panel(view))
 
 
 def _agent_runs(reading: HostReading) -> None:
@@ -151,32 +148,30 @@ def _agent_runs(reading: HostReading) -> None:
 
 
 def _fill_calls(reading: HostReading, state: HostState, into: PanelGathering) -> None:
-    since_ns, until_ns = reading.span_ns(state.seconds)
-    with into.part() as panels, reading.history() as history:
-        kernels = history.kernel_calls(since_ns, until_ns)
-        panels.append(calls_panels.launches_panel(kernels, state.seconds))
-        processes = history.process_calls(since_ns, until_ns)
-        panels.append(calls_panels.processes_panel(processes, state.seconds))
+    with into.part() as panels:
+        view = reading.view(state.seconds)
+        panels.append(gpu_panels.launches_panel(view))
+        panels.append(gpu_panels.processes_panel(view))
 
 
 def _fill_diagnoses(reading: HostReading, _: HostState, into: PanelGathering) -> None:
     with into.part() as panels:
         found = reading.spikes()
-        panels.append(diagnosis_panels.overview_panel(found))
-        newest = enumerate(found[: diagnosis_panels.MOST_SPIKES])
-        panels.extend(diagnosis_panels.spike_panel(story, place) for place, story in newest)
+        panels.append(state_panels.overview_panel(found))
+        newest = enumerate(found[: state_panels.MOST_SPIKES])
+        panels.extend(state_panels.spike_panel(story, place) for place, story in newest)
 
 
 def _fill_health(reading: HostReading, state: HostState, into: PanelGathering) -> None:
-    into.panels.append(health_panels.checks_panel(reading.health()))
+    into.panels.append(state_panels.checks_panel(reading.health()))
     with into.part("empty") as panels:
         live = reading.live()
-        panels.append(health_panels.sources_panel(live))
-        if (devices := health_panels.gpus_panel(live)) is not None:
+        panels.append(state_panels.sources_panel(live))
+        if (devices := state_panels.gpus_panel(live)) is not None:
             panels.append(devices)
     with into.part() as panels:
-        events = reading.events(reading.span_ns(state.seconds)[0])
-        panels.append(health_panels.events_panel(events))
+        events = reading.events(state.seconds)
+        panels.append(state_panels.events_panel(events))
 
 
 def _fill_sent(reading: HostReading, state: HostState, into: PanelGathering) -> None:
@@ -187,8 +182,8 @@ def _fill_sent(reading: HostReading, state: HostState, into: PanelGathering) -> 
             return
         since_s = reading.now_s() - state.seconds
         shown = [report for report in found if report.window_end >= since_s]
-        panels.append(sent_panels.budget_panel(found))
-        panels.append(sent_panels.reports_panel(shown, state.span))
+        panels.append(state_panels.budget_panel(found))
+        panels.append(state_panels.reports_panel(shown, state.span))
 
 
 def _one_report(reading: HostReading, found: list[SentReport], wanted: bytes) -> list[Panel]:
@@ -196,9 +191,9 @@ def _one_report(reading: HostReading, found: list[SentReport], wanted: bytes) ->
     if chosen is None:
         raise PartUnavailable("no report of this host has this id")
     if chosen.task is None:
-        return sent_panels.report_panels(chosen, [])
+        return state_panels.report_panels(chosen, [])
     sections = sections_of(chosen.task, Catalogue.load(), reading.put_in(chosen))
-    return sent_panels.report_panels(chosen, sections)
+    return state_panels.report_panels(chosen, sections)
 
 
 PAGES: Final = (

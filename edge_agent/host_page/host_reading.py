@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
 from collectors.devices.node_health import HealthRow
@@ -21,10 +22,12 @@ from edge_agent.journal import read_lines
 from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused
 from edge_agent.ledger.left_reports import read_left
 from edge_agent.live import read_ledger
-from edge_agent.local.history_db import HistoryUnavailable
-from edge_agent.local.history_sums import HistorySums
+from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.sent_view import PutIn, SentReport, put_into, sent_reports
+from edge_agent.local.sums import HistorySpan, HistorySums
+from edge_agent.local.view import view_of
+from edge_agent.local.view_lines import HostView
 from transport.files.keyfiles import KeyFileRefused
 
 _NS: Final = 1_000_000_000
@@ -82,23 +85,33 @@ class HostReading:
         return until_ns - seconds * _NS, until_ns
 
     @contextmanager
-    def history(self) -> Iterator[HistorySums]:
-        """Open the local history."""
+    def history(self, seconds: int | None = None) -> Iterator[HistorySums]:
+        """Open the local history of the last so many seconds; None: of all."""
+        since_ns, until_ns = self.span_ns(seconds) if seconds else (None, None)
+        with self._kept() as file, HistorySums(file, HistorySpan(since_ns, until_ns)) as found:
+            yield found
+
+    def view(self, seconds: int, *, steps: int = 0, gpus: int = 0) -> HostView:
+        """Give what the local history has of the last so many seconds, but for lists of calls."""
+        with self._kept() as file:
+            return view_of(file, *self.span_ns(seconds), steps=steps, gpus=gpus, lists=False)
+
+    @contextmanager
+    def _kept(self) -> Iterator[Path]:
         if not self.config.history_file.exists():
             raise PartUnavailable(
                 "there is no local history: the agent makes it when it runs, where history.enabled "
                 "is true"
             )
         try:
-            with HistorySums(self.config.history_file) as found:
-                yield found
+            yield self.config.history_file
         except HistoryUnavailable as error:
             raise PartUnavailable(f"the local history cannot be read: {error}") from error
 
-    def events(self, since_ns: int) -> list[dict[str, Any]]:
-        """Give what happened, newest first."""
+    def events(self, seconds: int) -> list[dict[str, Any]]:
+        """Give what happened in the last so many seconds, newest first."""
         with self.history() as history:
-            return list(history.rows("event", since_ns))[::-1]
+            return list(history.rows("event", self.span_ns(seconds)[0]))[::-1]
 
     def live(self) -> dict[str, Any]:
         """Ask the running agent for its view."""

@@ -106,7 +106,7 @@ class SpoolLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class HostView:
+class HostSpending:
     """What one host has spent and opened.
 
     epoch_ctr      the last counter used; the next epoch takes the next number
@@ -129,7 +129,7 @@ class LedgerView:
     freeze_until_s   until then only `series` may be spent, at no more than their weight
     """
 
-    hosts: tuple[HostView, ...]
+    hosts: tuple[HostSpending, ...]
     series: Mapping[str, KnownSeries] = field(default_factory=dict)
     rosters: tuple[KnownRoster, ...] = ()
     kept_from_s: int = 0

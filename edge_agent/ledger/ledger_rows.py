@@ -17,7 +17,7 @@ from .ledger_errors import LedgerCorrupt, LedgerMissing, SpoolFull, WindowSpent
 from .ledger_records import (
     LONG_WINDOW_S,
     HostEntry,
-    HostView,
+    HostSpending,
     KnownRoster,
     KnownSeries,
     LedgerView,
@@ -116,7 +116,7 @@ def ledger_view(db: sqlite3.Connection, hosts: Sequence[bytes]) -> LedgerView:
     return LedgerView(views, series, read_rosters(db), *since)
 
 
-def host_view(db: sqlite3.Connection, host: bytes) -> HostView:
+def host_view(db: sqlite3.Connection, host: bytes) -> HostSpending:
     """Collect one host's entries and epochs; LedgerMissing when the ledger is of others."""
     row = db.execute("SELECT epoch_ctr FROM hosts WHERE host = ?", (host,)).fetchone()
     if row is None:
@@ -127,7 +127,7 @@ def host_view(db: sqlite3.Connection, host: bytes) -> HostView:
         (host,),
     )
     opened = db.execute("SELECT opened_s FROM epochs WHERE host = ? ORDER BY ledger_ctr", (host,))
-    return HostView(
+    return HostSpending(
         host,
         tuple(Entry(*fields) for fields in entries),
         row[0],

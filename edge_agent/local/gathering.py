@@ -1,7 +1,7 @@
-"""Records on their way to the board and the history, turned into rows once in a while.
+"""Records on their way to the live view and the history, turned into rows once in a while.
 
 What runs once a second runs from cold caches: ten seconds of records together cost a third of
-what they do one second at a time. Whoever looks at the board has them taken in first. The file of
+what they do one second at a time. Whoever looks has them taken in first. The file of
 the history is written as seldom: a transaction costs as much as a hundred rows, and snapshots of
 ten seconds compress as one pack.
 """
@@ -16,10 +16,10 @@ import numpy as np
 from collectors.records.activity import Record
 from diagnosis.detect.findings import HostFinding
 
-from .board import Board
 from .history import History
 from .history_tables import MOST_CELLS, MOST_SNAPSHOTS
 from .local_rows import NOT_SHOWN, Flattener, PackedRow, Row
+from .recent import Recent
 
 MOST_ROWS: Final = 20_000
 
@@ -95,8 +95,8 @@ class Gathering:
     batch   into the history; None: there is none
     """
 
-    def __init__(self, flattener: Flattener, board: Board, batch: HistoryBatch | None) -> None:
-        self._flattener, self._board, self._batch = flattener, board, batch
+    def __init__(self, flattener: Flattener, recent: Recent, batch: HistoryBatch | None) -> None:
+        self._flattener, self._recent, self._batch = flattener, recent, batch
         self._waiting: list[tuple[str, Sequence[Record | HostFinding], Sequence[Row]]] = []
         self._records = 0
         self._due_ms = 0
@@ -115,11 +115,11 @@ class Gathering:
             self.fold()
 
     def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
-        """Have the board forget values that no longer hold."""
+        """Have the live view forget values that no longer hold."""
         gone = list(places)
         if gone:
             self.fold()
-            self._board.withdraw(gone)
+            self._recent.withdraw(gone)
 
     def step(self, now_ms: int) -> None:
         """Write what is due; a clock that was set back does not keep it waiting."""
@@ -129,11 +129,11 @@ class Gathering:
             self.flush()
 
     def fold(self) -> None:
-        """Bring the board up to date."""
+        """Bring the live view up to date."""
         waiting, self._waiting, self._records = self._waiting, [], 0
         for source, records, more in waiting:
             rows = [*self._flattener.rows(source, records), *more]
-            self._board.add(rows)
+            self._recent.add(rows)
             if self._batch is not None:
                 self._batch.add(rows)
 

@@ -13,22 +13,14 @@ from typing import Any, Final
 import numpy as np
 
 from collectors.boot_clock import ClockMap, ClockPoint, boot_id
-from transport.files.sqlite_file import code_of, transaction
+from transport.files.sqlite_file import code_of, connect, transaction
 
-from .gpu_time_spans import GpuTimeSpans, process_time_values
-from .history_db import (
-    HistoryUnavailable,
-    file_bytes,
-    open_file,
-    used_bytes,
-    wal_bytes,
-    wal_limit,
-)
 from .history_tables import (
     ACTIVITY,
+    ALL_STATEMENTS,
+    ALL_TABLES,
     EVENT,
     KERNEL_CALLS,
-    KINDS,
     METRIC,
     MOST_CELLS,
     MOST_SNAPSHOTS,
@@ -38,8 +30,14 @@ from .history_tables import (
     REPORT,
     TABLES,
     HistoryTable,
+    HistoryUnavailable,
+    file_bytes,
+    open_file,
     pack,
     unpack,
+    used_bytes,
+    wal_bytes,
+    wal_limit,
 )
 from .local_rows import (
     LONGEST_NAME,
@@ -56,7 +54,7 @@ from .local_rows import (
     Row,
     clean_name,
 )
-from .merged_calls import CallSpans, kernel_values, process_values
+from .spans import CallSpans, GpuTimeSpans, kernel_values, process_time_values, process_values
 
 _NS_PER_S: Final = 1_000_000_000
 _FULL_SHARE: Final = 0.8
@@ -80,99 +78,40 @@ class HistoryLimits:
     max_bytes: int = 512 << 20
 
 
-class History:
-    """Writes rows; every failure is counted in `dropped` and never reaches the agent's loop."""
+class RowWriter:
+    """Writes rows into a file of the history, or into one in memory.
 
-    def __init__(
-        self,
-        path: Path,
-        limits: HistoryLimits | None = None,
-        *,
-        boot: Callable[[], str] = boot_id,
-    ) -> None:
-        """Open or make the file. Raises HistoryUnavailable."""
-        self.path = path
-        self.dropped: Counter[str] = Counter()
-        self.kept = 0
-        self._limits = limits or HistoryLimits()
-        self._calls = CallSpans()
-        self._times = GpuTimeSpans()
-        self._seq = self._names_at_ns = 0
+    db        with the tables
+    dropped   what found no place, by reason
+    names     numbers of the names that the file has
+    """
+
+    def __init__(self, db: sqlite3.Connection, boot: str, dropped: Counter[str]) -> None:
+        self.db, self.dropped = db, dropped
+        self._seq = 0
         self._pending: dict[HistoryTable, list[tuple[Any, ...]]] = {}
-        self._db = open_file(path, self._limits.max_bytes)
-        try:
-            self._boot = self._boot_number(boot())
-            self._names = self._known_names()
-        except sqlite3.Error as error:
-            self._db.close()
-            raise HistoryUnavailable(f"{path}: {error}") from None
-
-    @property
-    def file_bytes(self) -> int:
-        """Bytes on disk."""
-        return file_bytes(self.path)
-
-    def note_clock(self, point: ClockPoint) -> None:
-        """Keep how the boot clock maps to the wall clock now; once a minute is enough."""
-        self._seq = max(self._seq, point.unix_ns // 1_000_000)  # apart from an earlier process
-        row = (self._boot, point.boottime_ns, point.unix_ns, point.error_ns)
-        insert = "INSERT OR REPLACE INTO clock VALUES (?, ?, ?, ?)"
-        self._guarded(1, lambda: self._db.execute(insert, row))
-
-    def add(self, rows: Iterable[Row]) -> None:
-        """Keep rows, in one transaction; of GPU calls and GPU time ten seconds as one."""
-        self._keep(list(self._times.rows(self._calls.rows(rows))))
-        self.dropped.update(self._calls.dropped)
-        self._calls.dropped.clear()
-
-    def _keep(self, pending: list[Row]) -> None:
-        if not pending:
-            return
-        if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
-            self._checkpoint()
-            if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
-                self.dropped["reader_in_the_way"] += len(pending)
-                return
-        if self._guarded(len(pending), lambda: self._write(pending)):
-            self.kept += len(pending)
-
-    def trim(self, now: ClockPoint) -> None:
-        """Drop what is too old and, where the file is full, the oldest of the rest."""
-        self._guarded(0, lambda: self._trim(now))
+        self.boot = self._boot_number(boot)
+        self.names: dict[_Name, int] = {}
+        self.read_names()
 
     def close(self) -> None:
-        """Let the file go; its log is folded in, so that one 0600 file stays."""
-        self._keep([*self._calls.rest(), *self._times.rest()])
-        self._checkpoint()
-        self._db.close()
+        """Let the file go."""
+        self.db.close()
 
-    # Writing ------------------------------------------------------------------------------------
+    def note_clock(self, point: ClockPoint) -> None:
+        """Keep how the boot clock maps to the wall clock now."""
+        self._seq = max(self._seq, point.unix_ns // 1_000_000)  # apart from an earlier process
+        row = (self.boot, point.boottime_ns, point.unix_ns, point.error_ns)
+        self.db.execute("INSERT OR REPLACE INTO clock VALUES (?, ?, ?, ?)", row)
 
-    def _guarded(self, rows: int, work: Callable[[], object]) -> bool:
-        for last in (False, True):
-            try:
-                work()
-            except sqlite3.OperationalError as error:
-                full = code_of(error) == sqlite3.SQLITE_FULL
-                self._names = self._known_names()  # what the undone transaction had added is gone
-                if full and not last and self._make_room():
-                    continue
-                self.dropped["full" if full else "busy"] += rows
-                return False
-            except (sqlite3.Error, OverflowError):
-                self._names = self._known_names()
-                self.dropped["failed"] += rows
-                return False
-            return True
-        return False
-
-    def _write(self, rows: Iterable[Row]) -> None:
+    def write(self, rows: Iterable[Row]) -> None:
+        """Write rows, in one transaction. Raises sqlite3.Error, OverflowError."""
         self._pending = {table: [] for table in TABLES}
-        with transaction(self._db):
+        with transaction(self.db):
             for row in rows:
                 self._take(row)
             for table, values in self._pending.items():
-                self._db.executemany(table.insert, values)
+                self.db.executemany(table.insert, values)
         self._pending = {}
 
     def _take(self, row: Row) -> None:
@@ -206,7 +145,7 @@ class History:
         number = self._name(*name)
         if number is not None:
             seq = () if table is METRIC else (self._next(),)
-            self._pending[table].append((self._boot, at_ns, *seq, number, *values))
+            self._pending[table].append((self.boot, at_ns, *seq, number, *values))
 
     def _packed(self, row: PackedRow) -> None:
         count, cells = row.values.shape
@@ -214,7 +153,7 @@ class History:
             self.dropped["oversized"] += 1
             return
         wanted = [(row.source, cell.name, cell.key, cell.unit) for cell in row.cells]
-        names = list(map(self._names.get, wanted))
+        names = list(map(self.names.get, wanted))
         if None in names:
             names = [self._name(*key) for key in wanted]
         known = [place for place, name in enumerate(names) if name is not None]
@@ -223,7 +162,7 @@ class History:
         numbers = np.array([names[place] for place in known], dtype=np.int64)
         values = row.values if len(known) == cells else row.values[:, known]
         self._pending[PACKED].append(
-            (self._boot, int(row.boottime_ns[0]), self._next(), pack(numbers), len(known), count,
+            (self.boot, int(row.boottime_ns[0]), self._next(), pack(numbers), len(known), count,
              row.span_ns, pack(row.boottime_ns), pack(values))
         )  # fmt: skip
 
@@ -240,47 +179,137 @@ class History:
 
     def _name(self, source: str, name: str, key: str, unit: str) -> int | None:
         wanted = (source, name, key, unit)
-        known = self._names.get(wanted)
+        known = self.names.get(wanted)
         if known is not None:
             return known
-        if len(self._names) >= MOST_NAMES:
+        if len(self.names) >= MOST_NAMES:
             self.dropped["too_many_names"] += 1
             return None
         insert = "INSERT INTO name (source, name, key, unit) VALUES (?, ?, ?, ?)"
-        number = self._db.execute(insert, wanted).lastrowid
+        number = self.db.execute(insert, wanted).lastrowid
         if number is not None:
-            self._names[wanted] = number
+            self.names[wanted] = number
         return number
 
-    def _known_names(self) -> dict[_Name, int]:
+    def read_names(self) -> None:
+        """Read the names that the file has: a transaction that was undone had added others."""
         try:
-            names = self._db.execute("SELECT source, name, key, unit, id FROM name").fetchall()
+            found = self.db.execute("SELECT source, name, key, unit, id FROM name").fetchall()
         except sqlite3.Error:
-            return {}
-        return {row[:4]: row[4] for row in names}
+            found = []
+        self.names = {row[:4]: row[4] for row in found}
 
     def _next(self) -> int:
         self._seq += 1
         return self._seq
 
     def _boot_number(self, boot: str) -> int:
-        self._db.execute("INSERT OR IGNORE INTO boot (boot_id) VALUES (?)", (boot,))
-        found = self._db.execute("SELECT id FROM boot WHERE boot_id = ?", (boot,)).fetchone()
+        self.db.execute("INSERT OR IGNORE INTO boot (boot_id) VALUES (?)", (boot,))
+        found = self.db.execute("SELECT id FROM boot WHERE boot_id = ?", (boot,)).fetchone()
         return int(found[0])
+
+
+def in_memory() -> RowWriter:
+    """Make a history in memory, of one boot."""
+    db = connect(Path(":memory:"), 0.0)
+    db.executescript(ALL_STATEMENTS)
+    return RowWriter(db, "", Counter())
+
+
+class History:
+    """Writes rows; every failure is counted in `dropped` and never reaches the agent's loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        limits: HistoryLimits | None = None,
+        *,
+        boot: Callable[[], str] = boot_id,
+    ) -> None:
+        """Open or make the file. Raises HistoryUnavailable."""
+        self.path = path
+        self.dropped: Counter[str] = Counter()
+        self.kept = 0
+        self._limits = limits or HistoryLimits()
+        self._calls = CallSpans()
+        self._times = GpuTimeSpans()
+        self._names_at_ns = 0
+        self._db = open_file(path, self._limits.max_bytes)
+        try:
+            self._writer = RowWriter(self._db, boot(), self.dropped)
+            found = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            self._tables = [name for (name,) in found if name in ALL_TABLES]
+        except sqlite3.Error as error:
+            self._db.close()
+            raise HistoryUnavailable(f"{path}: {error}") from None
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes on disk."""
+        return file_bytes(self.path)
+
+    def note_clock(self, point: ClockPoint) -> None:
+        """Keep how the boot clock maps to the wall clock now; once a minute is enough."""
+        self._guarded(1, lambda: self._writer.note_clock(point))
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Keep rows, in one transaction; of GPU calls and GPU time ten seconds as one."""
+        self._keep(list(self._times.rows(self._calls.rows(rows))))
+        self.dropped.update(self._calls.dropped)
+        self._calls.dropped.clear()
+
+    def _keep(self, pending: list[Row]) -> None:
+        if not pending:
+            return
+        if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
+            self._checkpoint()
+            if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
+                self.dropped["reader_in_the_way"] += len(pending)
+                return
+        if self._guarded(len(pending), lambda: self._writer.write(pending)):
+            self.kept += len(pending)
+
+    def trim(self, now: ClockPoint) -> None:
+        """Drop what is too old and, where the file is full, the oldest of the rest."""
+        self._guarded(0, lambda: self._trim(now))
+
+    def close(self) -> None:
+        """Let the file go; its log is folded in, so that one 0600 file stays."""
+        self._keep([*self._calls.rest(), *self._times.rest()])
+        self._checkpoint()
+        self._db.close()
+
+    def _guarded(self, rows: int, work: Callable[[], object]) -> bool:
+        for last in (False, True):
+            try:
+                work()
+            except sqlite3.OperationalError as error:
+                full = code_of(error) == sqlite3.SQLITE_FULL
+                self._writer.read_names()  # what the undone transaction had added is gone
+                if full and not last and self._make_room():
+                    continue
+                self.dropped["full" if full else "busy"] += rows
+                return False
+            except (sqlite3.Error, OverflowError):
+                self._writer.read_names()
+                self.dropped["failed"] += rows
+                return False
+            return True
+        return False
 
     # Making room --------------------------------------------------------------------------------
 
     def _trim(self, now: ClockPoint) -> None:
         oldest_unix_ns = now.unix_ns - self._limits.keep_s * _NS_PER_S
         for (boot,) in self._db.execute("SELECT id FROM boot").fetchall():
-            if boot == self._boot:
+            if boot == self._writer.boot:
                 before_ns = now.boottime_ns - self._limits.keep_s * _NS_PER_S
             else:
                 before_ns = self._boottime_of(boot, oldest_unix_ns)
             self._drop(boot, before_ns)
         if used_bytes(self._db) > _FULL_SHARE * self._limits.max_bytes:
             self._make_room()
-        if len(self._names) > MOST_NAMES // 2 and now.boottime_ns >= self._names_at_ns:
+        if len(self._writer.names) > MOST_NAMES // 2 and now.boottime_ns >= self._names_at_ns:
             self._names_at_ns = now.boottime_ns + _NAMES_EVERY_NS
             self._forget_names()
 
@@ -313,9 +342,9 @@ class History:
         for (boot,) in self._db.execute("SELECT id FROM boot ORDER BY id").fetchall():
             times = [
                 time
-                for table in TABLES
+                for table in self._tables
                 for time in self._db.execute(
-                    f"SELECT min(at_ns), max(at_ns) FROM {table.name} WHERE boot = ?",  # noqa: S608
+                    f"SELECT min(at_ns), max(at_ns) FROM {table} WHERE boot = ?",  # noqa: S608
                     (boot,),
                 ).fetchone()
                 if time is not None
@@ -327,9 +356,9 @@ class History:
     def _drop(self, boot: int, before_ns: int) -> None:
         """Drop a boot's rows before a time; the newest earlier clock point stays."""
         with transaction(self._db):
-            for table in TABLES:
+            for table in self._tables:
                 self._db.execute(
-                    f"DELETE FROM {table.name} WHERE boot = ? AND at_ns < ?",  # noqa: S608
+                    f"DELETE FROM {table} WHERE boot = ? AND at_ns < ?",  # noqa: S608
                     (boot, before_ns),
                 )
             self._db.execute(
@@ -342,15 +371,18 @@ class History:
         """Forget names that no row refers to; a whole scan, so once an hour and when many."""
         used = {
             number
-            for table in KINDS.values()
-            for (number,) in self._db.execute(f"SELECT DISTINCT name FROM {table.name}")  # noqa: S608
+            for table in self._tables
+            if table != PACKED.name
+            for (number,) in self._db.execute(f"SELECT DISTINCT name FROM {table}")  # noqa: S608
         }
         for names, cells in self._db.execute("SELECT DISTINCT names, cells FROM packed"):
             used.update(unpack(names, cells, 1)[:, 0].tolist())
-        unused = [(number,) for number in self._names.values() if number not in used]
+        unused = [(number,) for number in self._writer.names.values() if number not in used]
         with transaction(self._db):
             self._db.executemany("DELETE FROM name WHERE id = ?", unused)
-        self._names = {name: number for name, number in self._names.items() if number in used}
+        self._writer.names = {
+            n: number for n, number in self._writer.names.items() if number in used
+        }
 
     def _checkpoint(self) -> None:
         try:

@@ -5,20 +5,30 @@ from __future__ import annotations
 import fnmatch
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Any, Final
 
 from collectors.boot_clock import ClockMap, ClockPoint
+from collectors.records.quantiles import NORMAL
 from transport.process.closing import Closing
 
-from .history_db import HistoryUnavailable, open_readonly
-from .history_tables import KINDS, METRIC, PACKED, TABLES, HistoryTable, unpack
+from .history_tables import (
+    KINDS,
+    METRIC,
+    PACKED,
+    TABLES,
+    HistoryTable,
+    HistoryUnavailable,
+    open_readonly,
+    unpack,
+)
 
 _PAGE: Final = 5_000
 """Rows per read transaction: a reader that stays long keeps the writer's log from shrinking."""
-_LONGEST_RECORD_NS: Final = 60_000_000_000
+LONGEST_RECORD_NS: Final = 60_000_000_000
 """Snapshots of one record lie within it."""
 
 _Names = dict[int, dict[str, str]]
@@ -27,7 +37,9 @@ _Row = tuple[int, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Boot:
+class Boot:
+    """One boot in a span, with the boot times that hold it."""
+
     number: int
     boot_id: str
     clock: ClockMap
@@ -38,10 +50,11 @@ class _Boot:
 class HistoryReader(Closing):
     """Reads beside a running agent."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file. Raises HistoryUnavailable."""
-        self._path = path
-        self._db = open_readonly(path)
+    def __init__(self, file: Path | sqlite3.Connection) -> None:
+        """Open a file, or read what is in memory. Raises HistoryUnavailable."""
+        self._path = file if isinstance(file, Path) else "memory"
+        self._db = open_readonly(file) if isinstance(file, Path) else file
+        self._db.create_function("root", 1, _root, deterministic=True)
         found = self._asked("SELECT name FROM sqlite_master WHERE type = 'table'")
         self._tables = {name for (name,) in found}  # an older agent's file lacks the latest
 
@@ -62,7 +75,7 @@ class HistoryReader(Closing):
             raise ValueError(f"expected one of {', '.join(KINDS)}, got {kind!r}")
         try:
             for boot in self._boots(since_ns, until_ns):
-                for at_ns, row in self._of_boot(KINDS[kind], boot, self._names(name)):
+                for at_ns, row in self._of_boot(KINDS[kind], boot, self.names(name)):
                     unix_ns, error_ns = boot.clock.unix_ns(at_ns)
                     early = since_ns is not None and unix_ns < since_ns
                     if early or (until_ns is not None and unix_ns >= until_ns):
@@ -76,7 +89,7 @@ class HistoryReader(Closing):
         """Give the first and last Unix time that rows have, None for an empty history."""
         times: list[int] = []
         for boot in self._boots(None, None):
-            for name in [table.name for table in TABLES if table.name in self._tables]:
+            for name in [part.name for table in TABLES for part in table.parts(self._tables)]:
                 [found] = self._asked(
                     f"SELECT min(at_ns), max(at_ns) FROM {name} WHERE boot = ?",  # noqa: S608
                     (boot.number,),
@@ -88,7 +101,7 @@ class HistoryReader(Closing):
         """Let the file go."""
         self._db.close()
 
-    def _boots(self, since_ns: int | None, until_ns: int | None) -> Iterator[_Boot]:
+    def _boots(self, since_ns: int | None, until_ns: int | None) -> Iterator[Boot]:
         for number, boot in self._asked("SELECT id, boot_id FROM boot ORDER BY id"):
             points = self._asked(
                 "SELECT at_ns, unix_ns, error_ns FROM clock WHERE boot = ?", (number,)
@@ -96,18 +109,24 @@ class HistoryReader(Closing):
             if points:
                 clock = ClockMap([ClockPoint(*point) for point in points])
                 low_ns, high_ns = clock.boottime_range(since_ns, until_ns)
-                yield _Boot(number, boot, clock, low_ns - _LONGEST_RECORD_NS, high_ns)
+                yield Boot(number, boot, clock, low_ns - LONGEST_RECORD_NS, high_ns)
 
-    def _asked(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def _asked(
+        self, query: str, values: Sequence[object] | Mapping[str, object] = ()
+    ) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise HistoryUnavailable(f"{self._path}: {error}") from None
 
-    def _pages(self, boot: _Boot, table: HistoryTable) -> Iterator[tuple[Any, ...]]:
+    def _pages(self, boot: Boot, table: HistoryTable) -> Iterator[tuple[Any, ...]]:
         """Read a table in pages: at_ns, what tells rows of one time apart, and the columns."""
+        for part in table.parts(self._tables):
+            yield from self._part(boot, part)
+
+    def _part(self, boot: Boot, table: HistoryTable) -> Iterator[tuple[Any, ...]]:
         at_ns, last, key = boot.low_ns, -1, table.key[0]
-        while table.name in self._tables:
+        while True:
             page = self._db.execute(
                 f"SELECT at_ns, {key}, {table.select} FROM {table.name} "  # noqa: S608
                 f"WHERE boot = ? AND (at_ns, {key}) > (?, ?) AND at_ns <= ? "
@@ -119,7 +138,8 @@ class HistoryReader(Closing):
                 return
             at_ns, last = page[-1][:2]
 
-    def _names(self, pattern: str | None) -> _Names:
+    def names(self, pattern: str | None) -> _Names:
+        """Give the parts of the names that a pattern matches, by number."""
         found = self._db.execute("SELECT id, source, name, key, unit FROM name").fetchall()
         wanted = "*" if pattern is None else pattern
         return {
@@ -128,7 +148,7 @@ class HistoryReader(Closing):
             if fnmatch.fnmatchcase(name, wanted)
         }
 
-    def _of_boot(self, table: HistoryTable, boot: _Boot, names: _Names) -> Iterator[_Row]:
+    def _of_boot(self, table: HistoryTable, boot: Boot, names: _Names) -> Iterator[_Row]:
         heads = {
             number: {part: name[part] for part in table.named} for number, name in names.items()
         }
@@ -137,11 +157,11 @@ class HistoryReader(Closing):
         for at_ns, _, number, *values in self._pages(boot, table):
             if number in heads:
                 row = heads[number] | dict(zip(fields, values, strict=True))
-                yield at_ns, row | {name: json.loads(row[name]) for name in lists}
+                yield at_ns, row | {name: _members(row[name]) for name in lists}
         if table is METRIC:
             yield from self._packed(boot, heads)
 
-    def _packed(self, boot: _Boot, names: _Names) -> Iterator[_Row]:
+    def _packed(self, boot: Boot, names: _Names) -> Iterator[_Row]:
         for _, _, listed, cells, count, span_ns, times, totals in self._pages(boot, PACKED):
             numbers = unpack(listed, cells, 1)[:, 0].tolist()
             if not any(number in names for number in numbers):
@@ -152,3 +172,19 @@ class HistoryReader(Closing):
                 if number in names:
                     for at_ns, value in zip(at, values, strict=True):
                         yield at_ns, names[number] | {"span_ns": span_ns, "value": float(value)}
+
+
+def _root(value: float | None) -> float | None:
+    return None if value is None else sqrt(value)
+
+
+def _members(text: str) -> list[Any]:
+    """Read a list; counts of an older version have one variance, which becomes a bound."""
+    members: list[Any] = json.loads(text)
+    for member in members:
+        if isinstance(member, dict) and "seen" in member and "below" not in member:
+            bound = _root(member["variance"])
+            bound = None if bound is None else NORMAL * bound
+            known = None if bound is None else 0.0
+            member |= {"variance": known, "below": bound, "above": bound}
+    return members

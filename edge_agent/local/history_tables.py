@@ -3,7 +3,7 @@
 A new kind of row is one entry here, and one case of the writer. Every table is clustered by (boot,
 at_ns, ...): rows are appended at the end, a span is one range, and the oldest are dropped from the
 front. A file made by an older version gets the tables that it lacks; a table whose columns changed
-gets a new name.
+gets a new name, and what an older version wrote is read as `HistoryTable.before` says.
 
 Snapshots taken many times a second are packed as steps from one to the next, compressed. Steps are
 small numbers: each column is written in as many bytes as its largest step needs, in none where it
@@ -13,16 +13,23 @@ compress, and 5 kB to write.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from collectors.records.quantiles import NORMAL
+from transport.files.sqlite_file import OtherSchema, SqliteFile, connect_readonly, remove
 
 SCHEMA_VERSION: Final = 1
 _MOST_INTEGER: Final = (1 << 63) - 1
@@ -100,12 +107,16 @@ class HistoryTable:
     columns   after `boot`, `at_ns` and those of the key, in order
     key       the columns that tell rows of one time apart, then the number of the row's name
     named     which parts of its name a row is read with
+    before    the table in which older versions kept these rows
+    read_as   what is read for columns that the table has otherwise, in SQL
     """
 
     name: str
     columns: tuple[HistoryColumn, ...]
     named: tuple[str, ...]
     key: tuple[str, ...] = ("seq", "name")
+    before: HistoryTable | None = None
+    read_as: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def create(self) -> str:
@@ -124,8 +135,13 @@ class HistoryTable:
     @property
     def select(self) -> str:
         """Give the columns that are read: the number of the name where it has one, its own."""
-        heads = [name for name in self.key if name == "name"]
-        return ", ".join((*heads, *(column.name for column in self.columns)))
+        names = [name for name in self.key if name == "name"]
+        names += [column.name for column in self.columns]
+        return ", ".join(f"{self.read_as.get(name, name)} AS {name}" for name in names)
+
+    def parts(self, present: Container[str]) -> list[HistoryTable]:
+        """Give the tables that hold its rows in a file that has these, the older first."""
+        return [table for table in (self.before, self) if table and table.name in present]
 
     @property
     def fields(self) -> tuple[HistoryColumn, ...]:
@@ -163,8 +179,12 @@ def _list(name: str, *members: HistoryColumn) -> HistoryColumn:
 
 
 def _counted(what: str) -> tuple[HistoryColumn, ...]:
-    """How often a call was seen, its estimate with the variance, and the share that was seen."""
-    return (*_whole("seen"), _real(what), _real("variance", optional=True), _real("share"))
+    """How often a call was seen, its estimate with the parts of its error, the share seen.
+
+    Errors are as `CountedCalls` has them; NULL: infinite.
+    """
+    errors = (_real(name, optional=True) for name in ("variance", "below", "above"))
+    return (*_whole("seen"), _real(what), *errors, _real("share"))
 
 
 METRIC: Final = HistoryTable(
@@ -189,17 +209,31 @@ ACTIVITY: Final = HistoryTable(
     ("source", "name"),
 )  # fmt: skip
 EVENT: Final = HistoryTable("event", (_text("detail"),), ("source", "name", "key"))
-KERNEL_CALLS: Final = HistoryTable(
-    "kernel_calls",
+_BOUND: Final = f"{NORMAL} * root(variance)"
+ONE_VARIANCE: Final = {"variance": "0.0 * variance", "below": _BOUND, "above": _BOUND}
+"""What older versions wrote: random errors and bounds as one variance, NULL where none is known.
+
+How much of it all rows share cannot be told any more, so that all of it is taken for a bound. A
+reader gives SQLite `root`, which it has itself from 3.35 on.
+"""
+
+
+def _calls_table(name: str, before: str, columns: tuple[HistoryColumn, ...]) -> HistoryTable:
+    named = ("source", "name")
+    older = HistoryTable(before, columns, named, read_as=ONE_VARIANCE)
+    return HistoryTable(name, columns, named, before=older)
+
+
+KERNEL_CALLS: Final = _calls_table(
+    "kernel_counts", "kernel_calls",
     (*_whole("pid", "start_ns"), _text("process"), _text("family"), *_whole("span_ns"),
      *_counted("launches"), *_whole("blocks", "threads")),
-    ("source", "name"),
 )  # fmt: skip
-PROCESS_CALLS: Final = HistoryTable(
-    "process_calls",
+PROCESS_CALLS: Final = _calls_table(
+    "process_counts", "process_calls",
     (*_whole("pid", "start_ns"), _text("container"), _text("pod"), _text("slurm_job"),
      _text("application"), *_whole("span_ns"), *_counted("launches"), *_whole("wait_ns"),
-     _real("wait_share"),
+     _real("wait_share", optional=True),
      *_whole("live_bytes", "peak_bytes", "allocations", "frees", "oldest_age_ns", "untracked",
              optional=True),
      _list("copies", _text("direction"), *_counted("copies"), *_whole("bytes"),
@@ -207,7 +241,6 @@ PROCESS_CALLS: Final = HistoryTable(
      _list("collectives", _text("communicator"), _text("call"), *_counted("calls"),
            *_whole("bytes", "duration_ns")),
      _list("errors", _text("call"), *_whole("code", "failures"))),
-    ("source", "name"),
 )  # fmt: skip
 _ESTIMATE: Final = (
     _real("gpu_time_ns"),
@@ -221,7 +254,7 @@ PROCESS_TIME: Final = HistoryTable(
      *_whole("cupti_version", "span_ns", "recorded_ns", "lost"), *_ESTIMATE,
      _list("families", _text("family"), *_ESTIMATE),
      _list("kernels", *_whole("gpu"), _text("kernel"), _text("family"), _real("launches"),
-           *_ESTIMATE, _real("bytes")),
+           *_ESTIMATE, _real("bytes"), _real("delay_ns", optional=True)),
      _list("gpus", *_whole("gpu"), *map(_real, (
          "busy_ns", "compute_ns", "copy_ns", "collective_ns", "copy_beside_compute_ns",
          "collective_beside_compute_ns", "kernels_beside_ns")))),
@@ -235,6 +268,12 @@ REPORT: Final = HistoryTable(
 )
 """What a window of a series held before clipping and noise: (place, value) of all but zeros."""
 TABLES: Final = (METRIC, PACKED, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS, PROCESS_TIME, REPORT)
+ALL_STATEMENTS: Final = ";".join((*BASE, *(table.create for table in TABLES)))
+"""They make what a file lacks."""
+ALL_TABLES: Final = frozenset(
+    part.name for table in TABLES for part in (table, table.before) if part is not None
+)
+"""By name, with those that only a file of an older version has."""
 KINDS: Final[Mapping[str, HistoryTable]] = {
     "metric": METRIC, "activity": ACTIVITY, "event": EVENT, "kernel": KERNEL_CALLS,
     "process": PROCESS_CALLS, "gpu_time": PROCESS_TIME, "report": REPORT,
@@ -314,3 +353,109 @@ def _plain_steps(plain: bytes, count: int, cells: int) -> NDArray[np.int64]:
 def _check(got: int, expected: int) -> None:
     if got != expected:
         raise ValueError(f"expected {expected} bytes of packed snapshots, got {got}")
+
+
+LEAST_BYTES: Final = 4 << 20
+_WAL_SHARE: Final = 8
+"""One part in 8 of the allowed bytes is left to the write-ahead log."""
+_FILE: Final = SqliteFile(
+    tables=ALL_STATEMENTS,
+    version=SCHEMA_VERSION,
+    unmarked=SCHEMA_VERSION,
+    synchronous="NORMAL",  # a crash of the agent loses nothing
+    busy_s=0.05,  # no reader holds the writer up in WAL mode, and there is no other writer
+)
+
+
+class HistoryUnavailable(Exception):
+    """The history cannot be used: one line says what is wrong and how to get on."""
+
+
+def open_file(path: Path, max_bytes: int) -> sqlite3.Connection:
+    """Open the file for writing, made 0600 where it is missing.
+
+    A file that SQLite refuses is removed: it holds nothing but a day of raw data.
+    Raises      HistoryUnavailable
+    """
+    if max_bytes < LEAST_BYTES:
+        raise HistoryUnavailable(f"expected at least {LEAST_BYTES} bytes, got {max_bytes}")
+    try:
+        _need_own(path)
+        try:
+            return _connect(path, max_bytes)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            remove(path)
+            return _connect(path, max_bytes)
+    except OtherSchema as problem:
+        raise HistoryUnavailable(f"{problem}, or move the file away") from None
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise HistoryUnavailable(f"{path}: {reason}; move it away and start again") from None
+
+
+def open_readonly(path: Path) -> sqlite3.Connection:
+    """Open the file beside a running agent.
+
+    Raises      HistoryUnavailable
+    """
+    if not path.exists():
+        raise HistoryUnavailable(f"expected a history at {path}, found none; has the agent run?")
+    try:
+        return connect_readonly(path, version=SCHEMA_VERSION)
+    except OtherSchema as problem:
+        raise HistoryUnavailable(str(problem)) from None
+    except sqlite3.Error as error:
+        raise HistoryUnavailable(f"{path}: {error}") from None
+
+
+def used_bytes(db: sqlite3.Connection) -> int:
+    """Bytes of pages that hold something."""
+    pages, free, size = (
+        db.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
+
+def file_bytes(path: Path) -> int:
+    """Bytes on disk of the file and of what SQLite keeps beside it."""
+    total = 0
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(OSError):
+            total += Path(f"{path}{suffix}").stat().st_size
+    return total
+
+
+def wal_bytes(path: Path) -> int:
+    """Bytes of the write-ahead log; a reader that stays long keeps it from being emptied."""
+    try:
+        return Path(f"{path}-wal").stat().st_size
+    except OSError:
+        return 0
+
+
+def wal_limit(max_bytes: int) -> int:
+    """Bytes that the write-ahead log may have."""
+    return max_bytes // _WAL_SHARE
+
+
+def _need_own(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.lstat().st_uid != os.geteuid():
+            raise HistoryUnavailable(f"{path}: expected a regular file of this user")
+
+
+def _connect(path: Path, max_bytes: int) -> sqlite3.Connection:
+    db = _FILE.open(path)
+    try:
+        size = db.execute("PRAGMA page_size").fetchone()[0]
+        limit = wal_limit(max_bytes)
+        db.execute(f"PRAGMA max_page_count = {(max_bytes - limit) // size}")
+        db.execute(f"PRAGMA journal_size_limit = {limit // 2}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {max(16, limit // 4 // size)}")
+    except BaseException:
+        db.close()
+        raise
+    return db

@@ -20,16 +20,16 @@ from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import Diagnosed, diagnosis_settings
-from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.gathering import Gathering, HistoryBatch
 from edge_agent.local.history import History
-from edge_agent.local.history_db import HistoryUnavailable
+from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.local.live_socket import LiveSocket
 from edge_agent.local.local_rows import EventRow, Flattener, ReportRow, clean_name
 from edge_agent.local.log_level import LEVELS, LevelGate
-from edge_agent.local.report_view import report_views
-from edge_agent.local.sent_view import unmeasured_event
+from edge_agent.local.recent import Recent
+from edge_agent.local.sent_view import report_views, unmeasured_event
+from edge_agent.local.view_lines import document
 from edge_agent.observer import AgentStatus
 from edge_agent.service.reload import Changed, change_sources
 from edge_agent.shell import AgentShell
@@ -93,7 +93,7 @@ class AgentService:
         self._catalogue = Catalogue.load()
         self._flattener = Flattener(self._catalogue)
         self._devices = DeviceRows()
-        self._board = Board()
+        self._recent = Recent()
         self._failures: Counter[str] = Counter()
         self._failing: dict[str, str] = {}
         self._reloads: Counter[str] = Counter()
@@ -105,7 +105,7 @@ class AgentService:
         self._unmeasured_told: dict[str, tuple[dict[str, str], int]] = {}
         self._history = self._open_history()
         batch = HistoryBatch(self._history) if self._history else None
-        self._gathering = Gathering(self._flattener, self._board, batch)
+        self._gathering = Gathering(self._flattener, self._recent, batch)
         self._socket = self._open_socket()
         self._server = self._open_server()
 
@@ -231,35 +231,38 @@ class AgentService:
         if self._history is not None:
             self._history.close()
         self._socket = self._server = self._history = None
-        self._gathering = Gathering(self._flattener, self._board, None)
+        self._gathering = Gathering(self._flattener, self._recent, None)
 
     # What others see ----------------------------------------------------------------------------
 
     def view(self) -> dict[str, Any]:
-        """Give the live view as a JSON document."""
+        """Give the view of now as a JSON document."""
         self._gathering.fold()
         now_ms, windows = self._now_ms(), self._shell.windows
         status = self._shell.status()
         opened = windows.open_windows() if isinstance(windows, TaskWindows) else ()
         sends_ms = status.next_send_ms
-        return {
-            "agent": {
-                "sources": list(status.sources),
-                "absent": [[absence.source, absence.reason] for absence in self._absent],
-                "failing": dict(self._failing),
-                "published": status.tally.published,
-                "sealed": status.tally.sealed,
-                "refused": dict(status.tally.refused),
-                "spool_records": status.spool_records,
-                "queued": status.queued,
-                "next_send_s": None if sends_ms is None else max(0, sends_ms - now_ms) / 1000,
-                "transport_up": status.transport_up,
-            },
-            "models": dict(self._devices.models),
-            "gpu_use_not_told": self._devices.not_told,
-            "reports": report_views(opened, self._catalogue, now_ms),
-            **self._board.view(self._boottime_ns()),
+        agent = {
+            "sources": list(status.sources),
+            "absent": [[absence.source, absence.reason] for absence in self._absent],
+            "failing": dict(self._failing),
+            "published": status.tally.published,
+            "sealed": status.tally.sealed,
+            "refused": dict(status.tally.refused),
+            "spool_records": status.spool_records,
+            "queued": status.queued,
+            "next_send_s": None if sends_ms is None else max(0, sends_ms - now_ms) / 1000,
+            "transport_up": status.transport_up,
         }
+        shown = replace(
+            self._recent.view(self._point()),
+            agent=agent,
+            models=dict(self._devices.models),
+            gpu_use_not_told=self._devices.not_told,
+            reports=tuple(report_views(opened, self._catalogue, now_ms)),
+        )
+        found: dict[str, Any] = document(shown)
+        return found
 
     def self_status(self) -> SelfStatus | None:
         """Give what the counters show."""
@@ -383,10 +386,13 @@ class AgentService:
         self._gathering.add(SELF, (), [row])
 
     def _note_clock(self) -> ClockPoint:
-        point = read_point() if self._clock is None else point_of(self._clock)
+        point = self._point()
         if self._history is not None:
             self._history.note_clock(point)
         return point
+
+    def _point(self) -> ClockPoint:
+        return read_point() if self._clock is None else point_of(self._clock)
 
     def _boottime_ns(self) -> int:
         return (self._clock or SystemClock()).boottime_ns()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from collectors.port import Absence, SourceRegistry
 from collectors.rounds import Rounds
-from edge_agent.clock import Clock, SystemClock
+from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis, diagnosis_settings
 from edge_agent.live import sources_of
-from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.local_rows import Flattener, Row
+from edge_agent.local.recent import Recent
+from edge_agent.local.view_lines import document
 from wire.catalogue import Catalogue
 
 _STALE_S: Final = 5.0
@@ -93,7 +95,7 @@ class SourceFeed(Feed):
         elif made is not None:
             self._diagnosis = made
             made.lack(self._rounds.lacking)
-        self._board, self._devices = Board(), DeviceRows()
+        self._recent, self._devices = Recent(), DeviceRows()
         self._flattener = Flattener(Catalogue.load())
         self._next_ns = 0
         self.note = NO_AGENT
@@ -108,28 +110,30 @@ class SourceFeed(Feed):
                 self._diagnosis.take(drained)
             rows: list[Row] = list(self._flattener.rows(drained.name, drained.records))
             rows += self._devices.rows(drained.name, drained.look)
-            self._board.add(rows)
-            self._board.withdraw(self._devices.withdrawn())
+            self._recent.add(rows)
+            self._recent.withdraw(self._devices.withdrawn())
         self._failing = dict(self._rounds.failing)
         if self._diagnosis is not None:
             found = self._diagnosis.look(now_ns)
-            self._board.add(self._flattener.rows(DIAGNOSIS, found.records))
+            self._recent.add(self._flattener.rows(DIAGNOSIS, found.records))
             if found.failure is not None:
                 self._failing[DIAGNOSIS] = found.failure
 
     def view(self) -> dict[str, Any] | None:
-        return {
-            "agent": {
-                "sources": [source.name for source in self._rounds.sources]
-                + ([] if self._diagnosis is None else [DIAGNOSIS]),
-                "absent": [[absence.source, absence.reason] for absence in self._absent],
-                "failing": self._failing,
-            },
-            "models": dict(self._devices.models),
-            "gpu_use_not_told": self._devices.not_told,
-            "reports": [],
-            **self._board.view(self._clock.boottime_ns()),
+        agent = {
+            "sources": [source.name for source in self._rounds.sources]
+            + ([] if self._diagnosis is None else [DIAGNOSIS]),
+            "absent": [[absence.source, absence.reason] for absence in self._absent],
+            "failing": self._failing,
         }
+        shown = replace(
+            self._recent.view(point_of(self._clock)),
+            agent=agent,
+            models=dict(self._devices.models),
+            gpu_use_not_told=self._devices.not_told,
+        )
+        found: dict[str, Any] = document(shown)
+        return found
 
     def wait(self, seconds: float) -> None:
         """Two drains: the first sets the base of sources that count."""

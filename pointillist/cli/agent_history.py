@@ -18,16 +18,23 @@ from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG
-from .history_calls_text import kernel_lines, process_lines
-from .history_gpu_time_text import gpu_time_lines
-from .history_metrics_text import MOST_LINES, left_out, metric_lines, newest
+from .history_view_text import (
+    MOST_LINES,
+    gpu_time_lines,
+    kernel_lines,
+    left_out,
+    metric_lines,
+    newest,
+    process_lines,
+    timed_lines,
+)
 from .moment import moment
-from .output import ExitCode, JsonFlag, reported, say, usage_error
+from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.local.gpu_time_series import GpuTimeSeries
     from edge_agent.local.history_read import HistoryReader
     from edge_agent.local.history_tables import HistoryColumn
+    from edge_agent.local.view_lines import HostView
 
 EPILOG: Final = """Examples:
 
@@ -61,7 +68,7 @@ def history(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="A pattern for the name, as host_*.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows of each kind with --json.", min=1)] = 100_000,
+    limit: Annotated[int, typer.Option(help="Rows with --kind and --json.", min=1)] = 100_000,
     every: Annotated[
         bool, typer.Option("--all", help="Every line of a kind, also where there are hundreds.")
     ] = False,
@@ -75,12 +82,13 @@ def history(
     Every row has its time on the boot clock, the Unix time that this maps to, and the error of
     the mapping. Without --kind it says how much there is of each kind, and from when to when; with
     it each name is summed up in a line: at most 40 lines, or all of them with --all or --name.
-    --json gives the rows, of all kinds unless one is named.
+    --json gives the view of the host in this time, as agent top does of now; with --kind the rows.
     """
-    from edge_agent.local.gpu_time_series import COVERAGE, gpu_time_series
-    from edge_agent.local.history_db import HistoryUnavailable
     from edge_agent.local.history_read import HistoryReader
-    from edge_agent.local.history_tables import KINDS
+    from edge_agent.local.history_tables import KINDS, HistoryUnavailable
+    from edge_agent.local.view import MOST_LINES as MOST_OF_VIEW
+    from edge_agent.local.view import MOST_STEPS, view_of
+    from edge_agent.local.view_lines import document
 
     if kind is not None and kind not in KINDS:
         raise usage_error(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
@@ -89,7 +97,6 @@ def history(
     _check_span(since_ns, until_ns, now_ns)
     if json and parquet is not None:
         raise usage_error("--json prints and --parquet writes a file: name one of them")
-    kinds = [kind] if kind else list(KINDS)
     loaded = agent_file.load_file(config)
     # Opened while the folder is still ours; the libraries are loaded while they can be reached.
     target = _ParquetFile(parquet, kind or "metric") if parquet is not None else None
@@ -102,21 +109,33 @@ def history(
         def rows(table: str) -> Iterator[dict[str, Any]]:
             return reader.rows(table, since_ns, until_ns, name)
 
-        def series() -> GpuTimeSeries:
-            coverage = reader.rows("metric", since_ns, until_ns, COVERAGE)
-            return gpu_time_series(rows("gpu_time"), coverage, len(loaded.host.models))
+        def view() -> HostView:
+            return view_of(
+                loaded.history_file, since_ns, until_ns or now_ns, name=name, steps=MOST_STEPS,
+                gpus=len(loaded.host.models), whole=json or kind == "metric",
+                most=limit if every else MOST_OF_VIEW, lists=json or kind == "process",
+            )  # fmt: skip
 
         if target is not None:
             written = target.write(rows)
             say(f"{written} rows in {parquet}" if written else f"{parquet}: {_nothing(reader)}")
-        elif json:
-            more = {"over_time": series().documents()} if kind == "gpu_time" else {}
-            _print_json(kinds, rows, limit, (since_ns, until_ns), more)
+        elif json and kind is None:
+            emit(document(view()), True)
+        elif json and kind:
+            more = {"over_time": document(view().steps)} if kind == "gpu_time" else {}
+            _print_json(kind, rows, limit, (since_ns, until_ns), more)
         elif kind == "gpu_time":
-            typer.echo("\n".join(gpu_time_lines(series())) or _nothing(reader))
+            typer.echo(
+                "\n".join(gpu_time_lines(view(), len(loaded.host.models))) or _nothing(reader)
+            )
+        elif kind == "metric":
+            most = None if every or name else MOST_LINES
+            typer.echo("\n".join(metric_lines(view().levels, most)) or _nothing(reader))
+        elif kind in _OF_VIEW:
+            typer.echo("\n".join(_OF_VIEW[kind](view())) or _nothing(reader))
         else:
             most = None if every or name else MOST_LINES
-            told = _summary(kind, rows, most) if kind else _overview(kinds, rows)
+            told = _summary(kind, rows, most) if kind else _overview(list(KINDS), rows)
             typer.echo(told or _nothing(reader))
 
 
@@ -149,7 +168,7 @@ def _shown(unix_ns: int) -> str:
 
 
 def _print_json(
-    kinds: list[str],
+    kind: str,
     rows: _Rows,
     limit: int,
     span: tuple[int | None, int | None],
@@ -160,16 +179,14 @@ def _print_json(
     more   what it has beside the rows
     """
     since, until = (json_module.dumps(end) for end in span)
-    typer.echo(f'{{"since_ns": {since}, "until_ns": {until}', nl=False)
+    typer.echo(f'{{"since_ns": {since}, "until_ns": {until}, "{kind}": [', nl=False)
     cut: list[str] = []
-    for kind in kinds:
-        typer.echo(f', "{kind}": [', nl=False)
-        for number, row in enumerate(rows(kind)):
-            if number >= limit:
-                cut.append(kind)
-                break
-            typer.echo(f"{',' if number else ''}\n  {json_module.dumps(row)}", nl=False)
-        typer.echo("]", nl=False)
+    for number, row in enumerate(rows(kind)):
+        if number >= limit:
+            cut.append(kind)
+            break
+        typer.echo(f"{',' if number else ''}\n  {json_module.dumps(row)}", nl=False)
+    typer.echo("]", nl=False)
     for name, value in (more | {"cut_short": cut}).items():
         typer.echo(f', "{name}": {json_module.dumps(value)}', nl=False)
     typer.echo("}")
@@ -200,15 +217,16 @@ _OVERVIEW: Final = (
     Column("first", folds=True),
     Column("last", folds=True),
 )
-_MORE: Final = "--kind metric, or another of these, sums up each name; --json gives the rows"
+_MORE: Final = (
+    "--kind metric, or another of these, sums up each name; with --json it gives the rows"
+)
+_OF_VIEW: Final = {
+    "kernel": kernel_lines, "process": process_lines, "activity": timed_lines,
+}  # fmt: skip
 
 
 def _summary(kind: str, rows: _Rows, most: int | None) -> str:
     lines_of: dict[str, Callable[[], list[str]]] = {
-        "metric": lambda: metric_lines(rows("metric"), most),
-        "activity": lambda: _activity_lines(rows),
-        "kernel": lambda: kernel_lines(rows),
-        "process": lambda: process_lines(rows),
         "event": lambda: _event_lines(rows, most),
         "report": lambda: _report_lines(rows, most),
     }
@@ -242,29 +260,6 @@ def _report_lines(rows: _Rows, most: int | None) -> list[str]:
     ]
     lines += left_out(left, "earlier")
     return [*lines, "", "agent sent --report ID shows them by name"] if lines else []
-
-
-def _activity_lines(rows: _Rows) -> list[str]:
-    found: dict[str, list[float]] = {}
-    for row in rows("activity"):
-        sums, scale = found.setdefault(row["name"], [0, 0]), 1e6 / row["sampling_rate_millionths"]
-        sums[0] += scale * row["count"]
-        sums[1] += scale * (row["gpu_time_ns"] or 0)
-    if not found:
-        return []
-    busiest = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_KERNELS]
-    told = table_lines(_ACTIVITY, cells_of(_ACTIVITY, busiest), terminal_columns())
-    if len(found) > len(busiest):
-        told.append(f"and {len(found) - len(busiest)} more: --kind activity --json has them")
-    return told
-
-
-_MOST_KERNELS: Final = 30
-_ACTIVITY: Final = (
-    Column("kernel", itemgetter(0), folds=True),
-    Column("launches", lambda row: f"{row[1][0]:.0f}", right=True),
-    Column("GPU ms", lambda row: f"{row[1][1] / 1e6:.3f}", right=True),
-)
 
 
 class _ParquetFile:

@@ -160,8 +160,8 @@ def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
 
 def _put_in(loaded: AgentConfig, report: SentReport) -> PutIn | None:
     """What was put in, where the local history still has it."""
-    from edge_agent.local.history_db import HistoryUnavailable
     from edge_agent.local.history_read import HistoryReader
+    from edge_agent.local.history_tables import HistoryUnavailable
     from edge_agent.local.sent_view import put_into
 
     try:

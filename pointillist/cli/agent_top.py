@@ -33,7 +33,7 @@ pointillist agent top --gpu-time   begin with GPU time
 
 pointillist agent top --once   one picture, also without a terminal
 
-pointillist agent top --json | jq .agent.gpu_time"""
+pointillist agent top --json | jq .processes"""
 
 _FIRST_S: Final = 0.5
 _MOST_PROCESSES: Final = 60
@@ -82,6 +82,7 @@ def top(
     from rich.console import Console
 
     from edge_agent.local.proc_view import HostSampler
+    from edge_agent.local.view_lines import HostView, document
     from edge_agent.service.feed import open_feed
 
     from .top_screen import picture, warm_up
@@ -99,7 +100,7 @@ def top(
         feed.wait(_ANSWER_S)
         host, view = sampler.view(), feed.view()
         if json:
-            emit({"host": host, "agent": view, "note": feed.note}, True)
+            emit({**(view or document(HostView())), "host": host, "note": feed.note}, True)
         else:
             console = Console()
             console.print(picture(host, view, feed.note, console.width))

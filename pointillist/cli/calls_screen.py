@@ -14,7 +14,7 @@ from rich.text import Text
 from pointillist.table import Column
 
 from .output import age, rate, short_bytes
-from .parts import fitting, grid, left_out, panel, shortened
+from .screen_parts import fitting, grid, left_out, panel, shortened
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -93,8 +93,8 @@ def calls_line(view: View | None) -> Text | None:
     calls = _calls(view)
     if not calls:
         return None
-    total = sum(process["launches_per_s"] for process in calls.get("processes", ()))
-    count = calls.get("processes_in_all", 0)
+    total = sum(process["launches"]["value"] for process in calls["processes"])
+    count = _in_all(calls, "processes")
     text = Text(f"{rate(total)} launches/s of {count} process{'' if count == 1 else 'es'}")
     governor = calls.get("governor")
     if governor is not None:
@@ -103,8 +103,17 @@ def calls_line(view: View | None) -> Text | None:
 
 
 def _calls(view: View | None) -> View:
-    calls: View = (view or {}).get("calls") or {}
-    return calls if calls.get("governor") or calls.get("processes") else {}
+    """Give what of the view is of calls; nothing where no source sees any."""
+    found = view or {}
+    called = [process for process in found.get("processes", ()) if process["launches"]]
+    if not called and not found.get("governor"):
+        return {}
+    kernels = [kernel for kernel in found["kernels"] if not kernel["gpu_ms"]]
+    return {**found, "processes": called, "kernels": kernels}
+
+
+def _in_all(calls: View, kind: str) -> int:
+    return len(calls.get(kind, ())) + int(calls.get("left_out", {}).get(kind, 0))
 
 
 def _cost(governor: View) -> str:
@@ -145,7 +154,7 @@ def _governor(calls: View) -> Text:
 def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
     rows = calls.get("processes", ())[:most]
     table = grid(_PROCESSES, rows, width=width, grows="process")
-    title = _title("processes", len(rows), calls.get("processes_in_all", 0))
+    title = _title("processes", len(rows), _in_all(calls, "processes"))
     return panel(title, table, left_out(_PROCESSES, width))
 
 
@@ -181,9 +190,10 @@ def _waits(process: View) -> str:
 
 def _error(row: View) -> str:
     """Half of the 95 % interval; nothing where every call was seen."""
-    if row["share"] >= 1:
+    launches = row["launches"]
+    if launches["share"] >= 1:
         return ""
-    return "?" if row["error_per_s"] is None else rate(row["error_per_s"])
+    return "?" if launches["error"] is None else rate(launches["error"])
 
 
 _UNFREED: Final = _memory(lambda memory: f"{max(0, memory['allocations'] - memory['frees']):,}")
@@ -191,7 +201,7 @@ _OLDEST: Final = _memory(
     lambda memory: age(memory["oldest_age_ns"]) if memory["oldest_age_ns"] else "-"
 )
 _LAUNCHES: Final = (
-    Column("launches/s", lambda row: rate(row["launches_per_s"]), right=True),
+    Column("launches/s", lambda row: rate(row["launches"]["value"]), right=True),
     Column("±", _error, right=True),
 )
 _PID: Final = Column("pid", lambda row: str(row["pid"]), right=True)
@@ -208,7 +218,9 @@ _PROCESSES: Final = (
     Column("failed", _failed, right=True),
     Column("container, pod, job", _place, from_width=_VERY_WIDE),
 )
-_SEEN: Final = Column("seen %", lambda kernel: f"{100 * kernel['share']:.1f}", right=True)
+_SEEN: Final = Column(
+    "seen %", lambda kernel: f"{100 * kernel['launches']['share']:.1f}", right=True
+)
 _OF_KERNEL: Final = (
     Column("family", itemgetter("family")),
     _PID,
@@ -218,14 +230,16 @@ _OF_KERNEL: Final = (
 )
 
 
-def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
-    rows = calls.get("kernels", ())[:most]
-    sampled = [_SEEN] if any(row["share"] < 1 for row in rows) else []
+def _kernels(calls: View, width: int, shown: int = _MOST_ROWS) -> RenderableType:
+    rows = calls.get("kernels", ())[:shown]
+    sampled = [_SEEN] if any(row["launches"]["share"] < 1 for row in rows) else []
     columns = (*_LAUNCHES, *sampled, *_OF_KERNEL)
-    title = _title("kernels", len(rows), calls.get("kernels_in_all", 0))
+    title = _title("kernels", len(rows), _in_all(calls, "kernels"))
+    most = sorted(calls.get("families", ()), key=lambda family: -family["launches_per_s"])
     families = [
         f"{family['family'] or 'other'} {rate(family['launches_per_s'])}/s"
-        for family in calls.get("families", ())[:5]
+        for family in most[:5]
+        if family["launches_per_s"]
     ]
     table, gone = grid(columns, rows, width=width, grows="kernel"), left_out(columns, width)
     room = width - len(f"╰─ no room: {', '.join(gone)}; ─╯")
@@ -239,7 +253,7 @@ def _copies(calls: View, width: int) -> RenderableType:
     cells = max(1, min(_SIZE_CELLS, width - 34))
     columns = (
         Column("copies", lambda copy: _DIRECTIONS[copy["direction"]]),
-        Column("/s", lambda copy: rate(copy["copies_per_s"]), right=True),
+        Column("/s", lambda copy: rate(copy["copies"]["value"]), right=True),
         _MOVED,
         Column("sizes", lambda copy: _sizes(copy["log2_bins"], cells), from_width=_HALF_SLIM),
     )
@@ -263,7 +277,7 @@ def _sizes(bins: Sequence[Sequence[int]], cells: int) -> str:
 
 _COLLECTIVES: Final = (
     Column("collective", itemgetter("call")),
-    Column("/s", lambda call: rate(call["calls_per_s"]), right=True),
+    Column("/s", lambda call: rate(call["calls"]["value"]), right=True),
     _MOVED,
     Column("mean us", lambda call: rate(call["mean_us"]), right=True, from_width=_HALF_SLIM),
     replace(_PID, from_width=_HALF_SLIM),

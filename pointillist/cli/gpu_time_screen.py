@@ -14,7 +14,7 @@ from edge_agent.local.quantity import quantity
 from pointillist.table import Column
 
 from .output import rate, short_bytes
-from .parts import fitting, grid, left_out, panel
+from .screen_parts import fitting, grid, left_out, panel
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -84,20 +84,23 @@ def gpu_time_line(view: View | None) -> Text | None:
 
 def coverage_lines(times: View) -> list[str]:
     """Say which GPUs are measured, and which programs are not and why."""
+    times = _times(times)
     if not times:
         return [_NO_SOURCE]
     gpus = times["gpus"]
     used = [gpu for gpu in gpus if gpu["processes"]]
     covered = sum(gpu["covered"] for gpu in used)
-    timed = sum(program["state"] == "measured" for program in times["processes"])
-    programs = f"kernels of {timed} of {times['processes_in_all']} programs are timed"
+    timed = sum(program["timed"]["state"] == "measured" for program in times["processes"])
+    programs = (
+        f"kernels of {timed} of {_in_all(times, 'processes', 'processes')} programs are timed"
+    )
     if not times["processes"]:
         first = _NO_PROGRAM
     elif any(gpu["known"] for gpu in gpus):
         first = f"{programs}, {covered} of {len(used)} GPUs in use are measured whole"
     else:
         first = f"{programs}; no driver says who else uses a GPU"
-    missing = [program for program in times["processes"] if program["state"] != "measured"]
+    missing = [program for program in times["processes"] if program["timed"]["state"] != "measured"]
     lines = [first, *(_missing(program) for program in missing[:_MOST_TOLD])]
     if len(missing) > _MOST_TOLD:
         lines.append(f"and {len(missing) - _MOST_TOLD} more programs are not measured")
@@ -107,14 +110,26 @@ def coverage_lines(times: View) -> list[str]:
 
 
 def _missing(program: View) -> str:
-    where = "".join(f"GPU {gpu}: " for gpu in program["gpus"][:1])
-    more = f" (and {len(program['gpus']) - 1} GPUs more)" if len(program["gpus"]) > 1 else ""
-    return f"{where}{program['process']}[{program['pid']}]: {program['said']}{more}"
+    gpus = program["timed"]["gpus"]
+    where = "".join(f"GPU {gpu}: " for gpu in gpus[:1])
+    more = f" (and {len(gpus) - 1} GPUs more)" if len(gpus) > 1 else ""
+    return f"{where}{program['name']}[{program['pid']}]: {program['timed']['said']}{more}"
 
 
 def _times(view: View | None) -> View:
-    times: View = (view or {}).get("gpu_time") or {}
-    return times
+    """Give what of the view is of GPU time; nothing where no source times kernels."""
+    found = view or {}
+    if found.get("refused") is None:
+        return {}
+    programs = [program for program in found["processes"] if program["timed"]]
+    programs.sort(key=lambda p: (-p["gpu_ms"]["value"] if p["gpu_ms"] else 0.0, p["pid"]))
+    kernels = [kernel for kernel in found["kernels"] if kernel["gpu_ms"]]
+    families = [family for family in found["families"] if family["gpu_ms"]]
+    return {**found, "processes": programs, "kernels": kernels, "families": families}
+
+
+def _in_all(times: View, kind: str, left_out: str) -> int:
+    return len(times.get(kind, ())) + int(times.get("left_out", {}).get(left_out, 0))
 
 
 def _percent(name: str) -> Callable[[View], str]:
@@ -166,17 +181,25 @@ def _gpus(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
 
 
 def _time(row: View) -> str:
-    return f"{max(row['gpu_ms_per_s'], 0.0) / 10:.1f}"  # an estimate may be below 0
+    time = row["gpu_ms"]["value"] if row["gpu_ms"] else 0.0
+    return f"{max(time, 0.0) / 10:.1f}"  # an estimate may be below 0
 
 
 def _error(row: View) -> str:
     """Half of the 95 % interval; nothing where none is known."""
-    return "" if row["error_ms_per_s"] is None else f"{row['error_ms_per_s'] / 10:.1f}"
+    error = row["gpu_ms"] and row["gpu_ms"]["error"]
+    return "" if error is None else f"{error / 10:.1f}"
 
 
 def _recorded(program: View) -> str:
-    share = program["recorded_share"]
+    share = program["timed"]["recorded_share"]
     return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _launches(row: View) -> float:
+    """Launches a second of a kernel, or of a program's kernels that were timed."""
+    timed = row.get("timed")
+    return float(timed["launches_per_s"] if timed else row["launches"]["value"])
 
 
 def _micros(name: str) -> Callable[[View], str]:
@@ -185,16 +208,16 @@ def _micros(name: str) -> Callable[[View], str]:
 
 _TIME: Final = Column("GPU %", _time, right=True)
 _INTERVAL: Final = Column("±", _error, right=True)
-_LAUNCHES: Final = Column("launches/s", lambda row: rate(row["launches_per_s"]), right=True)
+_LAUNCHES: Final = Column("launches/s", lambda row: rate(_launches(row)), right=True)
 _PID: Final = Column("pid", lambda row: str(row["pid"]), right=True)
 _OF_PROGRAM: Final = (
     Column("recorded %", _recorded, right=True, from_width=_SLIM),
-    Column("GPUs", lambda program: ",".join(map(str, program["gpus"])) or "?", from_width=_SLIM),
-    Column("CUPTI", lambda program: program["cupti"] or "-", from_width=_SLIM),
-    Column("lost", lambda program: f"{program['lost']:,}", right=True, from_width=_WIDE),
+    Column("GPUs", lambda p: ",".join(map(str, p["timed"]["gpus"])) or "?", from_width=_SLIM),
+    Column("CUPTI", lambda program: program["timed"]["cupti"] or "-", from_width=_SLIM),
+    Column("lost", lambda program: f"{program['timed']['lost']:,}", right=True, from_width=_WIDE),
     Column("application", lambda program: program["application"] or "-", from_width=_VERY_WIDE),
     Column("container", lambda program: program["container"][:12] or "-", from_width=_VERY_WIDE),
-    Column("timed", itemgetter("said")),
+    Column("timed", lambda program: program["timed"]["said"]),
 )
 _OF_KERNEL: Final = (
     Column("mean", _micros("mean_us"), right=True),
@@ -210,14 +233,14 @@ _OF_KERNEL: Final = (
 
 def _interval(rows: Sequence[View]) -> tuple[Column, ...]:
     """The column of intervals, where any is known."""
-    return (_INTERVAL,) if any(row["error_ms_per_s"] is not None for row in rows) else ()
+    return (_INTERVAL,) if any(map(_error, rows)) else ()
 
 
 def _programs(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
     rows = times.get("processes", ())[:most]
-    head = (_PID, Column("program", itemgetter("process")), _TIME, *_interval(rows), _LAUNCHES)
+    head = (_PID, Column("program", itemgetter("name")), _TIME, *_interval(rows), _LAUNCHES)
     columns = (*head, *_OF_PROGRAM)
-    title = _title("programs", len(rows), times.get("processes_in_all", 0))
+    title = _title("programs", len(rows), _in_all(times, "processes", "processes"))
     return panel(title, grid(columns, rows, width=width, grows="timed"), left_out(columns, width))
 
 
@@ -225,7 +248,9 @@ def _kernels(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
     rows = times.get("kernels", ())[:most]
     pid = (_PID,) if width >= _SLIM else ()
     columns = (_TIME, *_interval(rows), _LAUNCHES, *_OF_KERNEL[:-1], *pid, _OF_KERNEL[-1])
-    title = _title("kernels, % of one GPU's time", len(rows), times.get("kernels_in_all", 0))
+    title = _title(
+        "kernels, % of one GPU's time", len(rows), _in_all(times, "kernels", "timed_kernels")
+    )
     families = [
         f"{family['family']} {100 * family['share']:.0f} %"
         for family in times.get("families", ())[:_SHOWN_FAMILIES]

@@ -14,19 +14,18 @@ from edge_agent.local.proc_view import ProcView
 from edge_agent.local.quantity import quantity, read_as
 
 from .calls_screen import calls_panels, calls_rows
-from .gpu_panel import gpu_panel
 from .gpu_time_screen import gpu_time_panels
 from .host_panels import (
     diagnosis_panel,
     disks_and_links,
     disks_beside_links,
+    gpu_panel,
     head,
     height_of,
     processes,
     waiting,
 )
-from .parts import panel
-from .top_values import value_lines
+from .screen_parts import panel, value_lines
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -188,7 +187,7 @@ def _sources(view: View | None, no_report: bool, no_gpu: bool) -> RenderableType
         lines.append(f"{name} is absent: {reason}\n", style="yellow")
     for name, reason in agent.get("failing", {}).items():
         lines.append(f"{name} fails: {reason}\n", style="red")
-    for line in value_lines((view or {}).get("values", ())):
+    for line in value_lines((view or {}).get("levels", ())):
         lines.append(f"{line}\n")
     for event in reversed((view or {}).get("events", [])[-5:]):
         text = f"{event['age_s']} s ago: {event['source']} {event['name']} {event['key']}"

@@ -32,13 +32,15 @@ from diagnosis.frames.signals import SIGNALS
 from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis, _NotKeptError
 from edge_agent.journal import read_lines
-from edge_agent.local.board import Board
 from edge_agent.local.local_rows import Flattener
+from edge_agent.local.recent import Recent
+from edge_agent.local.view_lines import document
 from pointillist import cli
 from pointillist.cli.host_panels import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode
 from pointillist.diagnose.finding_layout import unix_clock
 from pointillist.diagnose.finding_printer import Teller
+from tests.local_kit import at
 from tests.slow_frames import BOOT, SUBJECT, S, frames_of_contention
 from wire.catalogue import Catalogue
 
@@ -157,13 +159,13 @@ def test_diagnosis_is_absent_where_its_journal_cannot_be_opened(tmp_path: Path) 
 
 
 def test_top_shows_what_is_slow_now_and_why(source: HostDiagnosis) -> None:
-    board, flattener = Board(), Flattener(Catalogue.load())
+    recent, flattener = Recent(), Flattener(Catalogue.load())
     for number, record in diagnosed(source):
-        board.add(flattener.rows("diagnosis", [record]))
+        recent.add(flattener.rows("diagnosis", [record]))
         if number >= SLOW_FROM + 10:
-            view = board.view(BOOT + number * S)
+            view = document(recent.view(at(BOOT + number * S)))
             break
-    (one,) = view["diagnosis"]
+    (one,) = view["findings"]
     assert (one["state"], one["cause"], one["subject"]) == ("spike", "cpu_contention", SUBJECT)
     console = Console(width=120, color_system=None)
     with console.capture() as captured:
@@ -174,7 +176,7 @@ def test_top_shows_what_is_slow_now_and_why(source: HostDiagnosis) -> None:
     assert "threads waited" in text
     assert "next: " in text
     assert height_of(view) == len(text.strip().splitlines())
-    assert diagnosis_panel({"diagnosis": []}) is None
+    assert diagnosis_panel({"findings": []}) is None
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

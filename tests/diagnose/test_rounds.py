@@ -190,7 +190,7 @@ def test_top_without_an_agent_shows_a_diagnosis_of_what_its_sources_drained() ->
     feed.stop()
     assert view is not None
     assert view["agent"]["failing"] == {}
-    (one,) = view["diagnosis"]
+    (one,) = view["findings"]
     assert (one["subject"], one["state"], one["cause"]) == (JOB, "spike", "cpu_contention")
 
 

@@ -107,6 +107,7 @@ def test_the_page_has_every_name_with_its_field_and_the_page_of_devices_its_sour
 def test_the_page_names_our_own_metrics() -> None:
     for name in (
         "pointillist_gpu_kernel_launches_total", "pointillist_gpu_kernel_launches_variance",
+        "pointillist_gpu_kernel_launches_below", "pointillist_gpu_kernel_launches_above",
         "pointillist_gpu_kernel_seconds_total", "pointillist_gpu_kernel_seconds_variance",
         "pointillist_gpu_workload_memory_bytes", "pointillist.gpu.kernel.launches",
         "pointillist.gpu.kernel.time", "pointillist.gpu.workload.memory.usage",

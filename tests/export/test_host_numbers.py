@@ -176,6 +176,7 @@ def test_launches_and_time_add_up_by_workload_and_family(
     trainer = HostWorkload("77", "0f0f0f0f-0000", "c" * 64)
     assert rows[trainer, "gemm"].launches == 2_000
     assert rows[trainer, "gemm"].launches_variance == 0
+    assert (rows[trainer, "gemm"].launches_below, rows[trainer, "gemm"].launches_above) == (0, 0)
     assert rows[trainer, "gemm"].time_s is None
     assert rows[HostWorkload(), "attention"].launches == 4_000
     assert rows[HostWorkload(), "attention"].launches_variance == 20_000

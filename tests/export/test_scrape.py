@@ -42,7 +42,9 @@ def gpu(
 def snapshot() -> HostSnapshot:
     shared = {Field.UTILISATION: 93, Field.POWER: 412_345, Field.PCIE_REPLAYS: 7}
     gpus = (gpu(0, shared, BATCH), gpu(1, {Field.POWER: 70_000}, PODDED, HOSTILE))
-    return HostSnapshot(1, gpus, (FamilyRow(NO_WORKLOAD, "gemm", 12.0, 4.0, None, None),))
+    return HostSnapshot(
+        1, gpus, (FamilyRow(NO_WORKLOAD, "gemm", 12.0, 4.0, None, None, None, 3.0),)
+    )
 
 
 @pytest.fixture
@@ -70,6 +72,8 @@ def test_scrape_has_dcgm_names_with_its_labels(port: HttpPort) -> None:
     assert "# TYPE DCGM_FI_DEV_POWER_USAGE gauge" in lines
     assert 'pointillist_gpu_kernel_launches_total{Hostname="node7",family="gemm"} 12.0' in lines
     assert 'pointillist_gpu_kernel_launches_variance{Hostname="node7",family="gemm"} 4.0' in lines
+    assert 'pointillist_gpu_kernel_launches_above{Hostname="node7",family="gemm"} 3.0' in lines
+    assert not [line for line in lines if "launches_below" in line], "it is not known"
     assert not [line for line in lines if "seconds" in line], "nobody timed a kernel"
     (podded,) = [line for line in lines if line.startswith("DCGM") and 'gpu="1"' in line]
     assert f'pod_uid="{POD}"' in podded

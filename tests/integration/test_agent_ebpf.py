@@ -45,7 +45,7 @@ def eventually(ask: Callable[[], Any]) -> Any:
 
 def grown(view: dict[str, Any] | None) -> dict[str, Any] | None:
     """A view in which tables have grown: the first drain sets their base alone."""
-    names = {one["name"] for one in view["values"]} if view else set()
+    names = {one["name"] for one in view["levels"]} if view else set()
     return view if {"switches", "cpu.cpu_ns"} <= names else None
 
 

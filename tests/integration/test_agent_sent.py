@@ -185,7 +185,7 @@ def test_sent_says_what_nothing_measured(sent: Sent, played: Played) -> None:
 def test_sent_without_a_local_history_says_that_inputs_are_gone(
     sent: Sent, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edge_agent.local.history_db import HistoryUnavailable
+    from edge_agent.local.history_tables import HistoryUnavailable
 
     def gone(_path: Path) -> None:
         raise HistoryUnavailable("none")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aggregator.leader.log_watch import RESEND_S
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import verify_transcripts
-from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.ledger.ledger_records import HostSpending, LedgerView
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
     EpochDue,
@@ -61,7 +61,7 @@ class Agent:
         self.number, self.sampler = number, RecordingSampler(number)
         self.noise: dict[int, NDArray[np.int64]] = {}
         rules = world.rules(bounds=Bounds(n_min_at_least=10))
-        view = LedgerView((HostView(identity.host_id, (), 0, ()),))
+        view = LedgerView((HostSpending(identity.host_id, (), 0, ()),))
         participant = Participant([identity], view, self.sampler, counting_bytes(number), rules)
         self.shell = MemoryShell(participant)
         self.shell.tell(TaskReceived(signed_task, T0))

@@ -159,11 +159,11 @@ def test_agent_top_without_an_agent_reads_the_sources(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _CODE, "agent", "top", "-c", str(config), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     shown = json.loads(done.stdout)
-    assert "host" in shown["agent"]["agent"]["sources"]
-    assert "replay-0" in {name for name, _why in shown["agent"]["agent"]["absent"]}
-    assert shown["agent"]["reports"] == []
+    assert "host" in shown["agent"]["sources"]
+    assert "replay-0" in {name for name, _why in shown["agent"]["absent"]}
+    assert shown["reports"] == []
     assert shown["host"]["memory_bytes"]["total"] > 0
-    assert {one["name"] for one in shown["agent"]["values"]} >= {"host_cpu", "host_memory"}
+    assert {one["name"] for one in shown["levels"]} >= {"host_cpu", "host_memory"}
 
 
 def _another_digit(found: re.Match[str]) -> str:
@@ -208,9 +208,13 @@ def test_agent_history_speaks_json_and_parquet(agent: RunningAgent, tmp_path: Pa
     call = [sys.executable, "-c", _CODE, "agent", "history", "-c", str(agent.config)]
     done = subprocess.run([*call, "--since", "5m", "--json"], capture_output=True, check=True)
     shown = json.loads(done.stdout)
-    assert {row["name"] for row in shown["metric"]} >= {"host_cpu", "host_memory"}
-    assert [row["name"] for row in shown["event"]][:2] == ["started", "source_absent"]
-    assert all(0 < row["unix_error_ns"] < 1_000_000_000 for row in shown["metric"])
+    assert {level["name"] for level in shown["levels"]} >= {"host_cpu", "host_memory"}
+    assert [event["name"] for event in shown["events"]][:2] == ["started", "source_absent"]
+    rows_of = [*call, "--since", "5m", "--json", "--kind", "metric"]
+    done = subprocess.run(rows_of, capture_output=True, check=True)
+    rows = json.loads(done.stdout)["metric"]
+    assert {row["name"] for row in rows} >= {"host_cpu", "host_memory"}
+    assert all(0 < row["unix_error_ns"] < 1_000_000_000 for row in rows)
     out = tmp_path / "out.parquet"
     subprocess.run([*call, "--since", "5m", "--name", "host_*", "--parquet", str(out)], check=True)
     table = parquet.read_table(out)

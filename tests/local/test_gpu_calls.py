@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from collectors.records.gpu_calls import CountedCalls, Direction, GpuCalls, ProbeGroup
-from edge_agent.local.board import Board
 from edge_agent.local.history import History, HistoryLimits
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import CallsRow, EventRow, MetricRow
-from edge_agent.local.merged_calls import KEPT_KERNELS, KEPT_PROCESSES, REST, keep_busiest, merge
+from edge_agent.local.recent import MOST_LINES, Recent
+from edge_agent.local.spans import KEPT_KERNELS, KEPT_PROCESSES, REST, keep_busiest, merge
+from edge_agent.local.view_lines import document
 from tests.calls_kit import (
     GEMM,
     SERVER,
@@ -25,15 +26,15 @@ from tests.calls_kit import (
     many_calls,
     sampled_calls,
 )
-from tests.local_kit import BOOT, POINT, UNIX, S, flattener
+from tests.local_kit import BOOT, POINT, UNIX, S, at, flattener
 
 SMALL = HistoryLimits(max_bytes=4 << 20)
 
 
-def seen(*records: object) -> Board:
-    board = Board()
-    board.add(flattener().rows("probes", records))
-    return board
+def seen(*records: object) -> Recent:
+    recent = Recent()
+    recent.add(flattener().rows("probes", records))
+    return recent
 
 
 def kept(path: Path, *records: object) -> dict[str, list[dict[str, Any]]]:
@@ -107,66 +108,85 @@ def test_keeping_the_busiest_loses_no_launch_of_a_kept_process() -> None:
     assert sum(one.kernel == REST for one in fewer.kernels) == 2
 
 
-def test_board_shows_rates_of_the_last_ten_seconds() -> None:
-    board = seen(*(gpu_calls(BOOT + i * S, times=i + 1) for i in range(20)))
-    calls = board.view(BOOT + 20 * S)["calls"]
+def test_view_shows_rates_of_the_last_ten_seconds() -> None:
+    recent = seen(*(gpu_calls(BOOT + i * S, times=i + 1) for i in range(20)))
+    view = recent.view(at(BOOT + 20 * S))
     launches = sum(1000 * (i + 1) for i in range(10, 20))
-    assert calls["span_s"] == 10
-    assert calls["kernels"][0]["kernel"] == GEMM
-    assert calls["kernels"][0]["launches_per_s"] == pytest.approx(launches / 10)
-    assert calls["kernels"][0]["error_per_s"] == 0
-    (one,) = calls["processes"]
-    assert (one["name"], one["slurm_job"]) == ("python3", "77")
-    assert one["memory"]["peak_bytes"] == 5 << 30
-    assert calls["families"][0]["family"] == "gemm"
-    copied = {row["direction"]: row["bytes_per_s"] for row in calls["copies"]}
+    assert (view.span_s, view.live) == (10, True)
+    assert (view.kernels[0].kernel, view.kernels[0].seconds) == (GEMM, 10)
+    rate = pytest.approx(launches / 10)
+    gemm = view.kernels[0].launches
+    assert [gemm.value, gemm.low, gemm.high] == [rate] * 3
+    assert gemm.error == 0
+    (one,) = view.processes
+    assert (one.name, one.slurm_job) == ("python3", "77")
+    assert one.memory is not None
+    assert one.memory["peak_bytes"] == 5 << 30
+    assert view.families[0].family == "gemm"
+    assert view.families[0].launches_per_s == rate
+    copied = {row.direction: row.bytes_per_s for row in view.copies}
     assert copied["host_to_device"] == pytest.approx(7_340_032 * 155 / 10)
-    assert calls["collectives"][0]["mean_us"] == pytest.approx(2000)
+    assert view.collectives[0].mean_us == pytest.approx(2000)
 
 
-def test_board_corrects_and_shows_the_error_of_what_was_sampled() -> None:
-    calls = seen(sampled_calls(), governor_state()).view(BOOT + 9 * S)["calls"]
-    (kernel,) = calls["kernels"]
-    assert kernel["launches_per_s"] == pytest.approx(2000 / 8)
-    assert kernel["error_per_s"] == pytest.approx(1.959964 * 100 / 8)
-    assert kernel["share"] == 0.25
-    assert calls["processes"][0]["wait_share"] == pytest.approx(0.5 / (8 * 0.25))
-    assert calls["copies"][0]["bytes_per_s"] == pytest.approx((1 << 20) * 4 / 8)
-    governor = calls["governor"]
+def test_view_corrects_and_shows_the_error_of_what_was_sampled() -> None:
+    view = seen(sampled_calls(), governor_state()).view(at(BOOT + 9 * S))
+    (kernel,) = view.kernels
+    assert kernel.launches.value == pytest.approx(2000 / 8)
+    assert kernel.launches.error == pytest.approx(1.959964 * 100 / 8)
+    assert kernel.launches.share == 0.25
+    assert kernel.threads_per_launch == 128
+    assert view.processes[0].wait_share == pytest.approx(0.5 / (8 * 0.25))
+    assert view.copies[0].bytes_per_s == pytest.approx((1 << 20) * 4 / 8)
+    governor = view.governor
+    assert governor is not None
     assert (governor["period_s"], governor["duty"], governor["worst_pid"]) == (8, 0.25, SERVER.pid)
     assert governor["dropped"] == dict.fromkeys(("other", "synchronise"), "over the budget")
     assert governor["lost"] == {"samples": 17}
 
 
-def test_board_says_unknown_where_nothing_was_attached() -> None:
+def test_copies_of_several_processes_are_added_up_over_the_time_of_the_view() -> None:
+    view = seen(replace(many_calls(3, 1), span_ns=10 * S)).view(at(BOOT + 10 * S))
+    one, *_ = view.processes[0].copies
+    whole, *_ = view.copies
+    assert one.direction == whole.direction == "host_to_device"
+    assert whole.copies.value == pytest.approx(3 * one.copies.value)
+    assert whole.bytes_per_s == pytest.approx(3 * one.bytes_per_s)
+    assert whole.log2_bins == tuple((place, 3 * count) for place, count in one.log2_bins)
+
+
+def test_view_says_unknown_where_nothing_was_attached() -> None:
     calls = sampled_calls()
     blind = CountedCalls(0, 0.0, float("inf"), 0.0)
     (server,) = calls.processes
     server = replace(server, launches=blind, waits=server.waits._replace(calls=blind))
     nothing = dict.fromkeys(ProbeGroup, 0.0)
-    view = seen(replace(calls, processes=(server,), shares=nothing)).view(BOOT + 9 * S)
-    (shown,) = view["calls"]["processes"]
-    assert shown["error_per_s"] is None
-    assert shown["wait_share"] is None
-    json.dumps(view, allow_nan=False)
+    recent = seen(replace(calls, processes=(server,), shares=nothing))
+    view = recent.view(at(BOOT + 9 * S))
+    (shown,) = view.processes
+    assert shown.launches is not None
+    assert (shown.launches.high, shown.launches.error, shown.wait_share) == (None, None, None)
+    json.dumps(document(view), allow_nan=False)
 
 
-def test_board_shows_a_long_period_until_the_next_is_due() -> None:
-    board = seen(sampled_calls(), governor_state())
-    assert board.view(BOOT + 15 * S)["calls"]["governor"]
-    assert board.view(BOOT + 23 * S)["calls"]["processes"]
-    assert board.view(BOOT + 25 * S)["calls"] == {"governor": None}
+def test_view_shows_a_long_period_until_the_next_is_due() -> None:
+    recent = seen(sampled_calls(), governor_state())
+    assert recent.view(at(BOOT + 15 * S)).governor
+    assert recent.view(at(BOOT + 23 * S)).processes
+    old = recent.view(at(BOOT + 25 * S))
+    assert (old.governor, old.processes, old.kernels, old.copies) == (None, (), (), ())
 
 
-def test_board_of_gpu_calls_is_bounded_and_clean() -> None:
+def test_view_of_gpu_calls_is_bounded_and_clean() -> None:
     calls = many_calls(100, 3)
     name = "k\x1b[2J" + "x" * 5000
-    calls = replace(calls, kernels=tuple(one._replace(kernel=name) for one in calls.kernels))
-    view = seen(*[calls] * 100).view(BOOT + S)["calls"]
-    assert len(view["processes"]) == len(view["kernels"]) == 40
-    assert (view["processes_in_all"], view["kernels_in_all"]) == (100, 100)
-    assert "\x1b" not in json.dumps(view, ensure_ascii=False)
-    assert max(len(one["kernel"]) for one in view["kernels"]) <= 200
+    kernels = (one._replace(kernel=f"{name}{n}") for n, one in enumerate(calls.kernels))
+    calls = replace(calls, kernels=tuple(kernels))
+    view = seen(*[calls] * 100).view(at(BOOT + S))
+    assert len(view.processes) == MOST_LINES
+    assert view.left_out["processes"] == 100 - MOST_LINES
+    assert "\x1b" not in json.dumps(document(view), ensure_ascii=False)
+    assert max(len(line.kernel) for line in view.kernels) <= 200
 
 
 def test_history_keeps_kernels_and_processes_in_spans_of_ten_seconds(tmp_path: Path) -> None:
@@ -181,8 +201,8 @@ def test_history_keeps_kernels_and_processes_in_spans_of_ten_seconds(tmp_path: P
     assert (first["live_bytes"], first["peak_bytes"]) == (3 << 30, 5 << 30)
     assert first["oldest_age_ns"] == 1800 * S
     assert first["copies"][0] == {
-        "direction": "host_to_device", "seen": 70, "copies": 70.0, "variance": 0.0, "share": 1.0,
-        "bytes": 73_400_320, "log2_bins": [[12, 30], [20, 40]],
+        "direction": "host_to_device", "seen": 70, "copies": 70.0, "variance": 0.0, "below": 0.0,
+        "above": 0.0, "share": 1.0, "bytes": 73_400_320, "log2_bins": [[12, 30], [20, 40]],
     }  # fmt: skip
     assert first["collectives"][0]["communicator"] == "0x7f00aa00"
     assert first["errors"] == [{"call": "cudart.alloc", "code": 2, "failures": 30}]
@@ -243,8 +263,8 @@ def test_history_of_an_older_agent_is_read(tmp_path: Path) -> None:
     path = tmp_path / "h"
     kept(path, governor_state())
     with sqlite3.connect(path) as db:
-        db.execute("DROP TABLE kernel_calls")
-        db.execute("DROP TABLE process_calls")
+        db.execute("DROP TABLE kernel_counts")
+        db.execute("DROP TABLE process_counts")
     with HistoryReader(path) as reader:
         assert list(reader.rows("kernel")) == list(reader.rows("process")) == []
         assert list(reader.rows("metric"))

@@ -16,18 +16,19 @@ from rich.console import Console, ConsoleDimensions
 
 from collectors.boot_clock import read_point
 from collectors.records.gpu_calls import GpuCalls, ProbeGroup
-from edge_agent.local.board import Board
 from edge_agent.local.history import History
 from edge_agent.local.live_socket import LiveSocket
+from edge_agent.local.recent import Recent
+from edge_agent.local.view_lines import HostView, ProcessLine, RateEstimate, document
 from pointillist import cli
 from pointillist.cli import agent_file
 from pointillist.cli.calls_screen import calls_page, calls_panels
-from pointillist.cli.history_calls_text import process_lines
+from pointillist.cli.history_view_text import process_lines
 from tests.agent_live import Surroundings, surroundings
 from tests.calls_kit import governor_state, gpu_calls, many_calls, sampled_calls
 from tests.drain_kit import played, recorded
 from tests.integration.test_agent_cli import write_config
-from tests.local_kit import BOOT, S, flattener
+from tests.local_kit import BOOT, S, at, flattener
 from tests.terminal_kit import Terminal
 
 _CODE = (
@@ -45,11 +46,12 @@ def made(tmp_path: Path) -> Surroundings:
 
 def view_of(*records: object) -> dict[str, Any]:
     """The live view of an agent that has just drained these."""
-    board = Board()
-    board.add(flattener().rows("probes", records))
+    recent = Recent()
+    recent.add(flattener().rows("probes", records))
     ends = [one.boottime_ns + one.span_ns for one in records if isinstance(one, GpuCalls)]
     agent = {"sources": ["probes"], "absent": [], "failing": {}}
-    return {"agent": agent, "models": {}, "reports": [], **board.view(max(ends))}
+    shown: dict[str, Any] = document(replace(recent.view(at(max(ends))), agent=agent))
+    return shown
 
 
 def recorded_view() -> dict[str, Any]:
@@ -138,7 +140,7 @@ def test_gpu_calls_show_the_error_only_of_what_was_sampled() -> None:
 
 def test_gpu_calls_say_when_nothing_is_seen() -> None:
     assert "no GPU call was seen" in "\n".join(page(None, 80, 24))
-    assert calls_panels({"calls": {"governor": None}}, 80) == []
+    assert calls_panels(document(HostView()), 80) == []
 
 
 def test_gpu_calls_say_what_is_seen_when_groups_are_dropped() -> None:
@@ -210,21 +212,14 @@ def test_history_command_shows_gpu_calls_and_writes_parquet(
 
 
 def test_history_summary_is_bounded() -> None:
-    (one,) = _process_rows(1)
-    assert process_lines(lambda _kind: iter([one]))[0].startswith(
-        "GPU calls of p0[0]: 1.0 launches"
-    )
-    lines = process_lines(lambda _kind: iter(_process_rows(100)))
-    assert sum("GPU calls of" in line for line in lines) == 20
-    assert lines[0].startswith("GPU calls of p99[99]")
-    assert lines[-1] == "and 80 more processes: --kind process --json has them"
+    def lines(count: int) -> list[str]:
+        return process_lines(HostView(processes=tuple(map(_process_line, range(count)))))
+
+    assert lines(1) == ["GPU calls of p0[0]: 0.0 launches/s, waits 0.0 % in 1 s"]
+    told = lines(100)
+    assert sum("GPU calls of" in line for line in told) == 20
+    assert told[-1] == "and 80 more processes: --kind process --json has them"
 
 
-def _process_rows(count: int) -> list[dict[str, Any]]:
-    places = dict.fromkeys(("application", "container", "pod", "slurm_job"), "")
-    lists: dict[str, Any] = {name: [] for name in ("copies", "collectives", "errors")}
-    return [
-        {"pid": n, "start_ns": 1, "name": f"p{n}", "span_ns": S, "launches": n + 1,
-         "wait_share": 0.0, "live_bytes": None, **places, **lists}
-        for n in range(count)
-    ]  # fmt: skip
+def _process_line(number: int) -> ProcessLine:
+    return ProcessLine(number, f"p{number}", "", "", "", "", 1.0, RateEstimate(float(number)), 0.0)

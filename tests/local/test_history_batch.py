@@ -9,7 +9,6 @@ import pytest
 
 from collectors.boot_clock import ClockPoint
 from collectors.records.activity import Observation, RhythmMarks
-from edge_agent.local.board import FRESH_NS, Board
 from edge_agent.local.gathering import (
     EVERY_MS,
     FIRST_MS,
@@ -21,9 +20,10 @@ from edge_agent.local.gathering import (
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, Flattener, MetricCell, MetricRow, PackedRow, Row
+from edge_agent.local.recent import FRESH_NS, Recent
+from tests.local_kit import S, at
 from wire.catalogue import Catalogue
 
-S = 1_000_000_000
 TICKS = (MetricCell("switches", "", ""), MetricCell("cpu_ns", "", "ns"))
 
 
@@ -70,7 +70,7 @@ def test_history_batch_writes_when_due_or_full_also_after_a_clock_set_back(
 ) -> None:
     history = History(tmp_path / "h.sqlite", boot=lambda: "boot")
     batch = HistoryBatch(history)
-    gathering = Gathering(Flattener(Catalogue.load()), Board(), batch)
+    gathering = Gathering(Flattener(Catalogue.load()), Recent(), batch)
     gathering.step(100_000 - FIRST_MS)
     gathering.step(100_000)
     gathering.add("host", (), drained(1))
@@ -91,44 +91,44 @@ def observed(second: int, value: int) -> Observation:
     return Observation("host_cpu", "user", value, second * S)
 
 
-def test_gathering_shows_records_when_the_board_is_asked_and_in_their_order() -> None:
-    board = Board()
-    gathering = Gathering(Flattener(Catalogue.load()), board, None)
+def test_gathering_shows_records_when_the_view_is_asked_for_and_in_their_order() -> None:
+    recent = Recent()
+    gathering = Gathering(Flattener(Catalogue.load()), recent, None)
     gathering.add("host", [observed(1, 5)], [EventRow(S, "agent", "first", "", "")])
     gathering.add("host", [observed(2, 7)], [EventRow(S, "agent", "second", "", "")])
-    assert board.view(2 * S)["values"] == []
+    assert recent.view(at(2 * S)).levels == ()
     gathering.fold()
     gathering.fold()
-    view = board.view(2 * S)
-    assert [one["value"] for one in view["values"]] == [7]
-    assert [one["name"] for one in view["events"]] == ["first", "second"]
+    view = recent.view(at(2 * S))
+    assert [level.last for level in view.levels] == [7]
+    assert [event["name"] for event in view.events] == ["first", "second"]
 
 
 def test_gathering_keeps_no_marks_and_a_bounded_number_of_records() -> None:
-    board = Board()
-    gathering = Gathering(Flattener(Catalogue.load()), board, None)
+    recent = Recent()
+    gathering = Gathering(Flattener(Catalogue.load()), recent, None)
     none, kinds = np.zeros(0, np.int64), np.zeros(0, np.uint8)
     marks = RhythmMarks(7, 1, "/a", "job", none, kinds, none, none, none, none, ())
     gathering.add("ebpf", [marks] * (MOST_RECORDS + 1))
     gathering.add("host", [observed(1, 5)] * MOST_RECORDS)
-    assert board.view(S)["values"] == []
+    assert recent.view(at(S)).levels == ()
     gathering.add("host", [observed(1, 6)])
-    assert [one["value"] for one in board.view(S)["values"]] == [6]
+    assert [level.last for level in recent.view(at(S)).levels] == [6]
 
 
 def test_gathering_withdraws_what_still_waited() -> None:
-    board = Board()
-    gathering = Gathering(Flattener(Catalogue.load()), board, None)
+    recent = Recent()
+    gathering = Gathering(Flattener(Catalogue.load()), recent, None)
     gathering.add("host", [observed(1, 5)])
     gathering.withdraw([("host", "host_cpu", "user")])
-    assert board.view(S)["values"] == []
+    assert recent.view(at(S)).levels == ()
 
 
 @pytest.mark.parametrize("age_ns", [0, FRESH_NS + 1])
-def test_board_folds_what_waited_and_only_what_is_fresh(age_ns: int) -> None:
-    board = Board()
-    board.add(drained(1))
-    board.add([MetricRow(2 * S + age_ns, 0, "host", "load", "", "", 2.0)])
-    shown = {one["name"]: one["value"] for one in board.view(2 * S + age_ns)["values"]}
+def test_view_folds_what_waited_and_only_what_is_fresh(age_ns: int) -> None:
+    recent = Recent()
+    recent.add(drained(1))
+    recent.add([MetricRow(2 * S + age_ns, 0, "host", "load", "", "", 2.0)])
+    shown = {level.name: level.last for level in recent.view(at(2 * S + age_ns)).levels}
     assert shown["load"] == 2.0
     assert ("cpu.x" in shown) == (age_ns == 0)

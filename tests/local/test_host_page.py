@@ -15,16 +15,17 @@ from starlette.testclient import TestClient
 
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.gpu_time.settings import GpuTimeSection
+from collectors.records.estimated_time import summed
 from edge_agent.config import AgentConfig, DiagnosisSection, HistorySection, SourcesSection
-from edge_agent.host_page.busy_panels import kernels_panel
+from edge_agent.host_page.gpu_panels import kernels_panel
 from edge_agent.host_page.host_pages import PAGES, SPANS, HostState, page_html
 from edge_agent.host_page.host_reading import HostReading
 from edge_agent.host_page.page_server import users_of_page
 from edge_agent.host_page.peer_owner import owner_of
 from edge_agent.journal import Journal
 from edge_agent.local.history import History
-from edge_agent.local.history_sums import HistorySums
 from edge_agent.local.local_rows import EventRow
+from edge_agent.local.view import view_of
 from pages.layout import ASSETS, asset_address
 from pages.page_headers import PAGE_HEADERS
 from tests.calls_kit import GEMM
@@ -70,7 +71,7 @@ def test_busy_page_shows_each_gpu_and_where_its_time_went(asked: TestClient) -> 
 
 def test_calls_page_shows_launches_with_their_error_and_the_process(asked: TestClient) -> None:
     text = text_of(asked, "/calls")
-    assert f"{GEMM} is launched most: 666.7/s" in text
+    assert f"{GEMM} is launched most: 2,238.8/s" in text
     assert re.search(r'data-said="paged_attention_v2 · vllm: [^"]*95 % interval [^"]*/s', text)
     assert "job 77, pod 0f0f0f0f-0000" in text
 
@@ -229,19 +230,18 @@ def test_kernels_that_are_timed_in_their_processes_come_with_their_error(tmp_pat
     rows += [gpu_times(BOOT + second * S) for second in range(20)]
     history.add(flattener().rows("gpu_time", rows))
     history.close()
-    with HistorySums(tmp_path / "history.sqlite") as sums:
-        kernels = sums.kernel_times(UNIX - S, UNIX + 60 * S)
-        families = sums.families(UNIX - S, UNIX + 60 * S, 10 * S)
-    gemm = next(kernel for kernel in kernels if kernel.family == "gemm")
-    told = [k for process in gpu_times().processes for k in process.kernels if k.family == "gemm"]
-    time_ns = 20 * sum(kernel.time.value_ns for kernel in told)
-    assert gemm.time.value_ns == pytest.approx(time_ns)
-    assert time_ns > 0
-    assert gemm.time.variance == pytest.approx(20 * sum(k.time.variance or 0.0 for k in told))
-    found_ns = sum(found.time_ns for found in families if found.family == "gemm")
-    assert found_ns == pytest.approx(time_ns)
-    assert "seen_elsewhere" not in {kernel.name for kernel in kernels}
-    text = str(kernels_panel(kernels).drawing)
+    view = view_of(tmp_path / "history.sqlite", UNIX - S, UNIX + 60 * S, steps=10, gpus=1)
+    timed = gpu_times().processes[0].kernels[0]
+    (gemm,) = [line for line in view.kernels if (line.kernel, line.gpu) == (timed.kernel, 0)]
+    time = summed([timed.time] * 20)
+    assert gemm.gpu_ms is not None
+    assert gemm.seconds == 20
+    assert gemm.gpu_ms.value == pytest.approx(time.value_ns / 1e6 / 20)
+    assert gemm.gpu_ms.error == pytest.approx((time.error_ns or 0.0) / 1e6 / 20)
+    in_steps = sum(step.family_shares["gemm"] * step.span_ns for step in view.steps)
+    assert in_steps == pytest.approx(20 * gpu_times().processes[0].families[0].time.value_ns)
+    assert "seen_elsewhere" not in {line.kernel for line in view.kernels}
+    text = str(kernels_panel(view).drawing)
     assert re.search(r"95 % interval [0-9.]+ to [0-9.]+ s", text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,17 +17,18 @@ from collectors.devices.device_port import (
     ProcessUse,
 )
 from collectors.records.gap import Gap, GapKind
-from edge_agent.local.board import Board
 from edge_agent.local.devices_view import MOST_USES, DeviceRows, read_use_key
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, MetricRow, Row
 from edge_agent.local.proc_view import HostSampler
+from edge_agent.local.recent import Recent
+from edge_agent.local.view_lines import document
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.self_metrics import SelfStatus, StatusCollector
 from pointillist.cli.top_screen import picture
-from tests.local_kit import BOOT, POINT, S
+from tests.local_kit import BOOT, POINT, S, at
 
 ID = "0123456789abcdef" * 4
 SHARED = (
@@ -111,21 +113,21 @@ def test_device_rows_tell_a_gap_once_and_count_every_one() -> None:
     assert rows.gap_counts == {"unplugged": 2, "unsupported": 3}
 
 
-def test_board_takes_back_at_once_what_failed_and_who_ended() -> None:
+def test_view_takes_back_at_once_what_failed_and_who_ended() -> None:
     """Neither waits for the ten seconds after which any value is old."""
     lost: dict[Field, Measured] = {Field.POWER: Gap(GapKind.UNPLUGGED, "GPU is lost")}
-    rows, board, shown = DeviceRows(), Board(), []
+    rows, recent, shown = DeviceRows(), Recent(), []
     looks = (
         _reading(0, {Field.POWER: 300_000}, SHARED, ()),
         _reading(1, lost, SHARED[:1], ()),
         _reading(2, {Field.POWER: 310_000}),
     )
     for reading in looks:
-        board.add(rows.rows("devices", DeviceLook((reading,))))
-        board.withdraw(rows.withdrawn())
-        values = board.view(BOOT + 3 * S)["values"]
-        power = [one["value"] for one in values if one["name"] == "gpu.power_mw"]
-        users = sum(one["name"] == "gpu_process.memory_bytes" for one in values)
+        recent.add(rows.rows("devices", DeviceLook((reading,))))
+        recent.withdraw(rows.withdrawn())
+        levels = recent.view(at(BOOT + 3 * S)).levels
+        power = [level.last for level in levels if level.name == "gpu.power_mw"]
+        users = sum(level.name == "gpu_process.memory_bytes" for level in levels)
         shown.append((power, users))
     assert shown == [([300_000], 2), ([], 1), ([310_000], 1)]
 
@@ -136,10 +138,11 @@ def test_device_use_key_is_read_back() -> None:
 
 
 def test_top_shows_who_uses_a_gpu_and_what_is_not_told() -> None:
-    rows, board = DeviceRows(), Board()
-    board.add(rows.rows("devices", DeviceLook((_reading(0, None, SHARED, ()),))))
-    board.add(rows.rows("devices", DeviceLook((_reading(1, None, (), INSTANCES),))))
-    view = {"models": rows.models, "gpu_use_not_told": rows.not_told, **board.view(BOOT + S)}
+    rows, recent = DeviceRows(), Recent()
+    recent.add(rows.rows("devices", DeviceLook((_reading(0, None, SHARED, ()),))))
+    recent.add(rows.rows("devices", DeviceLook((_reading(1, None, (), INSTANCES),))))
+    live = recent.view(at(BOOT + S))
+    view = document(replace(live, models=rows.models, gpu_use_not_told=rows.not_told))
     console = Console(width=240)
     with console.capture() as captured:
         console.print(picture(HostSampler().view(), view, "", 240))

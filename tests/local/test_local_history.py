@@ -13,8 +13,8 @@ import pytest
 
 from collectors.boot_clock import ClockPoint
 from edge_agent.local.history import History, HistoryLimits
-from edge_agent.local.history_db import HistoryUnavailable, file_bytes
 from edge_agent.local.history_read import HistoryReader
+from edge_agent.local.history_tables import HistoryUnavailable, file_bytes
 from edge_agent.local.local_rows import MetricRow
 from tests.local_kit import BOOT, POINT, UNIX, S, activity, flattener, metric, one_of_each, ticks
 

@@ -20,16 +20,16 @@ from collectors.port import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import LogSection, ReplaySection, SourcesSection, TrustSection
 from edge_agent.live import sources_of
-from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.local_rows import MetricRow, clean_name, unit_of
 from edge_agent.local.proc_view import HostSampler
+from edge_agent.local.recent import MOST_ACTIVITY, Recent
 from edge_agent.service.doctor import AgentState, ThisMachine, library
 from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
-from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
+from tests.local_kit import BOOT, S, activity, at, flattener, one_of_each, ticks
 from transport.process.doctor_checks import CheckVerdict, Finding, examine, way_out, worst
 from transport.process.supervision import Notifier
 from transport.settings.config_tree import ConfigError, assignment, overlay
@@ -307,29 +307,28 @@ ebpf = true
     assert found["found"].endswith(kept[1])
 
 
-def test_board_does_not_show_what_is_old() -> None:
-    board, flat = Board(), flattener()
-    board.add(flat.rows("test", one_of_each(BOOT)))
-    board.add(flat.rows("ebpf", [ticks(BOOT, 100, 7)]))
-    fresh = board.view(BOOT + 2 * S)
-    rates = {one["name"]: one["value"] for one in fresh["values"] if one["source"] == "ebpf"}
+def test_view_does_not_show_what_is_old() -> None:
+    recent, flat = Recent(), flattener()
+    recent.add(flat.rows("test", one_of_each(BOOT)))
+    recent.add(flat.rows("ebpf", [ticks(BOOT, 100, 7)]))
+    fresh = recent.view(at(BOOT + 2 * S))
+    rates = {level.name: level.last for level in fresh.levels if level.source == "ebpf"}
     assert rates["switches"] == pytest.approx(1_400.0)
-    assert fresh["kernels"][0]["kernel"] == "gemm_kernel"
-    old = board.view(BOOT + 30 * S)
-    assert old["values"] == []
-    assert old["kernels"] == []
-    assert old["events"][0]["age_s"] == 30
+    assert fresh.kernels[0].kernel == "gemm_kernel"
+    old = recent.view(at(BOOT + 30 * S))
+    assert (old.levels, old.kernels) == ((), ())
+    assert old.events[0]["age_s"] == 30
 
 
-def test_board_is_bounded() -> None:
-    board, flat = Board(), flattener()
+def test_view_is_bounded() -> None:
+    recent, flat = Recent(), flattener()
     for number in range(5_000):
-        board.add(flat.rows("test", [activity(BOOT, f"kernel-{number}")]))
-        board.add(flat.rows(f"source-{number}", one_of_each(BOOT)[1:4]))
-    view = board.view(BOOT + S)
-    assert len(view["values"]) == 2_000
-    assert len(view["events"]) == 50
-    assert sum(len(bucket) for bucket in board._buckets.values()) == 2_000
+        recent.add(flat.rows("test", [activity(BOOT, f"kernel-{number}")]))
+        recent.add(flat.rows(f"source-{number}", one_of_each(BOOT)[1:4]))
+    view = recent.view(at(BOOT + S))
+    assert len(view.levels) == 2_000
+    assert len(view.events) == 50
+    assert len(view.kernels) + view.left_out["timed_kernels"] == MOST_ACTIVITY
 
 
 def test_device_rows_give_each_look_once() -> None:

@@ -35,8 +35,8 @@ _VIEW: dict[str, Any] = {
         {"series": "minute", "window_s": 60, "ends_in_s": 9.0, "bytes": 900, "scheme": "shares",
          "sections": [{"name": "kernel_mix", "noise": 12.0, "unit": "ms", "cells": []}]},
     ],
-    "values": [
-        {"source": "devices", "name": "gpu.utilisation_percent", "key": "GPU-1", "value": 97.0},
+    "levels": [
+        {"source": "devices", "name": "gpu.utilisation_percent", "key": "GPU-1", "last": 97.0},
     ],
 }  # fmt: skip
 _SIZES = [(60, 24), (60, 40), (80, 24), (100, 30), (140, 40), (200, 50)]

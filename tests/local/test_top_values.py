@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pointillist.cli.top_values import value_lines
+from pointillist.cli.screen_parts import value_lines
 
 
 def value(name: str, number: float, unit: str = "", **more: str) -> dict[str, Any]:
-    return {"source": "ebpf", "name": name, "key": "", "unit": unit, "value": number} | more
+    return {"source": "ebpf", "name": name, "key": "", "unit": unit, "last": number} | more
 
 
 def test_top_values_are_words_and_the_rest_is_counted() -> None:

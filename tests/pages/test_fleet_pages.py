@@ -71,6 +71,7 @@ def test_an_agent_s_history_is_read(machine: PageMachine, fleet: PageFleet) -> N
     machine.type("agent history --since 10m")
     assert "ebpf/" in machine.type("agent history --since 10m --kind metric").said
     machine.type("agent history --since 1h --kind kernel --name *flash* --json")
+    machine.type("agent history --since 10m --kind kernel --json")
     machine.type("agent history --since 2h --until 1h --json")
     machine.type("agent history --kind activity --json")
     machine.type("agent history --since 1h --kind activity --parquet kernels.parquet")

@@ -7,7 +7,7 @@ import dataclasses
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.ledger.ledger_records import HostSpending, LedgerView
 from edge_agent.protocol.protocol_events import (
     EpochDue,
     KeysAnnounced,
@@ -57,7 +57,7 @@ def test_participant_never_spends_more_than_one_in_any_week(
     now_s = T0
     for number, (cadence, windows, pause) in enumerate(life):
         if number == restart_at:
-            view = LedgerView((HostView(WORLD.host_ids[0], tuple(spent), number * 100, ()),))
+            view = LedgerView((HostSpending(WORLD.host_ids[0], tuple(spent), number * 100, ()),))
             shell = MemoryShell(WORLD.participant(view))
         task = tell_versions(shell, cadence, number + 1, now_s)[cadence]
         now_s += pause * DAY_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -94,8 +95,29 @@ def test_history_counts_each_kind_unless_one_is_named(
 def test_history_of_an_empty_span_is_a_whole_json_document(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import json
-
     history(config, "10m", json=True)
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["metric"], shown["event"], shown["cut_short"]) == ([], [], [])
+    assert (shown["levels"], shown["events"], shown["kernels"], shown["live"]) == (
+        [],
+        [],
+        [],
+        False,
+    )
+    history(config, "10m", kind="metric", json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["metric"], shown["cut_short"]) == ([], [])
+
+
+def test_history_as_json_is_the_view_and_with_a_kind_its_rows(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history(config, "2h", json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["unix_ns"] == UNIX + 3_600 * S
+    levels = {(level["name"], level["key"]): level for level in shown["levels"]}
+    assert levels["queue_depth_bytes", "nvme0"]["last"] == 17.5
+    assert (levels["switches", ""]["unit"], levels["switches", ""]["mean"]) == ("/s", 1400)
+    assert [event["name"] for event in shown["events"]] == ["hardware_faults"]
+    history(config, "2h", kind="activity", json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in shown["activity"]] == ["gemm_kernel"]

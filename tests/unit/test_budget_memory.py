@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.ledger.ledger_records import HostSpending, LedgerView
 from edge_agent.protocol.protocol_events import (
     EpochDue,
     KeysAnnounced,
@@ -60,7 +60,7 @@ def close_long(shell: MemoryShell, world: World, tid: TaskId, start_s: int) -> l
 def test_running_host_counts_what_a_longer_window_still_meets() -> None:
     """0.9 in the week before, 0.3 in this one and 0.6 / 2: 1.2 in a week that straddles them."""
     world = World(1)
-    view = LedgerView((HostView(world.host_ids[0], SPENT, 9, ()),))
+    view = LedgerView((HostSpending(world.host_ids[0], SPENT, 9, ()),))
     tasks = [ten_task(world), long_task(world)]
     shell, (ten, long) = started(world, tasks, now_s=NOW_S, participant=world.participant(view))
     close_window(shell, world, tasks[0], ten, NOW_S)

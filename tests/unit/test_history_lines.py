@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from pointillist.cli.history_metrics_text import MOST_LINES, left_out, metric_lines, newest
+from edge_agent.local.view_lines import LevelLine
+from pointillist.cli.history_view_text import MOST_LINES, left_out, metric_lines, newest
 
 
-def metric(name: str, key: str, value: float) -> dict[str, Any]:
-    return {"source": "ebpf", "name": name, "key": key, "unit": "ns", "value": value}
+def metric(name: str, key: str, value: float) -> LevelLine:
+    return LevelLine("ebpf", name, key, "ns", 1, value, value, value, value, 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +27,7 @@ def test_history_puts_the_parts_of_a_metric_on_one_line_where_there_are_many() -
 
 
 def test_history_shows_shares_in_percent() -> None:
-    share = {**metric("host_cpu", "user", 903_226.0), "unit": "millionths of full scale"}
+    share = metric("host_cpu", "user", 903_226.0)._replace(unit="millionths of full scale")
     _, line = metric_lines([share])
     assert line.split() == ["ebpf/host_cpu[user]", "1", *["90.3"] * 4, "%"]
 

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from aggregator.releases.cause_files import CAUSE_MEANINGS
 from aggregator.statistics.causes import CauseRow, CauseTable, Trend
-from pointillist.cli import agent_health, agent_history, doctor_commands, query
+from edge_agent.local.view_lines import FamilyStep, HostView, KernelLine, LevelLine, RateEstimate
+from pointillist.cli import agent_health, doctor_commands, query
 from pointillist.cli import causes_command as causes
 from pointillist.cli.agent_history import _overview
-from pointillist.cli.history_calls_text import kernel_lines
-from pointillist.cli.history_metrics_text import metric_lines
+from pointillist.cli.history_view_text import kernel_lines, metric_lines, timed_lines
 from pointillist.cli.output import _lines
-from pointillist.cli.parts import shortened
+from pointillist.cli.screen_parts import shortened
 from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
@@ -185,37 +185,36 @@ def test_query_without_rows_names_its_columns_and_calls_nothing_wide(
 
 def history_rows(kind: str) -> Iterator[dict[str, Any]]:
     at = {"unix_ns": 1_770_000_000_000_000_000, "name": KERNEL}
-    if kind == "metric":
-        yield at | {
-            "source": "ebpf", "name": "cgroup.run_delay_throttled_ns", "unit": "nanoseconds",
-            "key": "/kubepods.slice/kubepods-burstable-pod1234abcd.slice/cri-0123456789abcdef",
-            "value": -1.23456e-12,
-        }  # fmt: skip
-    elif kind == "activity":
-        yield at | {
-            "count": 123_456_789, "gpu_time_ns": 987_654_321_000_000,
-            "sampling_rate_millionths": 1_000_000,
-        }  # fmt: skip
-    elif kind == "kernel":
-        yield at | {
-            "pid": 4_194_303, "process": "trainer-process", "family": "quantize_activation",
-            "launches": 123_456_789.0, "variance": 1e10, "span_ns": 10**10, "share": 0.01,
-        }  # fmt: skip
-    else:
-        yield at
+    yield at | {"kind": kind}
+
+
+def wide_view() -> HostView:
+    """Kernels whose names and numbers are as wide as they come."""
+    calls = RateEstimate(12_345_678.9, 0.0, 32_245_678.9, 19_599.6, 0.01)
+    time = RateEstimate(1e8, 0.0, 2e8, 1e5)
+    of = (4_194_303, "trainer-process", KERNEL, "quantize_activation")
+    families = {"quantize_activation": 0.1, **{f"family_{n}": 0.01 for n in range(9)}}
+    key = "/kubepods.slice/kubepods-burstable-pod1234abcd.slice/cri-0123456789abcdef"
+    least = -1.23456e-12
+    metric = ("ebpf", "cgroup.run_delay_throttled_ns", key, "nanoseconds")
+    return HostView(
+        levels=(LevelLine(*metric, 1, least, least, least, least, 0.0),),
+        kernels=(
+            KernelLine(*of, 0, 10.0, RateEstimate(1e8), time, 1e3, None),
+            KernelLine(*of, None, 10.0, calls),
+        ),
+        steps=(FamilyStep(1_770_000_000 * 10**9, 10**10, 1.0, 1.0, families),),
+    )
 
 
 def test_history_shows_whole_names_and_numbers() -> None:
-    metric = next(history_rows("metric"))
+    text = "\n".join(metric_lines(wide_view().levels))
+    assert_whole(text, [wide_view().levels[0].key, "-1.23456e-12", "nanoseconds"])
     assert_whole(
-        "\n".join(metric_lines(history_rows("metric"))),
-        [metric["key"], "-1.23456e-12", "nanoseconds"],
+        "\n".join(timed_lines(wide_view())),
+        [KERNEL.partition("::")[2], "1,000,000 s", "trainer-process"],
     )
-    assert_whole(
-        "\n".join(agent_history._activity_lines(history_rows)),
-        [KERNEL, "123456789", "987654321.000"],
-    )
-    kernel = "\n".join(kernel_lines(history_rows))
+    kernel = "\n".join(kernel_lines(wide_view()))
     assert_whole(kernel, [KERNEL, "123,456,789", "195,996", "trainer-process[4194303]"])
     assert "family" in kernel
     when = datetime.fromtimestamp(1_770_000_000, UTC)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_agent.ledger.ledger_records import HostView, KnownSeries, LedgerView
+from edge_agent.ledger.ledger_records import HostSpending, KnownSeries, LedgerView
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, HostEpoch
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
@@ -140,7 +140,10 @@ def test_participant_withholds_when_the_week_is_spent() -> None:
     world = World(2)
     task = world.task(weight=1_000_000, window_s=86_400, lateness_s=0)
     full = Entry("other", T0 - 86_400, T0, 1_000_000, 1)
-    views = (HostView(world.host_ids[0], (full,), 0, ()), HostView(world.host_ids[1], (), 0, ()))
+    views = (
+        HostSpending(world.host_ids[0], (full,), 0, ()),
+        HostSpending(world.host_ids[1], (), 0, ()),
+    )
     shell, (tid,) = started(
         world, [task], now_s=T0 + 85_000, participant=world.participant(LedgerView(views))
     )
@@ -161,11 +164,11 @@ def test_participant_weekly_entry_counts_against_minutes_that_straddle_it() -> N
         Entry("minute", T0 - 60 * (k + 1), T0 - 60 * k, 600_000, 10_081)
         for k in range(8_400, -1, -1)
     )
-    view = LedgerView((HostView(world.host_ids[0], (*spent, *minutes), 0, ()),))
+    view = LedgerView((HostSpending(world.host_ids[0], (*spent, *minutes), 0, ()),))
     shell, (tid,) = started(world, [minute], participant=world.participant(view))
     close_window(shell, world, minute, tid, T0)
     assert reasons(shell) == ["budget"]
-    alone = LedgerView((HostView(world.host_ids[0], minutes, 0, ()),))
+    alone = LedgerView((HostSpending(world.host_ids[0], minutes, 0, ()),))
     shell, (tid,) = started(world, [minute], participant=world.participant(alone))
     close_window(shell, world, minute, tid, T0)
     assert reasons(shell) == []
@@ -220,7 +223,7 @@ def test_participant_refuses_weights_swapped_at_a_week_start() -> None:
     world = World(1)
     day_s = 86_400
     heavy = tuple(Entry("a", T0 - k * WEEK_S, T0 - (k - 1) * WEEK_S, 900_000, 2) for k in (2, 1))
-    view = LedgerView((HostView(world.host_ids[0], heavy, 0, ()),))
+    view = LedgerView((HostSpending(world.host_ids[0], heavy, 0, ()),))
     light = world.task("a", window_s=WEEK_S, weight=100_000, version=2)
     grown = world.task("b", window_s=day_s, weight=900_000)
     shell, (_, tid) = started(
@@ -323,7 +326,7 @@ def test_participant_opens_at_most_twelve_epochs_an_hour_over_restarts() -> None
     world = World(1)
     task = world.task()
     opened = tuple(T0 - 60 * k for k in range(12, 0, -1))
-    view = LedgerView((HostView(world.host_ids[0], (), 40, opened),))
+    view = LedgerView((HostSpending(world.host_ids[0], (), 40, opened),))
     shell, _ = started(world, [task], participant=world.participant(view))
     assert reasons(shell) == ["epoch_rate"]
     shell.tell(EpochDue(T0 + 3600))
@@ -334,7 +337,7 @@ def test_participant_counts_epochs_of_a_clock_that_was_ahead_once_their_hour_com
     world = World(1)
     ahead_s = T0 + 7200
     opened = tuple(ahead_s + 60 * k for k in range(12))
-    view = LedgerView((HostView(world.host_ids[0], (), 40, opened),))
+    view = LedgerView((HostSpending(world.host_ids[0], (), 40, opened),))
     shell, _ = started(world, [world.task()], participant=world.participant(view))
     assert [e.header.ledger_ctr for e in epochs(shell.published)] == [41]
     shell.tell(EpochDue(ahead_s + 3000))

@@ -18,7 +18,7 @@ from aggregator.state.state_file import StateUnusable
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_errors import LedgerOfOtherVersion
 from edge_agent.local.history import History, HistoryLimits
-from edge_agent.local.history_db import HistoryUnavailable
+from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.windows.durable_windows import AccumulatorsUnavailable, DurableAccumulators
 from tests.disk_kit import fill, small_disk
 from transport.embedded.embedded import EmbeddedLog

@@ -17,7 +17,6 @@ from rich.console import Console
 
 import pointillist
 from aggregator.releases.release_files import MEANINGS
-from edge_agent.local.gpu_time_series import gpu_time_series
 from kernels.kernel_mix import FamilyShare, MixMeasure
 from kernels.signature_evaluation import Rate, SignatureEvaluation
 from pointillist import table
@@ -34,11 +33,14 @@ from pointillist.cli import (
     stragglers_text,
 )
 from pointillist.cli import causes_command as causes
-from pointillist.cli.history_calls_text import kernel_lines
-from pointillist.cli.history_gpu_time_text import gpu_time_lines
-from pointillist.cli.history_metrics_text import metric_lines
+from pointillist.cli.history_view_text import (
+    gpu_time_lines,
+    kernel_lines,
+    metric_lines,
+    timed_lines,
+)
 from pointillist.cli.output import _lines
-from pointillist.cli.parts import grid, left_out, panel
+from pointillist.cli.screen_parts import grid, left_out, panel
 from pointillist.plan_file import default_plan
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
@@ -54,7 +56,14 @@ from pointillist.play.summary import (
 )
 from pointillist.table import Column, table_lines, terminal_columns
 from tests.play_kit import demo_progress
-from tests.unit.test_narrow_tables import KERNEL, LONGEST, VIEWS, history_rows, widest_causes
+from tests.unit.test_narrow_tables import (
+    KERNEL,
+    LONGEST,
+    VIEWS,
+    history_rows,
+    wide_view,
+    widest_causes,
+)
 from transport.process.doctor_checks import CheckVerdict, Finding
 from wire.catalogue import Catalogue
 
@@ -103,17 +112,6 @@ def doctor() -> None:
             Finding("gpu calls", "counting", CheckVerdict.OK, "CAP_DAC_READ_SEARCH", ""),
         ]
     )
-
-
-def gpu_time() -> str:
-    kernel = {"gpu": 0, "kernel": KERNEL, "family": "quantize_activation", "launches": 1e9,
-              "gpu_time_ns": 1e15, "variance": 1e20, "windows": 32, "estimated_ns": 10**10,
-              "bytes": 0.0}  # fmt: skip
-    many = [kernel | {"family": f"family_{n}", "gpu_time_ns": 1e12} for n in range(9)]
-    row = {"name": "trainer-process", "pid": 4_194_303, "unix_ns": 1_770_000_000 * 10**9,
-           "span_ns": 10**10, "gpus": [{"busy_ns": 1e10}], "families": many,
-           "kernels": [kernel, *many]}  # fmt: skip
-    return "\n".join(gpu_time_lines(gpu_time_series([row], [], 1)))
 
 
 def families() -> str:
@@ -236,10 +234,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "keys": lambda: keys_command._table(
         [{"file": "a.key", "kind": "host", "reason": "word " * 40}]
     ),
-    "history, metrics": lambda: "\n".join(metric_lines(history_rows("metric"))),
-    "history, activity": lambda: "\n".join(agent_history._activity_lines(history_rows)),
-    "history, kernels": lambda: "\n".join(kernel_lines(history_rows)),
-    "history, GPU time": gpu_time,
+    "history, metrics": lambda: "\n".join(metric_lines(wide_view().levels)),
+    "history, activity": lambda: "\n".join(timed_lines(wide_view())),
+    "history, kernels": lambda: "\n".join(kernel_lines(wide_view())),
+    "history, GPU time": lambda: "\n".join(gpu_time_lines(wide_view(), 1)),
     "history, events": lambda: "\n".join(agent_history._event_lines(events, None)),  # type: ignore[arg-type]
     "history": lambda: agent_history._overview(["event"], history_rows),
 }
@@ -340,7 +338,7 @@ def test_tables_are_laid_out_in_one_place() -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "rich.table"
     }
     assert users == {
-        "cli/host_panels.py", "cli/parts.py", "play/stage.py",
+        "cli/host_panels.py", "cli/screen_parts.py", "play/stage.py",
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from edge_agent.ledger.ledger_records import HostView, KnownSeries, LedgerView
+from edge_agent.ledger.ledger_records import HostSpending, KnownSeries, LedgerView
 from edge_agent.protocol.eligibility import BudgetBook
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
@@ -66,7 +66,7 @@ def test_version_with_other_bytes_is_superseded_over_restarts_too() -> None:
     shell.tell(TaskReceived(world.sign_task(other), T0))
     assert reasons(shell) == [Reason.TASK_SUPERSEDED]
     known = {"minute": KnownSeries("minute", 1, 600_000, 60, bytes(task_id))}
-    view = LedgerView(tuple(HostView(h, (), 0, ()) for h in world.host_ids), known)
+    view = LedgerView(tuple(HostSpending(h, (), 0, ()) for h in world.host_ids), known)
     again = MemoryShell(world.participant(view))
     again.tell(TaskReceived(world.sign_task(other), T0))
     again.tell(TaskReceived(world.sign_task(task), T0))

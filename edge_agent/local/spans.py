@@ -1,19 +1,23 @@
-"""GPU calls of a short while as one: counts are added, states are the last.
+"""GPU calls and GPU time on their way to the local history: ten seconds as one row.
 
-In the local history that is one row per kernel and process for each ten seconds. The busiest 50
-kernels and 64 processes of the host are kept: at most 180 rows in ten seconds, with the rest of
-each process's kernels as one. That is up to 30 kB, of which a day fits in the history's bytes
-beside everything else.
+Counts are added, states are the last. Of GPU calls that is one row per kernel and process: the
+busiest 50 kernels and 64 processes of the host are kept, at most 180 rows in ten seconds, with the
+rest of each process's kernels as one. That is up to 30 kB, of which a day fits in the history's
+bytes beside everything else. Of GPU time it is one row of each process with its busiest kernels,
+the others by family: at most 30 entries, so that eight processes take some 10 kB.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 from math import inf, isfinite
 from typing import Any, Final, TypeVar
 
+from collectors.records.estimated_time import EstimatedTime, summed
 from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
@@ -25,9 +29,11 @@ from collectors.records.gpu_calls import (
     ProcessCalls,
     WaitCalls,
 )
+from collectors.records.gpu_time import FamilyTime, TimedGpu, TimedKernel, TimedProcess
+from collectors.records.process import ProcessKey
 
 from .history_tables import bounded
-from .local_rows import CallsRow, GovernorRow, Row, clean_name
+from .local_rows import CallsRow, GovernorRow, GpuTimesRow, ProcessTimeRow, Row, clean_name
 
 REST: Final = "(the rest)"
 """The kernels of a process that found no place among those kept."""
@@ -65,7 +71,7 @@ def merge(records: Sequence[GpuCalls]) -> GpuCalls:
         spans.whole_ns,
         tuple(_process(found, spans) for found in processes),
         tuple(_kernel(found, spans) for found in kernels),
-        {group: spans.share(group) for group in ProbeGroup},
+        spans.shares,
     )
 
 
@@ -90,14 +96,26 @@ class _Spans:
 
     records: Sequence[GpuCalls]
 
-    @property
+    @cached_property
     def whole_ns(self) -> int:
         return sum(record.span_ns for record in self.records)
 
-    def share(self, group: ProbeGroup) -> float:
-        """Give the mean share of a group."""
-        seen = sum(record.share(group) * record.span_ns for record in self.records)
-        return seen / max(self.whole_ns, 1)
+    @cached_property
+    def shares(self) -> dict[ProbeGroup, float]:
+        """Give the mean share of each group."""
+        return {
+            group: sum(record.share(group) * record.span_ns for record in self.records)
+            / max(self.whole_ns, 1)
+            for group in ProbeGroup
+        }
+
+    @cached_property
+    def blind(self) -> dict[ProbeGroup, dict[int, int]]:
+        """Give the spans of the records that saw nothing of each group, by their ids."""
+        return {
+            group: {id(of): of.span_ns for of in self.records if of.share(group) <= 0}
+            for group in ProbeGroup
+        }
 
     def add(
         self, group: ProbeGroup, found: Iterable[tuple[GpuCalls, CountedCalls]]
@@ -106,22 +124,18 @@ class _Spans:
 
         A record that was not watched counts where it has an estimate of its own.
         """
-        rows = list(found)
+        rows, blind = list(found), self.blind[group]
         told = [
             (record, count)
             for record, count in rows
-            if record.share(group) > 0 or isfinite(count.variance)
+            if id(record) not in blind or isfinite(count.variance)
         ]
-        own = {id(record) for record, _ in told}
-        watched_ns = sum(
-            record.span_ns
-            for record in self.records
-            if record.share(group) > 0 or id(record) in own
-        )
+        left_out = blind.keys() - {id(record) for record, _ in told} if blind else ()
+        watched_ns = self.whole_ns - sum(blind[record] for record in left_out)
         if not watched_ns:
             return CountedCalls(0, 0.0, float("inf"), 0.0)
         scale = self.whole_ns / watched_ns
-        total = CountedCalls.total((count for _, count in told), self.share(group), scale)
+        total = CountedCalls.total((count for _, count in told), self.shares[group], scale)
         return total if len(told) == len(rows) else total._replace(above=inf)
 
 
@@ -267,13 +281,136 @@ def process_values(row: ProcessCalls, span_ns: int) -> tuple[Any, ...]:
         for c in sorted(row.collectives, key=lambda collective: -collective.bytes)[:KEPT_DETAILS]
     ]
     errors = sorted(row.errors, key=lambda error: -error.failures)[:KEPT_DETAILS]
+    waits = row.wait_share(span_ns) if row.waits.calls.share > 0 else None
     values = (
         *row.process, *(clean_name(place) for place in places), span_ns, *_counted(row.launches),
-        row.waits.wait_ns, row.wait_share(span_ns), *memory, copies, collectives, errors,
+        row.waits.wait_ns, waits, *memory, copies, collectives, errors,
     )  # fmt: skip
     return tuple(map(bounded, values))
 
 
-def _counted(counted: CountedCalls) -> tuple[int, float, float | None, float]:
-    """Give the four numbers; the variance is as wide as the interval, None: there is none."""
-    return counted.seen, counted.value, counted.spread, counted.share
+def _counted(counted: CountedCalls) -> tuple[int | float | None, ...]:
+    """Give what an estimate is read back from, and added up; None: infinite."""
+    errors = (counted.variance, counted.below, counted.above)
+    kept = (error if isfinite(error) else None for error in errors)
+    return counted.seen, counted.value, *kept, counted.share
+
+
+KEPT_TIMED: Final = 12
+"""Kernels of one process in one row of GPU time: the busiest."""
+
+
+class GpuTimeSpans:
+    """Adds up all processes of a source until ten seconds of one are together."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, ProcessKey], list[tuple[int, TimedProcess]]] = {}
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Pass rows on; of GPU time what is complete, and all of a process that has ended."""
+        for row in rows:
+            if isinstance(row, GpuTimesRow):
+                yield from self._add(row)
+            else:
+                yield row
+
+    def rest(self) -> Iterator[ProcessTimeRow]:
+        """Give what has waited, however short."""
+        for place in list(self._waiting):
+            yield self._take(place)
+
+    def _add(self, row: GpuTimesRow) -> Iterator[ProcessTimeRow]:
+        end_ns, named = row.times.boottime_ns + row.times.span_ns, set()
+        for process in row.times.processes[:KEPT_PROCESSES]:
+            place = row.source, process.process
+            named.add(place)
+            if process.span_ns:
+                begun_ns = end_ns - process.span_ns
+                self._waiting.setdefault(place, []).append((begun_ns, process))
+        own = [place for place in self._waiting if place[0] == row.source]
+        # Together, so that no last step of a series lacks a process that another has.
+        due = any(end_ns - self._waiting[place][0][0] >= SPAN_NS for place in own)
+        for place in own if due else [place for place in own if place not in named]:
+            yield self._take(place)
+
+    def _take(self, place: tuple[str, ProcessKey]) -> ProcessTimeRow:
+        waiting = self._waiting.pop(place)
+        return ProcessTimeRow(place[0], waiting[0][0], merged([process for _, process in waiting]))
+
+
+def merged(records: list[TimedProcess]) -> TimedProcess:
+    """Add up records of one process, and keep its busiest kernels."""
+    whole = added_up(records)
+    return whole._replace(kernels=keep_timed(whole.kernels))
+
+
+def added_up(records: list[TimedProcess]) -> TimedProcess:
+    """Add up records of one process."""
+    kernels: dict[tuple[int, str, str], list[TimedKernel]] = defaultdict(list)
+    for kernel in chain.from_iterable(record.kernels for record in records):
+        kernels[kernel.gpu, kernel.kernel, kernel.family].append(kernel)
+    devices: dict[int, list[TimedGpu]] = defaultdict(list)
+    for device in chain.from_iterable(record.devices for record in records):
+        devices[device.gpu].append(device)
+    families: dict[str, list[EstimatedTime]] = defaultdict(list)
+    for family in chain.from_iterable(record.families for record in records):
+        families[family.family].append(family.time)
+    return records[-1]._replace(
+        span_ns=sum(record.span_ns for record in records),
+        recorded_ns=sum(record.recorded_ns for record in records),
+        lost=sum(record.lost for record in records),
+        time=summed(record.time for record in records),
+        families=tuple(FamilyTime(name, summed(times)) for name, times in families.items()),
+        kernels=tuple(added(found) for found in kernels.values()),
+        devices=tuple(
+            TimedGpu(gpu, *map(sum, zip(*(device[1:] for device in found), strict=True)))
+            for gpu, found in sorted(devices.items())
+        ),
+    )
+
+
+def added(kernels: list[TimedKernel]) -> TimedKernel:
+    """Add up one kernel's estimates from different windows."""
+    delays = [kernel for kernel in kernels if kernel.delay_ns is not None]
+    launches = sum(kernel.launches for kernel in delays)
+    delay_ns = sum((kernel.delay_ns or 0.0) * kernel.launches for kernel in delays)
+    return kernels[0]._replace(
+        launches=sum(kernel.launches for kernel in kernels),
+        time=summed(kernel.time for kernel in kernels),
+        bytes=sum(kernel.bytes for kernel in kernels),
+        delay_ns=delay_ns / launches if launches else None,
+    )
+
+
+def keep_timed(kernels: Iterable[TimedKernel]) -> tuple[TimedKernel, ...]:
+    """Keep the busiest; the others are added up by GPU and family.
+
+    These sums have no interval: one of kernels of the same windows would have to be learnt there.
+    """
+    by_time = sorted(kernels, key=lambda kernel: -kernel.time.value_ns)
+    rest: dict[tuple[int, str], list[TimedKernel]] = defaultdict(list)
+    for kernel in by_time[KEPT_TIMED:]:
+        rest[kernel.gpu, kernel.family].append(
+            kernel._replace(kernel=REST, time=kernel.time._replace(variance=None))
+        )
+    return (*by_time[:KEPT_TIMED], *map(added, rest.values()))
+
+
+def process_time_values(process: TimedProcess) -> tuple[Any, ...]:
+    """Give the values of the table's columns."""
+    kernels = [
+        (k.gpu, clean_name(k.kernel), k.family, k.launches, *_estimate(k.time), k.bytes, k.delay_ns)
+        for k in process.kernels
+    ]
+    families = [(family.family, *_estimate(family.time)) for family in process.families]
+    values = (
+        *process.process, clean_name(process.container), process.application, process.state.value,
+        process.cupti, process.span_ns, process.recorded_ns, process.lost,
+        *_estimate(process.time), families, kernels, list(process.devices),
+    )  # fmt: skip
+    return tuple(map(bounded, values))
+
+
+def _estimate(time: EstimatedTime) -> tuple[float, float | None, int, int]:
+    """Give what an estimate is read back from, and added up."""
+    return time.value_ns, time.variance, time.windows, time.span_ns

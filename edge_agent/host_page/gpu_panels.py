@@ -1,20 +1,21 @@
-"""How busy the host is: GPUs over time, CPUs and memory, GPU time by kernel family."""
+"""How busy the host is: GPUs over time, CPUs and memory, GPU time, and the calls of the GPU."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from math import sqrt
 from typing import Final
 
-from edge_agent.local.history_sums import FamilyBin, KernelTime, LevelBin
 from edge_agent.local.quantity import quantity
+from edge_agent.local.sums import LevelBin
+from edge_agent.local.view_lines import FamilyStep, HostView, KernelLine, ProcessLine, RateEstimate
 from pages.heat_map import HeatTable, heat_map
 from pages.interval_chart import IntervalRow, interval_chart
 from pages.layout import Panel, TableCell
 from pages.number import Number, Unit
 from pages.scale import length_said, moment_said
 from pages.trend_chart import TrendLine, TrendPoint, trend_chart
-from pages.wording import counted, interval_said, plain, value_said
+from pages.wording import ABSENT, counted, interval_said, plain, value_said
 
 PERCENT: Final = Unit("percent", 1.0, " %", 0, "from least to most")
 _NS: Final = 1_000_000_000
@@ -22,6 +23,9 @@ _MILLION: Final = 1_000_000
 
 _MOST_LINES: Final = 6
 _MOST_KERNELS: Final = 20
+_SHOWN: Final = 16
+_MOST_PROCESSES: Final = 40
+LAUNCHES: Final = Unit("launches a second", 1.0, "/s", 1)
 
 
 def gpus_panel(bins: Sequence[LevelBin], width_s: float) -> Panel:
@@ -81,31 +85,32 @@ def host_panel(
     )  # fmt: skip
 
 
-def families_panel(bins: Sequence[FamilyBin], gpus: int, width_s: float) -> Panel:
+def families_panel(steps: Sequence[FamilyStep], gpus: int) -> Panel:
     """Show the share of GPU time by kernel family over time."""
     title = "GPU time by kernel family"
-    totals: dict[str, float] = {}
-    for found in bins:
-        totals[found.family] = totals.get(found.family, 0.0) + found.time_ns
+    totals: dict[str, float] = defaultdict(float)
+    for step in steps:
+        for name, share in step.family_shares.items():
+            totals[name] += share * step.span_ns * max(gpus, 1) / 1e6
     leading = [name for name in sorted(totals, key=lambda name: -totals[name]) if totals[name]]
     if not leading:
         return Panel("families", title, "No kernel was timed in this time.")
-    # Of the time of all GPUs; more than one kernel may run at once.
-    whole_ns = width_s * _NS * max(gpus, 1)
-    moments = sorted({found.at_ns for found in bins})
-    by = {(found.family, found.at_ns): found.time_ns for found in bins}
+    width_s = max(step.span_ns for step in steps) / _NS
     lines = [
         TrendLine(
             plain(name),
             [
-                TrendPoint(at / _NS, width_s, Number(100 * by.get((name, at), 0.0) / whole_ns))
-                for at in moments
+                TrendPoint(
+                    step.unix_ns / _NS, step.span_ns / _NS,
+                    Number(100 * step.family_shares.get(name, 0.0)),
+                )
+                for step in steps
             ],
             tone,
         )
         for tone, name in enumerate(leading[:_MOST_LINES])
-    ]
-    said = [f"{plain(name)} ({quantity(totals[name] / 1e6, 'ms')})" for name in leading[:3]]
+    ]  # fmt: skip
+    said = [f"{plain(name)} ({quantity(totals[name], 'ms')})" for name in leading[:3]]
     return Panel(
         "families", title, f"Most GPU time went to {', '.join(said)}.",
         drawing=trend_chart(title, lines, PERCENT),
@@ -113,53 +118,130 @@ def families_panel(bins: Sequence[FamilyBin], gpus: int, width_s: float) -> Pane
         f"{length_said(width_s)}, UTC.",
         heads=[("Family", False), ("GPU time", True)],
         rows=[
-            [TableCell(plain(name)), TableCell(quantity(totals[name] / 1e6, "ms"), number=True)]
+            [TableCell(plain(name)), TableCell(quantity(totals[name], "ms"), number=True)]
             for name in leading
         ],
     )  # fmt: skip
 
 
-def kernels_panel(found: Sequence[KernelTime]) -> Panel:
+def kernels_panel(view: HostView) -> Panel:
     """Show the kernels that took most GPU time, with what sampling leaves open."""
     title = "Kernels"
-    if not found:
+    timed = [(line, line.gpu_ms) for line in view.kernels if line.gpu_ms and line.gpu_ms.value > 0]
+    if not timed:
         return Panel("kernels", title, "No kernel was timed in this time.")
-    shown = found[:_MOST_KERNELS]
     # One unit for all, by the largest.
-    factor, name = (1e-9, "s") if found[0].time.value_ns >= _NS else (1e-6, "ms")
+    factor, name = (1e-3, "s") if timed[0][1].value * timed[0][0].seconds >= 1e3 else (1.0, "ms")
     unit = Unit("GPU time", factor, f" {name}", 1)
-    numbers = [_time(kernel) for kernel in shown]
-    rows = [IntervalRow(k.name, number) for k, number in zip(shown, numbers, strict=True)]
-    more = len(found) - len(shown)
+    shown = [(line, _number(ms, line.seconds)) for line, ms in timed[:_MOST_KERNELS]]
+    rows = [IntervalRow(f"{line.kernel}{_whose(line)}", number) for line, number in shown]
+    more = len(timed) - len(shown) + view.left_out.get("timed_kernels", 0)
     return Panel(
         "kernels", title, "Those that took most GPU time.",
         drawing=interval_chart("GPU time by kernel", rows, unit),
         note="The line is the 95 % interval of what sampling leaves open, where it is known.",
         heads=[
-            ("Kernel", False), ("Family", False), ("GPU time", True), ("95 % interval", True),
-            ("Launches", True),
+            ("Kernel", False), ("Family", False), ("Process", False), ("GPU", True),
+            ("GPU time", True), ("95 % interval", True), ("Launches", True),
         ],
         rows=[
             [
-                TableCell(kernel.name),
-                TableCell(plain(kernel.family)),
+                TableCell(line.kernel),
+                TableCell(plain(line.family)),
+                TableCell(f"{line.process} {line.pid}" if line.pid else ABSENT),
+                TableCell(str(line.gpu), number=True),
                 TableCell(value_said(number, unit), number=True, unsure=not number.told),
                 TableCell(interval_said(number, unit), number=True),
-                TableCell(f"{kernel.launches:,.0f}", number=True),
+                TableCell(f"{line.launches.value * line.seconds:,.0f}", number=True),
             ]
-            for kernel, number in zip(shown, numbers, strict=True)
+            for line, number in shown
         ],
-        more=f"{more:,} more: pointillist agent history --kind activity" if more > 0 else "",
+        more=f"{more:,} more: pointillist agent history --kind gpu_time --all" if more > 0 else "",
     )  # fmt: skip
 
 
-def _time(kernel: KernelTime) -> Number:
-    """Give a kernel's time with its interval, none where there is none."""
-    value, half = kernel.time.value_ns, kernel.time.error_ns
-    if half is None or kernel.time.variance is None:
-        return Number(value)
-    error = sqrt(kernel.time.variance)
-    return Number(value, error, max(value - half, 0.0), value + half, told=value > half)
+def launches_panel(view: HostView) -> Panel:
+    """Show the most frequent kernels: launches a second, with what sampling leaves open."""
+    title = "Launches by kernel"
+    called = [line for line in view.kernels if line.gpu_ms is None]
+    if not called:
+        return Panel("launches", title, "No GPU call was seen in this time.")
+    rates = [_number(line.launches) for line in called]
+    rows = [
+        IntervalRow(f"{line.kernel}{_whose(line)}", rate, None)
+        for line, rate in zip(called[:_SHOWN], rates, strict=False)
+    ]
+    watched = min(line.launches.share for line in called)
+    return Panel(
+        "launches", title,
+        f"{called[0].kernel} is launched most: {value_said(rates[0], LAUNCHES)}.",
+        drawing=interval_chart("Launches a second by kernel", rows, LAUNCHES),
+        note="The line is the 95 % interval of what sampling leaves open. Rates are of the time "
+        "in which the process called the GPU; launches were watched for "
+        f"{100 * watched:.0f} % of it at least.",
+        heads=[
+            ("Kernel", False), ("Family", False), ("Process", False), ("Launches", True),
+            ("95 % interval", True),
+        ],
+        rows=[
+            [
+                TableCell(line.kernel),
+                TableCell(plain(line.family) or ABSENT),
+                TableCell(f"{line.process} {line.pid}"),
+                TableCell(value_said(rate, LAUNCHES), number=True, unsure=not rate.told),
+                TableCell(interval_said(rate, LAUNCHES), number=True),
+            ]
+            for line, rate in zip(called, rates, strict=True)
+        ],
+    )  # fmt: skip
+
+
+def processes_panel(view: HostView) -> Panel:
+    """Show who calls the GPU."""
+    title = "Processes"
+    found = [line for line in view.processes if line.launches is not None]
+    if not found:
+        return Panel("processes", title, "No process called the GPU in this time.")
+    return Panel(
+        "processes", title, "Who calls the GPU, and how long each waited for it.",
+        heads=[
+            ("Process", False), ("Application", False), ("Where", False), ("Launches", True),
+            ("95 % interval", True), ("Waits for the GPU", True), ("Memory, at most", True),
+        ],
+        rows=[_process_row(line) for line in found[:_MOST_PROCESSES]],
+        unfolded=True,
+    )  # fmt: skip
+
+
+def _process_row(line: ProcessLine) -> list[TableCell]:
+    places = (("job", line.slurm_job), ("pod", line.pod), ("container", line.container))
+    where = [f"{noun} {name[:16]}" for noun, name in places if name]
+    rate = _number(line.launches) if line.launches else Number(None)
+    waits = ABSENT if line.wait_share is None else f"{100 * line.wait_share:.0f} %"
+    peak = ABSENT if line.memory is None else quantity(line.memory["peak_bytes"], "bytes")
+    return [
+        TableCell(f"{line.name} {line.pid}"),
+        TableCell(plain(line.application) or ABSENT),
+        TableCell(", ".join(where) or "the host"),
+        TableCell(value_said(rate, LAUNCHES), number=True),
+        TableCell(interval_said(rate, LAUNCHES), number=True),
+        TableCell(waits, number=True),
+        TableCell(peak, number=True),
+    ]
+
+
+def _number(of: RateEstimate, times: float = 1.0) -> Number:
+    """Give an estimate so many times; where not all was seen and nothing bounds it, why not."""
+    if of.low is None or of.high is None:
+        unseen = Number(None, reason="watched too little")
+        return unseen if of.share < 1 else Number(of.value * times)
+    return Number(
+        of.value * times, None, of.low * times, of.high * times, told=of.low > 0 or not of.error
+    )
+
+
+def _whose(line: KernelLine) -> str:
+    return f" · {line.process}" if line.process else ""
 
 
 def _short_names(keys: Iterable[str]) -> dict[str, str]:
