@@ -147,7 +147,7 @@ def view_of(
         timed, called, collectives = lines.timed(), lines.called(), lines.collectives()
         families = tuple(lines.families(called))
         processes = [
-            process for process in lines.processes(timed)
+            process for process in lines.processes()
             if name is None or fnmatchcase(process.name, name)
         ]  # fmt: skip
         found: dict[str, Sequence[object]] = {
@@ -193,8 +193,9 @@ class _Lines:
         self._calls_s = (end - begin) / _NS_PER_S
         self._states = {process.process: process for process in now.processes} if now else {}
         self._moved = self._copies()
-        self._called, self._timed = self._called_processes(), self._timed_processes()
         self._parts = list(sums.sums(PROCESS_TIME, _OF_GPUS, "gpus"))
+        self._kernels = list(sums.timed(_KERNELS, "kernels", _KERNELS_SEEN))
+        self._called, self._timed = self._called_processes(), self._timed_processes()
 
     def called(self) -> list[KernelLine]:
         """Give kernels whose launches were seen, the most frequent first."""
@@ -215,9 +216,7 @@ class _Lines:
     def timed(self) -> list[KernelLine]:
         """Give kernels that were timed, with most GPU time first."""
         lines = []
-        for _, pid, start, gpu, kernel, family, launches, size, delay_ns, *time in self._sums.timed(
-            _KERNELS, "kernels", _KERNELS_SEEN
-        ):
+        for _, pid, start, gpu, kernel, family, launches, size, delay_ns, *time in self._kernels:
             seconds, estimate = self._seconds(pid, start), time_of(*time)
             name = "" if pid is None else self._timed[ProcessKey(pid, start)].name
             mean_us = max(estimate.value_ns, 0.0) / 1e3 / launches if launches > 0 else None
@@ -278,17 +277,12 @@ class _Lines:
         """Give copies by direction, over the time of all rows of calls."""
         return _copied([row for rows in self._moved.values() for row in rows], self._calls_s)
 
-    def processes(self, timed: Iterable[KernelLine]) -> list[ProcessLine]:
+    def processes(self) -> list[ProcessLine]:
         """Give each process once, what it called and how it is timed; the busiest first."""
-        launches: dict[int, float] = defaultdict(float)
-        for kernel in timed:
-            launches[kernel.pid] += kernel.launches.value
         lines = {coarse(ProcessKey(*key)): line for key, line in self._called.items()}
-        for key in {**self._timed, **self._states}:
-            own = self._timed.get(key) or _untimed(self._states[key])
-            line = lines.get(coarse(key))
-            how = self._how_timed(key, own, launches[key.pid])
-            lines[coarse(key)] = replace(line or own, gpu_ms=own.gpu_ms, timed=how)
+        for key, own in self._timed.items():
+            line = lines.get(coarse(key), own)
+            lines[coarse(key)] = replace(line, gpu_ms=own.gpu_ms, timed=own.timed)
         return sorted(lines.values(), key=_order)
 
     def gpus(self) -> Iterator[GpuLine]:
@@ -363,36 +357,41 @@ class _Lines:
         return found
 
     def _timed_processes(self) -> dict[ProcessKey, ProcessLine]:
-        states = {
-            (pid, start): row for _, pid, start, _, *row in self._sums.sums(PROCESS_TIME, _STATES)
+        """Give how each process is timed: as it is now, where that is known, else as it was."""
+        launches: dict[ProcessKey, float] = defaultdict(float)
+        for _, pid, start, _, _, _, count, *_ in self._kernels:
+            launches[ProcessKey(pid, start)] += count
+        used: dict[ProcessKey, set[int]] = defaultdict(set)
+        for _, pid, start, gpu, *_ in self._parts:
+            used[ProcessKey(pid, start)].add(gpu)
+        found = {
+            ProcessKey(pid, start): row
+            for _, pid, start, *row in self._sums.sums(PROCESS_TIME, _TIMES)
         }
         lines = {}
-        for _, pid, start, span_ns, recorded_ns, lost, *time in self._sums.sums(
-            PROCESS_TIME, _TIMES
-        ):
-            name, application, container, state, cupti = states[pid, start]
+        for state in self._states.values() if self._now else self._kept_states():
+            key, gpus = state.process, state.gpus or tuple(sorted(used[state.process]))
+            span_ns, recorded_ns, lost, *time = found.get(key, (0, 0, 0))
             seconds = max(span_ns, 1) / _NS_PER_S
-            known = TimingState(state)
-            timed = TimedLine(state, said(known), cupti_name(cupti), (), seconds, 0.0,
-                              recorded_ns / max(span_ns, 1), lost)  # fmt: skip
-            lines[ProcessKey(pid, start)] = ProcessLine(
-                pid, name, application, container, "", "", seconds,
-                gpu_ms=RateEstimate.of_time(time_of(*time), seconds), timed=timed,
+            timed = TimedLine(
+                state.state.value, said(state.state, state.error), cupti_name(state.cupti), gpus,
+                launches[key] / seconds, recorded_ns / span_ns if span_ns else None, lost,
+            )  # fmt: skip
+            lines[key] = ProcessLine(
+                key.pid, clean_name(state.name), state.application, clean_name(state.container),
+                "", "", span_ns / _NS_PER_S, timed=timed,
+                gpu_ms=RateEstimate.of_time(time_of(*time), seconds) if time else None,
             )  # fmt: skip
         return lines
 
-    def _how_timed(self, key: ProcessKey, own: ProcessLine, launches: float) -> TimedLine:
-        """Say how a process is timed, now where that is known."""
-        state = self._states.get(key)
-        used = tuple(sorted({gpu for _, pid, start, gpu, *_ in self._parts if (pid, start) == key}))
-        timed = own.timed or TimedLine("", "", "", (), 0.0, 0.0, None, 0)
-        timed = replace(timed, gpus=used, launches_per_s=launches)
-        if state is None:
-            return timed
-        return replace(
-            timed, state=state.state.value, said=said(state.state, state.error),
-            cupti=cupti_name(state.cupti), gpus=state.gpus or used,
-        )  # fmt: skip
+    def _kept_states(self) -> Iterator[TimedProcess]:
+        for _, pid, start, _, name, application, container, state, cupti in self._sums.sums(
+            PROCESS_TIME, _STATES
+        ):
+            yield TimedProcess(
+                ProcessKey(pid, start), name, TimingState(state), (), container, application,
+                cupti=cupti,
+            )  # fmt: skip
 
     def _lists(self, query: str, *lists: str) -> Iterable[tuple[Any, ...]]:
         return self._sums.sums(PROCESS_CALLS, query, *lists) if self._with_lists else ()
@@ -427,17 +426,11 @@ def _copied(rows: Iterable[_Copies], seconds: float) -> tuple[CopyLine, ...]:
     return tuple(sorted(lines, key=lambda line: -line.bytes_per_s))
 
 
-def _untimed(state: TimedProcess) -> ProcessLine:
-    """Give a process of which no window ended."""
-    name, container = clean_name(state.name), clean_name(state.container)
-    return ProcessLine(state.process.pid, name, state.application, container, "", "", 0.0)
-
-
 def _order(line: ProcessLine) -> tuple[float, ...]:
     """What processes are ordered by, the least first."""
     live = line.memory["live_bytes"] if line.memory else 0
     launches = line.launches.value * line.seconds if line.launches else 0.0
-    timed_ms = line.gpu_ms.value * line.timed.seconds if line.gpu_ms and line.timed else 0.0
+    timed_ms = line.gpu_ms.value if line.gpu_ms else 0.0
     return -launches, -timed_ms, -live, line.pid
 
 

@@ -128,7 +128,6 @@ class TimedLine:
     said: str
     cupti: str
     gpus: tuple[int, ...]
-    seconds: float
     launches_per_s: float
     recorded_share: float | None
     lost: int
