@@ -25,7 +25,7 @@ from edge_agent.live import read_ledger
 from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.sent_view import PutIn, SentReport, put_into, sent_reports
-from edge_agent.local.sums import HistorySpan, HistorySums
+from edge_agent.local.sums import HistorySums
 from edge_agent.local.view import view_of
 from edge_agent.local.view_lines import HostView
 from transport.files.keyfiles import KeyFileRefused
@@ -88,7 +88,7 @@ class HostReading:
     def history(self, seconds: int | None = None) -> Iterator[HistorySums]:
         """Open the local history of the last so many seconds; None: of all."""
         since_ns, until_ns = self.span_ns(seconds) if seconds else (None, None)
-        with self._kept() as file, HistorySums(file, HistorySpan(since_ns, until_ns)) as found:
+        with self._kept() as file, HistorySums(file, since_ns, until_ns) as found:
             yield found
 
     def view(self, seconds: int, *, steps: int = 0, gpus: int = 0) -> HostView:

@@ -94,10 +94,6 @@ class RowWriter:
         self.names: dict[_Name, int] = {}
         self.read_names()
 
-    def close(self) -> None:
-        """Let the file go."""
-        self.db.close()
-
     def note_clock(self, point: ClockPoint) -> None:
         """Keep how the boot clock maps to the wall clock now."""
         self._seq = max(self._seq, point.unix_ns // 1_000_000)  # apart from an earlier process

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -187,13 +186,13 @@ class Recent:
         now_ns, times = now.boottime_ns, self._times
         if times is not None and now_ns - _end_ns(times.times) > SPAN_NS:
             times = None
-        with closing(in_memory()) as kept:
-            kept.note_clock(now)
-            kept.write(self._work(times, now_ns))
-            seen = view_of(
-                kept.db, most=MOST_LINES, now=times.times if times else None,
-                longest_s=SPAN_NS / _NS_PER_S,
-            )  # fmt: skip
+        kept = in_memory()
+        kept.note_clock(now)
+        kept.write(self._work(times, now_ns))
+        seen = view_of(
+            kept.db, most=MOST_LINES, now=times.times if times else None,
+            longest_s=SPAN_NS / _NS_PER_S,
+        )  # fmt: skip
         return replace(
             seen,
             unix_ns=now.unix_ns,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import inf
@@ -38,15 +37,6 @@ COVERAGE: Final = "watched"
 SOURCE: Final = "gpu_time"
 _NS_PER_S: Final = 1_000_000_000
 _STEPS_S: Final = (10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)
-
-
-@dataclass(frozen=True, slots=True)
-class HistorySpan:
-    """Rows that begin in [since, until) of Unix time, and whose name a pattern matches."""
-
-    since_ns: int | None = None
-    until_ns: int | None = None
-    name: str | None = None
 
 
 class LevelBin(NamedTuple):
@@ -111,19 +101,27 @@ _INSIDE: Final = f"max(min(at_ns + {_LONG}, :end) - max(at_ns, :begin), 0) * 1.0
 
 
 class HistorySums(HistoryReader):
-    """Adds up rows of a span. All raise HistoryUnavailable."""
+    """Adds up rows that begin in [since, until) of Unix time, and whose name a pattern matches.
 
-    def __init__(self, file: Path | sqlite3.Connection, span: HistorySpan) -> None:
+    All raise HistoryUnavailable.
+    """
+
+    def __init__(
+        self,
+        file: Path | sqlite3.Connection,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        name: str | None = None,
+    ) -> None:
         """Open a file, or read what is in memory. Raises HistoryUnavailable."""
         super().__init__(file)
-        self._span = span
-        if span.name is not None:
-            wanted = span.name
-            self._db.create_function("wanted", 1, lambda name: fnmatchcase(name, wanted))
+        self._ends, self._name = (since_ns, until_ns), name
+        if name is not None:
+            self._db.create_function("wanted", 1, lambda found: fnmatchcase(found, name))
 
     @cached_property
     def _spanned(self) -> list[Boot]:
-        return list(self._boots(self._span.since_ns, self._span.until_ns))
+        return list(self._boots(*self._ends))
 
     def timed(self, query: str, listed: str, seen: str) -> Iterator[tuple[Any, ...]]:
         """Ask for work that was timed in its process; where none was, for what sources saw."""
@@ -216,12 +214,12 @@ class HistorySums(HistoryReader):
         rows = " UNION ALL ".join(f"SELECT boot, at_ns, {p.select} FROM {p.name}" for p in parts)  # noqa: S608
         joined = [f"json_each(found.{lists[0]}) AS part", *lists[1:]] if lists else []
         source = ", ".join([f"({rows}) AS found JOIN name ON name.id = found.name", *joined])
-        like = " AND wanted(name.name)" if named and self._span.name is not None else ""
+        like = " AND wanted(name.name)" if named and self._name is not None else ""
         asked = query.format(
             rows=f"{source} WHERE boot = :boot AND at_ns BETWEEN :low AND :high{like}"
         )
         for boot in self._spanned if parts else ():
-            low, high = boot.clock.boottime_range(self._span.since_ns, self._span.until_ns)
+            low, high = boot.clock.boottime_range(*self._ends)
             if step is not None:
                 begin, end = (_boottime(boot, edge) for edge in step)
                 low, high = max(low, begin - LONGEST_RECORD_NS), min(high, end)
@@ -232,9 +230,9 @@ class HistorySums(HistoryReader):
 
     def _packed_rates(self) -> Iterator[tuple[tuple[str, ...], float, int]]:
         """Give name, rate and end (Unix time) of each metric of each pack."""
-        names = self.names(self._span.name)
+        names = self.names(self._name)
         for boot in self._spanned:
-            low, high = boot.clock.boottime_range(self._span.since_ns, self._span.until_ns)
+            low, high = boot.clock.boottime_range(*self._ends)
             for at_ns, _, listed, cells, count, span_ns, times, totals in self._pages(boot, PACKED):
                 if not low <= at_ns <= high:
                     continue

@@ -28,7 +28,6 @@ from .sums import (
     TIMED,
     TIMED_AS_SEEN,
     TIMED_OF_LIST,
-    HistorySpan,
     HistorySums,
     calls_of,
     counted_of_list,
@@ -140,7 +139,7 @@ def view_of(
     longest_s   rows may be longer than what is to be shown
     Raises      HistoryUnavailable
     """
-    with HistorySums(file, HistorySpan(since_ns, until_ns, name)) as sums:
+    with HistorySums(file, since_ns, until_ns, name) as sums:
         begin, end = sums.extent(PROCESS_CALLS, PROCESS_TIME, ACTIVITY) or (0, 0)
         asked_s = longest_s or ((until_ns or end) - (since_ns or begin)) / _NS_PER_S
         lines = _Lines(sums, min((end - begin) / _NS_PER_S, asked_s), now, lists)

@@ -28,6 +28,7 @@ _POLL_S: Final = 0.05
 NO_CONFIG: Final = "no configuration: this host's /proc alone (--config names one)"
 NO_AGENT: Final = "no agent runs: its sources are read here, and nothing is about to leave"
 BESIDE: Final = "beside the running agent"
+OTHER_VERSION: Final = "the running agent is of another version: restart it, and its part is shown"
 
 
 class Feed:
@@ -66,7 +67,9 @@ class AgentFeed(Feed):
         except OSError as error:
             self.note = f"the agent does not answer: {error.strerror or error}"
             return
-        if found is not None:
+        if found is not None and "levels" not in found:
+            self.note = OTHER_VERSION
+        elif found is not None:
             self._view, self._at, self.note = found, time.monotonic(), BESIDE
 
     def view(self) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ from edge_agent.local.history import History
 from edge_agent.local.quantity import quantity
 from edge_agent.local.recent import Recent
 from edge_agent.local.view_lines import document
-from edge_agent.service.feed import Feed
+from edge_agent.service.feed import AgentFeed, Feed
 from pages.number import Number, Unit
 from pages.wording import interval_said, value_said
 from pointillist.cli.agent_history import history
@@ -191,3 +191,17 @@ def test_terminal_and_browser_write_the_same_gpu_time_and_its_interval(shown: Sh
         number, unit = Number(of["value"] * seconds, None, low, high), Unit("time", 1e-3, " s", 1)
         said = (value_said(number, unit), interval_said(number, unit))
         assert lines_with(shown.pages["host"], f">{name}<", f">{gpu}<", *said), name
+
+
+class OlderAgent:
+    """Answers as an agent of before there was one view."""
+
+    def poll(self) -> dict[str, Any]:
+        return {"agent": {}, "values": [], "kernels": [{"kernel": "k", "gpu_ms_per_s": 1.0}]}
+
+
+def test_an_agent_of_an_older_version_is_not_misread() -> None:
+    feed = AgentFeed(OlderAgent())  # type: ignore[arg-type]
+    feed.poll()
+    assert feed.view() is None
+    assert "of another version" in feed.note
