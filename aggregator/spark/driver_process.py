@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from queue import Empty, Queue, SimpleQueue
@@ -27,6 +28,8 @@ from .messages import Command
 
 AGAIN_S: Final = 1.0
 """A driver that fell is followed by another after this pause."""
+HANGS_S: Final = 60.0
+"""One that has spoken says something twenty times a second; one that is silent so long hangs."""
 MOST_UPDATES: Final = 64
 """Updates that wait for the Leader's loop; then the driver waits."""
 UPDATE_BYTES: Final = 64 << 20
@@ -172,7 +175,7 @@ class DriverProcess:
         self._job, self._program, self._clock = job, program, clock
         self._log = structlog.get_logger("leader-spark")
         self._driver: _Driver | None = None
-        self._again_s = clock()
+        self._again_s = self._heard_s = clock()
 
     def said(self) -> Sequence[bytes | None]:
         """What it has said since the last call; None: another has begun, and knows nothing."""
@@ -186,6 +189,10 @@ class DriverProcess:
                     self._fell("it ended")
                     break
                 found.append(update)
+        if found:
+            self._heard_s = self._clock()
+        elif self._clock() - self._heard_s > HANGS_S:
+            self._fell(f"it said nothing for {HANGS_S:g} s")
         return found
 
     def _begin(self) -> Sequence[None]:
@@ -196,6 +203,7 @@ class DriverProcess:
         except OSError as error:
             self._fell(str(error))
             return ()
+        self._heard_s = inf  # Spark begins as slowly as it likes
         self._log.info("driver began")
         return (None,)
 

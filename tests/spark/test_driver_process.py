@@ -13,7 +13,7 @@ import pytest
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
 from aggregator.spark import driver_process
-from aggregator.spark.driver_process import AGAIN_S, DriverProcess, SparkJob
+from aggregator.spark.driver_process import AGAIN_S, HANGS_S, DriverProcess, SparkJob
 from aggregator.spark.messages import EpochUnknown
 from tests.process_kit import wait_for
 from transport.kafka.kafka_settings import KafkaSettings
@@ -125,6 +125,19 @@ def test_driver_that_says_too_much_at_once_falls(
     driver = begin(ECHO.replace('b"pid %d" % __import__("os").getpid()', 'b"x" * 1001'))
     assert said(driver, 1) == [None]
     wait_for(lambda: driver.said() == [] and driver._driver is None)
+
+
+def test_driver_that_hangs_is_followed(begin: Callable[[str], DriverProcess], clock: Clock) -> None:
+    driver = begin(ECHO)
+    clock.now_s = 10 * HANGS_S  # it has not spoken yet: Spark begins slowly
+    first = pid_of(said(driver, 2))
+    clock.now_s += HANGS_S
+    assert driver.said() == []
+    assert driver._driver is not None
+    clock.now_s += 1
+    assert driver.said() == []
+    clock.now_s += AGAIN_S
+    assert pid_of(said(driver, 2)) != first
 
 
 def test_driver_that_says_much_waits_until_it_is_heard(
