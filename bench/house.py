@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from itertools import combinations
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from bench.record import ROOT, Figure, write_result
+from transport.settings.config_tree import read_table
 
 BEFORE: Final = "79362040"
 """The last commit before the house was made smaller."""
@@ -43,6 +45,8 @@ GOALS: Final = {
     "back_imports": 0.0,
     "modules_on_a_launchs_way": 97.0,
 }
+MOVED: Final = Path(__file__).with_name("tests_moved.toml")
+"""Of removed tests, where what they held is held now."""
 _WAY: Final = Path(__file__).with_name("launch_way.py")
 
 
@@ -196,7 +200,7 @@ def beside_the_product(root: Path) -> dict[str, tuple[float, str]]:
         "docs_words": (sum(len(path.read_text().split()) for path in pages), "words"),
         "test_lines": (sum(_lines(path) for path in tests), "lines"),
         "test_kit_lines": (sum(_lines(path) for path in kits), "lines"),
-        "test_functions": (sum(_tests(path) for path in set(tests) - set(kits)), "functions"),
+        "test_functions": (len(test_names(root)), "functions"),
         "bench_and_scripts_lines": (sum(_lines(path) for path in beside), "lines"),
     }
 
@@ -205,11 +209,30 @@ def _lines(path: Path) -> int:
     return path.read_text(encoding="utf-8").count("\n")
 
 
-def _tests(path: Path) -> int:
-    return sum(
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+def test_names(root: Path) -> list[str]:
+    """Name every test of a tree, without its file: tests move."""
+    return [
+        node.name
+        for path in (root / "tests").rglob("test_*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    )
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    ]
+
+
+def removed_tests(before: Path) -> dict[str, tuple[float, str]]:
+    """Count tests that a tree has no more, and those of them that MOVED says something of."""
+    gone = Counter(test_names(before)) - Counter(test_names(ROOT))
+    rows = read_table(MOVED)["moved"]
+    patterns = [pattern for row in rows for pattern in row["tests"]]
+    unnamed = [name for name in gone if not any(fnmatch(name, one) for one in patterns)]
+    for name in unnamed:
+        sys.stdout.write(f"{MOVED.name} does not name {name}\n")
+    named = gone.total() - sum(gone[name] for name in unnamed)
+    return {
+        "tests_removed": (gone.total(), "functions"),
+        "tests_moved_or_named": (named, "functions"),
+    }
 
 
 def on_a_launchs_way(root: Path) -> dict[str, tuple[float, str]]:
@@ -251,8 +274,9 @@ def main() -> int:
     """Print the table and write the result."""
     with tempfile.TemporaryDirectory() as folder:
         before = figures_of(tree_of(BEFORE, Path(folder)))
+        removed = removed_tests(Path(folder))
     now = figures_of(ROOT)
-    figures = []
+    figures = [Figure(name, value, unit) for name, (value, unit) in removed.items()]
     for name, (value, unit) in now.items():
         figures.append(Figure(name, value, unit, GOALS.get(name)))
         figures.append(Figure(f"{name}_before", before[name][0], unit))
