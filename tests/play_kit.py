@@ -37,7 +37,7 @@ def demo_progress(
     status.write_text(json.dumps({"rejected": refused or {}}))
     plan = DemoPlan(1_500, 3, live=True)
     fleet = SimpleNamespace(
-        options=SimpleNamespace(plan=plan),
+        plan=plan,
         folders=SimpleNamespace(leader=folder / "leader", helper=folder / "helper"),
         tasks=plan.tasks(CATALOGUE, 0, 2, bytes(32), bytes([1]) * 32),
     )

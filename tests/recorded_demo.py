@@ -30,7 +30,7 @@ def _recorded(self: Family, name: str, *module: str) -> RoleProcess:
 
 
 def _read_releases(fleet: DemoFleet, tally: DemoTally) -> dict[str, Any]:
-    broker, folders = fleet.options.kafka, fleet.folders
+    broker, folders = fleet.plan.kafka, fleet.folders
     table = (
         TransportTable(kafka=KafkaSettings((broker,)))
         if broker

@@ -17,7 +17,8 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, us
 from .run_folder import Terminated, interrupt_on_signals, keep, new_run_folder
 
 if TYPE_CHECKING:
-    from pointillist.play.demo_fleet import DemoFleet, DemoOptions
+    from pointillist.play.demo_fleet import DemoFleet
+    from pointillist.play.demo_plan import DemoPlan
     from pointillist.play.demo_run import DemoPages
     from pointillist.play.demo_tally import DemoTally
     from pointillist.play.processes import Family
@@ -107,7 +108,6 @@ def demo(
     Identities, roster, budget and tasks are made for this run and thrown away; nothing of a real
     agent on this machine is touched.
     """
-    from pointillist.play.demo_fleet import DemoOptions
     from pointillist.play.demo_plan import DemoPlan
 
     if opendp_hosts is None:
@@ -118,20 +118,14 @@ def demo(
         raise usage_error("--trace plays on this host's own agent: leave --no-live out")
     if trace is not None:
         _check_trace(trace)
-    options = DemoOptions(
-        plan=DemoPlan(hosts, windows, live),
-        processes=processes,
-        opendp_hosts=opendp_hosts,
-        seed=seed,
-        dropout=dropout,
-        trace=trace.resolve() if trace else None,
-    )
+    traced = trace.resolve() if trace else None
+    plan = DemoPlan(hosts, windows, live, processes, opendp_hosts, seed, dropout, traced)
     if web is False and (open_ or serve):
         raise usage_error("--no-web: expected neither --open nor --serve beside it")
     person = not json and _person_looks_on()
     pages = bool(open_ or serve or (not json if web is None else web))
     shown = Shown(json, person, pages, open_, serve=person if serve is None else serve)
-    _play(options, out, shown, kafka=kafka)
+    _play(plan, out, shown, kafka=kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +149,7 @@ def _person_looks_on() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI")
 
 
-def _play(options: DemoOptions, out: Path, shown: Shown, *, kafka: bool) -> None:
+def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
     from pointillist.broker.jars import BrokerError
     from pointillist.play.demo_fleet import DemoFleet, RunFolders
     from pointillist.play.demo_run import DemoPages, released
@@ -168,7 +162,7 @@ def _play(options: DemoOptions, out: Path, shown: Shown, *, kafka: bool) -> None
         with ExitStack() as stack:
             broker = _broker(stack, folders.kafka) if kafka else None
             family = stack.enter_context(Family(folders.logs))
-            fleet, pages = DemoFleet(replace(options, kafka=broker), folders, family), None
+            fleet, pages = DemoFleet(replace(plan, kafka=broker), folders, family), None
             if shown.web:
                 servers = stack.enter_context(Family(folders.logs))
                 pages = DemoPages(fleet, servers, open_page if shown.open_ else None)

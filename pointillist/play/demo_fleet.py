@@ -11,7 +11,6 @@ import secrets
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -54,23 +53,6 @@ START_S: Final = 60.0
 LEAD_S: Final = 4
 """Between signing the tasks and the first window, with the lateness of a window on top: hosts check
 tasks, open epochs, seal keys. On a machine with load 8 this host's agent checked for 5.5 s."""
-
-
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What the command line asks for.
-
-    trace   a Kineto trace that plays as this host's GPU activity, or None
-    kafka   host:port of the broker that carries everything, or None: the embedded log
-    """
-
-    plan: DemoPlan
-    processes: int
-    opendp_hosts: int
-    seed: int | None
-    dropout: float
-    trace: Path | None
-    kafka: str | None = None
 
 
 class RunFolders:
@@ -130,8 +112,8 @@ class RunFolders:
 class DemoFleet:
     """The running fleet of one demo."""
 
-    def __init__(self, options: DemoOptions, folders: RunFolders, family: Family) -> None:
-        self.options = options
+    def __init__(self, plan: DemoPlan, folders: RunFolders, family: Family) -> None:
+        self.plan = plan
         self.folders = folders
         self._family = family
         self._began_s = 0.0
@@ -141,7 +123,7 @@ class DemoFleet:
         self.catalogue = Catalogue.load()
         self.tasks: list[Task] = []
         self._enrolment = DemoEnrolment(self._leader_key, self._helper_key)
-        self._seed = secrets.randbits(63) if options.seed is None else options.seed
+        self._seed = secrets.randbits(63) if plan.seed is None else plan.seed
 
     def start(self) -> None:
         """Start every process, enrol the hosts, sign the tasks.
@@ -149,7 +131,7 @@ class DemoFleet:
         Raises      ChildFailed, KeyFileRefused
         """
         self._began_s = time.monotonic()
-        live = self._write_live() if self.options.plan.live else None
+        live = self._write_live() if self.plan.live else None
         self._write_parties()
         slices = self._write_slices()
         self.folders.hand_over()
@@ -171,8 +153,8 @@ class DemoFleet:
 
     def _transport(self) -> str:
         """Where the log is, as both configurations say it."""
-        if self.options.kafka is not None:
-            return f"[transport.kafka]\nbootstrap = [{json.dumps(self.options.kafka)}]"
+        if self.plan.kafka is not None:
+            return f"[transport.kafka]\nbootstrap = [{json.dumps(self.plan.kafka)}]"
         group = self.folders.log_group
         shared = f'\ngroup = "{group}"' if group else ""
         return f"[transport]\nfolder = {json.dumps(str(self.folders.log))}{shared}"
@@ -213,7 +195,7 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
 
     def _write_slices(self) -> list[SliceConfig]:
         slices = []
-        parts = parts_of(self.options.plan.hosts, self.options.processes)
+        parts = parts_of(self.plan.hosts, self.plan.processes)
         for part, span in enumerate(parts):
             config = self._slice(part, span)
             Path(config.state_dir).mkdir(mode=0o700)
@@ -229,26 +211,26 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
 
     def _slice(self, part: int, span: Span) -> SliceConfig:
         """What the process of one part of the hosts is told."""
-        options, folders = self.options, self.folders
-        name, opendp, hosts = f"hosts-{part}", options.opendp_hosts, options.plan.hosts
+        plan, folders = self.plan, self.folders
+        name, opendp, hosts = f"hosts-{part}", plan.opendp_hosts, plan.hosts
         return SliceConfig(
             name=name,
             scenario=str(SCENARIO),
             hosts=hosts,
             seed=self._seed,
-            dropout=options.dropout,
+            dropout=plan.dropout,
             part=part,
-            parts=options.processes,
-            repeats=options.seed is not None,
+            parts=plan.processes,
+            repeats=plan.seed is not None,
             opendp_hosts=opendp * span.hi // hosts - opendp * span.lo // hosts,
             state_dir=str(folders.agents / name),
-            log_dir=None if options.kafka else str(folders.log),
-            log_group=None if options.kafka else folders.log_group,
-            kafka=options.kafka,
+            log_dir=None if plan.kafka else str(folders.log),
+            log_group=None if plan.kafka else folders.log_group,
+            kafka=plan.kafka,
             truth_file=str(folders.truth / f"truth-{part}.jsonl"),
             leader_pk=self.leader_pk.hex(),
             helper_pk=self.helper_pk.hex(),
-            n_min_at_least=options.plan.n_min,
+            n_min_at_least=plan.n_min,
             tasks=1 + len(ONE_WINDOW_SERIES),
             tokens_file=str(folders.base / f"{name}.tokens"),
         )
@@ -264,7 +246,7 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
         state.mkdir(mode=0o700)
         key = SigningKey.generate()
         write_host_key(state / "host.key", HostKey(key, host_binding(machine_id(), [])))
-        trace = self.options.trace
+        trace = self.plan.trace
         replay = f"[[sources.replay]]\npath = {json.dumps(str(trace))}\n" if trace else ""
         gpus = '["other"]' if trace else "[]"
         toml = f"""
@@ -278,7 +260,7 @@ leaders = ["{self.leader_pk.hex()}"]
 helpers = ["{self.helper_pk.hex()}"]
 trial = true
 [bounds]
-n_min_at_least = {self.options.plan.n_min}
+n_min_at_least = {self.plan.n_min}
 [sources]
 host = true
 gpus = false
@@ -310,19 +292,19 @@ enabled = false
 
     def _tasks(self, first: int, patience_s: int) -> list[Task]:
         parties = self.leader_pk, self.helper_pk
-        return self.options.plan.tasks(self.catalogue, first, patience_s, *parties)
+        return self.plan.tasks(self.catalogue, first, patience_s, *parties)
 
     def _live_request(self, live: Host, inventory: HostInventory) -> JoinRequest:
         """Have this machine ask to join, as a host of the smallest operator."""
         other = self.catalogue.classes("gpu_model").index("other")
         token = self._enrolment.token(int(np.bincount(inventory.operator).argmin()))
-        models = ((other, 1),) if self.options.trace else ()
+        models = ((other, 1),) if self.plan.trace else ()
         return join_request(live, hardware_names(machine_id(), ()), token, models)
 
     @property
     def processes(self) -> int:
         """Of simulated hosts."""
-        return len(parts_of(self.options.plan.hosts, self.options.processes))
+        return len(parts_of(self.plan.hosts, self.plan.processes))
 
 
 def write_public(path: Path, content: bytes) -> None:

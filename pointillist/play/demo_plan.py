@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from aggregator.enrolment.enrolment import Enrolment, check_request
@@ -61,13 +62,21 @@ _TOKEN_S: Final = 3600
 class DemoPlan:
     """What the person asked for.
 
-    hosts     simulated hosts; `live` adds this host
+    hosts     simulated hosts, played by some processes; `live` adds this host
     windows   of WINDOW_S seconds
+    trace     a Kineto trace that plays as this host's GPU activity, or None
+    kafka     host:port of the broker that carries everything, or None: the embedded log
     """
 
     hosts: int
     windows: int
     live: bool
+    processes: int = 2
+    opendp_hosts: int = 0
+    seed: int | None = None
+    dropout: float = 0.0
+    trace: Path | None = None
+    kafka: str | None = None
 
     @property
     def roster(self) -> int:

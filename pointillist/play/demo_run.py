@@ -58,7 +58,7 @@ class DemoPages:
             "--helper-transcript", str(results / HELPER_TRANSCRIPT),
             "--leader", fleet.leader_pk.hex(), "--helper", fleet.helper_pk.hex(),
         )  # fmt: skip
-        if fleet.options.plan.live:
+        if fleet.plan.live:
             words = ("agent", "web", "--json", "--port", "0", "--config", fleet.toml("live"))
             self._servers["this host"] = self._family.start("host-page", "pointillist", *words)
 
@@ -124,7 +124,7 @@ def released(fleet: DemoFleet, tally: DemoTally | None = None) -> DemoTally:
 
 def progress(fleet: DemoFleet, tally: DemoTally, pages: Mapping[str, str]) -> Progress:
     """What the screen shows now."""
-    plan, windows, mix = fleet.options.plan, tally.windows(MIX_SERIES), tally.mix
+    plan, windows, mix = fleet.plan, tally.windows(MIX_SERIES), tally.mix
     latest, done = (mix[-1] if mix else []), len(windows)
     epsilon = fleet.tasks[0].epsilon_millionths / 1e6
     spent = f"{epsilon_spent(fleet, tally):.2f} of {epsilon:g}"
@@ -167,7 +167,7 @@ def _stage(fleet: DemoFleet, done: int) -> str:
     until_s = fleet.tasks[0].first_window - time.time()
     if until_s > 0:
         return f"first window in {until_s:.0f} s"
-    if done < fleet.options.plan.windows:
+    if done < fleet.plan.windows:
         return f"windows of {WINDOW_S} s"
     return "all windows are released"
 

@@ -57,7 +57,7 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> dict[str, Any]:
     Shares are of GPU wall time or of hosts.
     Raises      StateUnusable when a party's state cannot be read
     """
-    plan, task, mean, events = fleet.options.plan, fleet.tasks[0], tally.mean.mean(), tally.events
+    plan, task, mean, events = fleet.plan, fleet.tasks[0], tally.mean.mean(), tally.events
     tables = [mean, *(event.views for event in events.values())]
     told = [view for views in tables for view in views if view.told]
     coverage = tally.coverage()
@@ -90,7 +90,7 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> dict[str, Any]:
         "transcripts_agree": agree,
         "leader_pk": fleet.leader_pk.hex(),
         "helper_pk": fleet.helper_pk.hex(),
-        "log": "kafka" if fleet.options.kafka else "embedded",
+        "log": "kafka" if plan.kafka else "embedded",
         "mix": [_cell(view) for view in ranked(mean)],
         "events": {
             name: [_cell(view) for view in ranked(event.views)] for name, event in events.items()
@@ -237,7 +237,7 @@ def _binomial_bounds(checked: int) -> tuple[float, float]:
 def _draw(fleet: DemoFleet, tally: DemoTally, path: Path) -> None:
     from .chart import draw  # matplotlib loads slowly: not while a fleet starts
 
-    plan, by_window, events = fleet.options.plan, tally.mix, tally.events
+    plan, by_window, events = fleet.plan, tally.mix, tally.events
     title = (
         f"Pointillist demo: {plan.roster:,} hosts, {plan.gpus:,} GPUs, "
         f"{len(by_window)} windows, epsilon {fleet.tasks[0].epsilon_millionths / 1e6:g}"
