@@ -23,7 +23,7 @@ from collectors.faults import nvme
 from collectors.gpu_calls import programs_bcc
 from tests.foreign_kit import Headers, Kind, faults, kernel_headers, layout_faults, wheel_headers
 from tests.nvml_calls import recorded
-from transport.process import doctor, foreign, privileges
+from transport.process import doctor_checks, foreign, privileges
 from transport.process.foreign import Signatures
 
 ROOT = Path(__file__).parents[2]
@@ -250,9 +250,9 @@ def test_wrong_layout_is_found() -> None:
         (
             LIBC,
             {
-                "TIME_ERROR": doctor.TIME_ERROR,
-                "sizeof(struct timex)": doctor.TIMEX_BYTES,
-                "__builtin_offsetof(struct timex, maxerror)": doctor.MAXERROR_AT,
+                "TIME_ERROR": doctor_checks.TIME_ERROR,
+                "sizeof(struct timex)": doctor_checks.TIMEX_BYTES,
+                "__builtin_offsetof(struct timex, maxerror)": doctor_checks.MAXERROR_AT,
                 "__builtin_offsetof(struct statfs, f_type)": 0,
                 "sizeof(((struct statfs *)0)->f_type)": ctypes.sizeof(ctypes.c_long),
                 "PR_SET_PDEATHSIG": spawner.PR_SET_PDEATHSIG,
