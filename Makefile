@@ -217,7 +217,7 @@ bench-suite: $(STAMP)  ## how long make test and make test-quick take
 	@$(PYTHON) -m bench suite --part tests $(ARGS)
 
 bench-scale: $(STAMP) spark  ## what both roles carry and withstand
-	@$(PYTHON) -m bench.scale $(ARGS)
+	@$(PYTHON) -m bench scale $(ARGS)
 
 bench-operate: $(STAMP)  ## what running a fleet takes from people
 	@$(PYTHON) -m bench operate $(ARGS)

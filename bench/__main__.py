@@ -34,6 +34,10 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "packages": "bench.operate:packages",
     },
     "round": {"windows": "bench.round", "epochs": "bench.round:epoch_books"},
+    "scale": {
+        part: f"bench.scale_{part}"
+        for part in ("sizing", "rates", "schedules", "overload", "faults", "spark")
+    },
     "signatures": {"signatures": "bench.families:signatures"},
     "simulator": {
         **{part: f"bench.simulator_{part}" for part in ("engine", "outcome", "coverage")},

@@ -22,13 +22,13 @@ FIGURES: Final[dict[str, tuple[str, float]]] = {
 """Of the demo's summary: unit and goal of each."""
 
 
-def measure(_kept: Parts) -> Measured:
+def measure(kept: Parts) -> Measured:
     """Play the demo as JSON; keep the README's picture."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pointillist", "demo", "--json", "--out", folder]
         print("playing the demo, about two and a half minutes", flush=True)
         done = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True)
         summary: dict[str, Any] = json.loads(done.stdout)
-        PICTURE.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(summary["files"]["chart"]), PICTURE)
+        if kept.writes:
+            shutil.copy(Path(summary["files"]["chart"]), PICTURE)
     return Measured([Figure(name, summary[name], *of) for name, of in FIGURES.items()])

@@ -38,6 +38,7 @@ class Parts:
     """Results of finished parts, one file each.
 
     scale   1: as the figures want it; less: a trial that is so much shorter
+    writes  results are written, so that what is written beside them may be too
     """
 
     def __init__(
@@ -46,9 +47,10 @@ class Parts:
         fresh: bool,
         say: Callable[[str, Part], None] = _print_part,
         scale: float = 1.0,
+        writes: bool = True,
     ) -> None:
         self._folder, self._fresh, self._say = folder, fresh, say
-        self.scale = scale
+        self.scale, self.writes = scale, writes
         folder.mkdir(parents=True, exist_ok=True)
 
     def scaled(self, usual: int, least: int = 1) -> int:
@@ -85,7 +87,6 @@ def run_parts(
     name: str,
     modules: Mapping[str, str],
     about: str | None,
-    also: Callable[[Measured], None] | None = None,
     results: Mapping[str, str] | None = None,
 ) -> int:
     """Measure the parts that the command line names; write figures and tables into results.
@@ -93,7 +94,6 @@ def run_parts(
     name        of the bench, of its folder in bench/.cache, and of its result file
     modules     part -> a module with `measure(kept) -> Measured`, or module:function, in this order
     about       what `--help` says
-    also        is given each part whose figures were written, and its tables instead of the file
     results     part -> another result file
     Returns     1 where something that was measured is not as it must be, else 0
     """
@@ -104,10 +104,11 @@ def run_parts(
     parser.add_argument("--part", choices=modules, help="measure this one alone")
     parser.add_argument("--scale", type=float, default=1.0, help="0.1: a tenth; writes no result")
     parser.add_argument("--try", dest="trial", action="store_true", help="write no result")
-    options = parser.parse_args(sys.argv[1 if also else 2 :])
+    options = parser.parse_args(sys.argv[2:])
     of_scale = "" if options.scale == 1 else f"-{options.scale:g}"
     folder = CACHE / name / f"{commit()[:12]}{of_scale}"
-    kept = Parts(folder, options.fresh, scale=options.scale)
+    writes = options.scale == 1 and not options.trial
+    kept = Parts(folder, options.fresh, scale=options.scale, writes=writes)
     wrong: list[str] = []
     for part, place in modules.items():
         if options.part not in {None, part}:
@@ -118,15 +119,12 @@ def run_parts(
         for figure in found.figures:
             goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
             print(f"  {figure.name:52} {figure.value:12.3f} {figure.unit}{goal}", flush=True)
-        if options.trial or options.scale != 1:
+        if not writes:
             continue
         result = (results or {}).get(part, name.replace("-", "_"))
         command = f"make bench-{name}" + f" ARGS='--part {part}'" * (len(modules) > 1)
         where = "; ".join(filter(None, (device(), found.beside)))
-        tables = {} if also else found.tables
-        path = merge_result(result, command, found.figures, where, tables)
+        path = merge_result(result, command, found.figures, where, found.tables)
         print(f"wrote {path.relative_to(ROOT)}")
-        if also:
-            also(found)
     print("".join(f"{line}\n" for line in wrong), end="", file=sys.stderr)
     return 1 if wrong else 0

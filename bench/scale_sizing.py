@@ -7,6 +7,7 @@ goes through, and says how far it is off.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from bench.scale_hour import hour_of_reports
 from bench.scale_roles import run_roles
 from pointillist.broker.local import BrokerOptions, LocalBroker
 from pointillist.plan_file import default_plan
-from pointillist.sizing import SIZE_UNITS, Costs, TaskLoad, fit, size_of
+from pointillist.sizing import COSTS_FILE, SIZE_UNITS, Costs, TaskLoad, fit, size_of
 from wire.catalogue import Catalogue
 
 WIDTHS: Final = (500, 4000)
@@ -125,6 +126,7 @@ def measure(kept: Parts) -> Measured:
     found = {name: least(parts) for name, parts in turns.items()}
     one = fitted([found[f"d{d}"] for d in WIDTHS])
     off = errors(one, found["shipped"])
-    documents = {"sizing_costs": costs_document(one, off)}
+    if kept.writes:
+        COSTS_FILE.write_text(json.dumps(costs_document(one, off), indent=2) + "\n")
     spreads = [spread_percent(parts) for parts in turns.values()]
-    return Measured(figures(one, off, shipped, spreads), documents)
+    return Measured(figures(one, off, shipped, spreads))

@@ -89,7 +89,8 @@ def measure(kept: Parts) -> Measured:
         for seed in MINUTE_SEEDS
     ]
     causes = kept.get("causes", causes_of_eight_weeks)
-    _write_counts(lived)
+    if kept.writes:
+        _write_counts(lived)
     sections = _rates([*(part["cells"] for part in lived.values()), *minutes])
     by_scenario = {
         name: _rates([part["cells"] for one, part in lived.items() if one.scenario == name])

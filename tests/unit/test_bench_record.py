@@ -38,6 +38,7 @@ def test_first_release_is_judged_by_the_median_and_tells_the_worst() -> None:
 def told(kept: Parts) -> Measured:
     """Stand for a part whose hosts scale, and of which one thing is wrong."""
     found = kept.get("counted", lambda: {"hosts": kept.scaled(10)})
+    print(f"writes {kept.writes}")
     return Measured([Figure("hosts", found["hosts"], "hosts")], {"rows": [1]}, "alone", ("lost",))
 
 
@@ -62,10 +63,14 @@ def test_part_alone_is_written_and_what_is_wrong_fails(
 
 @pytest.mark.parametrize("option", [("--scale", "0.1"), ("--try",)])
 def test_trial_writes_no_result(
-    option: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    option: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(monkeypatch, tmp_path, *option) == 1
     assert not (tmp_path / "hosts.json").exists()
+    assert "writes False" in capsys.readouterr().out
 
 
 def test_part_that_was_kept_is_not_measured_again_but_at_another_scale(
