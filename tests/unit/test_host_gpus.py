@@ -173,10 +173,10 @@ def test_doctor_asks_the_driver_whose_library_it_finds(
     driver = FakeDriver(tmp_path)
     driver.play(scenario)
     asks = (
-        "from edge_agent.service.doctor import Machine\n"
+        "from edge_agent.service.doctor import ThisMachine\n"
         "from transport.process.doctor_checks import examine\n"
         "if __name__ == '__main__':\n"
-        " found = next(one for one in examine(Machine()) if one.name == 'nvml')\n"
+        " found = next(one for one in examine(ThisMachine()) if one.name == 'nvml')\n"
         " print(found.verdict, found.found)\n"
     )
     done = subprocess.run(
