@@ -248,7 +248,7 @@ CASES: Final = (
         "reply-lost",
         "network",
         "the Helper's answers are lost on their way",
-        ("aggregator.leader.leader_events:HelperAway.__init__",),
+        ("aggregator.leader.helper_calls:_reply returns None",),
         quick=True,
     ),
     FaultCase(

@@ -18,12 +18,13 @@ from aggregator.helper.batch_rules import MaskInto
 from aggregator.helper.helper import Helper
 from aggregator.helper.helper_runner import HelperRunner
 from aggregator.helper.helper_state import HelperState
-from aggregator.leader.helper_calls import call_countersign, call_helper
+from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import (
     CallCountersign,
     CallHelper,
     EpochsArrived,
+    HelperAnswer,
     LeaderEvent,
     ReportsArrived,
     StoreRelease,
@@ -458,10 +459,9 @@ class Fleet:
         while self.calls:
             self.runner.feed(self.call(self.calls.pop(0)))
 
-    def call(self, effect: CallHelper | CallCountersign) -> LeaderEvent:
-        if isinstance(effect, CallCountersign):
-            return call_countersign(self.port, effect, self.clock)
-        epochs = self.state.epoch_bytes(list(effect.wanted or ()))
+    def call(self, effect: CallHelper | CallCountersign) -> HelperAnswer:
+        wanted = effect.wanted if isinstance(effect, CallHelper) else None
+        epochs = self.state.epoch_bytes(list(wanted or ()))
         return call_helper(self.port, effect, epochs, self.clock)
 
     def send_epochs(self, epochs: Iterable[bytes]) -> None:

@@ -8,63 +8,56 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final
 
-from aggregator.protocol.helper_port import HelperPort, HelperUnavailable
+from aggregator.protocol.helper_port import (
+    BatchReply,
+    HelperPort,
+    HelperUnavailable,
+    ReleaseReply,
+)
 from wire.rejection import Reason
 
-from .leader_events import (
-    BatchRefused,
-    CallCountersign,
-    CallHelper,
-    Countersigned,
-    EpochsWanted,
-    HelperAway,
-    LeaderEvent,
-    ReleaseRefused,
-    ShareCame,
-)
+from .leader_events import CallCountersign, CallHelper, HelperAnswer
 
 EPOCHS_PER_CALL: Final = 2_000
 """Epochs of one message: 5 MB, so that no party ever holds 100,000 of them in one buffer."""
 
 
 def call_helper(
-    port: HelperPort, effect: CallHelper, epochs: Iterable[bytes], clock: Callable[[], float]
-) -> LeaderEvent:
-    """Hand over what the Helper asked for, then the batch; say what came back.
+    port: HelperPort | None,
+    effect: CallHelper | CallCountersign,
+    epochs: Iterable[bytes],
+    clock: Callable[[], float],
+) -> HelperAnswer:
+    """Hand over what the Helper asked for, then the batch or the release; say what came back.
 
+    port        None where there is no Helper, who is away then
     epochs      raw, those that the effect names, as far as the Leader keeps them
     """
+    reply = None if port is None else _reply(port, effect, epochs)
+    return HelperAnswer(effect.key, reply, clock())
+
+
+def _reply(
+    port: HelperPort, effect: CallHelper | CallCountersign, epochs: Iterable[bytes]
+) -> BatchReply | ReleaseReply | None:
+    """The Helper's reply, as far as it says something that a Helper may say here."""
     try:
+        if isinstance(effect, CallCountersign):
+            signed = port.submit_release(effect.entry, effect.vector)
+            return signed if signed.entry or signed.refusal in _REASONS else None
         if effect.wanted is not None:
             for part in _parts(epochs):
                 port.submit_epochs(part)
         reply = port.submit_batch(effect.signed_batch, epochs_complete=effect.wanted is not None)
     except HelperUnavailable:
-        return HelperAway(effect.key, clock())
+        return None
     if reply.share:
         # Nothing signs these words, and every reader of the release gets them.
         cleared = {reason: n for reason, n in reply.cleared.items() if reason in _REASONS}
-        return ShareCame(effect.key, reply.share, cleared, clock())
+        return BatchReply(share=reply.share, cleared=cleared)
     if reply.need_epochs and effect.wanted is None:  # it was told that there are no more
-        return EpochsWanted(effect.key, reply.need_epochs, clock())
-    if reply.refusal in _REASONS:
-        return BatchRefused(effect.key, reply.refusal, clock())
-    return HelperAway(effect.key, clock())
-
-
-def call_countersign(
-    port: HelperPort, effect: CallCountersign, clock: Callable[[], float]
-) -> LeaderEvent:
-    """Ask for the Helper's signature under a release."""
-    try:
-        reply = port.submit_release(effect.entry, effect.vector)
-    except HelperUnavailable:
-        return HelperAway(effect.key, clock())
-    if reply.entry:
-        return Countersigned(effect.key, reply.entry)
-    if reply.refusal in _REASONS:
-        return ReleaseRefused(effect.key, reply.refusal, clock())
-    return HelperAway(effect.key, clock())
+        return BatchReply(need_epochs=reply.need_epochs)
+    return BatchReply(refusal=reply.refusal) if reply.refusal in _REASONS else None
 
 
 _REASONS = frozenset(reason.value for reason in Reason)
@@ -83,7 +76,7 @@ class HelperCalls:
         """Call nobody yet; without a Helper every call says that it is away."""
         self._helper, self._clock = helper, clock
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
-        self._answers = queue.SimpleQueue[LeaderEvent]()
+        self._answers = queue.SimpleQueue[HelperAnswer]()
         self._statuses = queue.SimpleQueue[tuple[bytes, ...] | None]()
         self.under_way = 0
         """Calls whose answer was not yet taken."""
@@ -98,7 +91,7 @@ class HelperCalls:
         if self._helper is not None:
             self._pool.submit(self._ask, self._helper)
 
-    def answers(self) -> Iterator[LeaderEvent]:
+    def answers(self) -> Iterator[HelperAnswer]:
         """Take what came back of calls."""
         while not self._answers.empty():
             event = self._answers.get_nowait()
@@ -119,12 +112,7 @@ class HelperCalls:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _call(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> None:
-        if self._helper is None:
-            self._answers.put(HelperAway(effect.key, self._clock()))
-        elif isinstance(effect, CallHelper):
-            self._answers.put(call_helper(self._helper, effect, epochs, self._clock))
-        else:
-            self._answers.put(call_countersign(self._helper, effect, self._clock))
+        self._answers.put(call_helper(self._helper, effect, epochs, self._clock))
 
     def _ask(self, helper: HelperPort) -> None:
         try:

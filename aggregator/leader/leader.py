@@ -37,18 +37,13 @@ from .admission import Heading
 from .intake import Intake
 from .leader_chains import Chains
 from .leader_events import (
-    BatchRefused,
     CommitOffsets,
-    Countersigned,
     EpochsArrived,
-    EpochsWanted,
-    HelperAway,
+    HelperAnswer,
     KeepEpochs,
     LeaderEffect,
     LeaderEvent,
-    ReleaseRefused,
     ReportsArrived,
-    ShareCame,
     StoreFrozen,
     StoreTask,
     Tick,
@@ -172,13 +167,7 @@ class Leader:
                 self._directory.add_roster(event.signed_bytes)
                 self.reader.learn(event)
                 return []
-            case ShareCame():
-                return self.chains.on_share(event)
-            case Countersigned():
-                return self.chains.on_countersigned(event)
-            case ReleaseRefused():
-                return self.chains.on_release_refused(event)
-            case EpochsWanted() | BatchRefused() | HelperAway():
+            case HelperAnswer():
                 return self.chains.on_helper(event)
             case _:
                 assert_never(event)

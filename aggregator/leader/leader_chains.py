@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.check_words import check_sum
 from aggregator.protocol.directory import Directory
+from aggregator.protocol.helper_port import BatchReply, ReleaseReply
 from aggregator.protocol.party_events import Stopwatch
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.statistics.possible_sums import SumRules
@@ -23,15 +24,10 @@ from wire.batch import FIRST_PREV, Release, SignedBatch, SignedRelease, vector_h
 from wire.rejection import Reason, ReportRejected
 
 from .leader_events import (
-    BatchRefused,
     CallCountersign,
     CallHelper,
-    Countersigned,
-    EpochsWanted,
-    HelperAway,
+    HelperAnswer,
     LeaderEffect,
-    ReleaseRefused,
-    ShareCame,
     StoreCountersigned,
     StoreRelease,
     StoreSuppressed,
@@ -171,44 +167,45 @@ class Chains:
 
     # The Helper's answers
 
-    def on_helper(self, event: EpochsWanted | BatchRefused | HelperAway) -> list[LeaderEffect]:
-        """The Helper lacks epochs, refused the batch, or did not answer."""
+    def on_helper(self, event: HelperAnswer) -> list[LeaderEffect]:
+        """Release what the Helper answered, or settle it, or ask again later."""
+        reply = event.reply
+        if isinstance(reply, ReleaseReply):
+            return self._on_signature(event, reply)
         frozen = self.frozen.get(event.key)
         if frozen is None:
             unsigned = self._oldest_unsigned(event.key)
-            if unsigned is not None:
+            if unsigned is not None and reply is None:
                 unsigned.in_flight = False
                 unsigned.retry_at_s = event.now_s + _COUNTERSIGN_RETRY_S
             return []
-        match event:
-            case EpochsWanted():
-                names = frozen.batch.epoch_names()
-                wanted = tuple(name for name in dict.fromkeys(event.epochs) if name in names)
-                return [CallHelper(frozen.key, frozen.signed_batch, wanted)]
-            case BatchRefused() if event.reason not in _TRY_AGAIN:
-                return self._settle(frozen, Reason(event.reason), event.now_s)
-            case _:
-                frozen.put_off(event.now_s)
-                return []
-
-    def on_share(self, event: ShareCame) -> list[LeaderEffect]:
-        """Verify the share, unmask, release."""
-        frozen = self.frozen.get(event.key)
-        if frozen is None:
+        if reply is None or reply.refusal in _TRY_AGAIN:
+            frozen.put_off(event.now_s)
             return []
+        if reply.share:
+            return self._on_share(frozen, reply, event.now_s)
+        if reply.need_epochs:
+            names = frozen.batch.epoch_names()
+            wanted = tuple(name for name in dict.fromkeys(reply.need_epochs) if name in names)
+            return [CallHelper(frozen.key, frozen.signed_batch, wanted)]
+        return self._settle(frozen, Reason(reply.refusal), event.now_s)
+
+    def _on_share(
+        self, frozen: FrozenWindow, reply: BatchReply, now_s: float
+    ) -> list[LeaderEffect]:
+        """Verify the share, unmask, release."""
         self._lap("other")
         try:
-            share = verified_share(frozen, event.share_bytes, self._directory.parties.helper_pk)
+            share = verified_share(frozen, reply.share, self._directory.parties.helper_pk)
         except ReportRejected as refusal:
             # Not the answer of the pinned Helper to this batch: ask again until retention ends.
             self._rejected[refusal.reason.value] += 1
-            frozen.put_off(event.now_s)
+            frozen.put_off(now_s)
             return []
         if not frozen.complete:  # a call of an earlier life: reports are still read again
-            frozen.put_off(event.now_s)
+            frozen.put_off(now_s)
             return []
-        answer = Answered(share, event.share_bytes, event.cleared)
-        return self._on_answer(frozen, answer, event.now_s)
+        return self._on_answer(frozen, Answered(share, reply.share, reply.cleared), now_s)
 
     def _on_answer(
         self, frozen: FrozenWindow, answer: Answered, now_s: float
@@ -274,29 +271,26 @@ class Chains:
                 return chain.unsigned[0]
         return None
 
-    def on_countersigned(self, event: Countersigned) -> list[LeaderEffect]:
-        """Keep the Helper's signature when it holds."""
-        unsigned = self._oldest_unsigned(event.key)
-        if unsigned is None:
-            return []
-        if not self._countersigned(unsigned, event.entry):
-            self._rejected[Reason.RELEASE_SIGNATURE.value] += 1
-            return []
-        del self.chain(unsigned.chain).unsigned[0]
-        return [StoreCountersigned(event.key, event.entry)]
+    def _on_signature(self, event: HelperAnswer, reply: ReleaseReply) -> list[LeaderEffect]:
+        """Keep the Helper's signature when it holds.
 
-    def on_release_refused(self, event: ReleaseRefused) -> list[LeaderEffect]:
-        """A refusal is final: the release stays without the signature, and the next one is asked.
-
+        A refusal is final: the release stays without the signature, and the next one is asked.
         The parties' chains have parted, which the transcripts show; the counter says why.
         """
         unsigned = self._oldest_unsigned(event.key)
         if unsigned is None:
             return []
-        self._rejected[event.reason] += 1
         chain = self.chain(unsigned.chain)
+        if not reply.entry:
+            self._rejected[reply.refusal] += 1
+            del chain.unsigned[0]
+            kept = StoreUnsigned(event.key, reply.refusal)
+            return [kept, *self._countersign_next(chain, event.now_s)]
+        if not self._countersigned(unsigned, reply.entry):
+            self._rejected[Reason.RELEASE_SIGNATURE.value] += 1
+            return []
         del chain.unsigned[0]
-        return [StoreUnsigned(event.key, event.reason), *self._countersign_next(chain, event.now_s)]
+        return [StoreCountersigned(event.key, reply.entry)]
 
     def _countersigned(self, unsigned: StoredRelease, entry: bytes) -> bool:
         try:

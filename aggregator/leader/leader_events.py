@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aggregator.protocol.admitted_epochs import AdmittedEpoch
 from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.helper_port import BatchReply, ReleaseReply
 from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from transport.port import Record, TopicPartition
@@ -47,71 +48,15 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareCame:
-    """The Helper answered a batch: a signed share, and how many bits it cleared, by reason."""
+class HelperAnswer:
+    """What came back of a call; `reply` is None when the Helper was away or answered nonsense."""
 
     key: BatchKey
-    share_bytes: bytes
-    cleared: Mapping[str, int]
+    reply: BatchReply | ReleaseReply | None
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class EpochsWanted:
-    """The Helper lacks epochs: host_id 16 B || epoch_id 16 B each."""
-
-    key: BatchKey
-    epochs: Sequence[bytes]
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRefused:
-    """The Helper refused a batch; `reason` is a `Reason` value."""
-
-    key: BatchKey
-    reason: str
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseRefused:
-    """The Helper will not sign a release; `reason` is a `Reason` value, and is final."""
-
-    key: BatchKey
-    reason: str
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class HelperAway:
-    """The Helper could not be reached or did not answer in time."""
-
-    key: BatchKey
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Countersigned:
-    """The Helper signed a release of the transcript."""
-
-    key: BatchKey
-    entry: bytes
-
-
-LeaderEvent = (
-    TaskSeen
-    | RosterSeen
-    | EpochsArrived
-    | ReportsArrived
-    | Tick
-    | ShareCame
-    | EpochsWanted
-    | BatchRefused
-    | ReleaseRefused
-    | HelperAway
-    | Countersigned
-)
+LeaderEvent = TaskSeen | RosterSeen | EpochsArrived | ReportsArrived | Tick | HelperAnswer
 
 
 # Effects of the Leader

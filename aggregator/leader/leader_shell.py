@@ -45,7 +45,6 @@ from .leader_events import (
     CallCountersign,
     CallHelper,
     EpochsArrived,
-    HelperAway,
     LeaderEvent,
     ReportsArrived,
     Settled,
@@ -292,7 +291,7 @@ class LeaderShell:
 
     def _drain(self) -> None:
         for event in self._calls.answers():
-            self._note_helper(answered=not isinstance(event, HelperAway))
+            self._note_helper(answered=event.reply is not None)
             self._runner.feed(event)
         for announcements in self._calls.announced():
             self._note_helper(answered=announcements is not None)

@@ -14,12 +14,13 @@ from aggregator.enrolment.tasks import sign_roster, sign_task
 from aggregator.helper.helper import Helper
 from aggregator.helper.helper_runner import HelperRunner
 from aggregator.helper.helper_state import HelperState
-from aggregator.leader.helper_calls import call_countersign, call_helper
+from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import (
     CallCountersign,
     CallHelper,
     EpochsArrived,
+    HelperAnswer,
     LeaderEvent,
     ReportsArrived,
     Settled,
@@ -187,15 +188,12 @@ class ExactParties:
             self._runner.feed(event)
             self.leader_laps("freeze" if isinstance(event, Tick) else "release")
 
-    def _answer(self, effect: CallHelper | CallCountersign) -> LeaderEvent:
+    def _answer(self, effect: CallHelper | CallCountersign) -> HelperAnswer:
         with self.helper_laps:
-            if isinstance(effect, CallCountersign):
-                came = call_countersign(self._helper, effect, lambda: self.now_s)
-                self.helper_laps("countersign")
-                return came
-            epochs = self._state.epoch_bytes(list(effect.wanted or ()))
+            wanted = effect.wanted if isinstance(effect, CallHelper) else None
+            epochs = self._state.epoch_bytes(list(wanted or ()))
             came = call_helper(self._helper, effect, epochs, lambda: self.now_s)
-            self.helper_laps("commit")
+            self.helper_laps("commit" if isinstance(effect, CallHelper) else "countersign")
             return came
 
     def _timed_mask(self, key: bytes, nonce: bytes, out: NDArray[np.uint32]) -> None:

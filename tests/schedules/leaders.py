@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.leader.helper_calls import call_countersign, call_helper
+from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import (
     CallCountersign,
@@ -240,20 +240,15 @@ class LeaderProcess(Process):
         due = [call for call in self.in_flight if call[0] <= self._now()]
         for call in due:
             self.in_flight.remove(call)
-            self.runner.feed(self._answer(call[1], call[2]))
+            self.runner.feed(call_helper(self.channel, *call[1:], self.clock))
         return bool(due)
-
-    def _answer(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> LeaderEvent:
-        if isinstance(effect, CallCountersign):
-            return call_countersign(self.channel, effect, self.clock)
-        return call_helper(self.channel, effect, epochs, self.clock)
 
     def deliver_stray_calls(self) -> None:
         """What a dead Leader had sent reaches the Helper all the same; nobody hears the answer."""
         if not self.alive:
             while self.in_flight:
                 _, effect, epochs = self.in_flight.popleft()
-                self._answer(effect, epochs)
+                call_helper(self.channel, effect, epochs, self.clock)
 
     # Backups
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.leader.admission import PARKED_PER_HOST
-from aggregator.leader.leader_events import EpochsArrived, ShareCame, Tick
+from aggregator.leader.leader_events import EpochsArrived, Tick
 from aggregator.protocol.helper_port import (
     BatchReply,
     HelperStatus,
@@ -355,7 +355,7 @@ def test_share_that_comes_while_reports_are_read_again_is_asked_for_anew(
     fleet.clock.now_s = T0 + WINDOW_S + 30
     fleet.runner.feed(Tick(fleet.clock(), 0))
     answer = fleet.call(fleet.calls.pop())
-    while not isinstance(answer, ShareCame):  # it lacks epochs before
+    while not (isinstance(answer.reply, BatchReply) and answer.reply.share):  # it lacks epochs
         fleet.runner.feed(answer)
         answer = fleet.call(fleet.calls.pop())
     fleet.restart_leader()

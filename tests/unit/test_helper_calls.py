@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aggregator.leader.helper_calls import call_helper
-from aggregator.leader.leader_events import CallHelper, ShareCame
+from aggregator.leader.leader_events import CallHelper, HelperAnswer
 from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
 from tests.protocol_kit import T0, WINDOW_S, Fleet, build_world, honest_reports, open_epochs
@@ -33,7 +33,7 @@ class TalkativeHelper:
 
 def test_reasons_that_no_party_has_do_not_reach_a_release() -> None:
     event = call_helper(TalkativeHelper(), CallHelper(KEY, b"share", None), [], lambda: 1)
-    assert event == ShareCame(KEY, b"share", {"tag": 2}, 1)
+    assert event == HelperAnswer(KEY, BatchReply(share=b"share", cleared={"tag": 2}), 1)
 
 
 class InsatiableHelper(TalkativeHelper):
