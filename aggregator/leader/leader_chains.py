@@ -29,6 +29,7 @@ from .leader_events import (
     HelperAnswer,
     LeaderEffect,
     StoreCountersigned,
+    StoreFrozen,
     StoreRelease,
     StoreSuppressed,
     StoreUnsigned,
@@ -38,7 +39,6 @@ from .leader_windows import (
     Chain,
     ChainState,
     FrozenWindow,
-    StoredFrozen,
     StoredRelease,
     resume_window,
 )
@@ -101,7 +101,7 @@ class Chains:
         hosts: list[bytes] = batch.entries["host_id"].tolist()
         self.chain(chain).last_hosts = (batch.window, frozenset(hosts))
 
-    def resume_frozen(self, stored: StoredFrozen, now_s: float) -> StoreSuppressed | None:
+    def resume_frozen(self, stored: StoreFrozen, now_s: float) -> StoreSuppressed | None:
         """Take over a frozen batch, or settle it when its task or roster is gone for good."""
         signed = SignedBatch.decode(stored.signed_batch)
         known = self._directory.tasks.get(stored.key.task_id)

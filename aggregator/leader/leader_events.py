@@ -79,7 +79,10 @@ class StoreTask:
 
 @dataclass(frozen=True, slots=True)
 class StoreFrozen:
-    """Store a batch's bytes before they are sent, so that the same bytes are sent again."""
+    """Store a batch's bytes before they are sent, so that the same bytes are sent again.
+
+    A restart takes it over from the durable state as it was stored.
+    """
 
     key: BatchKey
     series: str

@@ -28,7 +28,7 @@ from .leader_events import (
     StoreUnsigned,
 )
 from .leader_file import LeaderFile
-from .leader_windows import Chain, StoredFrozen, StoredRelease
+from .leader_windows import Chain, StoredRelease
 
 _PUBLISH: Final = (
     "INSERT INTO to_publish (series, cohort, entry) SELECT series, cohort, entry FROM windows "
@@ -160,18 +160,16 @@ class LeaderState:
                 ),
             )
 
-    def frozen(self) -> list[StoredFrozen]:
+    def frozen(self) -> list[StoreFrozen]:
         """Batches without a settlement, in window order."""
         rows = self._tables.execute(
-            'SELECT task_id, cohort, "window", batch, closed_s, rejections, series FROM windows '
+            'SELECT task_id, cohort, "window", series, batch, closed_s, rejections FROM windows '
             'WHERE state = ? ORDER BY "window"',
             (FROZEN,),
         )
         return [
-            StoredFrozen(
-                BatchKey(task, cohort, window), batch, closed_s, json.loads(rejections), series
-            )
-            for task, cohort, window, batch, closed_s, rejections, series in rows
+            StoreFrozen(BatchKey(*key), series, batch, closed_s, json.loads(rejections))
+            for *key, series, batch, closed_s, rejections in rows
         ]
 
     def store_release(self, effect: StoreRelease) -> None:

@@ -10,6 +10,7 @@ from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.directory import KnownTask, VerifiedRoster
 from wire.batch import Batch, Share, SignedBatch
 
+from .leader_events import StoreFrozen
 from .window_sums import OpenWindow
 
 EARLY_CLOSE_PERCENT: Final = 99
@@ -18,17 +19,6 @@ RETRY_LAST_S: Final = 30.0
 
 Chain = tuple[str, int]
 """(task_series, cohort): releases of one chain leave in window order."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFrozen:
-    """A frozen batch as it comes back from the durable state."""
-
-    key: BatchKey
-    signed_batch: bytes
-    closed_s: float
-    rejections: Mapping[str, int]
-    series: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +114,7 @@ def freeze_early(window: OpenWindow, before: tuple[int, frozenset[bytes]], start
     return len(hosts & window.hosts.keys()) * 100 >= needed
 
 
-def resume_window(signed: SignedBatch, known: KnownTask, stored: StoredFrozen) -> OpenWindow:
+def resume_window(signed: SignedBatch, known: KnownTask, stored: StoreFrozen) -> OpenWindow:
     """An empty window that takes from the log exactly what the stored batch names."""
     entries = signed.batch.entries
     expected = dict(zip(entries["host_id"].tolist(), entries["report_id"].tolist(), strict=True))
