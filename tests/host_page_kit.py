@@ -105,7 +105,7 @@ def _minute(at_ns: int, minute: int) -> Iterator[Row]:
         yield from rows("host", [Observation(section, key, max(value, 0), at_ns)])
     yield from rows("gpu_calls", [gpu_calls(at_ns, 10 * S, 40), sampled_calls(at_ns)])
     if minute == MINUTES - 5:
-        yield EventRow(at_ns, "faults", "xid", GPUS[0], "XID 63: a row was remapped")
+        yield EventRow("xid", GPUS[0], "XID 63: a row was remapped", at_ns, "faults")
 
 
 def host_client(

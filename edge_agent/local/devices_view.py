@@ -83,7 +83,7 @@ class DeviceRows:
         for (kind, reason), count in counts.items():
             if (kind, reason) not in before:
                 detail = clean_name(f"{count} fields: {kind}, {reason}")
-                yield EventRow(device.end_ns, source, GAP, device.id, detail)
+                yield EventRow(GAP, device.id, detail, device.end_ns, source)
 
     def _users(self, source: str, device: DeviceReading) -> Iterator[Row]:
         """Give who uses a device, and take back who did at the look before."""
@@ -115,7 +115,7 @@ class DeviceRows:
         self.not_told[device.id] = said
         for line in said:
             if line not in before:
-                yield EventRow(device.end_ns, source, LIMITS, device.id, clean_name(line))
+                yield EventRow(LIMITS, device.id, clean_name(line), device.end_ns, source)
 
 
 def use_key(use: Use) -> str:

@@ -87,14 +87,10 @@ class ActivityRow:
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(HostEvent):
     """Something that happened: a fault, a source that came or went, a restart."""
 
-    boottime_ns: int
     source: str
-    name: str
-    key: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +204,7 @@ class Flattener:
             case HostEvent():
                 key, detail = clean_name(record.key), clean_name(record.detail)
                 name = clean_name(record.name)
-                return (EventRow(record.boottime_ns, source, name, key, detail),)
+                return (EventRow(name, key, detail, record.boottime_ns, source),)
             case HostFinding():
                 return _found(source, record.finding)
             case GpuCalls() | GovernorState() | GpuTimes():
@@ -223,7 +219,7 @@ class Flattener:
 
     def _observed(self, source: str, seen: Observation) -> Row:
         if seen.section in self._events:
-            return EventRow(seen.boottime_ns, source, seen.section, clean_name(seen.cell), "")
+            return EventRow(seen.section, clean_name(seen.cell), "", seen.boottime_ns, source)
         unit = self._units.get(seen.section, "")
         key = clean_name(seen.cell)
         return MetricRow(seen.boottime_ns, 0, source, seen.section, key, unit, seen.value)
@@ -263,9 +259,9 @@ class Flattener:
             yield MetricRow(at_ns, span_ns, source, f"probes.{name}", key, "", value)
         for group, reason in state.dropped.items():
             if group not in self._without:
-                yield EventRow(at_ns, source, "probes_dropped", group.value, clean_name(reason))
+                yield EventRow("probes_dropped", group.value, clean_name(reason), at_ns, source)
         for group in self._without.keys() - state.dropped.keys():
-            yield EventRow(at_ns, source, "probes_back", group.value, "")
+            yield EventRow("probes_back", group.value, "", at_ns, source)
         self._without = dict(state.dropped)
 
     def _gpu_times(self, source: str, times: GpuTimes) -> Iterator[Row]:
@@ -274,7 +270,7 @@ class Flattener:
         at_ns = times.boottime_ns + times.span_ns
         for change in self._timing.of(times):
             name = "gpu_timed" if change.timed else "gpu_not_timed"
-            yield EventRow(at_ns, source, name, clean_name(change.process), change.said)
+            yield EventRow(name, clean_name(change.process), change.said, at_ns, source)
 
     def _drop(self, reason: str, count: int = 1) -> None:
         if count:
@@ -291,7 +287,7 @@ def _found(source: str, finding: Finding) -> Iterator[Row]:
             if isinstance(finding, SpikeEnded)
             else (finding.at_ns, "spike")
         )
-        yield EventRow(at_ns, source, name, clean_name(finding.subject), words)
+        yield EventRow(name, clean_name(finding.subject), words, at_ns, source)
 
 
 def _ticks(source: str, ticks: HostTicks) -> Iterator[PackedRow]:

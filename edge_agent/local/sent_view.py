@@ -247,7 +247,7 @@ def unmeasured_event(
     sections   section -> why, and what was reported in its place
     """
     detail = json.dumps({"window_start": window_start_s, "sections": dict(sections)})
-    return EventRow(boottime_ns, source, UNMEASURED_EVENT, series, detail)
+    return EventRow(UNMEASURED_EVENT, series, detail, boottime_ns, source)
 
 
 def _unmeasured(events: Iterable[Mapping[str, Any]], report: SentReport) -> dict[str, str]:

@@ -195,7 +195,7 @@ class AgentService:
             return
         self._failures[name] += 1
         if self._failing.get(name) != failure:
-            yield EventRow(now_boottime_ns, name, "source_failed", "", failure)
+            yield EventRow("source_failed", "", failure, now_boottime_ns, name)
         self._failing[name] = failure
 
     def stepped(self, now_ms: int) -> None:
@@ -382,7 +382,7 @@ class AgentService:
         return replace(changed, stopped=stopped, started=(*changed.started, DIAGNOSIS))
 
     def _event(self, name: str, key: str = "", detail: str = "") -> None:
-        row = EventRow(self._boottime_ns(), SELF, name, key, detail)
+        row = EventRow(name, key, detail, self._boottime_ns(), SELF)
         self._gathering.add(SELF, (), [row])
 
     def _note_clock(self) -> ClockPoint:

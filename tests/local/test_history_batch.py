@@ -38,7 +38,7 @@ def drained(second: int) -> list[Row]:
         PackedRow("ebpf", (MetricCell("cpu.x", "cpu0", ""),), moment, np.array([[second]]), S),
         PackedRow("ebpf", (MetricCell("peer.y", "::1", ""),), moment, np.array([[7]]), S),
         MetricRow(at, 0, "host", "load", "", "", float(second)),
-        EventRow(at, "agent", "noted", "", str(second)),
+        EventRow("noted", "", str(second), at, "agent"),
     ]
 
 
@@ -94,8 +94,8 @@ def observed(second: int, value: int) -> Observation:
 def test_gathering_shows_records_when_the_view_is_asked_for_and_in_their_order() -> None:
     recent = Recent()
     gathering = Gathering(Flattener(Catalogue.load()), recent, None)
-    gathering.add("host", [observed(1, 5)], [EventRow(S, "agent", "first", "", "")])
-    gathering.add("host", [observed(2, 7)], [EventRow(S, "agent", "second", "", "")])
+    gathering.add("host", [observed(1, 5)], [EventRow("first", "", "", S, "agent")])
+    gathering.add("host", [observed(2, 7)], [EventRow("second", "", "", S, "agent")])
     assert recent.view(at(2 * S)).levels == ()
     gathering.fold()
     gathering.fold()

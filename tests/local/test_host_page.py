@@ -44,7 +44,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> ShownHost:
     made = shown_host(tmp_path_factory.mktemp("host"), [*found, *hostile])
     config = made.reading.config
     history = History(config.history_file, config.history.limits)
-    history.add([EventRow((made.now_s - 60) * S, HOSTILE, HOSTILE, HOSTILE, HOSTILE)])
+    history.add([EventRow(HOSTILE, HOSTILE, HOSTILE, (made.now_s - 60) * S, HOSTILE)])
     history.close()
     return made
 
