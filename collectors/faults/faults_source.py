@@ -20,11 +20,11 @@ from collectors.port import SourceUnavailable
 from collectors.records.activity import HostEvent, HostTable, Observation
 from collectors.records.gap import Gap, GapKind
 
-from .fault_findings import FailedReading, Finding
+from .fault_findings import FailedReading, Finding, State
 from .log_signs import LogSigns
 from .nvme import ReadSmart, read_smart
 from .scan import look
-from .tracker import Cleared, HardwareFault, Tracker
+from .tracker import Key, Tracker
 
 # Looks beside the agent's loop: a sensor behind a slow bus, or a drive that hangs, holds a thread.
 #
@@ -234,12 +234,12 @@ class FaultsSource:
             yield _table("fault_gaps", grown, begun_ns, now_ns - begun_ns)
 
 
-def _told(faults: Iterable[HardwareFault], cleared: Iterable[Cleared], now_ns: int) -> Records:
+def _told(faults: Iterable[State], cleared: Iterable[Key], now_ns: int) -> Records:
     for fault in faults:
         yield Observation(SECTION, fault.cell, 1, now_ns)
         yield HostEvent(fault.name, fault.subject, fault.detail, now_ns)
-    for ended in cleared:
-        yield HostEvent(f"{ended.name}_cleared", ended.subject, "", now_ns)
+    for name, subject in cleared:
+        yield HostEvent(f"{name}_cleared", subject, "", now_ns)
 
 
 def _table(name: str, grown: dict[tuple[str, str], int], begun_ns: int, span_ns: int) -> HostTable:

@@ -19,8 +19,9 @@ from collectors.kernel_log import (
     load_rules,
 )
 
+from .fault_findings import State
 from .links import ADDRESS, INTERFACES, OTHER_CLASS, class_of, switched_on
-from .tracker import Cleared, HardwareFault
+from .tracker import Key
 
 # Machine checks in the kernel's log: which were uncorrected, and of memory or of a processor.
 #
@@ -110,16 +111,16 @@ class LogSigns:
             "log_faults_suppressed": self.suppressed,
         }
 
-    def read(self, now_ns: int) -> tuple[list[HardwareFault], list[Cleared]]:
+    def read(self, now_ns: int) -> tuple[list[State], list[Key]]:
         """Give what was logged since the last call. Raises OSError."""
-        faults: list[HardwareFault] = []
-        cleared: list[Cleared] = []
+        faults: list[State] = []
+        cleared: list[Key] = []
         for sign in self._fresh(self._signs(self._log.read(MOST_READS)), now_ns):
             if sign.cell is None:
-                cleared.append(Cleared(sign.name, sign.subject))
+                cleared.append((sign.name, sign.subject))
             else:
                 cell = self._class(sign.subject) if sign.cell == BY_PCI_CLASS else sign.cell
-                faults.append(HardwareFault(cell, sign.name, sign.subject, "kernel log"))
+                faults.append(State(sign.name, sign.subject, cell, True, "kernel log"))
         return faults, cleared
 
     def close(self) -> None:

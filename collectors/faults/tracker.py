@@ -21,32 +21,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class HardwareFault:
-    """A fault to report: its class, and for this host's own eyes what it is."""
-
-    cell: str
-    name: str
-    subject: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """A fault that stood and is gone."""
-
-    name: str
-    subject: str
-
-
-@dataclass(frozen=True, slots=True)
 class FaultChanges:
     """What one look brought.
 
+    faults      to report, of a counter that grew too far as well; details stay with this host
+    cleared     what stood and is gone
     growth      counter -> new errors since the look before, only those that grew
     """
 
-    faults: tuple[HardwareFault, ...]
-    cleared: tuple[Cleared, ...]
+    faults: tuple[State, ...]
+    cleared: tuple[Key, ...]
     growth: dict[Key, int]
 
 
@@ -73,8 +57,8 @@ class Tracker:
 
     def follow(self, findings: Iterable[Finding], now_ns: int) -> FaultChanges:
         """Compare a look with the one before it; the first value of a counter is its baseline."""
-        faults: list[HardwareFault] = []
-        cleared: list[Cleared] = []
+        faults: list[State] = []
+        cleared: list[Key] = []
         growth: dict[Key, int] = {}
         looked: set[Key] = set()
         whole = True
@@ -113,7 +97,7 @@ class Tracker:
             return found.value + _WRAP - before  # the kernel's 32 bits went round
         return found.value  # set back to zero: what it shows came since
 
-    def _over(self, found: Count, grown: int, now_ns: int) -> list[HardwareFault]:
+    def _over(self, found: Count, grown: int, now_ns: int) -> list[State]:
         if found.cell is None:
             return []
         known = self._counters[found.name, found.subject]
@@ -121,9 +105,9 @@ class Tracker:
         known.level, known.at_ns = max(0.0, known.level - leaked) + grown, now_ns
         if known.level <= found.per_day:
             return []
-        return [HardwareFault(found.cell, found.name, found.subject, f"{grown} new")]
+        return [State(found.name, found.subject, found.cell, True, f"{grown} new")]
 
-    def _stands(self, found: State, now_ns: int) -> list[HardwareFault]:
+    def _stands(self, found: State, now_ns: int) -> list[State]:
         key = (found.name, found.subject)
         known = self._states.get(key)
         if known is None:
@@ -136,21 +120,21 @@ class Tracker:
         if known.told_ns is not None and now_ns - known.told_ns < REPEAT_NS:
             return []
         known.told_ns = now_ns
-        return [HardwareFault(found.cell, found.name, found.subject, found.detail)]
+        return [found]
 
-    def _ends(self, found: State) -> list[Cleared]:
+    def _ends(self, found: State) -> list[Key]:
         known = self._states[found.name, found.subject]
         if found.bad or known.told_ns is None:
             return []
         known.told_ns = None
-        return [Cleared(found.name, found.subject)]
+        return [(found.name, found.subject)]
 
-    def _gone(self, looked: set[Key]) -> list[Cleared]:
+    def _gone(self, looked: set[Key]) -> list[Key]:
         """End what stood on a device that is no longer there; a failed reading ends nothing."""
         gone = [key for key in self.standing if key not in looked]
         for key in gone:
             del self._states[key]
-        return [Cleared(*key) for key in gone]
+        return gone
 
 
 def _remember(kept: OrderedDict[Key, T], key: Key, value: T) -> None:
