@@ -59,7 +59,7 @@ class DemoTally:
     def _add(self, key: tuple[str, int], rows: pd.DataFrame, hosts: int, sums: list[int]) -> None:
         (series, start), accepted = key, int(rows["n_hosts"].iloc[0])
         task, truth = self._tasks[series], np.array(sums, dtype=np.int64)
-        bare = WindowOutcome(task, start, None, accepted, {}, "", {}, truth, hosts)
+        bare = WindowOutcome(start, None, accepted, {}, "", task, {}, truth, hosts)
         cells = with_release(truth_cells(bare, self._catalogue), rows.itertuples())
         self._coverage.add(cells)
         self._hosts[key] = accepted

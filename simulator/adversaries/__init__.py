@@ -4,7 +4,7 @@ Nothing here changes a party: hosts lie in what they report, a Leader in what it
 what it carries, a guesser in what it infers. Results: docs/simulator-adversaries.md.
 """
 
-from .cohort import Cohort, CohortPlan, Settled
+from .cohort import Cohort, CohortPlan
 from .guess import Guess, guess_application, guess_without_mask, guess_working
 from .lies import LIES, Movement, move_statistic
 from .lossy_network import FAULTS, FaultResult, face
@@ -21,7 +21,6 @@ __all__ = [
     "Guess",
     "Movement",
     "Played",
-    "Settled",
     "TrickResult",
     "face",
     "guess_application",

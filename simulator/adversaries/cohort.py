@@ -26,6 +26,7 @@ from edge_agent.protocol.seal_report import Sealing, seal_reports
 from edge_agent.windows.encode import encode_rows
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from privacy.noise_table import SeededBytes, SeededSampler
+from simulator.engine.engine_port import Settled
 from simulator.engine.exact_parties import ExactParties
 from simulator.simulated_hosts import memberships, new_hosts, roster_of
 from transport.embedded.embedded import EmbeddedLog
@@ -69,23 +70,6 @@ class CohortPlan:
 
 
 SMALL: Final = CohortPlan()
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What came of one window.
-
-    n           accepted hosts, 0 without a release
-    released    int64[d] steps, None without
-    reason      why not, "" for a release
-    refused     reason -> reports, batches or hosts that either party refused in it
-    """
-
-    window_start_s: int
-    n: int
-    released: NDArray[np.int64] | None
-    reason: str
-    refused: Mapping[str, int]
 
 
 Sealed = tuple[int, bytes]
@@ -205,9 +189,9 @@ class Cohort(Closing):
         refused = {reason: count for reason, count in counts.items() if count > 0}
         own = next((release for release in released if release.window_start_s == window_s), None)
         if own is not None:
-            return Settled(window_s, own.n, own.vector, "", refused)
+            return Settled(window_s, own.vector, own.n, refused, "")
         self._given_up.update({suppressed.key.window: suppressed.reason for suppressed in told})
-        return Settled(window_s, 0, None, self._given_up.get(window_s, WAITING), refused)
+        return Settled(window_s, None, 0, refused, self._given_up.get(window_s, WAITING))
 
     def given_up(self) -> Mapping[int, str]:
         """Let every window's retention pass; why windows have no release, by their start."""

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from aggregator.statistics.section_cells import reserved_cells
 from privacy.calibrate import SIGMA_UNIT
+from simulator.engine.engine_port import Settled
 from wire.task import CHECK_WORDS, SectionSpec
 
-from .cohort import SMALL, START_S, WINDOW_S, Cohort, CohortPlan, Sealed, Settled, honest_rows
+from .cohort import SMALL, START_S, WINDOW_S, Cohort, CohortPlan, Sealed, honest_rows
 
 Vectors = NDArray[np.int64]
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from aggregator.protocol.helper_port import BatchReply, HelperPort, HelperStatus, HelperUnavailable
 from aggregator.protocol.helper_port import ReleaseReply as Reply
+from simulator.engine.engine_port import Settled
 from simulator.engine.exact_parties import ExactParties
 
-from .cohort import SMALL, START_S, WAITING, WINDOW_S, Cohort, CohortPlan, Settled, honest_rows
+from .cohort import SMALL, START_S, WAITING, WINDOW_S, Cohort, CohortPlan, honest_rows
 
 FAULTS: Final = (
     "none", "duplicates", "reordering", "helper_loss", "mass_restart", "clock_skew",
@@ -68,7 +69,7 @@ def face(fault: str, size: float, windows: int = 4, plan: CohortPlan = SMALL) ->
             refused[reason] = refused.get(reason, 0) + count
         reason = settled.reason
         if reason == WAITING:
-            reason = given_up.get(settled.window_start_s, WAITING)
+            reason = given_up.get(settled.start, WAITING)
         if reason:
             reasons[reason] = reasons.get(reason, 0) + 1
     return FaultResult(
@@ -128,7 +129,7 @@ def _window(
         away.lost = False
         # It comes back: the batch was kept, and is asked for again.
         late = cohort.settle(window_s, end_s + _HELPER_BACK_S)
-        settled = Settled(window_s, late.n, late.released, late.reason, settled.refused)
+        settled = replace(late, refused=settled.refused)
     true = settled.released is None or bool(
         np.array_equal(settled.released, vectors[good].sum(axis=0))
     )

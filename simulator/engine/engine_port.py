@@ -72,14 +72,27 @@ class RowSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowOutcome:
-    """One window of one task, or a row of equal windows, as the fleet's aggregators settled it.
+class Settled:
+    """What came of one window, or of a row of equal windows, at the aggregators.
 
     start       Unix seconds of the first window
     released    int64[d], steps, check words included; None where nothing was released
     n           accepted hosts; of several windows, the sum of theirs; 0 without a release
-    refused     reason -> reports that the parties refused, or that hosts withheld
+    refused     reason -> what the parties refused: reports, batches, hosts; or hosts withheld
     reason      why nothing was released, "" for a release
+    """
+
+    start: int
+    released: NDArray[np.int64] | None
+    n: int
+    refused: Mapping[str, int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOutcome(Settled):
+    """What came of windows of one task, beside the truth.
+
     stage_s     stage -> CPU seconds, all processes together
     truth       int64[k], base units: sum of the rows of the hosts that reported in time
     reporting   those hosts, summed over the windows
@@ -88,11 +101,6 @@ class WindowOutcome:
     """
 
     task: Task
-    start: int
-    released: NDArray[np.int64] | None
-    n: int
-    refused: Mapping[str, int]
-    reason: str
     stage_s: Mapping[str, float]
     truth: NDArray[np.int64] = field(repr=False)
     reporting: int

@@ -187,12 +187,12 @@ class ExactEngine(CrewEngine[ExactHosts]):
         )
         reason = next(told, Reason.N_MIN.value)
         return WindowOutcome(
-            task,
             start,
             None if released is None else released.vector,
             0 if released is None else released.n,
             {name: count for name, count in refused.items() if count},
             reason if released is None else "",
+            task,
             stages,
             truth,
             int(np.count_nonzero(state.reporting)),

@@ -77,12 +77,12 @@ class OutcomeStore:
             return None
         windows, n, reporting, reason, refused, stages, capacity, wall_s, released, truth = row
         outcome = WindowOutcome(
-            task,
             start,
             None if released is None else np.frombuffer(released, "<i8").astype(np.int64),
             n,
             json.loads(refused),
             reason,
+            task,
             json.loads(stages),
             np.frombuffer(truth, "<i8").astype(np.int64),
             reporting,

@@ -131,12 +131,12 @@ def settled(
         fault = refusal.reason.value
     done = not fault
     return WindowOutcome(
-        task,
         start,
         released if done else None,
         n * windows if done else 0,
         refused,
         fault,
+        task,
         merged(list(stages)),
         truth,
         n * windows,
