@@ -152,9 +152,9 @@ class World:
         last_window = first + 1_000 * max(window_s, WEEK_S // 2) if last is None else last
         task = Task(
             series, version, domain, Scheme.MASKED, first // window_s * window_s,
-            last_window // window_s * window_s, window_s, min(30, window_s), 6 * 3600,
-            (make_section(weight),), EPSILON, DELTA, 1, 1000, 800, 100, 3, self.leader.pk,
-            self.helper.pk, bytes(32), T0 + 1_000 * WEEK_S,
+            last_window // window_s * window_s, window_s, EPSILON, DELTA, 1000, 800, 3,
+            self.leader.pk, self.helper.pk, T0 + 1_000 * WEEK_S, min(30, window_s), 6 * 3600,
+            (make_section(weight),), 1, 100, bytes(32),
         )  # fmt: skip
         return calibrated(dataclasses.replace(task, **changes))  # type: ignore[arg-type]
 

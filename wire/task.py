@@ -69,15 +69,13 @@ class SectionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """The body of a signed task.
+class TaskTerms:
+    """What stands in a task as a person decided it.
 
     domain         "fleet", "operator" or "demo": agents that run for real refuse "demo"
     first_window   start in seconds of the series' first window, over all its versions
     last_window    start in seconds of its last window, inclusive
-    lateness_s     how long after its end a window takes reports; retention_s, the Helper batches
     n_max, n_min   hosts of the roster; fewest accepted hosts of a release
-    t              hosts whose data and noise someone may know
     min_operators  0: no operator rule
     helper_pk      empty in scheme `local`
     expiry         seconds; from then on nobody reports, admits or answers a window of it
@@ -90,20 +88,30 @@ class Task:
     first_window: int
     last_window: int
     window_s: int
-    lateness_s: int
-    retention_s: int
-    sections: tuple[SectionSpec, ...]
     epsilon_millionths: int
     delta_1e12: int
-    mu_1e9: int
     n_max: int
     n_min: int
-    t: int
     min_operators: int
     leader_pk: bytes
     helper_pk: bytes
-    catalogue_hash: bytes
     expiry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task(TaskTerms):
+    """The body of a signed task.
+
+    lateness_s     how long after its end a window takes reports; retention_s, the Helper batches
+    t              hosts whose data and noise someone may know
+    """
+
+    lateness_s: int
+    retention_s: int
+    sections: tuple[SectionSpec, ...]
+    mu_1e9: int
+    t: int
+    catalogue_hash: bytes
 
     @property
     def d(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from aggregator.protocol.answers import BODY_RETENTION_S
@@ -17,7 +17,7 @@ from wire.catalogue import Catalogue
 from wire.envelope import Signed
 from wire.ids import NO_SIGNATURE, TaskId, task_id
 from wire.roster import Roster
-from wire.task import DEMO_DOMAIN, SectionKind, SectionSpec, Task
+from wire.task import DEMO_DOMAIN, SectionKind, SectionSpec, Task, TaskTerms
 
 FULL_RATE: Final = calibrate.MILLION
 
@@ -30,7 +30,7 @@ _CADENCES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPlan:
+class TaskPlan(TaskTerms):
     """What a person decides about a task; the rest follows from the catalogue.
 
     weights        section name -> weight in millionths of a host's budget
@@ -39,13 +39,9 @@ class TaskPlan:
     t              None: 10 % of the roster, or the largest operator when that is more
     """
 
-    series: str
     version: int = 1
     domain: str = "fleet"
     scheme: Scheme = Scheme.MASKED
-    window_s: int
-    first_window: int
-    last_window: int
     lateness_s: int | None = None
     retention_s: int | None = None
     weights: Mapping[str, int]
@@ -53,14 +49,10 @@ class TaskPlan:
     gpus_per_host: int
     epsilon_millionths: int = calibrate.EPSILON_MILLIONTHS
     delta_1e12: int = calibrate.DELTA_1E12
-    n_max: int
-    n_min: int
     t: int | None = None
     largest_operator: int = 0
     min_operators: int = 3
-    leader_pk: bytes
     helper_pk: bytes = b""
-    expiry: int
 
 
 def task_plan(
@@ -114,27 +106,13 @@ def build_task(catalogue: Catalogue, plan: TaskPlan) -> Task:
     _check_cohort(plan, corrupted)
     lateness_s, retention_s = _times(plan)
     task = Task(
-        series=plan.series,
-        version=plan.version,
-        domain=plan.domain,
-        scheme=plan.scheme,
-        first_window=plan.first_window,
-        last_window=plan.last_window,
-        window_s=plan.window_s,
+        **{term.name: getattr(plan, term.name) for term in fields(TaskTerms)},
         lateness_s=lateness_s,
         retention_s=retention_s,
         sections=_sections(catalogue, plan, corrupted),
-        epsilon_millionths=plan.epsilon_millionths,
-        delta_1e12=plan.delta_1e12,
         mu_1e9=calibrate.gdp_mu_1e9(plan.epsilon_millionths, plan.delta_1e12),
-        n_max=plan.n_max,
-        n_min=plan.n_min,
         t=corrupted,
-        min_operators=plan.min_operators,
-        leader_pk=plan.leader_pk,
-        helper_pk=plan.helper_pk,
         catalogue_hash=catalogue.hash,
-        expiry=plan.expiry,
     )
     return Task.decode_body(task.encode_body())
 

@@ -1,6 +1,7 @@
 """Windows: event time, exact partitions of wall time, the sampling coin, durable long windows."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -422,8 +423,6 @@ def test_windows_task_of_another_catalogue_is_refused() -> None:
     task = task_of(["kernel_mix"])
     (spec,) = task.sections
     wrong = SectionSpec(99, *[getattr(spec, f) for f in SectionSpec.__slots__[1:]])
-    changed = Task(
-        **{f: getattr(task, f) for f in Task.__slots__ if f != "sections"}, sections=(wrong,)
-    )
+    changed = replace(task, sections=(wrong,))
     with pytest.raises(ValueError, match="section kernel_mix"):
         accumulator(changed)

@@ -242,9 +242,7 @@ steps_per_unit = 64
     toy = catalogue.section("toy")
     spec = SectionSpec(toy.id, "toy", toy.kind, toy.length, 64, 64, 0, 1, 1, 1_000_000, 4_096)
     base = task_of(["kernel_mix"])
-    task = Task(
-        **{f: getattr(base, f) for f in Task.__slots__ if f != "sections"}, sections=(spec,)
-    )
+    task = replace(base, sections=(spec,))
     rows = sample_rows(
         task,
         workloads,
