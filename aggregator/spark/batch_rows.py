@@ -121,9 +121,9 @@ def _sum_row(part: PartialSum) -> dict[str, Any]:
 
 def _sum_of(partition: int, row: Mapping[str, Any]) -> PartialSum:
     return PartialSum(
-        *(_key_of(row), partition, row["first"], row["until_s"], row["received_s"]),
-        *(row["entries"], row["records"], tuple(row["offsets"]), row["late_s"]),
-        *(dict(row["reasons"]), row["vector"]),
+        *(_key_of(row), partition, row["entries"], row["late_s"]),
+        *(row["first"], row["until_s"], row["received_s"], row["records"]),
+        *(tuple(row["offsets"]), dict(row["reasons"]), row["vector"]),
     )
 
 

@@ -37,8 +37,9 @@ class NamedHosts:
     entries: bytes
     late_s: float | None
 
-    def each(self) -> list[bytes]:
-        """The entries one by one."""
+    @property
+    def rows(self) -> list[bytes]:
+        """A batch entry of each host."""
         size = ENTRY.itemsize
         return [self.entries[at : at + size] for at in range(0, len(self.entries), size)]
 

@@ -20,7 +20,6 @@ from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from aggregator.protocol.known_epochs import KnownEpoch, KnownEpochs
 from transport.port import Record
-from wire.batch import ENTRY
 from wire.bounds import Scheme
 from wire.rejection import ReportRejected
 
@@ -28,6 +27,7 @@ from .messages import (
     NAME_BYTES,
     Closed,
     Command,
+    NamedHosts,
     Rebuild,
     SignedRoster,
     SignedTask,
@@ -42,29 +42,24 @@ KnownHosts = Mapping[BatchKey, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class PartialSum:
+class PartialSum(NamedHosts):
     """Hosts of one window that one pass admitted, and the sum of their vectors.
 
+    late_s      when they were received, if any came after the window's lateness
     first       offset of the first report that named the window
     until_s     the last second at which a report of the window is of use
     received_s  when the pass began, seconds
-    entries     72 B of a batch entry for each host, in log order
-    records     RECORD_BYTES for each
+    records     RECORD_BYTES for each host
     offsets     where the report of each lies
-    late_s      when they were received, if any came after the window's lateness
     reasons     reports that named the window and were refused, by reason
     vector      words of 4 B (8 B in `local`); empty where no host was admitted
     """
 
-    key: BatchKey
-    partition: int
     first: int
     until_s: int
     received_s: float
-    entries: bytes
     records: bytes
     offsets: tuple[int, ...]
-    late_s: float | None
     reasons: Mapping[str, int]
     vector: bytes = field(repr=False)
 
@@ -72,12 +67,6 @@ class PartialSum:
     def hosts(self) -> dict[bytes, bytes]:
         """host_id -> dedupe record, in log order."""
         return by_host(self.records)
-
-    @property
-    def rows(self) -> list[bytes]:
-        """A batch entry of each host, in log order."""
-        size = ENTRY.itemsize
-        return [self.entries[at : at + size] for at in range(0, len(self.entries), size)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +214,13 @@ class Gatherer:
         return PartialSum(
             key,
             self._partition,
+            b"".join(window.entries.values()),
+            notes.late_s,
             min(window.first_seen.values()),
             notes.until_s,
             now_s,
-            b"".join(window.entries.values()),
             b"".join(window.hosts[host] for host in hosts),
             tuple(notes.offsets),
-            notes.late_s,
             dict(window.rejections),
             window.sum_of(hosts).tobytes() if hosts else b"",
         )

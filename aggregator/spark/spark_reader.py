@@ -262,7 +262,7 @@ class SparkReader:
         window = leader.begin_window(key, named.partition, known)
         roster = leader.directory.roster_at(key.window)
         fleet = 0 if roster is None else len(roster)
-        for entry in named.each():
+        for entry in named.rows:
             refusal = _name(window, named.partition, entry)
             if refusal is None:
                 leader.count_admitted(entry[:HOST_ID_BYTES], fleet, named.late_s)

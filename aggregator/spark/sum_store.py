@@ -206,11 +206,11 @@ def _sum_row(part: PartialSum) -> tuple[object, ...]:
 
 
 def _sum_of(row: Sequence[Any]) -> PartialSum:
-    offsets, late_s, reasons, vector = row[-4:]
+    first, until_s, received_s, entries, records, offsets, late_s, reasons, vector = row[4:]
     placed = tuple(np.frombuffer(offsets, dtype="<i8").tolist())
     return PartialSum(
-        *(BatchKey(*row[:3]), row[3], row[4], row[5], row[6], row[7], row[8]),
-        *(placed, late_s, json.loads(reasons), vector),
+        *(BatchKey(*row[:3]), row[3], entries, late_s, first, until_s, received_s),
+        *(records, placed, json.loads(reasons), vector),
     )
 
 

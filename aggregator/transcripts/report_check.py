@@ -16,27 +16,21 @@ from privacy.signing import verify
 from wire.batch import Batch, SignedShare
 from wire.ids import NO_SIGNATURE
 from wire.rejection import ReportRejected
+from wire.report import ReportHeader
 
 from .transcript_check import Link, Place, Transcript, TranscriptVerdict, verify_transcripts
 from .window_evidence import WindowEvidence
 
 
 @dataclass(frozen=True, slots=True)
-class OwnReport:
-    """What a host knows of a report that it sealed: host_id, epoch_id, report_id, tag_h 16 B each.
-
-    d   words of the task's vector
-    """
+class OwnReport(ReportHeader):
+    """What a host knows of a report that it sealed: host_id, epoch_id and tag_h 16 B each."""
 
     host_id: bytes
     epoch_id: bytes
-    report_id: bytes
     tag_h: bytes
     task_id: bytes
     series: str
-    cohort: int
-    window: int
-    d: int
 
     @property
     def place(self) -> Place:

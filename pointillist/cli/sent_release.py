@@ -86,13 +86,14 @@ def _ask_log(
 def own_report(report: SentReport) -> OwnReport | None:
     """Give what a check needs of a report; None where there is no Helper, or no more is kept."""
     from aggregator.transcripts.report_check import OwnReport
+    from wire.ids import ReportId
 
     left, task = report.left, report.task
     if left is None or task is None or not task.helper_pk:
         return None
     return OwnReport(
-        left.host_id, left.epoch_id, left.report_id, left.tag_h, left.task_id, left.series,
-        left.cohort, left.window_start, task.d,
+        left.cohort, task.d, left.window_start, ReportId(left.report_id), left.host_id,
+        left.epoch_id, left.tag_h, left.task_id, left.series,
     )  # fmt: skip
 
 

@@ -43,8 +43,8 @@ def world() -> World:
 
 def a_pass(first: int, reasons: dict[str, int], hosts: int = 0) -> PartialSum:
     return PartialSum(
-        *(KEY, 1, first, T0 + 90, T0 + 61.0, b"e" * 72 * hosts, b"r" * 144 * hosts),
-        *(tuple(range(hosts)), None, reasons, b"v" * 8 * hosts),
+        *(KEY, 1, b"e" * 72 * hosts, None, first, T0 + 90, T0 + 61.0),
+        *(b"r" * 144 * hosts, tuple(range(hosts)), reasons, b"v" * 8 * hosts),
     )
 
 
