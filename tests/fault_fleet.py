@@ -248,10 +248,10 @@ class FaultFleet(OutageFleet):
         lines = map(json.loads, self._noted_file(number).read_text().splitlines())
         noted = {window: (true, noise) for window, true, noise in lines}
         for left in read_left(self.agent_config(number).ledger_file).reports:
-            true, noise = noted[left.window_start]
+            true, noise = noted[left.window]
             gone = "" if left.fate in (Fate.SENT, Fate.WAITS) else left.fate.value
             yield SealedReport(
-                left.report_id, left.host_id, left.window_start,
+                left.report_id, left.host_id, left.window,
                 np.array(true, dtype=np.int64), np.array(noise, dtype=np.int64),
                 gone, left.fate is Fate.WAITS,
             )  # fmt: skip

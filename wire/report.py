@@ -47,6 +47,23 @@ class ReportHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class SealedReport:
+    """What a host knows of a report that it sealed: host_id, epoch_id, report_id, tag_h 16 B each.
+
+    tag_h  with which the Helper knows the report; in clear on the log
+    """
+
+    host_id: bytes
+    epoch_id: bytes
+    report_id: bytes
+    tag_h: bytes
+    task_id: bytes
+    series: str
+    cohort: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """host_id16 || epoch_id16 || task_id32 || M48 || tag_H16 || box.
 

@@ -16,21 +16,17 @@ from privacy.signing import verify
 from wire.batch import Batch, SignedShare
 from wire.ids import NO_SIGNATURE
 from wire.rejection import ReportRejected
-from wire.report import ReportHeader
+from wire.report import SealedReport
 
 from .transcript_check import Link, Place, Transcript, TranscriptVerdict, verify_transcripts
 from .window_evidence import WindowEvidence
 
 
 @dataclass(frozen=True, slots=True)
-class OwnReport(ReportHeader):
-    """What a host knows of a report that it sealed: host_id, epoch_id and tag_h 16 B each."""
+class OwnReport(SealedReport):
+    """A report to look for; d counts the words of its task's vector."""
 
-    host_id: bytes
-    epoch_id: bytes
-    tag_h: bytes
-    task_id: bytes
-    series: str
+    d: int
 
     @property
     def place(self) -> Place:

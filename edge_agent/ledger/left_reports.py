@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from wire.envelope import unwrap
-from wire.report import Report
+from wire.report import Report, SealedReport
 from wire.topics import REPORTS, TOPICS
 
 from .ledger_db import connect_readonly, translated
@@ -43,24 +43,15 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftReport:
+class LeftReport(SealedReport):
     """One report as it was sealed, read off the very bytes that leave.
 
-    tag_h        16 B, with which the Helper knows the report; in clear on the log
     size_bytes   of the report, without its envelope
     fate_s       when the log had it durably, or it was given up; None while it waits
     log          where it went: the log's kind and address; "" while it waits
     """
 
-    host_id: bytes
-    series: str
-    window_start: int
     window_end: int
-    task_id: bytes
-    cohort: int
-    epoch_id: bytes
-    report_id: bytes
-    tag_h: bytes
     size_bytes: int
     sealed_s: int
     fate: Fate = Fate.WAITS
@@ -93,9 +84,9 @@ def left_report(spent: HostEntry, record: SealedRecord, now_s: int) -> LeftRepor
     _kind, core = unwrap(record.value, _LONGEST)
     report, entry = Report.decode(core), spent.entry
     return LeftReport(
-        bytes(report.host_id), entry.series, entry.start, entry.end, bytes(report.task_id),
-        report.header.cohort, bytes(report.epoch_id), bytes(report.header.report_id),
-        bytes(report.tag_h), len(core), now_s,
+        bytes(report.host_id), bytes(report.epoch_id), bytes(report.header.report_id),
+        bytes(report.tag_h), bytes(report.task_id), entry.series, report.header.cohort,
+        entry.start, entry.end, len(core), now_s,
     )  # fmt: skip
 
 
@@ -161,7 +152,7 @@ def read_left(path: Path) -> LeftView:
 
 def _row(report: LeftReport) -> tuple[object, ...]:
     return (
-        report.host_id, report.series, report.window_start, report.window_end, report.task_id,
+        report.host_id, report.series, report.window, report.window_end, report.task_id,
         report.cohort, report.epoch_id, report.report_id, report.tag_h, report.size_bytes,
         report.sealed_s, report.fate.value, report.fate_s, report.log,
     )  # fmt: skip
@@ -172,6 +163,6 @@ def _report(
     report: bytes, tag: bytes, size: int, sealed_s: int, fate: str, fate_s: int | None, log: str,
 ) -> LeftReport:  # fmt: skip
     return LeftReport(
-        host, series, start, end, task, cohort, epoch, report, tag, size, sealed_s, Fate(fate),
+        host, epoch, report, tag, task, series, cohort, start, end, size, sealed_s, Fate(fate),
         fate_s, log,
     )  # fmt: skip

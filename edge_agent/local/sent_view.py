@@ -118,7 +118,7 @@ def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
     A row keeps the host id that its report has, also after the machine got another key.
     """
     tasks = {task_id: _task(signed) for task_id, signed in left.tasks.items()}
-    rows = {(row.host_id, row.series, row.window_start): row for row in left.reports}
+    rows = {(row.host_id, row.series, row.window): row for row in left.reports}
     found = [_sent(row, tasks.get(row.task_id), ledger) for row in rows.values()]
     told = {(_spender(ledger, host), series, start) for host, series, start in rows}
     for host in ledger.hosts:
@@ -130,7 +130,7 @@ def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
 
 
 def _sent(row: LeftReport, task: Task | None, ledger: LedgerView) -> SentReport:
-    span = row.window_start, row.window_end
+    span = row.window, row.window_end
     budget = None if task is None else _budget(ledger, row, task)
     return SentReport(row.host_id, row.series, *span, row, task, budget)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,15 +87,13 @@ def _ask_log(
 def own_report(report: SentReport) -> OwnReport | None:
     """Give what a check needs of a report; None where there is no Helper, or no more is kept."""
     from aggregator.transcripts.report_check import OwnReport
-    from wire.ids import ReportId
+    from wire.report import SealedReport
 
     left, task = report.left, report.task
     if left is None or task is None or not task.helper_pk:
         return None
-    return OwnReport(
-        left.cohort, task.d, left.window_start, ReportId(left.report_id), left.host_id,
-        left.epoch_id, left.tag_h, left.task_id, left.series,
-    )  # fmt: skip
+    known = {field.name: getattr(left, field.name) for field in fields(SealedReport)}
+    return OwnReport(**known, d=task.d)
 
 
 def _transcripts(files: Files, wanted: Windows) -> tuple[Transcript, Transcript]:

@@ -374,8 +374,8 @@ def test_another_report_of_this_host_is_not_this_one(name: str, played: Played) 
     """Both parties may sign a batch with a report that this host did not seal last."""
     sealed, world = played.reports[RELEASED], played.fleet.world
     own = OwnReport(
-        sealed.header.cohort, sealed.header.d, T0, sealed.header.report_id, sealed.host_id,
-        sealed.epoch_id, sealed.tag_h, sealed.task_id, "minute",
+        sealed.host_id, sealed.epoch_id, sealed.header.report_id, sealed.tag_h, sealed.task_id,
+        "minute", sealed.header.cohort, T0, sealed.header.d,
     )  # fmt: skip
     leader, helper = (
         read_transcript(path, evidence_of=lambda *place: place[2] == T0)

@@ -55,8 +55,8 @@ def test_row_names_the_report_as_it_was_sealed(tmp_path: Path) -> None:
     ledger.close()
     sealed = report(T0)
     assert row == LeftReport(
-        HOST.id, "minute", T0, T0 + 60, WORLD.task_id, 0, sealed.epoch_id,
-        sealed.header.report_id, sealed.tag_h, len(sealed.encode()), T0 + 61,
+        HOST.id, sealed.epoch_id, sealed.header.report_id, sealed.tag_h, WORLD.task_id,
+        "minute", 0, T0, T0 + 60, len(sealed.encode()), T0 + 61,
     )  # fmt: skip
     assert (tmp_path / "ledger.sqlite").stat().st_mode & 0o777 == 0o600
 
@@ -84,7 +84,7 @@ def test_refused_commit_leaves_no_row(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="spool"):
         spend(ledger, T0 + 60)
     ledger.close()
-    assert [row.window_start for row in kept(tmp_path)] == [T0]
+    assert [row.window for row in kept(tmp_path)] == [T0]
 
 
 def test_rows_go_after_five_weeks_and_their_task_with_them(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_rows_go_after_five_weeks_and_their_task_with_them(tmp_path: Path) -> No
     spend(ledger, T0)
     spend(ledger, T0 + 36 * DAY_S)
     ledger.close()
-    assert [row.window_start for row in kept(tmp_path)] == [T0 + 36 * DAY_S]
+    assert [row.window for row in kept(tmp_path)] == [T0 + 36 * DAY_S]
     assert dict(read_left(tmp_path / "ledger.sqlite").tasks) == {here: b"signed"}
 
 
@@ -105,7 +105,7 @@ def test_rows_are_bounded_in_number(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for number in range(6):
         spend(ledger, T0 + 3600 * number)  # an hour apart, as often as rows are counted
     ledger.close()
-    assert [row.window_start for row in kept(tmp_path)] == [T0 + 3600 * n for n in (3, 4, 5)]
+    assert [row.window for row in kept(tmp_path)] == [T0 + 3600 * n for n in (3, 4, 5)]
 
 
 def test_ledger_of_an_earlier_agent_has_no_rows_and_gets_them(tmp_path: Path) -> None:
@@ -121,4 +121,4 @@ def test_ledger_of_an_earlier_agent_has_no_rows_and_gets_them(tmp_path: Path) ->
     )
     spend(again, T0 + 60)
     again.close()
-    assert [row.window_start for row in kept(tmp_path)] == [T0 + 60]
+    assert [row.window for row in kept(tmp_path)] == [T0 + 60]
