@@ -47,7 +47,7 @@ class ReportHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class SealedReport:
+class KeptReport:
     """What a host knows of a report that it sealed: host_id, epoch_id, report_id, tag_h 16 B each.
 
     tag_h  with which the Helper knows the report; in clear on the log

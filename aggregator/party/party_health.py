@@ -166,7 +166,7 @@ def disk_free(folders: Mapping[str, Path]) -> dict[str, float]:
     return found
 
 
-class Health:
+class Health(Collector):
     """The newest document of a party, and when its loop last went round."""
 
     def __init__(self, party: str, measures: Iterable[HealthMetric]) -> None:
@@ -224,7 +224,7 @@ class Health:
     def application(self) -> WSGIApplication:
         """The three pages; any other is not found."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(self))
+        registry.register(self)
         metrics: WSGIApplication = make_wsgi_app(registry)
         checks: dict[str, Callable[[], str]] = {
             "/healthz": self.stuck,
@@ -243,19 +243,11 @@ class Health:
 
         return answer
 
-    def families(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Metric]:
         """The metrics of the newest document."""
         document = self._document
         for measure in self._measures if document else ():
             yield _family(f"pointillist_{self._party}_{measure.name}", measure, document)
-
-
-class _Families(Collector):
-    def __init__(self, health: Health) -> None:
-        self._health = health
-
-    def collect(self) -> Iterable[Metric]:
-        return self._health.families()
 
 
 def _family(name: str, measure: HealthMetric, document: Document) -> Metric:

@@ -16,14 +16,14 @@ from privacy.signing import verify
 from wire.batch import Batch, SignedShare
 from wire.ids import NO_SIGNATURE
 from wire.rejection import ReportRejected
-from wire.report import SealedReport
+from wire.report import KeptReport
 
 from .transcript_check import Link, Place, Transcript, TranscriptVerdict, verify_transcripts
 from .window_evidence import WindowEvidence
 
 
 @dataclass(frozen=True, slots=True)
-class OwnReport(SealedReport):
+class OwnReport(KeptReport):
     """A report to look for; d counts the words of its task's vector."""
 
     d: int

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from wire.envelope import unwrap
-from wire.report import Report, SealedReport
+from wire.report import KeptReport, Report
 from wire.topics import REPORTS, TOPICS
 
 from .ledger_db import connect_readonly, translated
@@ -43,7 +43,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftReport(SealedReport):
+class LeftReport(KeptReport):
     """One report as it was sealed, read off the very bytes that leave.
 
     size_bytes   of the report, without its envelope

@@ -97,7 +97,7 @@ def groups(
             tell(path.name)
             spikes += unknown_spikes(path.stem, iterate(path))
         known = _load_groups(out) if out.exists() else []
-        found = find_groups([o.member for o in spikes], [o.vector for o in spikes], known)
+        found = find_groups([member for member, _ in spikes], [v for _, v in spikes], known)
         save_groups(out, found)
     emit([group_document(group) for group in found], json, text=group_lines)
 

@@ -87,12 +87,12 @@ def _ask_log(
 def own_report(report: SentReport) -> OwnReport | None:
     """Give what a check needs of a report; None where there is no Helper, or no more is kept."""
     from aggregator.transcripts.report_check import OwnReport
-    from wire.report import SealedReport
+    from wire.report import KeptReport
 
     left, task = report.left, report.task
     if left is None or task is None or not task.helper_pk:
         return None
-    known = {field.name: getattr(left, field.name) for field in fields(SealedReport)}
+    known = {field.name: getattr(left, field.name) for field in fields(KeptReport)}
     return OwnReport(**known, d=task.d)
 
 

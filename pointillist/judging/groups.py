@@ -250,16 +250,11 @@ def _read(row: Mapping[str, Any]) -> SpikeGroup:
     return SpikeGroup(name, bool(row["named"]), mean, scale, float(row["limit"]), members)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UnknownSpike:
-    """Where and when it was, and the mean of its seconds' vectors: float64[FEATURE_NAMES]."""
+def unknown_spikes(recording: str, frames: Iterable[Frame]) -> list[tuple[SpikeMember, Table]]:
+    """Find the spikes of a recording that an agent would put down to nothing known.
 
-    member: SpikeMember
-    vector: Table
-
-
-def unknown_spikes(recording: str, frames: Iterable[Frame]) -> list[UnknownSpike]:
-    """Find the spikes of a recording that an agent would put down to nothing known."""
+    Beside each stands the mean of its seconds' vectors, float64[FEATURE_NAMES].
+    """
     diagnoser = Diagnoser()
     began_ns: int | None = None
     causes: dict[SpikeMember, Cause] = {}
@@ -275,7 +270,7 @@ def unknown_spikes(recording: str, frames: Iterable[Frame]) -> list[UnknownSpike
                 if finding.subject in diagnoser.vectors:
                     vectors[member].append(diagnoser.vectors[finding.subject].copy())
     return [
-        UnknownSpike(member, _mean(vectors[member]))
+        (member, _mean(vectors[member]))
         for member, cause in causes.items()
         if cause is Cause.UNKNOWN and vectors[member]
     ]
