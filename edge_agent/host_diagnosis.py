@@ -16,7 +16,7 @@ from collectors.port import Absence, broken
 from collectors.records.activity import Observation, Record
 from collectors.rounds import Drained
 from diagnosis.detect.diagnoser import Diagnoser
-from diagnosis.detect.findings import Finding, HostFinding
+from diagnosis.detect.findings import Finding
 from diagnosis.detect.journal_lines import JournalLineError, encode
 from diagnosis.detect.trail import Series, SpikeTrails
 from diagnosis.detect.weekly import WeeklyIncidents
@@ -75,9 +75,9 @@ class Diagnosed:
     failure: str | None = None
 
     @property
-    def records(self) -> list[Record | HostFinding]:
+    def records(self) -> list[Record | Finding]:
         """Both as records of this host."""
-        return [*map(HostFinding, self.findings), *self.incidents]
+        return [*self.findings, *self.incidents]
 
 
 class _NotKeptError(Exception):

@@ -114,10 +114,4 @@ class SpikeEnded:
 
 
 Finding = SpikeBegan | Diagnosis | SpikeEnded
-
-
-@dataclass(frozen=True, slots=True)
-class HostFinding:
-    """What diagnosis found on this host; local: of an incident, its cause alone is reported."""
-
-    finding: Finding
+"""What is found stays with the host: of an incident, its cause alone is reported."""

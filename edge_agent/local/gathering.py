@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from collectors.records.activity import Record
-from diagnosis.detect.findings import HostFinding
+from diagnosis.detect.findings import Finding
 
 from .history import History
 from .history_tables import MOST_CELLS, MOST_SNAPSHOTS
@@ -97,13 +97,13 @@ class Gathering:
 
     def __init__(self, flattener: Flattener, recent: Recent, batch: HistoryBatch | None) -> None:
         self._flattener, self._recent, self._batch = flattener, recent, batch
-        self._waiting: list[tuple[str, Sequence[Record | HostFinding], Sequence[Row]]] = []
+        self._waiting: list[tuple[str, Sequence[Record | Finding], Sequence[Row]]] = []
         self._records = 0
         self._due_ms = 0
         self._begun = False
 
     def add(
-        self, source: str, records: Sequence[Record | HostFinding], rows: Sequence[Row] = ()
+        self, source: str, records: Sequence[Record | Finding], rows: Sequence[Row] = ()
     ) -> None:
         """Take what a source handed out, and rows that come after it."""
         shown = [record for record in records if type(record) not in NOT_SHOWN]

@@ -26,7 +26,7 @@ from collectors.records.activity import (
 )
 from collectors.records.gpu_calls import GovernorState, GpuCalls, ProbeGroup
 from collectors.records.gpu_time import GpuTimes, TimedProcess
-from diagnosis.detect.findings import Diagnosis, Finding, HostFinding, SpikeEnded
+from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded
 from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
@@ -205,8 +205,8 @@ class Flattener:
                 key, detail = clean_name(record.key), clean_name(record.detail)
                 name = clean_name(record.name)
                 return (EventRow(name, key, detail, record.boottime_ns, source),)
-            case HostFinding():
-                return _found(source, record.finding)
+            case SpikeBegan() | Diagnosis() | SpikeEnded():
+                return _found(source, record)
             case GpuCalls() | GovernorState() | GpuTimes():
                 return self._of_programs(source, record)
             case StepMarks() | RhythmMarks():

@@ -19,7 +19,7 @@ from collectors.rounds import Drained
 from diagnosis.detect.findings import (
     Cause,
     Diagnosis,
-    HostFinding,
+    Finding,
     SpikeBegan,
     SpikeEnded,
     StepTimes,
@@ -64,13 +64,13 @@ class FramesInTurn:
         return next(self._frames, None)
 
 
-Told = HostFinding | Observation
+Told = Finding | Observation
 
 
 def diagnosed(source: HostDiagnosis, until: int = SECONDS + 1) -> Iterator[tuple[int, Told]]:
     for number in range(1, until):
         for record in source.look(BOOT + number * S).records:
-            assert isinstance(record, HostFinding | Observation)
+            assert isinstance(record, Finding | Observation)
             yield number, record
 
 
@@ -92,7 +92,7 @@ def test_agent_names_the_cause_of_a_spike_in_time_and_counts_one_incident(
     source: HostDiagnosis,
 ) -> None:
     records = list(diagnosed(source))
-    found = [(at, one.finding) for at, one in records if isinstance(one, HostFinding)]
+    found = [(at, one) for at, one in records if isinstance(one, Finding)]
     began = [at for at, one in found if isinstance(one, SpikeBegan)]
     causes = [(at, one.cause) for at, one in found if isinstance(one, Diagnosis)]
     assert len(began) == 1
@@ -113,7 +113,7 @@ def test_agent_that_stops_during_an_incident_counts_it_once(source: HostDiagnosi
 def test_agent_journal_holds_findings_and_one_picture(
     source: HostDiagnosis, tmp_path: Path
 ) -> None:
-    shown = [one.finding for _, one in diagnosed(source) if isinstance(one, HostFinding)]
+    shown = [one for _, one in diagnosed(source) if isinstance(one, Finding)]
     reader = JournalReader()
     kept = [line.finding for line in reader.read(read_lines(tmp_path / "diagnoses.jsonl"))]
     assert reader.damaged == 0
