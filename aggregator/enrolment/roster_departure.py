@@ -34,18 +34,12 @@ class Leaving:
     everybody: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Departed:
-    """A roster without those who left, under the Leader's signature, and what it says."""
-
-    roster: bytes
-    summary: dict[str, Any]
-
-
 def without(
     previous_file: Path, leaving: Leaving, leader: SigningKey, now_s: float | None = None
-) -> Departed:
+) -> tuple[bytes, dict[str, Any]]:
     """Sign the roster after `previous_file`, in force from the next start of a week.
+
+    Gives the roster without those who left, under the Leader's signature, and what it says.
 
     Raises      EnrolmentError: nobody leaves, or a host or operator that is not there;
                 ReportRejected: the roster before is none, or lacks a signature; OSError
@@ -63,7 +57,7 @@ def without(
         "operators": len(left),
         "largest_operator": max(left.values(), default=0),
     }
-    return Departed(sign_roster(roster, leader, None), summary)
+    return sign_roster(roster, leader, None), summary
 
 
 def read_signed_roster(file: Path, leader_pk: bytes) -> Roster:

@@ -93,10 +93,10 @@ def remove_hosts(
         reported(ExitCode.REFUSED, ReportRejected),
         reported(ExitCode.USAGE, EnrolmentError),
     ):
-        made = without(previous, leaving, load_identity(key))
+        roster, summary = without(previous, leaving, load_identity(key))
     with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
-        write_all_durably({out: made.roster})
-    emit({"file": str(out), **made.summary}, json)
+        write_all_durably({out: roster})
+    emit({"file": str(out), **summary}, json)
 
 
 def _listed(file: Path | None) -> list[str]:

@@ -77,18 +77,18 @@ def countersigned(signed: bytes, accept: str) -> bytes:
 
 def test_named_hosts_and_those_of_an_operator_leave_at_the_next_week_start(before: Path) -> None:
     leaving = Leaving([bytes(host(0).host_id)], ["umbra"])
-    made = without(before, leaving, LEADER, now_s=NOW)
-    roster = opened(made.roster)
-    assert {row.host_id for row in roster.entries} == {host(2).host_id, host(4).host_id}
-    assert (roster.version, roster.effective_from) == (2, WEEK)
-    assert made.summary["removed"] == 4
-    assert made.summary["operators"] == 1
-    assert opened(countersigned(made.roster, "4")) == roster
+    roster, summary = without(before, leaving, LEADER, now_s=NOW)
+    left = opened(roster)
+    assert {row.host_id for row in left.entries} == {host(2).host_id, host(4).host_id}
+    assert (left.version, left.effective_from) == (2, WEEK)
+    assert summary["removed"] == 4
+    assert summary["operators"] == 1
+    assert opened(countersigned(roster, "4")) == left
 
 
 def test_roster_starts_after_one_that_is_still_to_come(before: Path) -> None:
-    made = without(before, Leaving([bytes(host(0).host_id)]), LEADER, now_s=NOW - 2 * WEEK_S)
-    assert opened(made.roster).effective_from == WEEK - WEEK_S
+    roster, _ = without(before, Leaving([bytes(host(0).host_id)]), LEADER, now_s=NOW - 2 * WEEK_S)
+    assert opened(roster).effective_from == WEEK - WEEK_S
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_roster_before_must_be_under_both_signatures(before: Path, helper: objec
 
 
 def test_fleet_that_ends_has_an_empty_roster_that_all_parties_take(before: Path) -> None:
-    made = without(before, Leaving(everybody=True), LEADER, now_s=NOW)
-    assert made.summary["hosts"] == 0
+    roster, summary = without(before, Leaving(everybody=True), LEADER, now_s=NOW)
+    assert summary["hosts"] == 0
     with pytest.raises(ReportRejected, match="roster_change"):
-        countersigned(made.roster, "10%")
-    last = countersigned(made.roster, "100%")
+        countersigned(roster, "10%")
+    last = countersigned(roster, "100%")
     directory = Directory(PARTIES)
     directory.add_roster(before.read_bytes())
     directory.add_roster(last)
