@@ -14,8 +14,7 @@ from aggregator.statistics.judged_sql import judged_sql
 from aggregator.statistics.ratios import normal_quantile
 from aggregator.statistics.ratios_sql import shares_sql
 from aggregator.statistics.statistics import BIAS_CONFIDENCE
-from wire.catalogue import Catalogue
-from wire.section import LEFT_OUT, Bins
+from wire.catalogue import LEFT_OUT, Bins, Catalogue
 
 from .sums_sql import model_sql
 

@@ -23,7 +23,7 @@ from aggregator.releases.releases import (
     read_windows,
 )
 from aggregator.releases.simulated_mark import SimulatedMark, read_mark
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT
 
 from .analyst_views import Frames, query, with_whole_numbers
 from .cells_sql import cells_sql

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from aggregator.statistics.ratios import normal_quantile
 from aggregator.statistics.section_cells import MODEL_AXIS, UNMEASURED
-from wire.catalogue import Catalogue
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT, Catalogue
 
 SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "series": (pa.string(), "task series"),

@@ -32,7 +32,7 @@ from transport.files.keyfiles import write_signing_key
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Signed
-from wire.ids import host_id
+from wire.fields import host_id
 
 FUZZ_GOAL_HOURS: Final = 8.0
 """An hour for each parser."""

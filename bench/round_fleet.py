@@ -26,11 +26,10 @@ from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from simulator.simulated_hosts import host_of, roster_of
 from transport.port import Record
-from wire.bounds import Scheme
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.epoch import Epoch, KeyAnnouncement
-from wire.ids import TaskId
+from wire.fields import Scheme, TaskId
 from wire.roster import PlanMembership
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS

@@ -49,7 +49,7 @@ from privacy.signing import verify
 from simulator.engine.memory_store import MemoryStore
 from wire import labels
 from wire.epoch import HEADER_BYTES, Epoch
-from wire.ids import TaskId, key_id
+from wire.fields import TaskId, key_id
 
 ARITHMETIC: Final = ("helper.mask", "helper.sum", "leader.sum", "leader.unmask")
 """The Helper's mask generation and mask sum, the Leader's vector sum and subtraction."""

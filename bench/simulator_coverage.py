@@ -34,8 +34,7 @@ from simulator.outcome import TOTAL, CoverageTally, TrueTable, cause_table, trut
 from simulator.outcome.day_runs import DAY_S
 from simulator.scenario import Scenario, load
 from simulator.streams import philox
-from wire.catalogue import Catalogue
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT, Catalogue
 from wire.task import Task
 
 COMMAND: Final = "make bench-simulator ARGS='--part coverage'"

@@ -19,7 +19,7 @@ from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import KeyAnnouncement
-from wire.ids import HostId, hardware_id, host_id
+from wire.fields import HostId, hardware_id, host_id
 from wire.join import JoinRequest, SealedJoin
 from wire.rejection import ReportRejected
 from wire.roster import MAX_HARDWARE_IDS, EntryAnswer, GpuModels

@@ -36,7 +36,7 @@ from transport.files.keyfiles import (
 from transport.opening import Side, open_transport
 from transport.port import RETENTION_S, Transport
 from wire.catalogue import Catalogue
-from wire.ids import host_id
+from wire.fields import host_id
 from wire.task import DEMO_DOMAIN
 from wire.topics import KEPT
 

@@ -20,7 +20,7 @@ from transport.files.keyfiles import (
     sweep_leftovers,
     write_host_key,
 )
-from wire.ids import HostId, host_id
+from wire.fields import HostId, host_id
 
 from .config import AgentConfig
 from .ledger.ledger_carry import Identity, carry_over

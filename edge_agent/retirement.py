@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transport.files.keyfiles import KeyFileAbsent, destroy_key, read_host_key
-from wire.ids import HostId, host_id
+from wire.fields import HostId, host_id
 
 from .config import AgentConfig
 from .journal import older

@@ -15,7 +15,7 @@ import structlog
 from collectors.port import Absence, Source
 from collectors.rounds import Rounds
 from transport.port import Transport, TransportUnavailable
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.task import Task
 
 from .clock import Clock, SystemClock

@@ -25,9 +25,9 @@ from privacy.planner import (
     indicator_sigma_hosts,
     section_figures,
 )
-from wire.bounds import Scheme
 from wire.catalogue import Catalogue
 from wire.epoch import EPOCH_BYTES
+from wire.fields import Scheme
 from wire.report import report_length
 
 DAY_S: Final = 86_400

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from transport.port import RETENTION_S
-from wire.bounds import Scheme
 from wire.envelope import OVERHEAD_BYTES
+from wire.fields import Scheme
 from wire.report import report_length
 
 COSTS_FILE: Final = Path(__file__).with_name("plans") / "sizing_costs.json"

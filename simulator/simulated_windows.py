@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from collectors.records.activity import Record
 from edge_agent.windows.task_windows import ClosedWindow
 from wire.catalogue import Catalogue
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.task import CHECK_WORDS, Task
 
 from .engine.blocks import BlockRows, Span

@@ -28,7 +28,7 @@ from transport.opening import TransportTable
 from transport.port import Record, create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
-from wire.ids import host_id
+from wire.fields import host_id
 from wire.task import Task
 from wire.topics import (
     EPOCHS,

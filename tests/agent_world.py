@@ -50,10 +50,9 @@ from privacy.noise_table import SeededSampler
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
 from wire import labels
-from wire.bounds import Scheme
 from wire.envelope import Kind, Signed, unwrap
 from wire.epoch import Epoch, KeyAnnouncement
-from wire.ids import NO_SIGNATURE, TaskId, host_id, task_id, voucher_id
+from wire.fields import NO_SIGNATURE, Scheme, TaskId, host_id, task_id, voucher_id
 from wire.report import Report
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task

@@ -13,10 +13,9 @@ from privacy.signing import SigningKey
 from tests.protocol_kit import T0, hpke_pair, signing_key
 from transport.files.join_token import JoinToken
 from wire.epoch import KeyAnnouncement
-from wire.ids import HardwareId, hardware_id, host_id
-from wire.join import JoinRequest
+from wire.fields import HardwareId, hardware_id, host_id
+from wire.join import JoinRequest, Voucher
 from wire.roster import GpuModels, RosterEntry
-from wire.voucher import Voucher
 
 LEADER = signing_key("leader")
 FOR_EVER = T0 + 10**8

@@ -31,7 +31,7 @@ from tests.fault_steps import EncodedSteps
 from tests.protocol_kit import SERIES, T0, WINDOW_S
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
-from wire.ids import TaskId, task_id
+from wire.fields import TaskId, task_id
 from wire.report import Report
 from wire.roster import Roster
 from wire.topics import EPOCHS

@@ -45,10 +45,19 @@ from privacy.signing import SigningKey
 from simulator.engine.memory_store import MemoryStore
 from transport.port import Record, TopicPartition
 from wire import labels
-from wire.bounds import Scheme
 from wire.envelope import Kind, wrap
 from wire.epoch import Epoch, EpochHeader
-from wire.ids import EpochId, KeyId, ReportId, TaskId, hardware_id, host_id, key_id, voucher_id
+from wire.fields import (
+    EpochId,
+    KeyId,
+    ReportId,
+    Scheme,
+    TaskId,
+    hardware_id,
+    host_id,
+    key_id,
+    voucher_id,
+)
 from wire.report import Report, ReportHeader
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task

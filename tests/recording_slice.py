@@ -20,8 +20,7 @@ from edge_agent.windows.encode import encode_rows
 from privacy.noise import NoiseSampler
 from simulator import slice_process
 from simulator.slice_config import SliceConfig
-from wire.bounds import Scheme
-from wire.ids import TaskId
+from wire.fields import Scheme, TaskId
 from wire.task import Task
 
 FILE: Final = "POINTILLIST_TEST_RECORD"

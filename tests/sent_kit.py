@@ -44,7 +44,7 @@ from transport.opening import TransportTable
 from transport.port import create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
-from wire.ids import TaskId, host_id, task_id
+from wire.fields import TaskId, host_id, task_id
 from wire.report import Report
 from wire.roster import Roster
 from wire.task import Task

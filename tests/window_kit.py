@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from wire.bounds import Scheme
 from wire.catalogue import Catalogue
+from wire.fields import Scheme
 from wire.task import SectionSpec, Task
 
 CATALOGUE = Catalogue.load()

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from wire.bounds import NAME
+from wire.fields import NAME
 
 from .page_shape import Role
 from .viewers import Viewer

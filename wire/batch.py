@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import labels
-from .bounds import MAX_COUNTER, MAX_HOSTS, MAX_TIME, need_d, need_label, need_length, need_range
-from .ids import NO_SIGNATURE, TaskId
+from .fields import (
+    MAX_COUNTER,
+    MAX_HOSTS,
+    MAX_TIME,
+    NO_SIGNATURE,
+    TaskId,
+    need_d,
+    need_label,
+    need_length,
+    need_range,
+)
 from .rejection import Reason, ReportRejected
 
 ENTRY: Final = np.dtype(

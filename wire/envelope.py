@@ -8,8 +8,14 @@ from enum import IntEnum
 from typing import Final, Self
 
 from . import labels
-from .bounds import MAX_ENTRY_BODY, MAX_ROSTER_BODY, MAX_TASK_BODY, need_label, need_length
-from .ids import NO_SIGNATURE
+from .fields import (
+    MAX_ENTRY_BODY,
+    MAX_ROSTER_BODY,
+    MAX_TASK_BODY,
+    NO_SIGNATURE,
+    need_label,
+    need_length,
+)
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
 

@@ -8,8 +8,21 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from . import labels
-from .bounds import MAX_COUNTER, MAX_EPOCH_S, MAX_TIME, Scheme, need_label, need_length, need_range
-from .ids import NO_KEY, NO_SIGNATURE, EpochId, HostId, KeyId, key_id
+from .fields import (
+    MAX_COUNTER,
+    MAX_EPOCH_S,
+    MAX_TIME,
+    NO_KEY,
+    NO_SIGNATURE,
+    EpochId,
+    HostId,
+    KeyId,
+    Scheme,
+    key_id,
+    need_label,
+    need_length,
+    need_range,
+)
 from .rejection import Reason, ReportRejected
 
 _ANNOUNCEMENT = struct.Struct(">16s32s1216sQQ")

@@ -1,4 +1,7 @@
-"""A host's request to join the roster, and the sealed form in which it crosses the log."""
+"""A host's request to join the roster, and the sealed form in which it crosses the log.
+
+An operator's voucher: whoever holds a one-use token's secret is a host of this operator.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,89 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from . import bounds, labels
-from .bounds import MAX_JOIN_BODY, need_label, need_length
-from .ids import NO_SIGNATURE, HardwareId, KeyId
+from . import fields, labels
+from .fields import (
+    MAX_JOIN_BODY,
+    MAX_TIME,
+    MAX_VOUCHER_BODY,
+    NO_SIGNATURE,
+    HardwareId,
+    KeyId,
+    VoucherId,
+    need_label,
+    need_length,
+    need_range,
+    voucher_id,
+)
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
 from .roster import GpuModels, decode_gpus, encode_gpus, hardware_ids, need_hardware
-from .voucher import Voucher
 
 _HEAD = struct.Struct(">16sI")
+_VOUCHER_OVERHEAD_BYTES: Final = _HEAD.size + 64
+MAX_VOUCHER_BYTES: Final = MAX_VOUCHER_BODY + _VOUCHER_OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """label16 || u32 len || body || Ed25519 of the operator's key over all before.
+
+    leader_pk   the fleet that it is for
+    token_pk    public key of the token, 32 B
+    plan        of the Leader's plans, by name
+    not_after   last second at which it enrols a host
+    """
+
+    leader_pk: bytes
+    token_pk: bytes
+    operator: str
+    plan: str
+    not_after: int
+    signature: bytes = NO_SIGNATURE
+
+    @property
+    def voucher_id(self) -> VoucherId:
+        return voucher_id(self.token_pk)
+
+    def unsigned(self) -> bytes:
+        """Return what the operator signs."""
+        message = pb.VoucherBody(
+            leader_pk=self.leader_pk,
+            token_pk=self.token_pk,
+            operator=self.operator,
+            plan=self.plan,
+            not_after=self.not_after,
+        )
+        encoded = message.SerializeToString(deterministic=True)
+        return _HEAD.pack(labels.VOUCHER, len(encoded)) + encoded
+
+    def encode(self) -> bytes:
+        return self.unsigned() + self.signature
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        if not _VOUCHER_OVERHEAD_BYTES <= len(data) <= MAX_VOUCHER_BYTES:
+            raise ReportRejected(
+                Reason.LENGTH, f"a voucher of at most {MAX_VOUCHER_BYTES} bytes", len(data)
+            )
+        got, length = _HEAD.unpack_from(data)
+        need_label(got, labels.VOUCHER)
+        need_length(data, length + _VOUCHER_OVERHEAD_BYTES, "a voucher")
+        message = fields.parse(
+            pb.VoucherBody(), data[_HEAD.size : -64], MAX_VOUCHER_BODY, "a voucher body"
+        )
+        voucher = cls(
+            fields.need_bytes(message.leader_pk, 32, "leader_pk"),
+            fields.need_bytes(message.token_pk, 32, "token_pk"),
+            fields.need_name(message.operator, "an operator"),
+            fields.need_name(message.plan, "a plan"),
+            need_range(message.not_after, 0, MAX_TIME, "not_after"),
+            data[-64:],
+        )
+        fields.need(voucher.unsigned() == data[:-64], "a canonical voucher", "another encoding")
+        return voucher
+
+
 _OVERHEAD_BYTES: Final = _HEAD.size + 2 * 64
 MAX_JOIN_BYTES: Final = _OVERHEAD_BYTES + MAX_JOIN_BODY
 PADDED_BYTES: Final = 2048
@@ -73,9 +150,9 @@ class JoinRequest:
         need_label(got, labels.JOIN)
         need_length(data, length + _OVERHEAD_BYTES, "a join request")
         end = _HEAD.size + length
-        message = bounds.parse(pb.JoinBody(), data[_HEAD.size : end], MAX_JOIN_BODY, "a join body")
+        message = fields.parse(pb.JoinBody(), data[_HEAD.size : end], MAX_JOIN_BODY, "a join body")
         request = cls(
-            bounds.need_bytes(message.ed25519_pk, 32, "ed25519_pk"),
+            fields.need_bytes(message.ed25519_pk, 32, "ed25519_pk"),
             need_hardware(message.hardware),
             decode_gpus(message.gpu_models),
             Voucher.decode(message.voucher),
@@ -83,7 +160,7 @@ class JoinRequest:
             data[end + 64 :],
         )
         # The signatures cover the bytes as received; only their canonical form is one request.
-        bounds.need(request.unsigned() == data[:end], "a canonical join body", "another encoding")
+        fields.need(request.unsigned() == data[:end], "a canonical join body", "another encoding")
         return request
 
     def padded(self) -> bytes:

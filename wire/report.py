@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from . import labels
-from .bounds import MAX_D, MAX_TIME, MIN_D, Scheme
-from .ids import NO_TAG, EpochId, HostId, ReportId, TaskId
+from .fields import MAX_D, MAX_TIME, MIN_D, NO_TAG, EpochId, HostId, ReportId, Scheme, TaskId
 from .rejection import Reason, ReportRejected
 
 GCM_TAG_BYTES: Final = 16

@@ -7,16 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from . import bounds
-from .bounds import (
+from . import fields
+from .fields import (
     MAX_COUNTER,
     MAX_ENTRY_BODY,
     MAX_HOSTS,
     MAX_ROSTER_BODY,
     MAX_TIME,
+    HardwareId,
+    HostId,
+    VoucherId,
+    host_id,
     need_range,
 )
-from .ids import HardwareId, HostId, VoucherId, host_id
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
 
@@ -92,7 +95,7 @@ class Roster:
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
         """Decode a body whose signatures were verified; ReportRejected when out of range."""
-        message = bounds.parse(pb.RosterBody(), data, MAX_ROSTER_BODY, "a roster body")
+        message = fields.parse(pb.RosterBody(), data, MAX_ROSTER_BODY, "a roster body")
         need_range(message.version, 1, MAX_COUNTER, "version")
         need_range(message.effective_from, 0, MAX_TIME, "effective_from")
         need_range(len(message.plans), 0, MAX_PLANS, "plans")
@@ -131,9 +134,9 @@ class EntryAnswer:
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
         """Decode a body whose signatures were verified; ReportRejected when out of range."""
-        message = bounds.parse(pb.EntryBody(), data, MAX_ENTRY_BODY, "an entry answer")
+        message = fields.parse(pb.EntryBody(), data, MAX_ENTRY_BODY, "an entry answer")
         return cls(
-            bounds.need_bytes(message.request_hash, 32, "request_hash"),
+            fields.need_bytes(message.request_hash, 32, "request_hash"),
             need_range(message.roster_version, 1, MAX_COUNTER, "roster_version"),
             need_range(message.effective_from, 0, MAX_TIME, "effective_from"),
             _decode_entry(message.entry, 1),
@@ -158,19 +161,19 @@ def _decode_plan(message: pb.Plan) -> Plan:
     need_range(len(message.memberships), 1, MAX_SERIES, "series of a plan")
     plan = tuple(
         PlanMembership(
-            bounds.need_name(membership.series, "a series"),
+            fields.need_name(membership.series, "a series"),
             membership.cohort,
-            need_range(membership.weight_millionths, 1, bounds.MILLION, "weight_millionths"),
+            need_range(membership.weight_millionths, 1, fields.MILLION, "weight_millionths"),
         )
         for membership in message.memberships
     )
-    bounds.need(
+    fields.need(
         len({membership.series for membership in plan}) == len(plan),
         "each series once",
         "one twice",
     )
     total = sum(membership.weight_millionths for membership in plan)
-    need_range(total, 1, bounds.MILLION, "the sum of a plan's weight_millionths")
+    need_range(total, 1, fields.MILLION, "the sum of a plan's weight_millionths")
     return plan
 
 
@@ -183,10 +186,10 @@ def hardware_ids(hardware: bytes) -> tuple[HardwareId, ...]:
 def need_hardware(hardware: bytes) -> bytes:
     """Refuse what is not 1 to 64 rising hardware ids; return it."""
     count, rest = divmod(len(hardware), HARDWARE_ID_BYTES)
-    bounds.need(rest == 0, f"hardware ids of {HARDWARE_ID_BYTES} bytes", f"{rest} bytes left over")
+    fields.need(rest == 0, f"hardware ids of {HARDWARE_ID_BYTES} bytes", f"{rest} bytes left over")
     need_range(count, 1, MAX_HARDWARE_IDS, "hardware ids")
     ids = list(hardware_ids(hardware))
-    bounds.need(ids == sorted(set(ids)), "hardware ids rising", "another order")
+    fields.need(ids == sorted(set(ids)), "hardware ids rising", "another order")
     return hardware
 
 
@@ -219,15 +222,15 @@ def _encode_entry(entry: RosterEntry) -> pb.RosterEntry:
 
 
 def _decode_entry(message: pb.RosterEntry, plans: int) -> RosterEntry:
-    key = bounds.need_bytes(message.ed25519_pk, 32, "ed25519_pk")
+    key = fields.need_bytes(message.ed25519_pk, 32, "ed25519_pk")
     return RosterEntry(
         host_id(key),
         key,
-        bounds.need_name(message.operator, "an operator"),
+        fields.need_name(message.operator, "an operator"),
         need_range(message.plan, 0, plans - 1, "plan"),
         decode_gpus(message.gpu_models),
         need_hardware(message.hardware),
-        VoucherId(bounds.need_bytes(message.voucher_id, 16, "voucher_id")),
+        VoucherId(fields.need_bytes(message.voucher_id, 16, "voucher_id")),
     )
 
 

@@ -9,8 +9,8 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import bounds
-from .bounds import MAX_D, MAX_HOSTS, MAX_TASK_BODY, MAX_TIME, MIN_D, Scheme, need_range
+from . import fields
+from .fields import MAX_D, MAX_HOSTS, MAX_TASK_BODY, MAX_TIME, MIN_D, Scheme, need_range
 from .proto import pointillist_pb2 as pb
 
 CHECK_WORDS: Final = 2
@@ -159,9 +159,9 @@ class Task(TaskTerms):
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
         """Decode a body whose signatures were verified; ReportRejected when out of range."""
-        message = bounds.parse(pb.TaskBody(), data, MAX_TASK_BODY, "a task body")
+        message = fields.parse(pb.TaskBody(), data, MAX_TASK_BODY, "a task body")
         scheme = _SCHEMES.get(message.scheme)
-        bounds.need(scheme is not None, "a known scheme", message.scheme)
+        fields.need(scheme is not None, "a known scheme", message.scheme)
         need_range(len(message.sections), 1, MAX_SECTIONS, "sections")
         task = cls(
             scheme=scheme or Scheme.MASKED,
@@ -185,7 +185,7 @@ _SECTION_PLAIN = [name for name in SectionSpec.__dataclass_fields__ if name != "
 
 def _decode_section(message: pb.SectionSpec) -> SectionSpec:
     kind = _KINDS.get(message.kind)
-    bounds.need(kind is not None, "a known section kind", message.kind)
+    fields.need(kind is not None, "a known section kind", message.kind)
     section = SectionSpec(
         kind=kind or SectionKind.MIX, **{name: getattr(message, name) for name in _SECTION_PLAIN}
     )
@@ -195,43 +195,43 @@ def _decode_section(message: pb.SectionSpec) -> SectionSpec:
 
 def _check_section(section: SectionSpec) -> None:
     need_range(section.section_id, 1, (1 << 31) - 1, "section_id")
-    bounds.need_name(section.name, "a section name")
+    fields.need_name(section.name, "a section name")
     need_range(section.length, 1, MAX_D - CHECK_WORDS, "length")
     need_range(section.q, 1, MAX_UNITS, "q")
     need_range(section.l1_bound, section.q, MAX_UNITS, "l1_bound")
     need_range(section.coordinate_cap, section.q, section.l1_bound, "coordinate_cap")
     for value in (section.l1_bound, section.coordinate_cap):
-        bounds.need(value % section.q == 0, f"a multiple of q = {section.q}", value)
+        fields.need(value % section.q == 0, f"a multiple of q = {section.q}", value)
     if section.kind is SectionKind.INDICATORS:
         need_range(section.m, 1, section.length, "m")
-        bounds.need(
+        fields.need(
             section.l1_bound == section.m * section.coordinate_cap,
             "l1_bound = m caps of an indicator set",
             section.l1_bound,
         )
     else:
         need_range(section.m, 0, 0, "m of a section without indicators")
-    need_range(section.weight_millionths, 1, bounds.MILLION, "weight_millionths")
-    need_range(section.rate_millionths, 1, bounds.MILLION, "rate_millionths")
+    need_range(section.weight_millionths, 1, fields.MILLION, "weight_millionths")
+    need_range(section.rate_millionths, 1, fields.MILLION, "rate_millionths")
     need_range(section.sigma_1024, 1, MAX_UNITS, "sigma_1024")
 
 
 def _check(task: Task) -> None:
-    bounds.need_name(task.series, "a series")
-    bounds.need_name(task.domain, "a domain")
+    fields.need_name(task.series, "a series")
+    fields.need_name(task.domain, "a domain")
     need_range(task.version, 1, (1 << 31) - 1, "version")
     _check_times(task)
     _check_sections(task)
-    need_range(task.epsilon_millionths, 1, 100 * bounds.MILLION, "epsilon_millionths")
-    need_range(task.delta_1e12, 1, bounds.MILLION, "delta_1e12")
+    need_range(task.epsilon_millionths, 1, 100 * fields.MILLION, "epsilon_millionths")
+    need_range(task.delta_1e12, 1, fields.MILLION, "delta_1e12")
     need_range(task.mu_1e9, 1, 1 << 40, "mu_1e9")
     need_range(task.n_max, 1, MAX_HOSTS, "n_max")
     need_range(task.n_min, 1, task.n_max, "n_min")
     need_range(task.t, 0, task.n_min - 1, "t")
     need_range(task.min_operators, 0, task.n_max, "min_operators")
-    bounds.need_bytes(task.leader_pk, 32, "leader_pk")
-    bounds.need_bytes(task.helper_pk, 32 if task.scheme is Scheme.MASKED else 0, "helper_pk")
-    bounds.need_bytes(task.catalogue_hash, 32, "catalogue_hash")
+    fields.need_bytes(task.leader_pk, 32, "leader_pk")
+    fields.need_bytes(task.helper_pk, 32 if task.scheme is Scheme.MASKED else 0, "helper_pk")
+    fields.need_bytes(task.catalogue_hash, 32, "catalogue_hash")
 
 
 def _check_times(task: Task) -> None:
@@ -239,7 +239,7 @@ def _check_times(task: Task) -> None:
     need_range(task.last_window, 0, MAX_TIME, "last_window")
     need_range(task.first_window, 0, task.last_window, "first_window")
     for window in (task.first_window, task.last_window):
-        bounds.need(window % task.window_s == 0, f"a multiple of {task.window_s} s", window)
+        fields.need(window % task.window_s == 0, f"a multiple of {task.window_s} s", window)
     need_range(task.retention_s, 0, MAX_WINDOW_S, "retention_s")
     need_range(task.lateness_s, 0, task.retention_s, "lateness_s")
     need_range(task.expiry, 1, MAX_TIME, "expiry")
@@ -249,6 +249,6 @@ def _check_sections(task: Task) -> None:
     need_range(task.d, MIN_D, MAX_D, "d")
     for what in ("section_id", "name"):
         names = {getattr(section, what) for section in task.sections}
-        bounds.need(len(names) == len(task.sections), f"each {what} once", "one twice")
+        fields.need(len(names) == len(task.sections), f"each {what} once", "one twice")
     weights = sum(section.weight_millionths for section in task.sections)
-    need_range(weights, 1, bounds.MILLION, "the sum of weight_millionths")
+    need_range(weights, 1, fields.MILLION, "the sum of weight_millionths")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from .bounds import MAX_D, MAX_ENTRY_BODY, MAX_ROSTER_BODY, MAX_TASK_BODY, Scheme
 from .envelope import OVERHEAD_BYTES, Kind
 from .epoch import EPOCH_BYTES
-from .ids import EpochId, HostId
+from .fields import MAX_D, MAX_ENTRY_BODY, MAX_ROSTER_BODY, MAX_TASK_BODY, EpochId, HostId, Scheme
 from .join import SEALED_JOIN_BYTES
 from .report import report_length
 

@@ -9,8 +9,7 @@ from enum import IntEnum
 from typing import Final, Self
 
 from . import labels
-from .bounds import MAX_COUNTER, MAX_TIME, need_label, need_length, need_range
-from .ids import NO_SIGNATURE
+from .fields import MAX_COUNTER, MAX_TIME, NO_SIGNATURE, need_label, need_length, need_range
 from .rejection import Reason, ReportRejected
 
 FIRST_LINK_PREV: Final = bytes(32)

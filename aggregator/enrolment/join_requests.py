@@ -12,7 +12,7 @@ from privacy.sealing import HpkeKeyPair, SealError
 from transport.files.keyfiles import load_hpke_key
 from transport.port import Record, Transport
 from wire.envelope import Kind, unwrap
-from wire.ids import key_id
+from wire.fields import key_id
 from wire.join import PADDED_BYTES, JoinRequest, SealedJoin
 from wire.rejection import Reason, ReportRejected
 from wire.topics import JOINS, TOPICS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from privacy.signing import verify
 from transport.settings.config_tree import limited
-from wire.bounds import NAME
+from wire.fields import NAME
 from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
 from wire.roster import Roster, RosterEntry

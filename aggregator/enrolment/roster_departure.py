@@ -12,7 +12,7 @@ from typing import Any
 from privacy.signing import SigningKey, verify
 from wire import labels
 from wire.envelope import Signed
-from wire.ids import NO_SIGNATURE
+from wire.fields import NO_SIGNATURE
 from wire.rejection import Reason, ReportRejected
 from wire.roster import Roster
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from privacy.budget import WEEK_S
-from wire.ids import HardwareId, host_id
+from wire.fields import HardwareId, host_id
 from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
 from wire.roster import Plan, Roster, RosterEntry

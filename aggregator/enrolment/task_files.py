@@ -9,12 +9,11 @@ from typing import Any
 
 from aggregator.protocol.directory import PinnedParties
 from privacy import calibrate
-from privacy.errors import ParameterError
+from privacy.calibrate import ParameterError
 from privacy.signing import SigningKey, verify
 from wire import labels
-from wire.bounds import MAX_ROSTER_BODY, Scheme
 from wire.envelope import SIGNED_OVERHEAD_BYTES, Signed
-from wire.ids import NO_SIGNATURE, task_id
+from wire.fields import MAX_ROSTER_BODY, NO_SIGNATURE, Scheme, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Roster
 from wire.task import Task

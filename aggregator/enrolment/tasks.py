@@ -12,10 +12,9 @@ from privacy.calibrate import WEEK_S, ParameterError
 from privacy.plan import HELPER_OUTAGE_S, Plan, PlannedTask
 from privacy.signing import SigningKey
 from wire import labels
-from wire.bounds import MAX_EPOCH_S, Scheme
 from wire.catalogue import Catalogue
 from wire.envelope import Signed
-from wire.ids import NO_SIGNATURE, TaskId, task_id
+from wire.fields import MAX_EPOCH_S, NO_SIGNATURE, Scheme, TaskId, task_id
 from wire.roster import Roster
 from wire.task import DEMO_DOMAIN, SectionKind, SectionSpec, Task, TaskTerms
 

@@ -18,7 +18,7 @@ from aggregator.protocol.party_events import Stopwatch, no_stopwatch
 from privacy.masks import tag_and_nonce, tags_equal
 from privacy.signing import verify
 from wire.batch import SignedBatch
-from wire.ids import ReportId
+from wire.fields import ReportId
 from wire.rejection import Reason, ReportRejected
 from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, Task

@@ -27,7 +27,7 @@ from privacy import masks
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
 from wire.batch import FIRST_PREV, Share, SignedBatch, SignedRelease, SignedShare, vector_hash
-from wire.bounds import Scheme
+from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 
 from .batch_rules import (

@@ -15,8 +15,8 @@ from aggregator.protocol.known_epochs import KnownEpoch
 from aggregator.protocol.party_events import Stopwatch, no_stopwatch
 from privacy.masks import BoxError, open_box_into
 from transport.port import Record
-from wire.bounds import Scheme
 from wire.envelope import OVERHEAD_BYTES, Kind, core_place
+from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 from wire.report import (
     EPOCH_AT,

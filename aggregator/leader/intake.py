@@ -15,7 +15,7 @@ from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.party_events import Stopwatch, no_stopwatch
 from transport.port import Record
-from wire.bounds import Scheme
+from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 from wire.report import EPOCH_AT, HEAD_BYTES, REPORT_ID_AT, TASK_AT, Report
 

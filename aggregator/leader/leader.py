@@ -27,10 +27,9 @@ from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.port import Record, TopicPartition
 from wire.batch import ENTRY, Batch
-from wire.bounds import Scheme
 from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
 from wire.epoch import EPOCH_BYTES
-from wire.ids import TaskId
+from wire.fields import Scheme, TaskId
 from wire.rejection import Reason, ReportRejected
 
 from .admission import Heading

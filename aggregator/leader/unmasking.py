@@ -9,7 +9,7 @@ from aggregator.protocol.check_words import check_sum
 from aggregator.protocol.released import Capacity, ReleasedWindow
 from privacy.signing import verify
 from wire.batch import Share, SignedShare
-from wire.bounds import Scheme
+from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 
 from .leader_windows import FrozenWindow

@@ -18,9 +18,8 @@ from transport.files.keyfiles import (
     write_hpke_key,
 )
 from transport.process.steady_clock import SteadyOffset, boot_s
-from wire.bounds import KEY_ANNOUNCED_AHEAD_S, MAX_EPOCH_S
 from wire.epoch import KeyAnnouncement
-from wire.ids import key_id
+from wire.fields import KEY_ANNOUNCED_AHEAD_S, MAX_EPOCH_S, key_id
 
 DAY_S: Final = 86_400
 OVERLAP_S: Final = 3900

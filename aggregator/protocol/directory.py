@@ -9,9 +9,8 @@ from typing import Final
 
 from privacy.signing import verify
 from wire import labels
-from wire.bounds import Scheme
 from wire.envelope import Signed
-from wire.ids import NO_SIGNATURE, TaskId, task_id
+from wire.fields import NO_SIGNATURE, Scheme, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import Roster, RosterEntry
 from wire.task import DEMO_DOMAIN, Task

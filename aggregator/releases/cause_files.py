@@ -27,7 +27,7 @@ from aggregator.statistics.causes import (
 )
 from aggregator.statistics.correction import Reported
 from aggregator.statistics.incident_detector import Detector
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT
 
 from .release_files import release_path
 

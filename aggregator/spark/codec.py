@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from aggregator.protocol.answers import BatchKey
 from wire.batch import ENTRY
-from wire.bounds import MAX_TIME
+from wire.fields import MAX_TIME
 from wire.rejection import Reason
 
 from . import reader_pb2 as pb

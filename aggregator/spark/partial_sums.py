@@ -20,7 +20,7 @@ from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from aggregator.protocol.known_epochs import KnownEpoch, KnownEpochs
 from transport.port import Record
-from wire.bounds import Scheme
+from wire.fields import Scheme
 from wire.rejection import ReportRejected
 
 from .messages import (

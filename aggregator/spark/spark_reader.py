@@ -27,7 +27,7 @@ from aggregator.protocol.known_epochs import KnownEpoch
 from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from transport.port import Record
 from wire.batch import ENTRY
-from wire.bounds import Scheme
+from wire.fields import Scheme
 from wire.rejection import Reason
 from wire.topics import EPOCHS
 

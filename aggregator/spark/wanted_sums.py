@@ -13,7 +13,7 @@ import numpy as np
 from aggregator.leader.window_sums import LOCAL_WORD, MASKED_WORD
 from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from transport.port import Record
-from wire.bounds import Scheme
+from wire.fields import Scheme
 
 from .epoch_keys import EpochKeyCache
 from .messages import NAME_BYTES, UPDATE_BYTES, PartitionSum, Place, SumWanted

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT
 
 _FAMILY: Final = f"series, cohort, window_start, section, cell = '{LEFT_OUT}'"
 """What hosts left out is no class beside the others."""

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from aggregator.protocol.released import Capacity
 from privacy.calibrate import SIGMA_UNIT
-from wire.catalogue import Catalogue, Section
+from wire.catalogue import MS_PER_S, Catalogue, Section
 from wire.rejection import Reason, ReportRejected
-from wire.section import MS_PER_S
 from wire.task import CHECK_WORDS, SectionSpec, Task
 
 from .section_cells import UNMEASURED, gpus_of, leaf_of, model_groups, reserved_cells

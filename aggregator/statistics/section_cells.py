@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aggregator.protocol.released import Capacity
-from wire.section import Section
+from wire.catalogue import Section
 
 UNMEASURED: Final = "unmeasured"
 RESERVED: Final = "reserved_"

@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from aggregator.protocol.released import Capacity
 from privacy.calibrate import SIGMA_UNIT
-from wire.catalogue import Catalogue
-from wire.section import LEFT_OUT, MS_PER_S, Bound, Section
+from wire.catalogue import LEFT_OUT, MS_PER_S, Bound, Catalogue, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
 
 from .ratios import BELOW_NOISE_ERRORS, Floats, fieller, normal_quantile

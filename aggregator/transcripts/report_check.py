@@ -14,7 +14,7 @@ from typing import Any
 from aggregator.protocol.directory import PinnedParties
 from privacy.signing import verify
 from wire.batch import Batch, SignedShare
-from wire.ids import NO_SIGNATURE
+from wire.fields import NO_SIGNATURE
 from wire.rejection import ReportRejected
 from wire.report import KeptReport
 

@@ -20,7 +20,7 @@ from typing import Final
 from aggregator.state.state_file import StateUnusable, open_read_only
 from aggregator.state.state_tables import Readable
 from wire.batch import SignedBatch, SignedRelease
-from wire.ids import SIGNATURE_BYTES
+from wire.fields import SIGNATURE_BYTES
 
 from .transcript_check import HELPER, LEADER, Link, Place, Transcript, TranscriptRefused
 from .transcript_export import place_of, read_export

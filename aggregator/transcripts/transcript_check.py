@@ -16,7 +16,7 @@ from typing import Final
 from aggregator.protocol.directory import PinnedParties
 from privacy.signing import verify
 from wire.batch import FIRST_PREV, SignedRelease
-from wire.ids import NO_SIGNATURE
+from wire.fields import NO_SIGNATURE
 
 from .unreleased_shares import UnreleasedShare, compare_unreleased
 from .window_evidence import WindowEvidence

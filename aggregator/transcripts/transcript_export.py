@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 import ijson
 
 from wire.batch import SignedRelease
-from wire.bounds import MAX_HOSTS, MAX_TIME, need_name, need_range
+from wire.fields import MAX_HOSTS, MAX_TIME, need_name, need_range
 from wire.rejection import ReportRejected
 
 from .transcript_check import Link, Place, Transcript, TranscriptRefused

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from privacy.signing import verify
-from wire.ids import SIGNATURE_BYTES
+from wire.fields import SIGNATURE_BYTES
 from wire.labels import SHARE
 
 

@@ -10,7 +10,7 @@ import psycopg
 
 from aggregator.party.postgresql_database import Database, DatabaseUnavailable
 from aggregator.party.postgresql_settings import PostgresqlSettings
-from wire.bounds import MAX_COUNTER, MAX_TIME
+from wire.fields import MAX_COUNTER, MAX_TIME
 from wire.witness import NO_LINKS, ChainHead, ChainLink
 
 from .port import WitnessUnavailable

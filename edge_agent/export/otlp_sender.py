@@ -26,7 +26,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from urllib3.exceptions import HTTPError
 
 from edge_agent.export_settings import OtlpSection
-from transport.files.secret_file import UnfitToken, read_token
+from transport.files.secret_file import UnfitToken, read_token_text
 
 from .host_numbers import HostSnapshot
 from .otlp_message import MessageWriter
@@ -165,7 +165,7 @@ class OtlpSender:
         }
         if self._settings.token_file is not None:
             try:
-                token = read_token(self._settings.token_file, _MOST_TOKEN)
+                token = read_token_text(self._settings.token_file, _MOST_TOKEN)
             except UnfitToken:
                 token = ""
             if not token:

@@ -18,10 +18,9 @@ from edge_agent.windows.task_windows import WindowPreview
 from privacy.budget import WEEK_S, Entry, spent_at
 from privacy.planner import epsilon_of_share
 from wire import labels
-from wire.catalogue import Catalogue
+from wire.catalogue import Bound, Catalogue, Section
 from wire.envelope import Signed
 from wire.report import report_length
-from wire.section import Bound, Section
 from wire.task import SectionKind, SectionSpec, Task
 
 from .local_rows import EventRow

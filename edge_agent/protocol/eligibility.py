@@ -11,7 +11,7 @@ import numpy as np
 from edge_agent.ledger.ledger_records import KnownSeries
 from privacy.budget import WEEK_S, Entry, may_spend
 from privacy.calibrate import windows_touched
-from wire.bounds import Scheme
+from wire.fields import Scheme
 from wire.roster import PlanMembership
 from wire.task import Task
 

@@ -10,9 +10,8 @@ from privacy.masks import EpochTaskKeys, derive_box_key, derive_epoch_task_keys
 from privacy.sealing import SealError, check_public_key, seal
 from privacy.signing import SigningKey, verify
 from wire import labels
-from wire.bounds import MAX_EPOCH_S
 from wire.epoch import Epoch, EpochHeader, KeyAnnouncement
-from wire.ids import NO_KEY, EpochId, HostId, TaskId
+from wire.fields import MAX_EPOCH_S, NO_KEY, EpochId, HostId, TaskId
 from wire.rejection import Reason, ReportRejected
 
 from .task_check import Pins

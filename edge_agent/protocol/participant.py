@@ -19,9 +19,8 @@ from edge_agent.ledger.ledger_records import EpochOpening, HostEntry, LedgerView
 from edge_agent.windows.encode import encode_rows
 from privacy.budget import Entry, keep_from
 from privacy.noise import NoiseSampler
-from wire.bounds import KEY_ANNOUNCED_AHEAD_S
 from wire.envelope import Kind, wrap
-from wire.ids import TaskId
+from wire.fields import KEY_ANNOUNCED_AHEAD_S, TaskId
 from wire.rejection import ReportRejected
 from wire.task import DEMO_DOMAIN, Task
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key

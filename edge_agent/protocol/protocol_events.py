@@ -18,7 +18,7 @@ from edge_agent.ledger.ledger_records import (
     SealedRecord,
 )
 from wire.epoch import KeyAnnouncement
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.rejection import Reason
 from wire.task import Task
 

@@ -17,7 +17,7 @@ from transport.port import Transport, create_topics
 from wire import labels
 from wire.envelope import Signed, unwrap
 from wire.epoch import KeyAnnouncement
-from wire.ids import HostId
+from wire.fields import HostId
 from wire.rejection import ReportRejected
 from wire.task import Task
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS

@@ -13,7 +13,7 @@ from privacy.errors import ParameterError
 from privacy.signing import verify
 from wire import labels
 from wire.envelope import Signed
-from wire.ids import HostId
+from wire.fields import HostId
 from wire.rejection import Reason, ReportRejected
 from wire.roster import PlanMembership, Roster
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.masks import mask_into, seal_box, tag_and_nonce
-from wire.bounds import Scheme
-from wire.ids import NO_TAG, HostId, ReportId, TaskId
+from wire.fields import NO_TAG, HostId, ReportId, Scheme, TaskId
 from wire.report import Report, ReportHeader
 from wire.task import CHECK_WORDS, Task
 

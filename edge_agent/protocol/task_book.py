@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from edge_agent.ledger.ledger_records import KnownSeries, LedgerView
 from privacy.budget import WEEK_S
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.rejection import Reason, ReportRejected
 from wire.task import Task
 

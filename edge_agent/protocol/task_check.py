@@ -28,10 +28,9 @@ from privacy.calibrate import (
 from privacy.errors import ParameterError
 from privacy.signing import verify
 from wire import labels
-from wire.bounds import Scheme
 from wire.catalogue import Catalogue
 from wire.envelope import Signed
-from wire.ids import NO_SIGNATURE, TaskId, task_id
+from wire.fields import NO_SIGNATURE, Scheme, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.task import DEMO_DOMAIN, SectionSpec, Task
 

@@ -38,7 +38,7 @@ from edge_agent.protocol.protocol_events import (
 )
 from edge_agent.windows.task_windows import Windows
 from transport.port import TransportUnavailable
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.task import Task
 
 from .outbox import Outbox

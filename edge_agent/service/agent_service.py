@@ -38,7 +38,7 @@ from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
 from transport.process.listening import AddressUnavailable
 from transport.process.supervision import HttpPort, Notifier
 from wire.catalogue import Catalogue
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.task import Task
 
 from .reload import reload

@@ -18,7 +18,7 @@ from collectors.records.activity import (
     StepMarks,
 )
 from wire.catalogue import Catalogue
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.task import Task
 
 from .durable_windows import DurableAccumulators

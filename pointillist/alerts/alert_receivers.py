@@ -12,7 +12,7 @@ from typing import Any, Final
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from transport.files.secret_file import UnfitToken, read_token
+from transport.files.secret_file import UnfitToken, read_token_text
 
 from .alert import Alert
 from .alerts_config import AlertsConfig, ReceiverAddress
@@ -76,7 +76,7 @@ class Receiver:
         }
         if self.address.token_file is not None:
             try:
-                token = read_token(self.address.token_file, _MOST_TOKEN)
+                token = read_token_text(self.address.token_file, _MOST_TOKEN)
             except UnfitToken as error:
                 raise ReceiverUnavailable(f"{self.name}: {error}") from None
             headers["authorization"] = f"Bearer {token}"

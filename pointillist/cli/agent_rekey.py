@@ -83,7 +83,7 @@ def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
     from edge_agent.joining import newest_roster
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
-    from wire.ids import HostId
+    from wire.fields import HostId
 
     with (
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(config)),

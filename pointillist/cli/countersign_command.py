@@ -194,13 +194,13 @@ def _of_folder(path: Path) -> bytes:
     Raises      ReportRejected, OSError
     """
     from transport.files.bounded_file import UnfitFile, read_bounded
-    from wire import bounds, labels
+    from wire import fields, labels
     from wire.envelope import SIGNED_OVERHEAD_BYTES
     from wire.rejection import Reason, ReportRejected
 
     label, body_bytes, name = {
-        ".task": (labels.TASK, bounds.MAX_TASK_BODY, "a task"),
-        ".entry": (labels.ENTRY_ANSWER, bounds.MAX_ENTRY_BODY, "an answer to a host"),
+        ".task": (labels.TASK, fields.MAX_TASK_BODY, "a task"),
+        ".entry": (labels.ENTRY_ANSWER, fields.MAX_ENTRY_BODY, "an answer to a host"),
     }[path.suffix]
     try:
         content = read_bounded(path, body_bytes + SIGNED_OVERHEAD_BYTES)
@@ -214,7 +214,7 @@ def _of_folder(path: Path) -> bytes:
 def _lacks(content: bytes) -> bool:
     from aggregator.enrolment.task_files import label_of
     from wire.envelope import Signed
-    from wire.ids import NO_SIGNATURE
+    from wire.fields import NO_SIGNATURE
     from wire.rejection import ReportRejected
 
     try:

@@ -289,7 +289,7 @@ def show_file(path: Path) -> ShownKey:
 
 def _show_hpke(path: Path) -> ShownKey:
     from transport.files.keyfiles import load_hpke_key
-    from wire.ids import key_id
+    from wire.fields import key_id
 
     key = load_hpke_key(path, owner=_owner(path.parent.name))
     return ShownKey(
@@ -304,7 +304,7 @@ def _show_hpke(path: Path) -> ShownKey:
 
 def _show_host(path: Path) -> ShownKey:
     from transport.files.keyfiles import read_host_key
-    from wire.ids import host_id
+    from wire.fields import host_id
 
     key = read_host_key(path, owner=_owner(path.parent.name))
     public = key.signing.public_bytes

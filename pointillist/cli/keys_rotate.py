@@ -31,7 +31,7 @@ def new_sealing_key(party: str, folder: Path, *, destroy: bool, now_s: int) -> d
     """
     from privacy.sealing import HpkeKeyPair
     from transport.files.keyfiles import HpkeKeyFile, destroy_key, write_hpke_key
-    from wire.ids import key_id
+    from wire.fields import key_id
 
     earlier = sorted(folder.glob("*.hpke"))
     until_s = (now_s // DAY_S + 1) * DAY_S + OVERLAP_S

@@ -138,7 +138,7 @@ def _need_host_name(text: str) -> None:
 
 
 def _need_name(text: str, option: str) -> None:
-    from wire.bounds import NAME
+    from wire.fields import NAME
 
     if NAME.fullmatch(text) is None:
         raise usage_error(f"{option}: expected a name like {NAME.pattern}, got {text!r}")

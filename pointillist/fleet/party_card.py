@@ -10,7 +10,7 @@ from typing import Final
 
 from transport.settings.addresses import host_port, optional_address
 from transport.settings.config_tree import build, limited, parse_table
-from wire.bounds import MAX_HOSTS, NAME
+from wire.fields import MAX_HOSTS, NAME
 
 from .channel_certificate import one_certificate
 from .party_config_text import quoted

@@ -20,7 +20,7 @@ from transport.files.keyfiles import write_signing_key
 from transport.process.privileges import HELPER_USER, LEADER_USER, ensure_users
 from transport.settings.addresses import channel_address, host_name, host_port
 from transport.settings.config_tree import build, read_table
-from wire.bounds import NAME
+from wire.fields import NAME
 
 from .channel_certificate import make_certificate
 from .party_card import (

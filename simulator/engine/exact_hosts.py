@@ -40,7 +40,7 @@ from simulator.simulated_hosts import hosts_ledger, new_hosts, participant_of
 from transport.opening import Side, TransportSettings, open_transport
 from transport.port import Producer, Transport
 from wire.epoch import KeyAnnouncement
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .blocks import Drawn, Span

@@ -39,7 +39,7 @@ from privacy.signing import SigningKey
 from transport.port import Consumer, TopicPartition, Transport, create_topics
 from wire.catalogue import Catalogue
 from wire.epoch import KeyAnnouncement
-from wire.ids import TaskId, key_id
+from wire.fields import TaskId, key_id
 from wire.roster import Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS

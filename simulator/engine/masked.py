@@ -20,7 +20,7 @@ from edge_agent.protocol.epochs import EPOCH_PERIOD_S
 from edge_agent.windows.encode import encode_rows
 from privacy.masks import derive_helper_keys, mask_into, tag_and_nonce
 from simulator.fleet.hosts import FleetState, HostInventory
-from wire.ids import ReportId
+from wire.fields import ReportId
 from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, Task
 

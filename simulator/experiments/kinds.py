@@ -19,8 +19,8 @@ from simulator.outcome import truth_cells
 from simulator.outcome.attribution import attribute_released
 from simulator.outcome.day_runs import live_days
 from simulator.outcome.seen import Design, Sampling, seen_curve
-from wire.bounds import Scheme
 from wire.catalogue import Catalogue
+from wire.fields import Scheme
 from wire.report import report_length
 
 from .attacks import play_faults, play_guess, play_lies

@@ -20,8 +20,7 @@ from aggregator.statistics.section_cells import MODEL_AXIS, RESERVED, UNMEASURED
 from aggregator.statistics.statistics import estimate, released_units
 from simulator.engine.engine_port import WindowOutcome
 from transport.process.closing import Closing
-from wire.catalogue import Catalogue
-from wire.section import LEFT_OUT, Section
+from wire.catalogue import LEFT_OUT, Catalogue, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec
 
 _ROWS: Final = 1 << 16

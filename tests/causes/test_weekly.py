@@ -10,8 +10,7 @@ from collectors.records.activity import Observation
 from diagnosis.detect.findings import Cause, Finding
 from diagnosis.detect.weekly import WeeklyIncidents, incident_observation
 from tests.causes.findings_kit import S, diagnosis, ended, one_of_each
-from wire.catalogue import Catalogue
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT, Catalogue
 
 
 def observed(cause: Cause = Cause.DISK_IO, at_s: int = 112) -> Observation:

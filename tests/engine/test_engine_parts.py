@@ -27,7 +27,7 @@ from simulator.engine.randomness import OsStream, summed_noise
 from simulator.engine.task_rules import by_operator
 from simulator.fleet.hosts import HostInventory
 from tests.engine_kit import SEEDED, SmallFleet, plan, scenario, small_fleet
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.rejection import Reason, ReportRejected
 from wire.task import Task
 

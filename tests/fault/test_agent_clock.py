@@ -20,7 +20,7 @@ from tests.protocol_kit import T0 as EPOCHS_FROM
 from tests.protocol_kit import build_world, hpke_pair, make_epoch
 from transport.process.steady_clock import BELIEVED_AFTER_MS, STEP_MS
 from wire.envelope import unwrap
-from wire.ids import KeyId, key_id
+from wire.fields import KeyId, key_id
 from wire.rejection import ReportRejected
 from wire.report import Report
 from wire.topics import REPORTS

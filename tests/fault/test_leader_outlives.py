@@ -40,7 +40,7 @@ from tests.protocol_kit import (
 )
 from wire.envelope import Kind
 from wire.epoch import Epoch
-from wire.ids import EpochId
+from wire.fields import EpochId
 from wire.rejection import ReportRejected
 
 

@@ -29,7 +29,7 @@ from tests.protocol_kit import (
 )
 from transport.embedded.embedded import EmbeddedLog
 from transport.port import Record, UnknownTopic
-from wire.ids import EpochId
+from wire.fields import EpochId
 from wire.rejection import Reason
 from wire.topics import DEAD_LETTERS, EPOCHS, KEPT, REPORTS
 

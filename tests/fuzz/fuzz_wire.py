@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from wire.batch import SignedBatch, SignedRelease, SignedShare
 from wire.epoch import Epoch, KeyAnnouncement
+from wire.join import Voucher
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report
 from wire.roster import EntryAnswer, Roster
 from wire.task import Task
-from wire.voucher import Voucher
 from wire.witness import ChainLink, WitnessAsk, WitnessHead
 
 VECTORS: Final = Path(__file__).resolve().parents[1] / "vectors"

@@ -26,7 +26,7 @@ from tests.agent_world import T0
 from transport.files.join_token import JoinToken, write_token
 from transport.files.keyfiles import machine_id
 from wire.envelope import Kind, unwrap
-from wire.ids import host_id, key_id
+from wire.fields import host_id, key_id
 from wire.topics import JOINS, KEYS, announcement_key
 
 pytestmark = pytest.mark.slow

@@ -29,10 +29,9 @@ from tests.agent_live import SteppedClock, announce, demo_task, run_until, surro
 from tests.agent_world import T0, open_report
 from transport.files.keyfiles import KeyFileRefused, load_host_key
 from transport.port import Record, TransportUnavailable
-from wire.bounds import KEY_ANNOUNCED_AHEAD_S
 from wire.envelope import unwrap
 from wire.epoch import Epoch
-from wire.ids import task_id
+from wire.fields import KEY_ANNOUNCED_AHEAD_S, task_id
 from wire.report import Report
 from wire.topics import EPOCHS, REPORTS
 

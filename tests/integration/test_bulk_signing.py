@@ -20,7 +20,7 @@ from transport.files.join_token import read_token
 from transport.files.keyfiles import write_signing_key
 from wire import labels
 from wire.envelope import Signed
-from wire.ids import NO_SIGNATURE
+from wire.fields import NO_SIGNATURE
 
 HELPER = signing_key("helper")
 HOSTS = 5

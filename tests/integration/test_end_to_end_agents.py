@@ -26,7 +26,7 @@ from edge_agent.protocol.task_check import Bounds
 from privacy.noise_table import SeededSampler
 from tests import protocol_kit
 from tests.agent_world import T0, MemoryShell, World, counting_bytes, epochs, reports
-from wire.ids import TaskId, task_id
+from wire.fields import TaskId, task_id
 from wire.report import Report
 from wire.roster import Roster
 from wire.task import Task

@@ -36,7 +36,7 @@ from transport.port import create_topics
 from wire import labels
 from wire.envelope import Kind, Signed, wrap
 from wire.epoch import KeyAnnouncement
-from wire.ids import host_id
+from wire.fields import host_id
 from wire.roster import Roster
 from wire.topics import KEYS, ROSTERS, TASKS, announcement_key, roster_key, task_key
 

@@ -22,9 +22,8 @@ from tests.protocol_kit import (
     vector_of,
 )
 from wire import labels
-from wire.bounds import Scheme
 from wire.epoch import Epoch, EpochHeader
-from wire.ids import NO_KEY, NO_TAG, EpochId, KeyId, ReportId, key_id
+from wire.fields import NO_KEY, NO_TAG, EpochId, KeyId, ReportId, Scheme, key_id
 from wire.report import Report, ReportHeader
 
 

@@ -12,7 +12,7 @@ from aggregator.statistics.ratios import coverage
 from aggregator.statistics.statistics import Cell, estimate
 from edge_agent.windows.encode import encode_rows
 from tests.unit.release_kit import CATALOGUE, make_task, noise
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT
 from wire.task import Task
 
 HOSTS = 12_000

@@ -24,7 +24,7 @@ from simulator.outcome import (
 )
 from simulator.scenario import Faults
 from tests.engine_kit import CATALOGUE, plan, scenario
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT
 
 SECTIONS = {
     "kernel_mix": 300_000, "kernel_mix_by_model": 200_000, "host_cpu": 200_000,

@@ -23,9 +23,8 @@ from tests.protocol_kit import (
     vector_of,
 )
 from transport.files.keyfiles import write_signing_key
-from wire.bounds import MAX_EPOCH_S
 from wire.epoch import KeyAnnouncement
-from wire.ids import key_id
+from wire.fields import MAX_EPOCH_S, key_id
 
 
 @pytest.fixture

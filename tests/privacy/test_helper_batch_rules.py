@@ -31,7 +31,7 @@ from tests.protocol_kit import (
     vector_of,
 )
 from wire.batch import ENTRY, Batch, Share, SignedBatch, SignedShare
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.rejection import ReportRejected
 
 

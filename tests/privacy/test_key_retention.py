@@ -22,10 +22,9 @@ from tests.process_kit import helper_config, leader_config
 from tests.protocol_kit import Clock, Host, ListStore, World, build_world, seal_report, vector_of
 from transport.embedded.embedded import EmbeddedLog
 from transport.files.keyfiles import write_signing_key
-from wire.bounds import MAX_EPOCH_S
 from wire.envelope import Kind, wrap
 from wire.epoch import Epoch, KeyAnnouncement
-from wire.ids import HostId
+from wire.fields import MAX_EPOCH_S, HostId
 from wire.roster import PlanMembership
 from wire.topics import EPOCHS, REPORTS
 

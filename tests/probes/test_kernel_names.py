@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from collectors.binaries import demangle_child
-from collectors.binaries.demangle import MOST_NAME, Demangler, kernel_symbol
+from collectors.binaries.demangle import MOST_SYMBOL, Demangler, kernel_symbol
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.mapped_file import MappedFile, open_mapped
 from collectors.binaries.proc_maps import Module, Modules, read_maps
@@ -252,13 +252,13 @@ def test_demangler_survives_names_made_to_explode() -> None:
     assert len(bomb) < 500
     names = demangler.demangle(["_Z5firstv", bomb, "_Z4lastPf", _doubling(14)])
     assert names[:3] == ["first()", bomb, "last(float*)"]
-    assert len(names[3]) == MOST_NAME
+    assert len(names[3]) == MOST_SYMBOL
     assert demangler.failures <= 1
 
 
 def test_demangler_passes_over_what_is_not_mangled() -> None:
     odd = ["plain", "", "_Zbroken", "_Z1\nf", "_Z" + "1" * 9000]
-    assert Demangler().demangle(odd) == ["plain", "", "_Zbroken", "_Z1\nf", odd[4][:MOST_NAME]]
+    assert Demangler().demangle(odd) == ["plain", "", "_Zbroken", "_Z1\nf", odd[4][:MOST_SYMBOL]]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edge_agent.windows.encode import encode_rows
-from wire.bounds import Scheme
+from wire.fields import Scheme
 from wire.task import SectionKind, SectionSpec, Task
 
 

@@ -34,7 +34,7 @@ from tests.agent_world import (
     close_window,
     new_ledger,
 )
-from wire.ids import task_id
+from wire.fields import task_id
 from wire.task import Task
 
 # The deep profile takes long, and so does shrinking what it finds.

@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 
 from wire import labels
 from wire.batch import SignedBatch, SignedRelease, SignedShare
-from wire.bounds import MAX_ENTRY_BODY, MAX_TASK_BODY, Scheme
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, KeyAnnouncement
-from wire.join import JoinRequest, SealedJoin
+from wire.fields import MAX_ENTRY_BODY, MAX_TASK_BODY, Scheme
+from wire.join import JoinRequest, SealedJoin, Voucher
 from wire.proto import pointillist_pb2 as pb
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, report_length
 from wire.roster import EntryAnswer, Roster
 from wire.task import Task
-from wire.voucher import Voucher
 from wire.witness import ChainLink, WitnessAsk, WitnessHead
 
 Decode = Callable[[bytes], Any]

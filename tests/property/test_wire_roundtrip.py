@@ -12,17 +12,27 @@ from hypothesis import strategies as st
 
 from wire import labels
 from wire.batch import ENTRY, Batch, Share, SignedBatch, SignedShare
-from wire.bounds import MAX_COUNTER, MAX_TIME, Scheme
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, EpochHeader
-from wire.ids import EpochId, HostId, KeyId, ReportId, TaskId, VoucherId, host_id, voucher_id
-from wire.join import SEALED_JOIN_BYTES, JoinRequest, SealedJoin, split_requests
+from wire.fields import (
+    MAX_COUNTER,
+    MAX_TIME,
+    EpochId,
+    HostId,
+    KeyId,
+    ReportId,
+    Scheme,
+    TaskId,
+    VoucherId,
+    host_id,
+    voucher_id,
+)
+from wire.join import SEALED_JOIN_BYTES, JoinRequest, SealedJoin, Voucher, split_requests
 from wire.proto import pointillist_pb2 as pb
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, ReportHeader, box_length
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task
-from wire.voucher import Voucher
 
 TIMES = st.integers(0, MAX_TIME)
 COUNTERS = st.integers(0, MAX_COUNTER)

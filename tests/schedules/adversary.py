@@ -22,7 +22,7 @@ from tests.schedules.signed_world import (
 )
 from tests.schedules.simulated_log import SimulatedLog
 from wire.envelope import Kind, unwrap, wrap
-from wire.ids import ReportId, TaskId, task_id
+from wire.fields import ReportId, TaskId, task_id
 from wire.report import Report, ReportHeader
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 

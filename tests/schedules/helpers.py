@@ -28,7 +28,7 @@ from tests.agent_world import T0
 from tests.schedules.machine import Crash, Machine, Process, copy_database
 from tests.schedules.signed_world import parties, signed_roster, signed_task, world
 from tests.witness.witness_kit import MemoryStand
-from wire.ids import KeyId, key_id
+from wire.fields import KeyId, key_id
 
 
 class NotedHelperState(HelperState):

@@ -17,7 +17,7 @@ from tests.agent_world import T0, Party, World, make_section
 from tests.protocol_kit import hpke_pair, signing_key
 from wire.envelope import Kind, wrap
 from wire.epoch import KeyAnnouncement
-from wire.ids import host_id
+from wire.fields import host_id
 from wire.task import Task
 from wire.topics import KEYS, ROSTERS, TASKS
 

@@ -16,7 +16,7 @@ from edge_agent.protocol.protocol_events import (
 )
 from privacy.budget import Entry, may_spend
 from tests.agent_world import WEEK_S, MemoryShell, World, close_window, new_ledger, started
-from wire.ids import TaskId, task_id
+from wire.fields import TaskId, task_id
 from wire.task import Task
 
 LONG_S: Final = 8 * WEEK_S

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wire.catalogue import Catalogue
-from wire.section import Bins, Section
+from wire.catalogue import Bins, Catalogue, Section
 from wire.task import SectionKind
 
 CATALOGUE = Catalogue.load()

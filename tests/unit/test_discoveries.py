@@ -23,7 +23,7 @@ from pointillist.play.summary import Summary, cell_table, print_summary, told_li
 from simulator.cell_view import CellView, judged, ranked
 from tests.causes.causes_kit import MODEL, detector
 from tests.unit.release_kit import CATALOGUE, make_task, noise, true_steps, window
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT
 
 N = 12_000
 DRAWS = 4_000

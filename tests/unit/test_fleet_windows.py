@@ -14,7 +14,7 @@ from simulator.fleet import IDLE, SteadyFleet
 from simulator.scenario import Dropout, load
 from simulator.simulated_windows import SimulatedWindows, WindowTruth
 from wire.catalogue import Catalogue
-from wire.ids import TaskId
+from wire.fields import TaskId
 from wire.task import Task
 
 CATALOGUE = Catalogue.load()

@@ -22,7 +22,7 @@ from transport.files.bounded_file import UnfitFile, read_bounded
 from transport.files.keyfiles import write_signing_key
 from wire import labels
 from wire.envelope import Signed
-from wire.ids import NO_SIGNATURE
+from wire.fields import NO_SIGNATURE
 
 HELPER = signing_key("helper")
 _MAKERS: dict[str, Callable[[Path], object]] = {

@@ -26,7 +26,7 @@ from tests.protocol_kit import T0, altered, hpke_pair, signing_key
 from transport.embedded.embedded import EmbeddedLog
 from transport.port import Transport, create_topics
 from wire.envelope import Kind, unwrap, wrap
-from wire.ids import key_id
+from wire.fields import key_id
 from wire.join import JoinRequest, SealedJoin
 from wire.rejection import ReportRejected
 from wire.topics import JOINS, KEYS, announcement_key

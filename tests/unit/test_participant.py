@@ -47,8 +47,7 @@ from tests.agent_world import (
     reports,
     started,
 )
-from wire.bounds import Scheme
-from wire.ids import NO_TAG
+from wire.fields import NO_TAG, Scheme
 from wire.rejection import Reason
 from wire.report import report_length
 

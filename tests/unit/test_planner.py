@@ -32,8 +32,8 @@ from privacy.planner import (
     section_figures,
 )
 from tests.unit.test_catalogue_file import TOY
-from wire.bounds import MAX_EPOCH_S
 from wire.catalogue import Catalogue
+from wire.fields import MAX_EPOCH_S
 
 COHORT = {"hosts": 12_500, "n_min": 10_000, "t": 1_250}
 MIX = SectionShape("mix", 60, 64, 64, 1)

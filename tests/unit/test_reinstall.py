@@ -16,7 +16,7 @@ from privacy.budget import WEEK_S, Entry, peak
 from privacy.calibrate import windows_touched
 from tests.enrolment_kit import LEADER, host, request, token
 from tests.protocol_kit import signing_key
-from wire.ids import HostId
+from wire.fields import HostId
 from wire.join import JoinRequest
 from wire.rejection import ReportRejected
 from wire.roster import Plan, PlanMembership, Roster

@@ -38,7 +38,7 @@ from transport.files.keyfiles import (
     read_host_key,
     write_host_key,
 )
-from wire.ids import host_id
+from wire.fields import host_id
 
 NOW = 1_800_000_000
 OLD = host_binding("machine", ["GPU-a", "GPU-b"])

@@ -12,7 +12,7 @@ from aggregator.releases.cause_files import tables_of, tables_read
 from aggregator.releases.releases import query, read_causes, read_releases
 from aggregator.releases.store import Store
 from tests.unit.release_kit import CATALOGUE, make_task, true_steps, window
-from wire.section import LEFT_OUT
+from wire.catalogue import LEFT_OUT
 
 N = 12_000
 TASK = make_task()

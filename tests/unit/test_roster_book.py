@@ -30,8 +30,7 @@ from tests.agent_world import (
     reports,
     started,
 )
-from wire.bounds import Scheme
-from wire.ids import task_id
+from wire.fields import Scheme, task_id
 from wire.rejection import Reason, ReportRejected
 
 

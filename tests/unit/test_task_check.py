@@ -12,8 +12,8 @@ from privacy.calibrate import MAX_SIGMA_1024
 from privacy.errors import ParameterError
 from tests.agent_world import T0, Party, World, calibrated, make_section
 from wire import labels
-from wire.bounds import Scheme
 from wire.envelope import Signed
+from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 from wire.task import SectionSpec, Task
 

@@ -12,9 +12,9 @@ from aggregator.protocol.directory import Directory, PinnedParties
 from privacy.calibrate import ParameterError
 from tests.protocol_kit import T0, signing_key
 from wire import labels
-from wire.bounds import Scheme
 from wire.catalogue import Catalogue
 from wire.envelope import Signed
+from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 
 LEADER, HELPER = signing_key("leader"), signing_key("helper")

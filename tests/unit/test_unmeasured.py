@@ -26,7 +26,7 @@ from tests.agent_world import T0
 from tests.window_kit import CATALOGUE, task_of
 from transport.opening import TransportTable
 from transport.process.doctor_checks import CheckVerdict, Finding
-from wire.section import Section
+from wire.catalogue import Section
 
 EVERYTHING = ("host", "devices", "faults", "ebpf", "probes", "gpu_time", "diagnosis")
 GPUS = ("H100",)

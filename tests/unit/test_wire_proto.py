@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wire.bounds import Scheme
 from wire.envelope import Kind
+from wire.fields import Scheme
 from wire.proto import pointillist_pb2 as pb
 from wire.task import _KINDS, _SCHEMES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wire import bounds, labels, topics
+from wire import fields, labels, topics
 from wire.batch import share_length
 from wire.envelope import OVERHEAD_BYTES
 from wire.proto import pointillist_pb2
@@ -48,14 +48,14 @@ def test_every_topic_has_a_row_with_its_limit(topic: topics.Topic) -> None:
 
 
 def test_limits_are_the_written_ones() -> None:
-    assert (bounds.MIN_D, bounds.MAX_D, bounds.MAX_HOSTS) == (3, 2**20, 2**20)
-    assert (bounds.MAX_TIME, bounds.MAX_COUNTER) == (2**48 - 1, 2**53 - 1)
+    assert (fields.MIN_D, fields.MAX_D, fields.MAX_HOSTS) == (3, 2**20, 2**20)
+    assert (fields.MAX_TIME, fields.MAX_COUNTER) == (2**48 - 1, 2**53 - 1)
     limits = (
-        bounds.MAX_TASK_BODY,
-        bounds.MAX_ROSTER_BODY,
-        bounds.MAX_JOIN_BODY,
-        bounds.MAX_VOUCHER_BODY,
-        bounds.MAX_ENTRY_BODY,
+        fields.MAX_TASK_BODY,
+        fields.MAX_ROSTER_BODY,
+        fields.MAX_JOIN_BODY,
+        fields.MAX_VOUCHER_BODY,
+        fields.MAX_ENTRY_BODY,
     )
     assert "; ".join(f"{limit:,}" for limit in limits) in SPEC
     assert HEAD_BYTES + 16 == 144

@@ -46,7 +46,7 @@ from transport.port import create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.epoch import KeyAnnouncement
-from wire.ids import TaskId, host_id, task_id
+from wire.fields import TaskId, host_id, task_id
 from wire.roster import Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS

@@ -13,16 +13,16 @@ import pytest
 
 from privacy import masks
 from scripts import make_vectors
-from wire import ids, labels
+from wire import fields as ids
+from wire import labels
 from wire.batch import SignedBatch, SignedRelease, SignedShare, vector_hash
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, KeyAnnouncement
-from wire.join import JoinRequest, SealedJoin
+from wire.join import JoinRequest, SealedJoin, Voucher
 from wire.rejection import ReportRejected
 from wire.report import Report
 from wire.roster import EntryAnswer, Roster
 from wire.task import Task
-from wire.voucher import Voucher
 from wire.witness import ChainLink, WitnessAsk, WitnessHead
 
 Operation = dict[str, Any]

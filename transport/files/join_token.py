@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from privacy.signing import SEED_BYTES, SigningKey
+from wire.join import MAX_VOUCHER_BYTES, Voucher
 from wire.rejection import ReportRejected
-from wire.voucher import MAX_VOUCHER_BYTES, Voucher
 
 from .secret_file import read_secret
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from kafka import KafkaConsumer, errors
+from kafka import KafkaConsumer, TopicPartition, errors
 from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from transport.port import Record
 from transport.port import TopicPartition as Slot
