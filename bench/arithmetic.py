@@ -24,8 +24,7 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report
-from privacy.plan import Plan
-from privacy.planner import SectionShape, epsilon_of_mu
+from privacy.plan import Plan, SectionShape, epsilon_of_mu
 from wire.catalogue import Catalogue
 from wire.task import SectionSpec, Task
 

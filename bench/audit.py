@@ -31,8 +31,7 @@ from bench.parts import Measured, Parts
 from bench.record import CACHE, ROOT, Figure
 from privacy.calibrate import MILLION, honest_hosts, sensitivity_sq_steps, sigma_local_1024
 from privacy.noise import NoiseSampler
-from privacy.noise_live import LiveSampler
-from privacy.noise_table import SeededBytes, SeededSampler
+from privacy.noise_table import LiveSampler, SeededBytes, SeededSampler
 from privacy.quantise import RandomBytes, clip_rows, round_steps, uniform_below
 
 Q: Final = 10

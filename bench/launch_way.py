@@ -75,7 +75,7 @@ def write_trace(path: Path, at_s: float) -> Path:
 def begin(folder: Path) -> Any:
     """Start the fleet of the tree in the working directory, by that tree's own kit."""
     from edge_agent.config import ReplaySection, SourcesSection
-    from privacy.noise_live import LiveSampler
+    from privacy.noise_table import LiveSampler
     from tests import outage_kit
     from transport.opening import TransportTable
 

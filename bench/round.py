@@ -57,7 +57,7 @@ from edge_agent.protocol.protocol_events import (
 )
 from edge_agent.protocol.task_check import Bounds, Pins
 from pointillist.plan_file import default_plan
-from privacy.noise_live import LiveSampler
+from privacy.noise_table import LiveSampler
 from transport.files.keyfiles import write_signing_key
 
 HOSTS: Final = 100_000

@@ -25,7 +25,7 @@ from collectors.replay.replay_source import ReplaySource
 from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
 from privacy.noise import NoiseSampler
-from privacy.noise_live import LiveSampler
+from privacy.noise_table import LiveSampler
 from transport.files.keyfiles import (
     host_binding,
     load_host_key,

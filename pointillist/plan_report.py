@@ -13,10 +13,12 @@ from privacy.accountant import SectionNoise, gate
 from privacy.calibrate import MILLION
 from privacy.indicator_bias import SectionCrowding, crowding
 from privacy.noise_table import TableSampler
-from privacy.plan import Plan, PlannedSection, PlannedTask
-from privacy.planner import (
+from privacy.plan import (
     NOISE_FLOOR,
     ExpectedRow,
+    Plan,
+    PlannedSection,
+    PlannedTask,
     SectionFigures,
     SectionShape,
     collusion_epsilons,

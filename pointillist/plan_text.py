@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 from privacy.indicator_bias import BIAS_ERRORS, SectionCrowding
-from privacy.planner import SectionFigures
+from privacy.plan import SectionFigures
 
 from .plan_report import PlanReport, TaskFigures, VisibleRows
 from .table import Column, cells_of, table_lines

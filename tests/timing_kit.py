@@ -20,7 +20,7 @@ from edge_agent.live import open_agent
 from edge_agent.protocol.eligibility import draw_offsets_ms
 from edge_agent.shell import AgentShell
 from kernels.families import FamilyRules
-from privacy.noise_live import LiveSampler
+from privacy.noise_table import LiveSampler
 from tests.agent_live import surroundings
 from tests.agent_world import T0, counting_bytes
 from transport.embedded.embedded import EmbeddedLog

@@ -16,7 +16,7 @@ from edge_agent.ledger.ledger_records import LedgerView
 from edge_agent.ledger.left_reports import LeftReport, LeftView
 from edge_agent.windows.task_windows import WindowPreview
 from privacy.budget import WEEK_S, Entry, spent_at
-from privacy.planner import epsilon_of_share
+from privacy.plan import epsilon_of_share
 from wire import labels
 from wire.catalogue import Bound, Catalogue, Section
 from wire.envelope import Signed

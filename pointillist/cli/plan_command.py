@@ -149,7 +149,7 @@ def _report_of_sections(
 ) -> PlanReport:
     from pointillist.plan_file import equal_sections
     from pointillist.plan_report import plan_report
-    from privacy.planner import SectionShape
+    from privacy.plan import SectionShape
 
     planned: Plan = equal_sections(wanted.over({"hosts": 12_500}), window, sections)
     shape = SectionShape("mix", coordinates, 64, 64, 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from privacy.planner import epsilon_of_mu
+from privacy.plan import epsilon_of_mu
 from simulator.cell_view import listed
 
 from .demo_fleet import DemoFleet

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.planner import LLAMA3_DAYS, LLAMA3_HOSTS, LLAMA3_INTERRUPTIONS
+from privacy.plan import LLAMA3_DAYS, LLAMA3_HOSTS, LLAMA3_INTERRUPTIONS
 from simulator.scenario import Faults
 from wire.catalogue import Catalogue, Section
 

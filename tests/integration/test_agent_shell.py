@@ -23,8 +23,7 @@ from edge_agent.protocol.recovery import read_signed_past
 from edge_agent.sending.outbox import Outbox
 from edge_agent.shell import AgentShell
 from edge_agent.windows.durable_windows import DurableAccumulators
-from privacy.noise_live import LiveSampler
-from privacy.noise_table import SeededSampler
+from privacy.noise_table import LiveSampler, SeededSampler
 from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
 from tests.agent_world import T0, open_report
 from transport.files.keyfiles import KeyFileRefused, load_host_key

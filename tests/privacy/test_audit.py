@@ -23,7 +23,7 @@ from bench.audit import (
     measured_mu,
 )
 from privacy.noise import NoiseSampler, OpenDpSampler
-from privacy.noise_live import LiveSampler
+from privacy.noise_table import LiveSampler
 
 TRIALS = 40_000
 SMALL = [bug for bug in PLANTED if bug.few is not None and bug.few <= TRIALS]

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from edge_agent import live
-from privacy.noise_live import TABLE_SIGMA_1024, LiveSampler
-from privacy.noise_table import SeededBytes
+from privacy.noise_table import TABLE_SIGMA_1024, LiveSampler, SeededBytes
 from tests.agent_world import T0 as FIRST
 from tests.agent_world import World, close_window, make_section, started
 
@@ -23,7 +22,7 @@ SIGMAS = np.array([0, 0, 9000, 9000, 700_000, TABLE_SIGMA_1024 + 1])
 RESTORED = """
 import os, secrets, sys
 import numpy as np
-from privacy.noise_live import LiveSampler
+from privacy.noise_table import LiveSampler
 from privacy.noise_table import SeededSampler
 sampler = {"host": lambda: LiveSampler(secrets.token_bytes), "seeded": lambda: SeededSampler(3)}
 sampler = sampler[sys.argv[1]]()

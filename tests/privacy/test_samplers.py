@@ -11,10 +11,15 @@ import pytest
 from scipy.stats import chi2, norm
 
 from privacy.errors import ParameterError
-from privacy.noise import NoiseSampler, OpenDpSampler
-from privacy.noise_exact import ExactGaussian
-from privacy.noise_live import TABLE_SIGMA_1024, LiveSampler
-from privacy.noise_table import SeededBytes, SeededSampler, TableSampler, noise_table
+from privacy.noise import ExactGaussian, NoiseSampler, OpenDpSampler
+from privacy.noise_table import (
+    TABLE_SIGMA_1024,
+    LiveSampler,
+    SeededBytes,
+    SeededSampler,
+    TableSampler,
+    noise_table,
+)
 
 
 class Tableless(LiveSampler):

@@ -11,7 +11,7 @@ from pointillist.plan_file import default_plan
 from pointillist.plan_report import catalogue_shapes
 from privacy.calibrate import SIGMA_UNIT
 from privacy.noise_table import SeededSampler
-from privacy.planner import section_figures
+from privacy.plan import section_figures
 from simulator.fleet import FleetModel, HostInventory
 from simulator.fleet.fleet_faults import CAUSE_COUNTS, fault_rates, incident_rates
 from simulator.fleet.hosts import make_inventory

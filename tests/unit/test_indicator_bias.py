@@ -10,7 +10,7 @@ from pointillist.plan_file import default_plan
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
 from privacy.indicator_bias import BIAS_ERRORS, crowding, left_out_hosts
-from privacy.planner import indicator_sigma_hosts
+from privacy.plan import indicator_sigma_hosts
 from privacy.quantise import choose_indicators, uniform_words
 from wire.catalogue import Catalogue
 

@@ -15,7 +15,7 @@ from edge_agent.protocol.seal_report import noise_fault, zero_bits
 from privacy.calibrate import MAX_SIGMA_1024, check_sigma_range, sigma_local_1024
 from privacy.errors import ParameterError
 from privacy.noise import NoiseSampler, OpenDpSampler
-from privacy.noise_live import LiveSampler
+from privacy.noise_table import LiveSampler
 from tests.agent_world import T0, World, close_window, make_section, reports, started
 
 SAMPLERS: list[Callable[[], NoiseSampler]] = [OpenDpSampler, lambda: LiveSampler(os.urandom)]

@@ -18,9 +18,11 @@ from pointillist.plan_report import (
 )
 from privacy.accountant import GATE_MARGIN, SectionNoise, epsilon_of, gate, sum_gap
 from privacy.calibrate import ParameterError
-from privacy.plan import LONGEST_EPOCH_S, Plan, PlannedSection
-from privacy.planner import (
+from privacy.plan import (
     LLAMA3_INTERRUPTIONS,
+    LONGEST_EPOCH_S,
+    Plan,
+    PlannedSection,
     SectionFigures,
     SectionShape,
     collusion_epsilons,

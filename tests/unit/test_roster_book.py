@@ -19,7 +19,7 @@ from edge_agent.protocol.protocol_events import (
     Withheld,
 )
 from edge_agent.protocol.roster_book import Crowd, RosterBook
-from privacy.noise_live import LiveSampler
+from privacy.noise_table import LiveSampler
 from tests.agent_world import (
     T0,
     WEEK_S,
