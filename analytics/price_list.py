@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from transport.settings.config_tree import ConfigError, limited, read_tree
+from transport.settings.config import ConfigError, limited, read_tree
 from wire.catalogue import Catalogue
 
 OTHERWISE: Final = "otherwise"

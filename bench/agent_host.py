@@ -29,8 +29,7 @@ from simulator.simulated_hosts import memberships, roster_of
 from transport.embedded.embedded import EmbeddedLog
 from transport.files.keyfiles import HostKey, host_binding, machine_id, write_host_key
 from transport.port import create_topics
-from transport.process.code_folders import reachable
-from transport.process.privileges import AGENT_USER, ensure_users
+from transport.process.privileges import AGENT_USER, ensure_users, reachable
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.epoch import KeyAnnouncement

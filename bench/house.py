@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from bench.record import ROOT, Figure, write_result
-from transport.settings.config_tree import read_table
+from transport.settings.config import read_table
 
 BEFORE: Final = "79362040"
 """The last commit before the house was made smaller."""

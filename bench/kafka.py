@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import REPORTS
 
 

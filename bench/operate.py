@@ -27,8 +27,8 @@ from pointillist.plan_file import default_plan
 from privacy.budget import WEEK_S
 from privacy.signing import SigningKey
 from tests.fuzz.fuzzing import Fuzzing
-from transport.files.join_token import read_token
 from transport.files.keyfiles import write_signing_key
+from transport.files.private_files import read_token
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Signed

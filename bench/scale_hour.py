@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from bench.record import CACHE
 from bench.round_fleet import T0, WINDOW_S, Fleet, load_fleet, make_roster, make_task, sealed_chunks
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import (
     Consumer,

@@ -36,7 +36,7 @@ from bench.scale_hour import (
 from pointillist.broker.local import RunningBroker
 from simulator.engine.memory_store import MemoryStore
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 
 PATIENCE_S: Final = 300.0

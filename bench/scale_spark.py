@@ -38,7 +38,7 @@ from bench.scale_roles import (
     run_helper,
 )
 from pointillist.broker.local import BrokerOptions, LocalBroker
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 
 HOSTS: Final = 4000

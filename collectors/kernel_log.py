@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.records.gap import Gap, GapKind
-from transport.settings.config_tree import limited, read_tree
+from transport.settings.config import limited, read_tree
 
 KMSG: Final = Path("/dev/kmsg")
 LONGEST_MESSAGE: Final = 1_024

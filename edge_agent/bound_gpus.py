@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 from collectors.devices.device_port import DevicesUnavailable
 from collectors.devices.devices_source import default_readers
 from collectors.devices.gpu_models import gpu_class
-from transport.files.bounded_file import read_bounded
 from transport.files.keyfiles import (
     KeyFileRefused,
     host_binding,
@@ -27,6 +26,7 @@ from transport.files.keyfiles import (
     what_changed,
     write_host_key,
 )
+from transport.files.private_files import read_bounded
 from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.roster import MAX_HARDWARE_IDS

@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 from collectors.boot_clock import ClockPoint, boottime_ns, read_point
-from transport.process.steady_clock import SteadyOffset
+from transport.process.supervision import SteadyOffset
 
 from .windows.window_accumulator import HostClock
 

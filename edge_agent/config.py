@@ -11,7 +11,7 @@ from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.gpu_time.settings import GpuTimeSection
 from collectors.steps.step_programs import StepProbe
 from transport.opening import TransportTable
-from transport.settings.config_tree import build, limited, overlay, read_table
+from transport.settings.config import build, limited, overlay, read_table
 
 from .export_settings import ExportSection
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES

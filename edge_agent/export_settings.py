@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from transport.settings.config_tree import limited
+from transport.settings.config import limited
 
 DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
 _USER: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?"

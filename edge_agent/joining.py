@@ -13,7 +13,7 @@ from typing import Final
 
 from privacy.sealing import seal_message
 from privacy.signing import verify
-from transport.files.join_token import JoinToken
+from transport.files.private_files import JoinToken
 from transport.port import Transport, create_topics
 from wire import labels
 from wire.catalogue import Catalogue

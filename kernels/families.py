@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from transport.settings.config_tree import limited, read_tree
+from transport.settings.config import limited, read_tree
 
 from .kernel_name import LONGEST_NAME, NameParts, name_parts
 

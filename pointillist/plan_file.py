@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from privacy.plan import Plan, PlannedSection, PlannedTask
-from transport.settings.config_tree import build, limited, read_table
+from transport.settings.config import build, limited, read_table
 
 DEFAULT_PATH: Final = Path(__file__).with_name("plans") / "default.toml"
 FORMAT: Final = 1

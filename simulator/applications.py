@@ -16,7 +16,7 @@ from typing import Final
 
 from edge_agent.windows.window_state import COPY_FAMILIES
 from simulator.workloads import KernelRow, Workload, WorkloadError, load_workloads
-from transport.settings.config_tree import limited, read_tree
+from transport.settings.config import limited, read_tree
 from wire.catalogue import Catalogue
 
 _COMPUTE: Final = frozenset({"gemm", "attention", "conv", "moe"})

@@ -32,7 +32,7 @@ from simulator.live_fleet import LiveFleet, LiveSettings
 from simulator.scenario import Scenario
 from simulator.simulated_hosts import gpus_of, host_of, vouched_requests
 from simulator.simulated_windows import SimulatedWindows, WindowTruth
-from transport.files.join_token import JoinToken
+from transport.files.private_files import JoinToken
 from transport.opening import Side, TransportSettings, open_transport, prepare_transport
 from wire.catalogue import Catalogue
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
-from transport.settings.config_tree import build, did_you_mean, limited, read_tree
+from transport.settings.config import build, did_you_mean, limited, read_tree
 
 YEAR_S: Final = 31_536_000
 MOST_ITEMS: Final = 1024

@@ -20,7 +20,7 @@ from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.task_check import ParticipantRules
 from privacy.noise import NoiseSampler
 from privacy.signing import SigningKey
-from transport.files.join_token import JoinToken
+from transport.files.private_files import JoinToken
 from wire.fields import hardware_id, host_id, voucher_id
 from wire.join import JoinRequest
 from wire.roster import PlanMembership, Roster, RosterEntry

@@ -21,7 +21,7 @@ from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from privacy.noise import NoiseSampler, OpenDpSampler
 from privacy.noise_table import SeededBytes, SeededSampler, TableSampler
-from transport.files.join_token import parse_token
+from transport.files.private_files import parse_token
 from transport.opening import Side, open_transport, prepare_transport
 from transport.process.privileges import AGENT_USER, drop_to
 from wire.catalogue import Catalogue

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from transport.settings.config_tree import limited, read_tree
+from transport.settings.config import limited, read_tree
 
 FORMAT: Final = 1
 MAX_KERNELS: Final = 512

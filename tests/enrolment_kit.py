@@ -11,7 +11,7 @@ from edge_agent.joining import join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
 from tests.protocol_kit import T0, hpke_pair, signing_key
-from transport.files.join_token import JoinToken
+from transport.files.private_files import JoinToken
 from wire.epoch import KeyAnnouncement
 from wire.fields import HardwareId, hardware_id, host_id
 from wire.join import JoinRequest, Voucher

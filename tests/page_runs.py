@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from tests.page_commands import PAGES, TESTS, every_command_of, options_of, path_of
-from transport.settings.config_tree import read_tree
+from transport.settings.config import read_tree
 
 LONG: Final = TESTS / "pages" / "test_long_pages.py"
 TABLE: Final = TESTS / "pages" / "commands.toml"

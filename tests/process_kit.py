@@ -23,8 +23,7 @@ from aggregator.protocol.released import ReleasedWindow
 from simulator.engine.memory_store import MemoryStore
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
-from transport.embedded.embedded import EmbeddedLog
-from transport.embedded.embedded_consumer import EmbeddedConsumer
+from transport.embedded.embedded import EmbeddedConsumer, EmbeddedLog
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
 from transport.opening import EmbeddedSettings
 from transport.port import Record, create_topics

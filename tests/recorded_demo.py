@@ -15,7 +15,7 @@ from pointillist.play.demo_fleet import DemoFleet
 from pointillist.play.demo_tally import DemoTally
 from pointillist.play.processes import Family, RoleProcess
 from tests.recording_slice import FILE
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport
 from wire.envelope import unwrap
 from wire.topics import RELEASES

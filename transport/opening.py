@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 
 from .port import OpenLog
 
@@ -68,7 +68,7 @@ def prepare_transport(settings: TransportSettings, side: Side) -> None:
     if isinstance(settings, KafkaSettings):
         _kafka(side)
     elif side is Side.AGGREGATOR and os.geteuid() == 0:
-        from transport.embedded.embedded_file import prepare_folder
+        from transport.embedded.embedded_group import prepare_folder
 
         prepare_folder(settings.folder, settings.group)
 

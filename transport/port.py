@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NewType, Protocol, Self, runtime_checkable
 
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 from wire.topics import REPORTS, TOPICS
 
 TopicPartition = tuple[str, int]

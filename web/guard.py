@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pages.page_headers import PAGE_HEADERS
-from transport.settings.addresses import asked_name
+from transport.settings.config import asked_name
 
 from .access_tokens import TokenBook, TokenFileRefused
 from .query_record import QueryRecord

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from analytics.spent_budget import SeriesTask, tasks_in
-from transport.files.secret_file import read_secret
-from transport.settings.addresses import OWN_NAMES, ListenRefused, is_address
+from transport.files.private_files import read_secret
+from transport.settings.config import OWN_NAMES, ListenRefused, is_address
 
 from .access_tokens import read_tokens
 from .signed_chains import TranscriptFiles

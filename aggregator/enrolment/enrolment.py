@@ -10,8 +10,8 @@ from typing import Any
 
 from aggregator.state.state_file import write_durably
 from privacy.signing import SigningKey
-from transport.files.bounded_file import UnfitFile, read_bounded
-from transport.settings.config_tree import build, limited, read_table
+from transport.files.private_files import UnfitFile, read_bounded
+from transport.settings.config import build, limited, read_table
 from wire import labels
 from wire.envelope import Signed
 from wire.join import MAX_JOIN_BYTES, JoinRequest

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from privacy.signing import verify
-from transport.settings.config_tree import limited
+from transport.settings.config import limited
 from wire.fields import NAME
 from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected

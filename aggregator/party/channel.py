@@ -26,7 +26,7 @@ from aggregator.protocol.helper_port import (
     ReleaseReply,
 )
 from transport.files.keyfiles import KeyFileRefused
-from transport.files.ownership import set_folder
+from transport.files.private_files import set_folder
 from transport.process.file_rights import user_name, way_to_own
 from transport.process.listening import why_not
 from transport.rpc.pointillist_pb2_grpc import (

@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from transport.settings.addresses import optional_address
-from transport.settings.config_tree import limited
+from transport.settings.config import limited, optional_address
 
 DEFAULT_MESSAGE_BYTES: Final = 64 << 20
 DEFAULT_TIMEOUT_S: Final = 120.0

@@ -17,7 +17,7 @@ from transport.files.keyfiles import (
     sweep_leftovers,
     write_hpke_key,
 )
-from transport.process.steady_clock import SteadyOffset, boot_s
+from transport.process.supervision import SteadyOffset, boot_s
 from wire.epoch import KeyAnnouncement
 from wire.fields import KEY_ANNOUNCED_AHEAD_S, MAX_EPOCH_S, key_id
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import TransportSettings, TransportTable
-from transport.settings.config_tree import ConfigError, build, read_table
+from transport.settings.config import ConfigError, build, read_table
 
 
 def load_kafka_table(path: Path) -> KafkaSettings | None:

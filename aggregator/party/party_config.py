@@ -10,7 +10,7 @@ from typing import Final
 
 from aggregator.enrolment.operators import OperatorKey, OperatorKeys, operator_keys
 from transport.opening import TransportSettings, TransportTable
-from transport.settings.config_tree import ConfigError, build, limited, read_table
+from transport.settings.config import ConfigError, build, limited, read_table
 
 from .channel_address import (
     DEFAULT_MESSAGE_BYTES,

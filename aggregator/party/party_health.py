@@ -22,8 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
-from transport.process.closing import Closing
-from transport.process.supervision import HttpPort
+from transport.process.supervision import Closing, HttpPort
 
 from .party_config import HttpAddress
 

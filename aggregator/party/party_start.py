@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from transport.files.ownership import set_folder
+from transport.files.private_files import set_folder
 from transport.process.privileges import Dropped, drop_to, ensure_users
 
 from .channel import prepare_socket_folder

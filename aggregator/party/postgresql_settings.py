@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from transport.settings.config_tree import limited
+from transport.settings.config import limited
 
 DEFAULT_PORT: Final = 5432
 

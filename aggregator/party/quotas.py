@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from transport.settings.config_tree import limited
+from transport.settings.config import limited
 
 RETRIES: Final = 3
 """A host sends the same bytes again after a time-out whose first try arrived: rarely twice."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from transport.settings.config_tree import limited
+from transport.settings.config import limited
 
 BATCH_RECORDS: Final = 20_000
 

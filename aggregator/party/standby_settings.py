@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from transport.settings.config_values import limited
+from transport.settings.config import limited
 
 from .postgresql_settings import PostgresqlSettings
 

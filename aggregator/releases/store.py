@@ -25,7 +25,7 @@ from aggregator.state.state_file import StorageUnavailable
 from aggregator.statistics.causes import CAUSE_SECTIONS
 from aggregator.statistics.incident_detector import Detector
 from aggregator.statistics.statistics import estimate
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 
 from .cause_files import FOLDER as CAUSES_FOLDER

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from aggregator.state.state_file import StorageUnavailable
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 
 from .compaction import Compacted, Compaction, CompactionUnderWay, RollUps
 from .packs import is_packed

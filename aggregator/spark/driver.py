@@ -20,8 +20,8 @@ from threading import Thread
 from aggregator.leader.intake import LEADER_GROUP
 from aggregator.party.party_start import on_signals
 from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
-from transport.kafka.kafka_aggregator_offsets import KafkaOffsets
-from transport.process.log_lines import log_to_stderr
+from transport.kafka.kafka_aggregator import KafkaOffsets
+from transport.process.supervision import log_to_stderr
 from wire.topics import REPORTS
 
 from .codec import encode_update

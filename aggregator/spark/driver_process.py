@@ -21,7 +21,7 @@ import structlog
 from aggregator.party.party_config import LeaderConfig
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 
 from .kafka_options import kafka_options
 from .messages import Command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 
 
 def kafka_options(settings: KafkaSettings) -> dict[str, str]:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from aggregator.party.spark_settings import SparkSettings
 from aggregator.protocol.directory import PinnedParties
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import REPORTS
 
 from .batch_rows import ARROW, from_rows

@@ -13,7 +13,7 @@ from aggregator.party.party_config import (
     PartyFiles,
     check_key,
 )
-from transport.settings.config_tree import ConfigError, build, limited, read_table
+from transport.settings.config import ConfigError, build, limited, read_table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from transport.process.code_folders import interpreter
+from transport.process.privileges import interpreter
 
 MOST_NAME: Final = 4096
 _DEADLINE_S: Final = 2.0

@@ -10,7 +10,7 @@ from typing import Final
 
 from collectors.records.gap import Gap, GapKind
 from transport.process.printable import listed
-from transport.settings.config_tree import build, read_table
+from transport.settings.config import build, read_table
 
 from .bandwidth import Bandwidth
 from .device_port import DeviceReading, Field, Inventory

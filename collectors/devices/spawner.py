@@ -27,9 +27,8 @@ from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
 
-from transport.process.code_folders import held_descriptors
 from transport.process.foreign import libc
-from transport.process.privileges import give_up_capabilities
+from transport.process.privileges import give_up_capabilities, held_descriptors
 
 MOST_BYTES: Final = 4 << 20
 """Of one answer: 1,024 processes with their control groups take a fourth of it."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.records.gpu_calls import Direction, ProbeGroup
-from transport.settings.config_tree import build, limited, read_table
+from transport.settings.config import build, limited, read_table
 
 from .meanings import (
     MAX_ELEMENT_SIZES,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from transport.settings.config_tree import limited
+from transport.settings.config import limited
 
 DEFAULT_SOCKET: Final = Path("/run/pointillist/gpu-time.sock")
 """Where libraries look when no environment variable tells them."""

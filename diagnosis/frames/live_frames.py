@@ -12,7 +12,7 @@ from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.port import Absence, Source, SourceRegistry
 from collectors.rounds import Rounds
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 
 from .frame import Frame
 from .framer import Framer

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.port import Absence
-from transport.settings.config_tree import build, limited, read_table
+from transport.settings.config import build, limited, read_table
 
 MOST_FINE: Final = 24
 """Host signals kept in bins of 100 ms: a recording's largest part."""

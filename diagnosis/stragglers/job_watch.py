@@ -19,7 +19,7 @@ from collectors.steps.steps_source import StepsSource
 from diagnosis.frames.frame import Frame
 from diagnosis.frames.framer import Framer
 from diagnosis.frames.live_frames import LiveFrames
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 
 from .busy_seconds import BusySeconds, TimeSpent
 from .collectives import CallRole, collective_probes, role_of

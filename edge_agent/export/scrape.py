@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from collectors.devices.device_port import NVIDIA
 from edge_agent.host_page.peer_owner import owner_of
 from transport.process.supervision import HttpPort
-from transport.settings.addresses import OWN_NAMES, asked_name
+from transport.settings.config import OWN_NAMES, asked_name
 
 from .dcgm import NAMES, DcgmField, device_labels
 from .host_numbers import GpuNow, HostSnapshot

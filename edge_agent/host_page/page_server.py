@@ -23,7 +23,7 @@ from edge_agent.export_settings import is_loopback
 from pages.layout import ASSETS, Screen, asset, asset_address, rendered
 from pages.page_headers import PAGE_HEADERS
 from transport.process.listening import LOOPBACKS, at, listen
-from transport.settings.addresses import OWN_NAMES, ListenRefused, asked_name, listen_address
+from transport.settings.config import OWN_NAMES, ListenRefused, asked_name, listen_address
 from wire.catalogue import Catalogue
 
 from .host_pages import PAGES, HostPage, HostState, StateRefused, page_html, read_state

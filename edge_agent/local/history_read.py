@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from collectors.boot_clock import ClockMap, ClockPoint
 from collectors.records.quantiles import NORMAL
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 
 from .history_tables import (
     KINDS,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from transport.process import log_lines
+from transport.process import supervision
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -30,5 +30,5 @@ class LevelGate:
 def log_to_stderr(level: str = "info") -> LevelGate:
     """Write lines to stderr; give the gate that holds the level."""
     gate = LevelGate(level)
-    log_lines.log_to_stderr(gate)
+    supervision.log_to_stderr(gate)
     return gate

@@ -18,7 +18,7 @@ from typing import Final
 
 from privacy.accountant import GATE_MARGIN, SectionNoise, gate
 from privacy.errors import ParameterError
-from transport.process.code_folders import interpreter
+from transport.process.privileges import interpreter
 
 from .task_check import Gate
 

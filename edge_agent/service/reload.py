@@ -13,7 +13,7 @@ from typing import Final
 
 from collectors.port import Absence, Source, SourceRegistry
 from edge_agent.config import AgentConfig
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 
 IN_PLACE: Final = frozenset({"sources", "diagnosis", "log"})
 

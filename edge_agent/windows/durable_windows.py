@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from transport.files.sqlite_file import OtherSchema, SqliteFile
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 
 from .window_state import WindowState
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from transport.files.secret_file import UnfitToken, read_token_text
+from transport.files.private_files import UnfitToken, read_token_text
 
 from .alert import Alert
 from .alerts_config import AlertsConfig, ReceiverAddress

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from transport.settings.config_tree import limited, read_tree
+from transport.settings.config import limited, read_tree
 
 FORMAT = 1
 NOBODY = "unknown"

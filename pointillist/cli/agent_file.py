@@ -33,7 +33,7 @@ def load_file(path: Path, key_file: Path | None = None) -> AgentConfig:
     """
     from edge_agent.bound_gpus import with_bound_gpus
     from edge_agent.config import load_config
-    from transport.settings.config_tree import ConfigError
+    from transport.settings.config import ConfigError
 
     need_file(path, "the agent's configuration", _HINT)
     with reported(ExitCode.USAGE, ConfigError, hint=sample_hint("agent.toml")):
@@ -55,7 +55,7 @@ def bind_gpus(config: AgentConfig) -> AgentConfig:
 
 def become_agent(config: AgentConfig) -> None:
     """Give root up before a key is opened; the folders are the agent's own."""
-    from transport.files.ownership import give
+    from transport.files.private_files import give
     from transport.opening import Side, prepare_transport
     from transport.process.privileges import drop_to, ensure_users
 

@@ -57,8 +57,8 @@ def join(
         send_join,
     )
     from edge_agent.live import load_host, this_machine
-    from transport.files.join_token import TokenUnusable, read_token
     from transport.files.keyfiles import machine_id
+    from transport.files.private_files import TokenUnusable, read_token
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
     from wire.catalogue import Catalogue

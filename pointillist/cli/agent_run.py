@@ -50,7 +50,7 @@ class Options:
 
     def overrides(self) -> dict[str, Any]:
         """Give the tree of tables that these options stand for. Raises ConfigError."""
-        from transport.settings.config_tree import assignment, overlay
+        from transport.settings.config import assignment, overlay
 
         tree: dict[str, Any] = {}
         for name, value in self.flags.items():
@@ -80,7 +80,7 @@ def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
     """Read the configuration, and give how to read it again."""
     from edge_agent.bound_gpus import with_bound_gpus
     from edge_agent.config import load_config
-    from transport.settings.config_tree import ConfigError
+    from transport.settings.config import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError, hint=_HINT):
         overrides = options.overrides()

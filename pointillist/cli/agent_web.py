@@ -52,7 +52,7 @@ def web(
         warm_up,
     )
     from transport.process.privileges import drop_to
-    from transport.settings.addresses import ListenRefused
+    from transport.settings.config import ListenRefused
 
     with reported(ExitCode.USAGE, ListenRefused):
         host, chosen = page_address(listen)

@@ -68,7 +68,7 @@ def check(
     from aggregator.state.state_file import StorageUnavailable
     from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable, taken
     from pointillist.alerts.alerts_config import load_alerts_config
-    from transport.settings.config_tree import ConfigError
+    from transport.settings.config import ConfigError
 
     if (store is None) == (journal is None):
         raise usage_error("expected --store or --journal, one of them")

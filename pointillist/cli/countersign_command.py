@@ -169,7 +169,7 @@ class _Asked:
 def _asked(files: Sequence[Path]) -> _Asked:
     """Files as named, and what lacks the Helper's signature of each folder."""
     from aggregator.enrolment.task_files import MAX_FILE_BYTES
-    from transport.files.bounded_file import read_bounded
+    from transport.files.private_files import read_bounded
     from wire.rejection import ReportRejected
 
     asked = _Asked()
@@ -193,7 +193,7 @@ def _of_folder(path: Path) -> bytes:
 
     Raises      ReportRejected, OSError
     """
-    from transport.files.bounded_file import UnfitFile, read_bounded
+    from transport.files.private_files import UnfitFile, read_bounded
     from wire import fields, labels
     from wire.envelope import SIGNED_OVERHEAD_BYTES
     from wire.rejection import Reason, ReportRejected
@@ -316,7 +316,7 @@ def _evidence(
     """Read who vouches for a roster's hosts, and what its reader was told of it."""
     from aggregator.enrolment.roster_change import accepted_hosts
     from aggregator.enrolment.roster_review import RosterEvidence
-    from transport.files.bounded_file import read_bounded
+    from transport.files.private_files import read_bounded
 
     if accept_change is not None:
         with reported(ExitCode.USAGE, ValueError):

@@ -11,7 +11,7 @@ import typer
 from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from transport.kafka.kafka_settings import KafkaSettings
+    from transport.kafka.kafka_frame import KafkaSettings
 
 app = typer.Typer(
     help="Apache Kafka: a broker on this machine, topics and rights on any.",
@@ -154,7 +154,7 @@ def topics(
 
 def _settings(path: Path) -> KafkaSettings:
     from aggregator.party.log_config import load_kafka_table
-    from transport.settings.config_tree import ConfigError
+    from transport.settings.config import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError):
         found = load_kafka_table(path)

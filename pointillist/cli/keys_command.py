@@ -341,7 +341,7 @@ def _owner(role: str) -> int | None:
 
 def _prepared(folder: Path | None, role: KeyRole) -> Path:
     """The role's folder; its own user may write there, as an agent marks its ledger in its key."""
-    from transport.files.ownership import give
+    from transport.files.private_files import give
     from transport.process.privileges import ensure_users
 
     where = folder or default_folder(role)

@@ -92,7 +92,7 @@ def vouch(
     A token goes to one host of yours (`agent join --token-file`) and signs there what the host
     says of itself. It never crosses the log, and whoever has it can enrol one host in your name.
     """
-    from transport.files.join_token import JoinToken, write_token
+    from transport.files.private_files import JoinToken, write_token
 
     for text, option in ((name, "--name"), (plan, "--plan")):
         _need_name(text, option)

@@ -240,7 +240,7 @@ def need_file(path: Path, what: str, hint: str) -> Path:
 
 def log_to_stderr() -> None:
     """Structured log lines, one JSON document each, on stderr."""
-    from transport.process.log_lines import log_to_stderr
+    from transport.process.supervision import log_to_stderr
 
     log_to_stderr()
 

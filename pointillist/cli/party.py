@@ -47,7 +47,7 @@ def public_key(text: str) -> bytes:
 
 def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:
     """Read a party's configuration; `read` raises ConfigError. Raises CommandError."""
-    from transport.settings.config_tree import ConfigError
+    from transport.settings.config import ConfigError
 
     sample = sample_hint(f"{party}.toml")
     need_file(path, f"the {party.capitalize()}'s configuration", sample)

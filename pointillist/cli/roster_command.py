@@ -154,7 +154,7 @@ def _log_settings(log: Path) -> TransportSettings:
     """Which log is meant; one that is not there is never made."""
     from aggregator.party.log_config import load_transport
     from transport.opening import EmbeddedSettings
-    from transport.settings.config_tree import ConfigError
+    from transport.settings.config import ConfigError
 
     if log.is_dir():
         return EmbeddedSettings(log)

@@ -126,7 +126,7 @@ def web(
 ) -> None:
     if context.invoked_subcommand is not None:
         return
-    from transport.settings.addresses import ListenRefused, listen_address
+    from transport.settings.config import ListenRefused, listen_address
     from web.access_tokens import TokenFileRefused
     from web.web_server import serve
     from web.web_settings import DEFAULT_PORT, WebSettings

@@ -8,8 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from transport.settings.addresses import host_port, optional_address
-from transport.settings.config_tree import build, limited, parse_table
+from transport.settings.config import build, host_port, limited, optional_address, parse_table
 from wire.fields import MAX_HOSTS, NAME
 
 from .channel_certificate import one_certificate

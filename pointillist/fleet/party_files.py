@@ -14,7 +14,7 @@ from typing import IO, Final
 
 from privacy.signing import SigningKey
 from transport.files.keyfiles import write_signing_key
-from transport.files.ownership import give, set_folder
+from transport.files.private_files import give, set_folder
 from transport.process.privileges import LOG_GROUP
 
 PRIVATE: Final = 0o700

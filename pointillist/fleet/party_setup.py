@@ -18,8 +18,7 @@ from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
 from transport.files.keyfiles import write_signing_key
 from transport.process.privileges import HELPER_USER, LEADER_USER, ensure_users
-from transport.settings.addresses import channel_address, host_name, host_port
-from transport.settings.config_tree import build, read_table
+from transport.settings.config import build, channel_address, host_name, host_port, read_table
 from wire.fields import NAME
 
 from .channel_certificate import make_certificate

@@ -18,7 +18,6 @@ from privacy.signing import SigningKey
 from simulator.exported_fleet import make_identities
 from simulator.fleet import make_inventory
 from simulator.scenario import load
-from transport.files.join_token import JoinToken, write_token
 from transport.files.keyfiles import (
     HostKey,
     host_binding,
@@ -26,8 +25,9 @@ from transport.files.keyfiles import (
     write_host_key,
     write_signing_key,
 )
+from transport.files.private_files import JoinToken, write_token
 from transport.process.privileges import AGENT_USER, HELPER_USER, LEADER_USER, ensure_users
-from transport.settings.config_tree import limited, read_tree
+from transport.settings.config import limited, read_tree
 from wire.catalogue import Catalogue
 
 from .party_config_text import (

@@ -25,7 +25,7 @@ from aggregator.protocol.helper_port import HelperStatus, HelperUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole
 from pointillist.broker.topic_settings import differing, visible_topics
 from transport.files.keyfiles import KeyFileRefused, load_signing_key
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.log_clock import BEHIND_S, clock_beside_log
 from transport.opening import (
     EmbeddedSettings,

@@ -32,7 +32,7 @@ from transport.files.keyfiles import (
     write_host_key,
     write_signing_key,
 )
-from transport.files.ownership import give
+from transport.files.private_files import give
 from transport.opening import EmbeddedSettings, Side, open_transport
 from transport.process.privileges import (
     AGENT_USER,

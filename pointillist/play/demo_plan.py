@@ -19,7 +19,7 @@ from aggregator.enrolment.task_files import check_and_countersign, leader_sign
 from aggregator.enrolment.tasks import TaskPlan, build_task, sign_task
 from privacy.signing import SigningKey
 from simulator.simulated_hosts import memberships
-from transport.files.join_token import JoinToken
+from transport.files.private_files import JoinToken
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Signed

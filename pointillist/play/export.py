@@ -21,7 +21,7 @@ from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
 from simulator.simulated_windows import WindowTruth
 from transport.opening import TransportTable
-from transport.settings.config_tree import limited, read_tree
+from transport.settings.config import limited, read_tree
 from wire.catalogue import Catalogue
 
 from .setup import Changes

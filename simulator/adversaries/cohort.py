@@ -31,7 +31,7 @@ from simulator.engine.exact_parties import ExactParties
 from simulator.simulated_hosts import memberships, new_hosts, roster_of
 from transport.embedded.embedded import EmbeddedLog
 from transport.port import Producer
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aggregator.protocol.released import Capacity
 from simulator.fleet.hosts import FleetState
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from wire.task import Task
 
 BLOCK_HOSTS: Final = 1024

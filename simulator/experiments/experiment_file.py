@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.scenario import FIDELITIES, NAME
-from transport.settings.config_tree import build, did_you_mean, limited, read_table
+from transport.settings.config import build, did_you_mean, limited, read_table
 
 from .axes import AXES, Axis
 

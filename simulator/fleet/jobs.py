@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.scenario import FleetLoad, ScenarioError
-from transport.settings.config_tree import read_table
+from transport.settings.config import read_table
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from aggregator.statistics.section_cells import MODEL_AXIS, RESERVED, UNMEASURED
 from aggregator.statistics.statistics import estimate, released_units
 from simulator.engine.engine_port import WindowOutcome
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
 from wire.catalogue import LEFT_OUT, Catalogue, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec
 

@@ -15,7 +15,7 @@ from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.exact import Tampering
 from simulator.scenario import Dropout
 from tests.engine_kit import SEEDED, SILENT, SmallFleet, errors, plan, scenario, small_fleet
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.port import ForwardingTransport, Producer, Transport
 from wire.topics import REPORTS
 

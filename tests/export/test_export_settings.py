@@ -10,7 +10,7 @@ import pytest
 
 from edge_agent.config import load_config
 from tests.config_kit import parse_config
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 
 SAMPLE = Path("deploy/config/agent.toml")
 OTLP = "[export.otlp]\nenabled = false"

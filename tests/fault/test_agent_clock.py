@@ -18,7 +18,7 @@ from tests.agent_live import Surroundings, surroundings
 from tests.agent_world import T0, World, new_ledger
 from tests.protocol_kit import T0 as EPOCHS_FROM
 from tests.protocol_kit import build_world, hpke_pair, make_epoch
-from transport.process.steady_clock import BELIEVED_AFTER_MS, STEP_MS
+from transport.process.supervision import BELIEVED_AFTER_MS, STEP_MS
 from wire.envelope import unwrap
 from wire.fields import KeyId, key_id
 from wire.rejection import ReportRejected

@@ -15,7 +15,7 @@ from tests.agent_live import SteppedClock, run_until
 from tests.agent_world import T0
 from tests.kafka_cluster import LocalCluster
 from tests.kafka_kit import KafkaSurroundings, kafka_surroundings
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS

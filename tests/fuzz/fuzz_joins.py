@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.fuzz.fuzz_wire import need_reason, vectors
-from transport.files.join_token import TokenUnusable, parse_token
+from transport.files.private_files import TokenUnusable, parse_token
 from wire.join import JoinRequest, SealedJoin, split_requests
 from wire.rejection import ReportRejected
 

@@ -43,7 +43,7 @@ from tests.fleet_kit import fleet_folder
 from tests.golden_kit import FOLDER, commands, compare, compare_document
 from tests.unit.release_kit import CATALOGUE
 from tests.web_kit import client, releases
-from transport.settings import config_values
+from transport.settings import config
 
 _PARTIES = {
     "leader": leader_status.MEASURES,
@@ -216,7 +216,7 @@ def test_findings_of_a_journal_of_before_are_printed_the_same(
 def test_keys_of_every_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of each role from before is read; what each key may hold is as it was."""
     found: list[str] = []
-    original, lines = config_values._build, list[str]()
+    original, lines = config._build, list[str]()
 
     def build(kind: Any, table: Any, where: str) -> Any:
         if where.endswith(": "):  # a whole file
@@ -224,14 +224,14 @@ def test_keys_of_every_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(kind, table, where)
 
     def keys(kind: Any, above: str) -> Iterator[str]:
-        for key, (field, hint) in config_values._keys_of(kind).items():
+        for key, (field, hint) in config._keys_of(kind).items():
             inner = [one for one in (hint, *get_args(hint)) if is_dataclass(one)]
-            said = config_values._expected(hint, field.metadata)
+            said = config._expected(hint, field.metadata)
             yield f"  {above}{key}  {said}"
             if inner and "read" not in field.metadata:
                 yield from keys(inner[0], f"{above}{key}.")
 
-    monkeypatch.setattr(config_values, "_build", build)
+    monkeypatch.setattr(config, "_build", build)
     for role, read in _CONFIGURATIONS.items():
         found.clear()
         read(FOLDER / "config" / f"{role}.toml")

@@ -10,7 +10,7 @@ from collectors.gpu_time.listener import WindowPlan
 from collectors.gpu_time.settings import GpuTimeSection
 from collectors.gpu_time.time_budget import FIRST, LEAST_SHARE, RECORD_NS, WINDOW_MS, Budget
 from tests.segment_kit import snapshot
-from transport.settings.config_tree import ConfigError, build
+from transport.settings.config import ConfigError, build
 
 S = 1_000_000_000
 DEFAULT = GpuTimeSection().budget

@@ -18,8 +18,8 @@ from edge_agent.config import AgentConfig, load_config
 from edge_agent.joining import gpu_counts, join_request, send_join
 from edge_agent.live import load_host, open_agent, this_machine
 from privacy.signing import SigningKey
-from transport.files.join_token import read_token
 from transport.files.keyfiles import HostKey, write_host_key
+from transport.files.private_files import read_token
 from transport.opening import Side, open_transport
 from wire.catalogue import Catalogue
 

@@ -23,8 +23,8 @@ from pointillist.cli import main
 from privacy.signing import SigningKey
 from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings
 from tests.agent_world import T0
-from transport.files.join_token import JoinToken, write_token
 from transport.files.keyfiles import machine_id
+from transport.files.private_files import JoinToken, write_token
 from wire.envelope import Kind, unwrap
 from wire.fields import host_id, key_id
 from wire.topics import JOINS, KEYS, announcement_key

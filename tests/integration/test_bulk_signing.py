@@ -16,8 +16,8 @@ from pointillist.cli.operator_command import app as operator_app
 from pointillist.cli.output import CommandError, ExitCode
 from tests.enrolment_kit import LEADER, operator_key, plans_file, request
 from tests.protocol_kit import T0, signing_key
-from transport.files.join_token import read_token
 from transport.files.keyfiles import write_signing_key
+from transport.files.private_files import read_token
 from wire import labels
 from wire.envelope import Signed
 from wire.fields import NO_SIGNATURE

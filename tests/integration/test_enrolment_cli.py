@@ -19,7 +19,7 @@ from tests.agent_live import surroundings
 from tests.enrolment_kit import operator_lines
 from tests.kafka_kit import KafkaSurroundings, fresh_prefix, plain_settings
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport
 from transport.port import create_topics
 from wire.envelope import Kind

@@ -15,7 +15,7 @@ from pointillist.broker.properties import write_certificates
 from pointillist.broker.rights import KafkaRole, grant
 from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings, unsigned_token
 from tests.protocol_kit import Clock, build_world, start_helper
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import (
     Transport,

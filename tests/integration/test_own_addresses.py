@@ -32,7 +32,7 @@ from tests.config_kit import parse_config
 from tests.netns_kit import inside, only_ipv6
 from transport.process.doctor_checks import examine
 from transport.process.listening import AddressUnavailable, holder, listen, loopback
-from transport.settings.addresses import ListenRefused, listen_address
+from transport.settings.config import ListenRefused, listen_address
 from web.web_server import serve
 from web.web_settings import WebSettings
 

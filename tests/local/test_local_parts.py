@@ -32,7 +32,7 @@ from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, at, flattener, one_of_each, ticks
 from transport.process.doctor_checks import CheckVerdict, Finding, examine, way_out, worst
 from transport.process.supervision import Notifier
-from transport.settings.config_tree import ConfigError, assignment, overlay
+from transport.settings.config import ConfigError, assignment, overlay
 from wire.catalogue import Catalogue
 
 _ENSURE_USERS = "from transport.process.privileges import ensure_users; ensure_users()"

@@ -19,7 +19,7 @@ from edge_agent.sending.outbox import BEAT_MS
 from edge_agent.service.agent_service import AgentService, Reloading
 from tests.agent_live import SteppedClock, surroundings
 from tests.agent_world import T0
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 
 
 class _Source:

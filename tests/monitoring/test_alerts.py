@@ -30,7 +30,7 @@ from pointillist.alerts.fleet_alerts import fleet_alerts
 from pointillist.cli.output import ExitCode
 from tests.monitoring_kit import answered, free_port, monitor
 from tests.unit.release_kit import CATALOGUE, GPUS, make_task, noise, true_steps, window
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 
 HOSTS, HOUR_S, WINDOW_S = 12_500, 3_600, 60
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "config" / "alerts.toml"

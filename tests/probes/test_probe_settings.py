@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent.live import sources_of
 from tests.config_kit import parse_config
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 from wire.catalogue import Catalogue
 
 CATALOGUE = Catalogue.load()

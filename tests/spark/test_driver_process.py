@@ -16,7 +16,7 @@ from aggregator.spark import driver_process
 from aggregator.spark.driver_process import AGAIN_S, HANGS_S, DriverProcess, SparkJob
 from aggregator.spark.messages import EpochUnknown
 from tests.process_kit import wait_for
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 
 ECHO = """
 import pickle, sys

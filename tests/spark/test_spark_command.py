@@ -21,8 +21,7 @@ from tests.leader_command_kit import configuration, status
 from tests.process_kit import wait_for
 from transport.opening import Side, open_transport
 from transport.port import create_topics
-from transport.process.code_folders import reachable
-from transport.process.privileges import LEADER_USER, ensure_users
+from transport.process.privileges import LEADER_USER, ensure_users, reachable
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

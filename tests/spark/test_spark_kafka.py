@@ -35,7 +35,7 @@ from tests.process_kit import (
 )
 from tests.protocol_kit import T0, WINDOW_S, World
 from tests.reader_kit import OneProcess
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Record, create_topics
 from wire.topics import EPOCHS, REPORTS

@@ -15,8 +15,8 @@ from aggregator.protocol.directory import PinnedParties
 from aggregator.spark.driver_process import SparkMissing, SparkRefused, python_of, spark_job
 from aggregator.spark.kafka_options import kafka_options
 from pointillist.cli.removed import removed
-from transport.kafka.kafka_settings import KafkaSettings
-from transport.settings.config_tree import ConfigError
+from transport.kafka.kafka_frame import KafkaSettings
+from transport.settings.config import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAMPLE = REPOSITORY / "deploy" / "config" / "leader.toml"

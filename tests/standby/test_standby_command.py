@@ -19,7 +19,7 @@ from tests.leader_command_kit import configuration, place, status
 from tests.postgresql_kit import PostgresqlServer
 from tests.process_kit import wait_for
 from tests.standby_kit import DATABASE, ROLE, LeaderDatabase
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 
 __all__ = ["place"]
 SAMPLE = Path(__file__).parents[2] / "deploy" / "config" / "leader.toml"

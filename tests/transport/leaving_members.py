@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 
 from tests.transport.conformance import PARTITIONS, TOPIC, append, poll_until, read_until
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Consumer, Transport, TransportUnavailable
 

@@ -27,10 +27,9 @@ from tests.transport.conformance import (
     read_until,
 )
 from transport.embedded.embedded import EmbeddedLog
-from transport.embedded.embedded_file import FILE_NAME
-from transport.embedded.embedded_group import Membership, share_out
+from transport.embedded.embedded_group import FILE_NAME, Membership, share_out
 from transport.port import Transport, TransportUnavailable, partition_of
-from transport.process.closing import close_within
+from transport.process.supervision import close_within
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ def test_member_alone_looks_for_the_dead_only_after_somebody_wrote(
         return real(self, connection)
 
     monkeypatch.setattr(Membership, "somebody_died", looked)
-    monkeypatch.setattr("transport.embedded.embedded_consumer._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("transport.embedded.embedded._LOOK_EVERY_S", 0.0)
     with EmbeddedLog(log_folder, lease_s=600) as log:
         alone = log.consumer("group", [TOPIC])
         alone.poll(1, 0)

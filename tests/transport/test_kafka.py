@@ -9,7 +9,7 @@ import pytest
 
 from pointillist.broker.local import RunningBroker
 from tests.transport.conformance import TransportConformance, TransportFactory
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Transport
 

@@ -12,7 +12,7 @@ from pointillist.broker.local import RunningBroker, free_ports
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.transport.conformance import PARTITIONS, TOPIC, append, read_until
 from transport.kafka.kafka_aggregator_consumer import AggregatorConsumer
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import TransportUnavailable
 

@@ -9,7 +9,7 @@ from confluent_kafka import Producer as KafkaProducer
 
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Consumer
 

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.config import load_config
 from pointillist.cli.agent_run import Options
 from tests.config_kit import parse_config
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 
 SAMPLE = Path("deploy/config/agent.toml")
 

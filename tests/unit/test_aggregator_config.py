@@ -11,7 +11,7 @@ from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.party.quotas import DeadLetterQuota, Quotas
 from aggregator.witness.witness_config import load_witness_config
 from transport.opening import EmbeddedSettings
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 
 SAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "config"
 

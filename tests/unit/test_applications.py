@@ -17,7 +17,7 @@ from simulator.applications import (
 )
 from simulator.workloads import Workload, WorkloadError, check_classes, load_workloads
 from tests.window_kit import CATALOGUE
-from transport.settings.config_tree import build
+from transport.settings.config import build
 
 RECORDINGS = {workload.name: workload for workload in load_workloads()}
 

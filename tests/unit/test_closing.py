@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from transport.process.closing import close_within
+from transport.process.supervision import close_within
 
 
 def test_close_within_leaves_what_does_not_end() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.closed_kit import REPOSITORY, closed, may_mount
-from transport.process.code_folders import reachable
+from transport.process.privileges import reachable
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from transport.settings.config_tree import ConfigError, build, limited, parse_table, read_tree
+from transport.settings.config import ConfigError, build, limited, parse_table, read_tree
 
 
 class Colour(StrEnum):

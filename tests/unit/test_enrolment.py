@@ -32,8 +32,8 @@ from privacy.budget import WEEK_S
 from tests.enrolment_kit import LEADER, host, part, pinned, plans_file, request, token
 from tests.process_kit import ProcessFleet, leader_config
 from tests.protocol_kit import T0, ListStore, build_world, signing_key
-from transport.files.join_token import JoinToken
 from transport.files.keyfiles import write_signing_key
+from transport.files.private_files import JoinToken
 from wire import labels
 from wire.envelope import Kind, Signed, wrap
 from wire.join import JoinRequest

@@ -23,8 +23,8 @@ from pointillist.plan_file import load_plan
 from pointillist.play.export import load_export_config
 from pointillist.play.processes import Family
 from tests.fleet_kit import fleet_folder
-from transport.files.join_token import read_token
 from transport.files.keyfiles import load_signing_key
+from transport.files.private_files import read_token
 from wire.join import JoinRequest
 from wire.task import DEMO_DOMAIN
 

@@ -18,8 +18,8 @@ from pointillist.cli.helper_command import app as helper_app
 from pointillist.cli.output import ExitCode
 from tests.enrolment_kit import LEADER, plans_file, request
 from tests.protocol_kit import T0, signing_key, small_task
-from transport.files.bounded_file import UnfitFile, read_bounded
 from transport.files.keyfiles import write_signing_key
+from transport.files.private_files import UnfitFile, read_bounded
 from wire import labels
 from wire.envelope import Signed
 from wire.fields import NO_SIGNATURE

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kafka import errors
 
-from transport.kafka.kafka_agent_client import failures
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_agent import failures
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.port import TransportRefused, TransportUnavailable
 
 SCRAM = KafkaSettings(

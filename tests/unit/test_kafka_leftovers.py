@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from transport.kafka.kafka_agent import AgentKafka
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.port import TransportUnavailable
 
 TRIES = 4

@@ -10,11 +10,16 @@ import pytest
 from aggregator.party.party_config import load_leader_config
 from pointillist.broker.properties import Ports, server_properties
 from tests.config_kit import parse_config
-from transport.kafka.kafka_frame import BATCH_BYTES, Outbound, Outgoing
-from transport.kafka.kafka_settings import KafkaSettings, KafkaSettingsError
+from transport.kafka.kafka_frame import (
+    BATCH_BYTES,
+    KafkaSettings,
+    KafkaSettingsError,
+    Outbound,
+    Outgoing,
+)
 from transport.opening import EmbeddedSettings, Side, TransportTable, open_transport
 from transport.port import RecordTooLarge, TransportRefused, TransportUnavailable
-from transport.settings.config_tree import ConfigError
+from transport.settings.config import ConfigError
 from wire.topics import EPOCHS, JOINS, KEYS, REPORTS, TOPICS
 
 SAMPLES = Path("deploy/config")

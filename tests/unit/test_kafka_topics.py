@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from transport.kafka.kafka_aggregator import AggregatorKafka
-from transport.kafka.kafka_aggregator_client import failures
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_aggregator_consumer import failures
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.port import TransportUnavailable
 
 

@@ -10,7 +10,7 @@ import sys
 
 _CODE = r"""
 import structlog
-from transport.process.log_lines import log_to_stderr
+from transport.process.supervision import log_to_stderr
 log_to_stderr()
 structlog.get_logger().info("worker joined", workers=3, said="a\x1b[2Jb\u202e")
 """

@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.leader.log_watch import RESEND_S, SILENCE_SLACK_S, LogWatch
 from edge_agent.sending.outbox import _LONGEST_PAUSE_MS
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 
 WINDOW_S = 60
 QUIET_S = WINDOW_S + SILENCE_SLACK_S

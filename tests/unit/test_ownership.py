@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from aggregator.party.channel import prepare_socket_folder
 from pointillist.cli.keys_command import app
 from pointillist.fleet.party_files import make_folder
-from transport.files.ownership import give, set_folder
+from transport.files.private_files import give, set_folder
 from transport.process.privileges import HELPER_USER, ensure_users
 
 FOLDER_MAKERS: list[Callable[[Path], object]] = [

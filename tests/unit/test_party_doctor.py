@@ -41,7 +41,7 @@ from tests.protocol_kit import (
     start_helper,
 )
 from transport.files.keyfiles import write_signing_key
-from transport.kafka.kafka_settings import KafkaSettings
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.process.doctor_checks import Check, CheckVerdict, Finding, Result, check, examine
 
 OK, ABSENT, BROKEN = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.BROKEN

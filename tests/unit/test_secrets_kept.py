@@ -14,7 +14,6 @@ import pytest
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from tests.unit.test_cli import every_option
-from transport.files.join_token import JoinToken, TokenUnusable, read_token, write_token
 from transport.files.keyfiles import (
     HostKey,
     HpkeKeyFile,
@@ -26,7 +25,13 @@ from transport.files.keyfiles import (
     write_hpke_key,
     write_signing_key,
 )
-from transport.files.secret_file import read_secret
+from transport.files.private_files import (
+    JoinToken,
+    TokenUnusable,
+    read_secret,
+    read_token,
+    write_token,
+)
 
 _SECRET = re.compile(r"secret|passw|passphrase|token|credential|seed|(?<!public-)\bkey\b")
 _SEEDS_OF_SIMULATION = {"demo", "simulate", "diagnosis record"}

@@ -14,8 +14,8 @@ from aggregator.state.state_file import open_state
 from edge_agent.ledger import ledger_db
 from edge_agent.local.history_tables import LEAST_BYTES, open_file
 from edge_agent.windows import durable_windows
-from transport.embedded.embedded_file import connect as connect_log
-from transport.embedded.embedded_file import prepare_folder
+from transport.embedded.embedded_group import connect as connect_log
+from transport.embedded.embedded_group import prepare_folder
 from transport.files.sqlite_file import OtherSchema, SqliteFile, connect_readonly, transaction
 
 NORMAL, FULL = 1, 2

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from pages.page_headers import PAGE_HEADERS
 from tests.web_kit import add_token, client, fill, header_of
-from transport.settings.addresses import ListenRefused, listen_address
+from transport.settings.config import ListenRefused, listen_address
 from web.access_tokens import TokenBook, TokenFileRefused, new_token, read_tokens, write_tokens
 from web.page_shape import Role
 from web.rate_limit import RateLimit

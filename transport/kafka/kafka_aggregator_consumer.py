@@ -6,34 +6,145 @@ confluent-kafka waits for the answer without end and with the interpreter's lock
 signal, thread or time limit of this process reaches it. A member that was replaced has two waiting:
 that of the new division and that of its own leaving. Here revocations are served while the group
 answers, and the client is let go without closing, which serves none.
+
+librdkafka's settings and errors, as this project speaks of them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import MutableSequence, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, MutableSequence, Sequence
+from contextlib import contextmanager, suppress
 from traceback import clear_frames
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from transport.port import Record
+from transport.port import Record, RecordTooLarge
 from transport.port import TopicPartition as Slot
-from transport.process.closing import close_within
+from transport.process.supervision import close_within
 
-from .kafka_aggregator_client import (
-    IDLE_READ_S,
-    POLL_BYTES,
-    STALE,
-    LastError,
-    client_config,
-    failures,
-    mapped,
-    watermarks,
+from .kafka_frame import (
+    RECORD_OVERHEAD_BYTES,
+    STEP_S,
+    KafkaSettings,
+    Refusal,
+    away,
+    refused,
+    require_secrets,
 )
-from .kafka_frame import STEP_S
-from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
+
+IDLE_READ_S: Final = 0.25
+POLL_BYTES: Final = 64 << 20
+_TOKEN_LIFE_S: Final = 300.0
+"""The file is read again at least so often; its own expiry is the broker's business."""
+
+REFUSALS: Final = {
+    KafkaError._AUTHENTICATION: Refusal.LOGIN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: Refusal.LOGIN,
+    KafkaError._SSL: Refusal.CERTIFICATE,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: Refusal.MECHANISM,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Refusal.RIGHTS,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: Refusal.RIGHTS,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: Refusal.RIGHTS,
+}
+STALE: Final = frozenset({
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError._MAX_POLL_EXCEEDED,
+    KafkaError._NO_OFFSET,
+    KafkaError._STATE,
+})  # fmt: skip
+UNKNOWN: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""What is told of each record when the client itself gave up; the cause comes apart."""
+_TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+
+
+class LastError:
+    """What the client's own threads last complained of: why a call got no answer."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        general = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
+        if self.error is None or error.code() not in general:
+            self.error = error
+
+    def why(self, error: KafkaError) -> KafkaError:
+        """Give the cause rather than "timed out"."""
+        vague = (
+            KafkaError._TIMED_OUT,
+            KafkaError._MSG_TIMED_OUT,
+            KafkaError._TRANSPORT,
+            KafkaError._ALL_BROKERS_DOWN,
+        )
+        return self.error if self.error is not None and error.code() in vague else error
+
+
+def client_config(settings: KafkaSettings, last: LastError) -> dict[str, Any]:
+    """What every client of librdkafka is told.
+
+    Raises      TransportRefused: a secret cannot be read
+    """
+    require_secrets(settings)
+    config: dict[str, Any] = {
+        "bootstrap.servers": ",".join(settings.bootstrap),
+        "security.protocol": settings.protocol,
+        "socket.timeout.ms": max(round(settings.timeout_s * 1000), 1000),
+        "reconnect.backoff.max.ms": 2000,
+        "allow.auto.create.topics": False,
+        "error_cb": last,
+        "log_level": 0,  # what matters comes through error_cb
+    }
+    for name, path in (
+        ("ssl.ca.location", settings.ca_file),
+        ("ssl.certificate.location", settings.cert_file),
+        ("ssl.key.location", settings.key_file),
+    ):
+        if path is not None:
+            config[name] = str(path)
+    if settings.sasl is not None:
+        config["sasl.mechanism"] = settings.sasl
+    if settings.username is not None:
+        config |= {"sasl.username": settings.username, "sasl.password": settings.password()}
+    if settings.token_file is not None:
+        config["oauth_cb"] = lambda _config: (settings.token(), time.time() + _TOKEN_LIFE_S)
+    return config
+
+
+def watermarks(client: Consumer, slot: TopicPartition, timeout_s: float) -> tuple[int, int]:
+    """Ask the broker for the oldest and the next offset of a partition.
+
+    Raises      KafkaException
+    """
+    found = cast("tuple[int, int] | None", client.get_watermark_offsets(slot, timeout=timeout_s))
+    if found is None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"))
+    return found
+
+
+@contextmanager
+def failures(settings: KafkaSettings, last: LastError) -> Iterator[None]:
+    """Turn the client's errors into the port's."""
+    try:
+        yield
+    except KafkaException as failure:
+        raise mapped(settings, last.why(failure.args[0])) from failure
+
+
+def mapped(settings: KafkaSettings, error: KafkaError) -> Exception:
+    """Give the port's error."""
+    # On a busy machine librdkafka tells a certificate that it refuses as a lost connection.
+    code = KafkaError._SSL if "certificate verify failed" in error.str() else error.code()
+    if refusal := REFUSALS.get(code):
+        return refused(settings, refusal, error.str())
+    if error.code() in _TOO_LARGE:
+        return RecordTooLarge(f"record: expected at most what the topic takes: {error.str()}")
+    return away(settings, error.str())
 
 
 class AggregatorConsumer:

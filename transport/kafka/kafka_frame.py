@@ -3,19 +3,27 @@
 A flush hands everything to the client at once, so that the records of one partition leave as one
 batch, which a broker appends whole or not at all; records that a broker has not acknowledged stay
 here, in order, for the next flush.
+
+What a program is told about a Kafka cluster; a setting that cannot work is refused here.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from transport.port import (
     MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    RETENTION_S,
     Consumer,
     RecordTooLarge,
     TransportRefused,
@@ -23,9 +31,222 @@ from transport.port import (
     UnknownTopic,
     partition_of,
 )
-from transport.process.closing import Closing
+from transport.process.supervision import Closing
+from transport.settings.config import host_port
+from wire.topics import EXPIRING, TOPICS
 
-from .kafka_settings import SMALL_TOPIC_BYTES, KafkaSettings, KafkaSettingsError
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+RECORD_OVERHEAD_BYTES: Final = 4096
+"""Key (at most 1 KiB), headers, varints and the head of the record batch."""
+SMALL_TOPIC_BYTES: Final = 1 << 20
+"""Kafka's own default: a batch of many small records may be as long as that."""
+
+_LOOPBACK: Final = ("127.", "localhost:", "[::1]:")
+_SECRET_BYTES: Final = 64 << 10
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,100}")
+
+
+class KafkaSettingsError(ValueError):
+    """Settings of Kafka that cannot work; says which, what was expected and what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """How to reach a cluster: the table [transport.kafka]. Secrets are paths.
+
+    bootstrap      `host:port` of some brokers
+    tls            encrypt, and check the broker's certificate and its name
+    ca_file        PEM of who signed the brokers' certificates; the system's own where None
+    cert_file      PEM of this client's certificate, where brokers ask for one; with key_file
+    sasl           one of MECHANISMS; over TLS only, except on loopback
+    username       of SCRAM, with password_file
+    token_file     of OAUTHBEARER: a bearer token (JWT), read again whenever one is needed
+    prefix         topics and groups begin with it: several fleets in one cluster
+    replication    copies of each topic that this program creates
+    retention_s    age at which reports, epochs and dead letters go; more than the tasks' longest
+                   retention
+    timeout_s      how long one step may wait for a broker
+    lease_s        how long a member of a group may go without polling
+    idle_read_s    how long a broker may hold a read that finds nothing
+    """
+
+    bootstrap: tuple[str, ...]
+    tls: bool = False
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    sasl: str | None = None
+    username: str | None = None
+    password_file: Path | None = None
+    token_file: Path | None = None
+    prefix: str = ""
+    replication: int = 1
+    retention_s: int = RETENTION_S
+    timeout_s: float = 5.0
+    lease_s: float = 30.0
+    idle_read_s: float = 5.0
+    max_value_bytes: int = MAX_VALUE_BYTES
+
+    @property
+    def place(self) -> str:
+        """Where the log is, for people."""
+        return f"Kafka at {', '.join(self.bootstrap)}"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work.
+
+        Raises      KafkaSettingsError
+        """
+        self._check_addresses()
+        self._check_tls()
+        self._check_sasl()
+        if not _PREFIX.fullmatch(self.prefix):
+            raise KafkaSettingsError(
+                f"prefix: expected letters, digits, '.', '_', '-', got {self.prefix!r}"
+            )
+        for name, least in (("timeout_s", 0.1), ("lease_s", 1.0), ("idle_read_s", 0.05)):
+            if not least <= getattr(self, name) <= 3600:
+                raise KafkaSettingsError(
+                    f"{name}: expected {least}..3600, got {getattr(self, name)}"
+                )
+        if not 1 <= self.replication <= 9 or self.retention_s < 60:
+            raise KafkaSettingsError(
+                "expected replication 1..9 and retention_s of at least 60, "
+                f"got {self.replication} and {self.retention_s}"
+            )
+
+    def _check_addresses(self) -> None:
+        if not self.bootstrap:
+            raise KafkaSettingsError("bootstrap: expected at least one host:port, got none")
+        for address in self.bootstrap:
+            try:
+                host_port(address)
+            except ValueError:
+                raise KafkaSettingsError(
+                    f"bootstrap: expected host:port, got {address!r}"
+                ) from None
+
+    def _check_tls(self) -> None:
+        for name in ("ca_file", "cert_file", "key_file"):
+            if getattr(self, name) is not None and not self.tls:
+                raise KafkaSettingsError(f"{name}: expected tls = true beside it")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise KafkaSettingsError("expected both cert_file and key_file, or neither")
+
+    def _check_sasl(self) -> None:
+        if self.sasl is not None and self.sasl not in MECHANISMS:
+            raise KafkaSettingsError(f"sasl: expected one of {MECHANISMS}, got {self.sasl!r}")
+        wants: tuple[str, ...] = ()
+        if self.sasl is not None:
+            wants = ("token_file",) if self.sasl == "OAUTHBEARER" else ("username", "password_file")
+        for name in ("username", "password_file", "token_file"):
+            given = getattr(self, name) is not None
+            if given and name not in wants:
+                raise KafkaSettingsError(f"{name}: not used with sasl = {self.sasl!r}")
+            if not given and name in wants:
+                raise KafkaSettingsError(f"{name}: expected with sasl = {self.sasl!r}, got none")
+        if self.sasl is not None and not self.tls and not self.on_loopback:
+            raise KafkaSettingsError(
+                "sasl: expected tls = true beside it; without it others could use what is sent"
+            )
+
+    @property
+    def on_loopback(self) -> bool:
+        return all(address.startswith(_LOOPBACK) for address in self.bootstrap)
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's own name for how to talk."""
+        if self.sasl is not None:
+            return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
+        return "SSL" if self.tls else "PLAINTEXT"
+
+    @property
+    def heartbeat_lease_s(self) -> float:
+        """How soon a member whose process died is replaced."""
+        return min(self.lease_s, 10.0)
+
+    @property
+    def join_wait_s(self) -> float:
+        """How long one poll may wait to be let in: another member may wait for us to poll too."""
+        return min(self.timeout_s, self.lease_s / 3)
+
+    @property
+    def join_limit_s(self) -> float:
+        """After that long outside its group a member says so."""
+        return max(self.timeout_s, self.lease_s)
+
+    def named(self, topic: str) -> str:
+        """The topic's or group's name in the cluster."""
+        return self.prefix + topic
+
+    def value_limit(self, topic: str) -> int:
+        """The longest value of a topic."""
+        known = (listed.max_bytes for listed in TOPICS if listed.name == topic)
+        return min(next(known, self.max_value_bytes), self.max_value_bytes)
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        """Retention, longest batch, clean-up; uniformly random vectors do not compress."""
+        compacted = any(listed.compacted for listed in TOPICS if listed.name == topic)
+        longest = self.value_limit(topic) + RECORD_OVERHEAD_BYTES
+        common = {
+            "compression.type": "uncompressed",
+            "max.message.bytes": str(max(longest, SMALL_TOPIC_BYTES)),
+            "message.timestamp.type": "LogAppendTime",
+            # One copy may be away; a flush is never acknowledged by a single one of three.
+            "min.insync.replicas": str(max(1, self.replication - 1)),
+        }
+        if compacted:
+            return common | {"cleanup.policy": "compact"}
+        return common | {
+            "cleanup.policy": "delete",
+            "retention.ms": str(self.retention_s * 1000) if topic in EXPIRING else "-1",
+        }
+
+    def password(self) -> str:
+        """Read the password.
+
+        Raises      KafkaSettingsError
+        """
+        return _secret("password_file", self.password_file)
+
+    def token(self) -> str:
+        """Read the bearer token.
+
+        Raises      KafkaSettingsError
+        """
+        return _secret("token_file", self.token_file)
+
+    def check_files(self) -> None:
+        """Read every file once, so that a wrong path is told before a broker is asked.
+
+        Raises      KafkaSettingsError
+        """
+        for name in ("ca_file", "cert_file", "key_file"):
+            path: Path | None = getattr(self, name)
+            if path is not None and not os.access(path, os.R_OK):
+                raise KafkaSettingsError(f"{name}: expected a readable file, got {path}")
+        if self.password_file is not None:
+            self.password()
+        if self.token_file is not None:
+            self.token()
+
+
+def _secret(name: str, path: Path | None) -> str:
+    if path is None:
+        raise KafkaSettingsError(f"{name}: expected a path, got none")
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & stat.S_IRWXO:
+                raise KafkaSettingsError(f"{name}: expected {path} closed to others: chmod o= it")
+            content = file.read(_SECRET_BYTES + 1)
+        text = content.decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise KafkaSettingsError(f"{name}: expected a readable text file: {error}") from error
+    if not text or len(content) > _SECRET_BYTES:
+        raise KafkaSettingsError(f"{name}: expected 1..{_SECRET_BYTES} bytes in {path}")
+    return text
+
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = SMALL_TOPIC_BYTES - 64 * 1024

@@ -1,19 +1,35 @@
-"""What a program tells whoever watches over it: notices to systemd, health and counters by HTTP."""
+"""What a program tells whoever watches over it: notices to systemd, health and counters by HTTP.
+
+What is closed at the end of a `with` block, whatever happened in it, and in bounded time.
+
+Structured log lines of a program and of the processes that it begins.
+
+A wall clock held against the boot clock: what it steps by is believed once it has stood.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
+import sys
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Lock, Thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import WSGIApplication
 
+import structlog
+
 from .listening import at, family_of, loopback, refusal
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
 
 _SEND_S: Final = 0.1
 _PINGS_PER_PERIOD: Final = 4
@@ -193,3 +209,101 @@ class HttpPort:
         """Answer requests; unlike `serve_forever` it does not wake up twice a second to look."""
         while not self._closing:
             self._server.handle_request()
+
+
+class Closing(ABC):
+    """Gives itself to a `with` block and closes at its end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything that this object opened."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+def close_within(timeout_s: float, close: Callable[[], object]) -> bool:
+    """Close something that may never end; what has not ended by then is left to a daemon thread.
+
+    Returns     whether it ended
+    Raises      what closing raised
+    """
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            failures.append(error)
+
+    thread = threading.Thread(target=work, name="closing", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if failures:
+        raise failures[0]
+    return not thread.is_alive()
+
+
+def log_to_stderr(*gates: Processor) -> None:
+    """Write a line of words where stderr is a terminal, else one JSON document a line.
+
+    gates       run first on each line, and may drop it
+    """
+    terminal = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            *gates,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%SZ" if terminal else "iso", utc=True),
+            _words() if terminal else structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+
+
+def _words() -> structlog.dev.ConsoleRenderer:
+    """Values with their escapes, for some are a stranger's; a traceback without its variables."""
+    return structlog.dev.ConsoleRenderer(
+        colors=not os.environ.get("NO_COLOR"),
+        repr_native_str=True,
+        exception_formatter=structlog.dev.plain_traceback,
+    )
+
+
+STEP_MS: Final = 60_000
+"""A wall clock that moves further against the boot clock was stepped; less is discipline."""
+
+BELIEVED_AFTER_MS: Final = 600_000
+"""NTP mends a glitch within a few polls of 64 s; whoever sets a clock on purpose leaves it so."""
+
+
+class SteadyOffset:
+    """Unix time whose steps are believed once they have stood for ten minutes of boot time.
+
+    Until then it goes on by the boot clock: a glitch that is mended sooner is never seen. What is
+    read first is believed at once.
+    """
+
+    def __init__(self, unix_ms: int, boot_ms: int) -> None:
+        self._offset_ms = unix_ms - boot_ms
+        self._step: tuple[int, int] | None = None
+        """When a step was first seen, by the boot clock, and the offset that it made."""
+
+    def believed_ms(self, unix_ms: int, boot_ms: int) -> int:
+        """Take a reading of both clocks; give the Unix time that is believed."""
+        offset_ms = unix_ms - boot_ms
+        if abs(offset_ms - self._offset_ms) <= STEP_MS:
+            self._offset_ms, self._step = offset_ms, None
+        elif self._step is None or abs(offset_ms - self._step[1]) > STEP_MS:
+            self._step = boot_ms, offset_ms
+        elif boot_ms - self._step[0] >= BELIEVED_AFTER_MS:
+            self._offset_ms, self._step = offset_ms, None
+        return boot_ms + self._offset_ms
+
+
+def boot_s() -> float:
+    """Seconds since the machine started, suspended ones too; nobody sets this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
