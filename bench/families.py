@@ -32,10 +32,16 @@ from bench.record import ROOT, Figure
 from kernels.families import FamilyRules
 from kernels.kernel_mix import OPERATION_WEIGHT, MixMeasure
 from kernels.launches.kineto import gpu_events
-from kernels.signature_evaluation import Rate, SignatureEvaluation, evaluate, jittered, resampled
-from kernels.signature_profiles import read_profile
+from kernels.signature_learning import (
+    Rate,
+    SignatureEvaluation,
+    evaluate,
+    jittered,
+    read_profile,
+    resampled,
+    wilson_interval,
+)
 from kernels.signatures import Signature
-from kernels.wilson import wilson_interval
 from wire.catalogue import Catalogue
 
 TABLE: Final = ROOT / "tests" / "kernel_names.tsv"

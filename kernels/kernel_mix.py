@@ -14,8 +14,7 @@ from enum import StrEnum
 from math import sqrt
 from typing import Final, Self
 
-from .families import FamilyRules
-from .kernel_name import normalise
+from .families import FamilyRules, normalise
 from .launches.launch import Launch
 
 TRANSFERS: Final = frozenset({"memcpy", "memset"})

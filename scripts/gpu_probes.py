@@ -76,7 +76,7 @@ def agreement(expected: Mapping[str, int], seen: Mapping[str, int]) -> Agreement
 
 
 def _normalised(launches: Mapping[str, int]) -> Counter[str]:
-    from kernels.kernel_name import normalise
+    from kernels.families import normalise
 
     found: Counter[str] = Counter()
     for name, count in launches.items():

@@ -20,9 +20,8 @@ from collectors.binaries.symbol_cache import SymbolCache
 from collectors.binaries.symbol_index import SymbolIndex
 from collectors.records.gpu_calls import ProbeGroup
 from collectors.records.process import ProcessKey
-from kernels.application_classifier import ApplicationClassifier
 from kernels.families import FamilyRules
-from kernels.signatures import Signatures
+from kernels.signatures import ApplicationClassifier, Signatures
 
 from .activity_records import Named
 from .counts import LaunchRow, NameEvent

@@ -18,8 +18,7 @@ from collectors.port import Absence, SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
 from collectors.records.gpu_time import TimedProcess
 from collectors.records.process import ProcessKey
-from kernels.application_classifier import ApplicationClassifier
-from kernels.signatures import Signatures
+from kernels.signatures import ApplicationClassifier, Signatures
 
 from .left_out import LeftOutCounts
 from .listener import ConnectionRefusal, Listener, Reporter, WindowPlan, try_out

@@ -15,8 +15,7 @@ import ijson
 
 from transport.process.printable import first_line
 
-from .json_depth import MOST_DEPTH, JsonDepth
-from .launch import LONGEST_NS, Skip
+from .launch import LONGEST_NS, MOST_DEPTH, JsonDepth, Skip
 
 _CHUNK_BYTES = 1 << 16
 _HEADER_BYTES = 1 << 18

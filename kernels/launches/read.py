@@ -14,11 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
-from .csv_tables import EXPORTS, CsvTable, find_table, refuse_other_table, table_launches
 from .kineto import TraceError, gpu_events, open_trace
 from .launch import LONGEST_NAME, Launch, LaunchesRefused, LaunchFile, Skip
-from .nsys_sqlite import MAGIC, sqlite_launches
-from .rocprof_json import is_rocprof, rocprof_launches
+from .profilers import (
+    EXPORTS,
+    MAGIC,
+    CsvTable,
+    find_table,
+    is_rocprof,
+    refuse_other_table,
+    rocprof_launches,
+    sqlite_launches,
+    table_launches,
+)
 
 EXPECTED: Final = (
     "expected a PyTorch trace, an export of Nsight Systems, Nsight Compute or rocprofv3, a kernel "

@@ -87,7 +87,7 @@ def explain(
     json: JsonFlag = False,
 ) -> None:
     """Show the rule that decided, the words it found, the normalised name, and rules that lost."""
-    from kernels.kernel_name import normalise
+    from kernels.families import normalise
 
     found = load_rules(rules)
     told = found.explain(name)

@@ -14,7 +14,7 @@ from pointillist.table import Column, cells_of, table_lines, terminal_columns
 from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
-    from kernels.signature_evaluation import Rate, SignatureEvaluation
+    from kernels.signature_learning import Rate, SignatureEvaluation
     from kernels.signatures import Match, Signature, Signatures
 
 _EPILOG: Final = """Examples:
@@ -89,7 +89,7 @@ def evaluate(
     profiles and say nothing about new programs.
     """
     from kernels.kernel_mix import MixMeasure
-    from kernels.signature_evaluation import evaluate as run
+    from kernels.signature_learning import evaluate as run
 
     known = _read(profiles) if profiles else list(_load(file).known)
     if len({profile.application for profile in known}) < 2:
@@ -167,7 +167,7 @@ def explain(
 def _read(profiles: list[str]) -> list[Signature]:
     from kernels.families import FamilyRules
     from kernels.launches.kineto import TraceError
-    from kernels.signature_profiles import read_profile
+    from kernels.signature_learning import read_profile
     from kernels.signatures import SignatureError
     from wire.catalogue import Catalogue
 
@@ -194,7 +194,7 @@ def _load(path: Path | None) -> Signatures:
 
 
 def _variants() -> tuple[Any, ...]:
-    from kernels.signature_evaluation import jittered, resampled
+    from kernels.signature_learning import jittered, resampled
 
     windows = (resampled(500, _SEED), resampled(5_000, _SEED))
     return (*windows, jittered(0.3, _SEED), jittered(0.6, _SEED))

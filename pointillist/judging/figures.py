@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from diagnosis.detect.findings import Cause
-from kernels.wilson import wilson_interval
+from kernels.signature_learning import wilson_interval
 
 from .outcomes import Judged, Outcome
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.rules import RULES_TITLE
-from kernels.wilson import wilson_interval
+from kernels.signature_learning import wilson_interval
 
 from .evaluation import Evaluation
 from .figures import (

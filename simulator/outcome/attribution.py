@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.statistics.ratios import BELOW_NOISE_ERRORS
-from kernels.application_classifier import ApplicationClassifier
 from kernels.families import UNKNOWN_APPLICATION
 from kernels.kernel_mix import mix_rows
-from kernels.signatures import Signature, Signatures
+from kernels.signatures import ApplicationClassifier, Signature, Signatures
 from privacy.calibrate import MILLION, gdp_mu_1e9, windows_touched
 from simulator.applications import Application, Variant, derive
 from simulator.fleet.fleet_rows import MIX_JITTER

@@ -23,7 +23,7 @@ from kernels.families import FamilyRules
 from kernels.launches.kineto import TraceError, gpu_events, read_header
 from kernels.launches.launch import LaunchesRefused
 from kernels.launches.read import open_launches
-from kernels.signature_profiles import read_profile
+from kernels.signature_learning import read_profile
 from kernels.signatures import SignatureError
 
 _MOST_READ: Final = 5_000

@@ -2,10 +2,9 @@
 
 import pytest
 
-from kernels import application_classifier
-from kernels.application_classifier import PARTS, ApplicationClassifier
+from kernels import signatures
 from kernels.kernel_mix import MixMeasure
-from kernels.signatures import Signatures
+from kernels.signatures import PARTS, ApplicationClassifier, Signatures
 from tests.signature_kit import three_classes
 
 WRAPPED = "void at::native::vectorized_elementwise_kernel<4, {}>(int)"
@@ -111,8 +110,8 @@ def test_classifier_uses_time_only_where_every_launch_has_one() -> None:
 def test_classifier_memory_is_bounded(
     classifier: ApplicationClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(application_classifier, "_MOST_PROCESSES", 3)
-    monkeypatch.setattr(application_classifier, "_MOST_OPERATIONS", 5)
+    monkeypatch.setattr(signatures, "_MOST_PROCESSES", 3)
+    monkeypatch.setattr(signatures, "_MOST_OPERATIONS", 5)
     for process in range(10):
         for kernel in range(100):
             classifier.observe(process, f"k{'abcdefghij'[kernel % 10]}{kernel}x", "norm", 10, None)

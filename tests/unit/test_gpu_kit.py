@@ -136,7 +136,7 @@ import sys
 sys.path[:0] = sys.argv[1:]
 import scripts.gpu_check, scripts.gpu_pressure, scripts.gpu_probes as probes
 import scripts.gpu_time.__main__, scripts.gpu_time.measures, scripts.pressure
-import bench.record, kernels.kernel_name
+import bench.record, kernels.families
 import collectors.binaries.cheap_place, collectors.devices.nvml, collectors.devices.bandwidth
 probes.Probes(0.5), probes.families_known({"gemm": 1}), probes.missing_symbols("self")
 """

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.families import read_table
-from kernels.kernel_name import LONGEST_KEY, normalise
+from kernels.families import LONGEST_KEY, normalise
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<{0}>, "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.kernel_name import name_parts, words
+from kernels.families import name_parts, words
 
 
 @pytest.mark.parametrize(

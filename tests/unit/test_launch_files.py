@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernels.launches.json_depth import MOST_DEPTH, JsonDepth
-from kernels.launches.launch import Launch, LaunchesRefused, Skip
+from kernels.launches.launch import MOST_DEPTH, JsonDepth, Launch, LaunchesRefused, Skip
 from kernels.launches.read import open_launches
 
 GEMM = Launch("a_gemm", 1, 3_000)

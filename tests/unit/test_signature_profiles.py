@@ -9,7 +9,7 @@ import pytest
 from kernels.families import FamilyRules
 from kernels.kernel_mix import MixMeasure
 from kernels.launches.kineto import TraceError
-from kernels.signature_profiles import read_profile
+from kernels.signature_learning import read_profile
 from kernels.signatures import SignatureError
 
 TABLE = """

@@ -17,9 +17,8 @@ from kernels.kernel_mix import (
     mix_rows,
     operation,
 )
-from kernels.signature_evaluation import auroc, evaluate, jittered, resampled
+from kernels.signature_learning import auroc, evaluate, jittered, resampled, wilson_interval
 from kernels.signatures import Match, SignatureError, Signatures, calibrate
-from kernels.wilson import wilson_interval
 from tests.signature_kit import CHAT, SORTING, VISION, made, three_classes
 from wire.catalogue import Catalogue
 

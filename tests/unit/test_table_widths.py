@@ -18,7 +18,7 @@ from rich.console import Console
 import pointillist
 from aggregator.releases.release_files import MEANINGS
 from kernels.kernel_mix import FamilyShare, MixMeasure
-from kernels.signature_evaluation import Rate, SignatureEvaluation
+from kernels.signature_learning import Rate, SignatureEvaluation
 from pointillist import table
 from pointillist.cli import (
     agent_health,
