@@ -26,9 +26,8 @@ from typing import Final
 import psutil
 
 from bench.record import ROOT
-from collectors.bpf.bpf_maps import bpf_descriptor
-from collectors.bpf.bpf_statistics import object_info
-from collectors.ebpf.ebpf_layout import PROGRAMS
+from collectors.bpf.bpf_maps import bpf_descriptor, object_info
+from collectors.ebpf.ebpf_tables import PROGRAMS
 from edge_agent.local.history_read import HistoryReader
 
 MIB: Final = 1 << 20

@@ -27,8 +27,7 @@ import numpy as np
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from collectors.boot_clock import boottime_ns
-from collectors.gpu_calls.discovery import Discovery
-from collectors.gpu_calls.discovery_thread import DiscoveryThread
+from collectors.gpu_calls.discovery import Discovery, DiscoveryThread
 from collectors.gpu_calls.found_files import FileFound, FileGone
 from collectors.gpu_calls.loaders import LaterPrograms, Programs
 from collectors.gpu_calls.probe_plan import PlanBook

@@ -21,16 +21,14 @@ from bench.probes_target import Slices, Target, build, copy_library
 from bench.record import CACHE, Figure
 from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls.activity_records import Named
-from collectors.gpu_calls.calibrate_hits import HitCost
 from collectors.gpu_calls.call_records import CallRecords
-from collectors.gpu_calls.costs import HitCosts
+from collectors.gpu_calls.costs import CpuClocks, HitCost, HitCosts
 from collectors.gpu_calls.counts import CallRow, LaunchRow, ProbeDrain
-from collectors.gpu_calls.cpu_clocks import CpuClocks
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.periods import PeriodKeeper
 from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import CountedCalls, FileGroup, ProbeGroup, ProcessLabels
-from collectors.records.process import ProcessKey
 
 SECOND: Final = 1_000_000_000
 _STEP_NS: Final = 5_000_000

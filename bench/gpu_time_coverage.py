@@ -25,13 +25,12 @@ from numpy.typing import NDArray
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from collectors.boot_clock import boottime_ns
+from collectors.gpu_time.gpu_time_source import GpuTimeSection
 from collectors.gpu_time.listener import WindowPlan
 from collectors.gpu_time.recorded_work import Growth
 from collectors.gpu_time.segment import DEVICE, ROW, RowKind, SegmentUnsettled, Snapshot
-from collectors.gpu_time.settings import GpuTimeSection
-from collectors.gpu_time.time_budget import Budget
-from collectors.gpu_time.window_estimates import WindowEstimates
-from collectors.records.estimated_time import EstimatedTime, summed
+from collectors.gpu_time.window_estimates import Budget, WindowEstimates
+from collectors.records.gpu_time import EstimatedTime, summed
 from scripts.gpu_time.listening import Listening, listening
 from tests.gpu_time_kit import Program, program
 

@@ -24,9 +24,8 @@ from bench.probes_target import Target, build, copy_library, symbol_offset
 from bench.record import ROOT, Figure, write_result
 from collectors.binaries.elf_file import EntryClass
 from collectors.boot_clock import boottime_ns
-from collectors.bpf.libbpf import BpfObject, kernel_has_hook
-from collectors.bpf.uprobes import UPROBE_MULTI
-from collectors.ebpf import ebpf_layout
+from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, kernel_has_hook
+from collectors.ebpf import ebpf_tables
 from collectors.gpu_calls.probe_plan import Attachment
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms, unavailable
@@ -54,7 +53,7 @@ def look() -> dict[str, Any]:
         programs = list(_programs(ROOT / "bpf" / "objects" / name))
         for program in programs:
             reason = _refusal(image, program, [one for one in programs if one != program])
-            hook = ebpf_layout.PROGRAMS.get(program)
+            hook = ebpf_tables.PROGRAMS.get(program)
             if reason is None:
                 loaded.append(program)
             elif hook is not None and not kernel_has_hook(hook):

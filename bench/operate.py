@@ -51,7 +51,7 @@ UNITS: Final = ROOT / "deploy" / "systemd"
 _MIB: Final = 1 << 20
 _IMPORTS: Final = """
 import resource
-import collectors.devices.spawner, collectors.devices.uses, edge_agent.live
+import collectors.devices.bounded, collectors.devices.devices_source, edge_agent.live
 import edge_agent.local.log_level, edge_agent.observer, edge_agent.protocol.gate_process
 import edge_agent.service.agent_service, pointillist.cli.agent, pointillist.cli.root
 used = resource.getrusage(resource.RUSAGE_SELF)

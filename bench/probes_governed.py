@@ -39,11 +39,11 @@ from collectors.gpu_calls.costs import HitCosts
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
-from collectors.gpu_calls.periods import Collected, PeriodKeeper
+from collectors.gpu_calls.periods import Collected, PeriodKeeper, Switchboard, SwitchingThread
 from collectors.gpu_calls.probe_plan import plan_file
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
-from collectors.gpu_calls.switching import Switchboard, SwitchingThread
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
     FileGroup,
     GpuCalls,
@@ -51,7 +51,6 @@ from collectors.records.gpu_calls import (
     ProcessCalls,
     ProcessLabels,
 )
-from collectors.records.process import ProcessKey
 
 _FILE: Final = 1
 _EVERY_S: Final = 1.0

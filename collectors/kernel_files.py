@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
 _PART: Final = 1 << 14
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from transport.settings.config import limited, read_tree
 
 KMSG: Final = Path("/dev/kmsg")

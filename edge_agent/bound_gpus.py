@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from collectors.devices.device_port import DevicesUnavailable
+from collectors.devices.device_port import DevicesUnavailable, gpu_class
 from collectors.devices.devices_source import default_readers
-from collectors.devices.gpu_models import gpu_class
 from transport.files.keyfiles import (
     KeyFileRefused,
     host_binding,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from collectors.gpu_calls.probe_settings import ProbesSection
-from collectors.gpu_time.settings import GpuTimeSection
-from collectors.steps.step_programs import StepProbe
+from collectors.gpu_calls.gpu_probes import ProbesSection
+from collectors.gpu_time.gpu_time_source import GpuTimeSection
+from collectors.steps.steps_source import StepProbe
 from transport.opening import TransportTable
 from transport.settings.config import build, limited, overlay, read_table
 

@@ -8,11 +8,10 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TypedDict
 
-from collectors.devices.devices_source import DevicesSource
-from collectors.devices.spawner import Spawner
-from collectors.devices.uses import GpuUsers
+from collectors.devices.bounded import Spawner
+from collectors.devices.devices_source import DevicesSource, GpuUsers
 from collectors.ebpf.ebpf_source import EbpfSource
-from collectors.ebpf.host_programs import Limits
+from collectors.ebpf.host_ticks import Limits
 from collectors.faults.faults_source import FaultsSource
 from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from bench.record import Figure
 from collectors.devices.bandwidth import measure_all
-from collectors.devices.bounded import BoundedReader
+from collectors.devices.bounded import BoundedReader, Spawner
 from collectors.devices.device_port import (
     ALL,
     DeviceReading,
@@ -32,9 +32,8 @@ from collectors.devices.device_port import (
     Inventory,
 )
 from collectors.devices.node_health import check_node, machine_types
-from collectors.devices.spawner import Spawner
 from collectors.kernel_log import kernel_xids
-from collectors.records.gap import Gap
+from collectors.records.basics import Gap
 from scripts import gpu_present
 from scripts.gpu_present import AS_EXPECTED, DIFFERENT, KIT, NO_GPU, OUT, UNCHECKED
 

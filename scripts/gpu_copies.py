@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
-from collectors.devices.cuda import Cuda
+from collectors.devices.bandwidth import Cuda
 
 PRESS_BYTES: Final = 64 << 20
 DUTIES: Final = {"low": 0.25, "middle": 0.5, "high": 1.0}

@@ -146,11 +146,10 @@ class Probes:
     """The agent's probe source, on or off."""
 
     def __init__(self, budget: float) -> None:
-        from collectors.devices.uses import GpuUsers
+        from collectors.devices.devices_source import GpuUsers
         from collectors.gpu_calls.activity_records import GpuPlaces
         from collectors.gpu_calls.governor import GovernorSettings
-        from collectors.gpu_calls.gpu_probes import GpuProbesSource
-        from collectors.gpu_calls.probe_settings import ProbesSection
+        from collectors.gpu_calls.gpu_probes import GpuProbesSource, ProbesSection
         from wire.catalogue import Catalogue
 
         self._source = GpuProbesSource(

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from collectors.boot_clock import boottime_ns
-from collectors.devices.cuda import Cuda
+from collectors.devices.bandwidth import Cuda
 from collectors.devices.device_port import ALL, DeviceReader
 from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser

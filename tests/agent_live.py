@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.enrolment.tasks import TaskPlan, build_task
-from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.gpu_calls.gpu_probes import ProbesSection
 from edge_agent.config import (
     AgentConfig,
     HostSection,

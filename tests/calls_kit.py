@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
@@ -19,7 +20,6 @@ from collectors.records.gpu_calls import (
     ProcessLabels,
     WaitCalls,
 )
-from collectors.records.process import ProcessKey
 from tests.local_kit import BOOT, S
 
 TRAINER = ProcessKey(4711, BOOT - 3600 * S)

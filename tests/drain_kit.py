@@ -27,8 +27,8 @@ from collectors.gpu_calls.counts import (
 from collectors.gpu_calls.governor import Period
 from collectors.gpu_calls.periods import Collected
 from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, GpuCalls, MemoryState, ProbeGroup, ProcessLabels
-from collectors.records.process import ProcessKey
 
 RECORDED: Final = Path(__file__).parent / "local" / "probe_drains.json"
 _ROWS: Final[Mapping[str, Any]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collectors.devices import bandwidth
 from collectors.devices.bandwidth import Bandwidth
-from collectors.records.gap import Gap
+from collectors.records.basics import Gap
 from tests.fake_library import Scenario, built
 
 SOURCE = Path(__file__).parent / "fake_cuda" / "fake_cuda.c"

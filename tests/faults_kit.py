@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.faults.faults_source import SWEEP_NS, FaultsSource
-from collectors.faults.nvme import Smart
+from collectors.faults.scan import Smart
 from collectors.records.activity import HostEvent, HostTable, Observation
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
 GPU, NIC, BRIDGE = "0000:1b:00.0", "0000:9c:00.0", "0000:15:01.0"
 _AER = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}

@@ -7,11 +7,10 @@ import socket
 from pathlib import Path
 
 from collectors.boot_clock import boottime_ns
-from collectors.devices.uses import GpuUsers
-from collectors.gpu_time.gpu_time_source import GpuTimeSource
+from collectors.devices.devices_source import GpuUsers
+from collectors.gpu_time.gpu_time_source import GpuTimeSection, GpuTimeSource
 from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION
 from collectors.gpu_time.segment import RecordingState, RowKind
-from collectors.gpu_time.settings import GpuTimeSection
 from collectors.records.activity import GpuCoverage, KernelActivity
 from collectors.records.gpu_time import GpuTimes, TimedProcess
 from tests.segment_kit import FakeMemory

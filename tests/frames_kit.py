@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from collectors.devices.device_port import DeviceReading, Field, ProcessUse
-from collectors.ebpf import ebpf_layout as layout
+from collectors.ebpf import ebpf_tables as layout
 from collectors.records.activity import (
     HostTable,
     HostTicks,
@@ -19,6 +19,7 @@ from collectors.records.activity import (
     StepMarks,
     StepSource,
 )
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
     CopyCalls,
     CountedCalls,
@@ -29,7 +30,6 @@ from collectors.records.gpu_calls import (
     ProcessLabels,
     WaitCalls,
 )
-from collectors.records.process import ProcessKey
 from diagnosis.frames.cgroups import Places, ProcessPlace
 from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
 from diagnosis.frames.framer import Framer

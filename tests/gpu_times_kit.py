@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collectors.records.estimated_time import EstimatedTime
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_time import (
+    EstimatedTime,
     FamilyTime,
     GpuTimes,
     TimedGpu,
@@ -11,7 +12,6 @@ from collectors.records.gpu_time import (
     TimedProcess,
     TimingState,
 )
-from collectors.records.process import ProcessKey
 from tests.calls_kit import GEMM
 from tests.local_kit import BOOT, S
 

@@ -21,7 +21,7 @@ from aggregator.protocol.helper_port import HelperPort
 from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from aggregator.releases.releases import read_windows
 from aggregator.releases.store import Store
-from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.gpu_calls.gpu_probes import ProbesSection
 from edge_agent.clock import Clock
 from edge_agent.config import (
     AgentConfig,

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.binaries.proc_maps import process_key
-from collectors.devices.uses import GpuUsers
+from collectors.devices.devices_source import GpuUsers
 from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.gpu_calls.governor import GovernorSettings
-from collectors.gpu_calls.gpu_probes import GpuProbesSource
-from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.gpu_calls.gpu_probes import GpuProbesSource, ProbesSection
 from collectors.records.activity import KernelActivity, Record
 from collectors.records.gpu_calls import FileGroup
 from tests.probes_kit import Stubs, now_ns, waiting

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from aggregator.enrolment.tasks import TaskPlan, build_task
-from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.gpu_calls.gpu_probes import ProbesSection
 from collectors.records.activity import Observation
 from edge_agent.config import (
     AgentConfig,

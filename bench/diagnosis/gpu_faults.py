@@ -41,8 +41,7 @@ from bench.record import commit
 from collectors.boot_clock import boottime_ns
 from collectors.devices.bounded import BoundedReader
 from collectors.devices.devices_source import DevicesSource
-from collectors.steps.step_programs import StepProbe
-from collectors.steps.steps_source import StepsSource
+from collectors.steps.steps_source import StepProbe, StepsSource
 from diagnosis.frames.frame import Frame
 from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry

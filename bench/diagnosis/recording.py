@@ -23,8 +23,7 @@ from bench.diagnosis.plan import INTENSITIES, Run
 from bench.diagnosis.workload import Workload
 from bench.record import commit
 from collectors.boot_clock import boottime_ns
-from collectors.steps.step_programs import StepProbe
-from collectors.steps.steps_source import StepsSource
+from collectors.steps.steps_source import StepProbe, StepsSource
 from diagnosis.frames.frame import Frame
 from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry

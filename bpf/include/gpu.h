@@ -1,4 +1,4 @@
-/* Layouts of the GPU probes, shared by the programs and by collectors/gpu_calls/map_layout.py (a test holds
+/* Layouts of the GPU probes, shared by the programs and by collectors/gpu_calls/readout.py (a test holds
  * the two together). Counters only grow; every pad is a field of its own, because keys are hashed. */
 #ifndef POINTILLIST_GPU_H
 #define POINTILLIST_GPU_H
@@ -13,7 +13,7 @@
 #define TEXT_BYTES 1024
 #define SIZE_BINS 48   /* log2 of bytes, the last open */
 
-/* In the order of collectors/gpu_calls/meanings.py. */
+/* In the order of collectors/gpu_calls/probe_table.py. */
 enum kind {
 	KIND_COUNT,
 	KIND_LAUNCH,

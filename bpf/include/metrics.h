@@ -1,4 +1,4 @@
-/* Metrics and map layouts, shared by both loaders and mirrored by collectors/ebpf/ebpf_layout.py
+/* Metrics and map layouts, shared by both loaders and mirrored by collectors/ebpf/ebpf_tables.py
  * (a test holds the two together). All values are u64 and only grow, but for those of cpu_state's end. */
 #ifndef POINTILLIST_METRICS_H
 #define POINTILLIST_METRICS_H

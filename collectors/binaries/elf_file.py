@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
 
-from .elf_layout import (
+from .elf import (
     DYNAMIC_SYMBOLS,
     SYMBOLS,
     ElfBytes,
@@ -26,10 +26,14 @@ from .elf_layout import (
     Machine,
     UsdtProbe,
     build_id,
+    defined_functions,
+    file_offsets,
+    named,
     read_layout,
+    string_section,
+    undefined_names,
     usdt_probes,
 )
-from .elf_symbols import defined_functions, file_offsets, named, string_section, undefined_names
 
 LONGEST_INSTRUCTION: Final = 16
 _NOP5: Final = bytes.fromhex("0f1f440000")

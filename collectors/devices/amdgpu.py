@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.boot_clock import boottime_ns
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
 from .device_port import AMD, DeviceReading, DevicesUnavailable, Field, Inventory, Measured
 

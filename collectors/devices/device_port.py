@@ -1,13 +1,17 @@
-"""The vendor-neutral device port: each field is a value read now, or a gap that says why."""
+"""The vendor-neutral device port: each field is a value read now, or a gap that says why.
+
+Models of GPUs: by the name that a driver has for one, and by the catalogue's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
 
 class DevicesUnavailable(Exception):
@@ -210,3 +214,9 @@ class ReportsDevices(Protocol):
     def latest(self, now_boottime_ns: int) -> DeviceLook | None:
         """Give the last look, None once it is stale."""
         ...
+
+
+def gpu_class(name: str, classes: Iterable[str]) -> str:
+    """Give the catalogue's class of a GPU by the name that its driver has for it."""
+    words = set(re.split(r"[ -]", name))
+    return next((known for known in classes if known in words), "other")

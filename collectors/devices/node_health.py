@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from transport.process.printable import listed
 from transport.settings.config import build, read_table
 

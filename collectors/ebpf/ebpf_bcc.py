@@ -16,9 +16,8 @@ from collectors.bpf.bcc import compile_program, tracing
 from collectors.bpf.bpf_maps import ArrayView, PerCpuMap, possible_cpus
 from collectors.port import Absence, SourceUnavailable
 
-from . import ebpf_layout as layout
-from .host_programs import HostPrograms, Limits
-from .host_ticks import PerCpuTicks
+from . import ebpf_tables as layout
+from .host_ticks import HostPrograms, Limits, PerCpuTicks
 
 _SOFTWARE_EVENT, _CPU_CLOCK = 1, 0
 _CHECK_S: Final = 0.02

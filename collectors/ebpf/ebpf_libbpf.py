@@ -15,10 +15,8 @@ from collectors.bpf.libbpf import BpfObject, available, kernel_has_hook
 from collectors.bpf.system_calls import VMLINUX, kernel_version, open_cpu_clocks
 from collectors.port import Absence
 
-from . import ebpf_layout as layout
-from .host_programs import HostPrograms, Limits
-from .host_ticks import PerCpuTicks, Ticks, TimerTicks
-from .rhythm_maps import RhythmMaps
+from . import ebpf_tables as layout
+from .host_ticks import HostPrograms, Limits, PerCpuTicks, RhythmMaps, Ticks, TimerTicks
 
 _LEAST_KERNEL: Final = (5, 11)
 """bpf_get_current_task_btf."""

@@ -15,17 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.bpf import bcc
-from collectors.bpf.bpf_statistics import BpfStatistics
+from collectors.bpf.bpf_maps import BpfStatistics
 from collectors.bpf.cgroup_names import CgroupNames
 from collectors.port import Absence, SourceUnavailable
 from collectors.records.activity import HostRecord, HostTable
 
 from . import ebpf_bcc, ebpf_libbpf
-from . import ebpf_layout as layout
+from . import ebpf_tables as layout
 from .ebpf_tables import CgroupTable, GrowingTable, cost_table, cpu_table, device_name, peer_name
-from .host_programs import HostPrograms, Limits
-from .host_ticks import TickState
-from .rhythm_maps import MOST_WATCHED
+from .host_ticks import MOST_WATCHED, HostPrograms, Limits, TickState
 
 CHOSEN: Final = 16
 _LEAVES_BELOW: Final = 32

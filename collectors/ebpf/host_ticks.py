@@ -1,19 +1,28 @@
-"""Snapshots from the kernel's rings: of the BPF timer, or of one perf event per CPU."""
+"""Snapshots from the kernel's rings: of the BPF timer, or of one perf event per CPU.
+
+Bounds of the BPF programs, and what a loader hands to the eBPF source: maps, what is missing.
+
+Which cgroups are watched, and the marks of their processes' rhythms.
+"""
 
 from __future__ import annotations
 
+import struct
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.binaries.proc_maps import ProgramNames
 from collectors.boot_clock import boottime_ns
-from collectors.bpf.bpf_maps import ArrayView
-from collectors.records.activity import HostTicks
+from collectors.bpf.bpf_maps import MARK_FIELDS, ArrayView, MarkRing, PerCpuMap, set_element
+from collectors.port import Absence
+from collectors.records.activity import HostTicks, RhythmMarks
 
-from . import ebpf_layout as layout
+from . import ebpf_tables as layout
 
 _SLOTS: Final = layout.SNAPSHOT_SLOTS
 _HEAD: Final = layout.SNAPSHOT_HEAD
@@ -147,3 +156,198 @@ class PerCpuTicks:
         known = np.vstack([self._last[cpu], slots[:, _HEAD:]])
         self._last[cpu] = known[-1]
         return known[np.searchsorted(slots[:, 1].astype(np.int64), times, side="right")]
+
+
+MOST_WATCHED: Final = 64
+"""Room in the map `watched`."""
+
+_IDLE_DRAINS: Final = 60
+_AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _EXTRA = range(len(MARK_FIELDS))
+_KINDS = layout.RHYTHM_KINDS
+_NONE = (0,) * _KINDS
+
+_Process = tuple[int, int]
+"""(pid, start)"""
+
+
+class RhythmMaps:
+    """The maps of running programs; nothing is watched at first."""
+
+    def __init__(
+        self, ring: MarkRing, processes: PerCpuMap, watched_fd: int, generation_fd: int
+    ) -> None:
+        self._ring, self._processes = ring, processes
+        self._watched = PerCpuMap(watched_fd, 8, 1, 1, MOST_WATCHED)
+        self._watched_fd, self._generation_fd = watched_fd, generation_fd
+        self._generation = 0
+        self._now: frozenset[int] = frozenset()
+        self._beyond: dict[_Process, tuple[int, ...]] = {}
+        self._drains = 0
+        self._marked_at: dict[_Process, int] = {}
+        self._programs = ProgramNames()
+
+    @property
+    def watched(self) -> frozenset[int]:
+        """Ids of the cgroups that are watched."""
+        return self._now
+
+    def watch(self, cgroups: frozenset[int]) -> None:
+        """Watch these cgroups and no others: at most 64. Raises SourceUnavailable."""
+        if cgroups == self._now:
+            return
+        if len(cgroups) > MOST_WATCHED:
+            raise ValueError(f"expected at most {MOST_WATCHED} cgroups, got {len(cgroups)}")
+        for cgroup in self._now - cgroups:
+            self._watched.delete(struct.pack("<Q", cgroup))
+        for cgroup in cgroups - self._now:
+            set_element(self._watched_fd, struct.pack("<Q", cgroup), struct.pack("<Q", 1))
+        self._now = cgroups
+        # Each CPU looks again who runs there when the number has changed; 0: nobody is watched.
+        self._generation += 1
+        generation = self._generation if cgroups else 0
+        set_element(self._generation_fd, bytes(4), struct.pack("<Q", generation))
+
+    def records(self, cgroup_name: Callable[[int], str]) -> Iterator[RhythmMarks]:
+        """Yield, by process, the marks since the last call."""
+        marks = self._ring.read()
+        beyond = self._beyond_grown()
+        if not len(marks):
+            return
+        tgids = marks[:, _PROCESS] >> np.uint64(32)
+        order = np.lexsort((marks[:, _AT], marks[:, _START], tgids))
+        columns = marks[order].T.copy()
+        starts, cgroups = columns[_START], columns[_CGROUP]
+        tgids = tgids[order]
+        changed = (tgids[1:] != tgids[:-1]) | (starts[1:] != starts[:-1])
+        firsts = [0, *(np.flatnonzero(changed) + 1).tolist()]
+        ends = [*firsts[1:], len(marks)]
+        kinds = columns[_WHAT].astype(np.uint8)
+        signed = columns.view(np.int64)
+        at_ns, values = signed[_AT], signed[_VALUE]
+        sockets, round_trips = signed[_EXTRA] & 0xFFFFFFFF, signed[_EXTRA] >> 32
+        threads = signed[_PROCESS] & 0xFFFFFFFF
+        rows = zip(
+            firsts,
+            ends,
+            tgids[firsts].tolist(),
+            starts[firsts].tolist(),
+            cgroups[np.array(ends) - 1].tolist(),
+            strict=True,
+        )
+        for first, end, pid, start_ns, cgroup in rows:
+            process, part = (pid, start_ns), slice(first, end)
+            self._marked_at[process] = self._drains
+            yield RhythmMarks(
+                pid,
+                start_ns,
+                cgroup_name(cgroup),
+                self._programs.name(pid, start_ns),
+                at_ns[part],
+                kinds[part],
+                threads[part],
+                values[part],
+                sockets[part],
+                round_trips[part],
+                beyond.get(process, _NONE),
+            )
+
+    def _beyond_grown(self) -> dict[_Process, tuple[int, ...]]:
+        """Give what was only counted since the last call; processes silent for long make room."""
+        self._drains += 1
+        before, self._beyond = self._beyond, {}
+        known, self._marked_at = self._marked_at, {}
+        grown: dict[_Process, tuple[int, ...]] = {}
+        silent: list[int] = []
+        for keys, values in self._processes.batches():
+            starts, counts = values[:, 0, 0].tolist(), values[:, 0, -_KINDS:]
+            for place, pid in enumerate(keys.view(np.uint32)[:, 0].tolist()):
+                process = (pid, starts[place])
+                marked_at = self._marked_at[process] = known.get(process, self._drains)
+                if self._drains - marked_at >= _IDLE_DRAINS:
+                    silent.append(pid)
+            for place in np.flatnonzero(counts.any(axis=1)).tolist():
+                process = (int.from_bytes(keys[place], "little"), starts[place])
+                now = self._beyond[process] = tuple(counts[place].tolist())
+                pairs = zip(now, before.get(process, _NONE), strict=True)
+                grown[process] = tuple(count - then for count, then in pairs)
+        for pid in silent:
+            self._processes.delete(struct.pack("<I", pid))
+        return grown
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rows of the bounded maps; what finds no room is counted, and added to OTHER.
+
+    rhythms             processes, thread_rows threads, of watched cgroups
+    timed_hits_log2     one hit in 2 ** this is timed
+    absolute_timer      False: set each tick from the last deadline, as before Linux 6.4
+    timer               False: tick by a perf event on each CPU, as before Linux 5.19
+    """
+
+    cgroups: int = 1024
+    block_cgroups: int = 512
+    devices: int = 128
+    peers: int = 1024
+    rhythms: int = 256
+    thread_rows: int = 4096
+    tick_ns: int = 10_000_000
+    timed_hits_log2: int = 8
+    absolute_timer: bool = True
+    timer: bool = True
+
+
+_OTHER: Final = bytes(16)
+"""The row of what found no room, and the first key of the plain arrays."""
+
+
+@dataclass(slots=True)
+class HostPrograms:
+    """Running programs of either loader.
+
+    loader          `libbpf` or `bcc`
+    tables          the bounded maps: cgroups, block_cgroups, devices, peers
+    close           detaches everything
+    cgroup_root     the hierarchy whose directory ids are the keys of `cgroups`, or None
+    block_root      the hierarchy of `block_cgroups`, or None
+    absent          hooks or metrics that this kernel or this loader lacks
+    rhythm          marks of processes' rhythms; libbpf only
+    program_fds     descriptors of the attached programs, for the kernel's statistics; libbpf only
+    """
+
+    loader: str
+    cpu_states: PerCpuMap
+    ticks: Ticks
+    tables: dict[str, PerCpuMap]
+    close: Callable[[], None]
+    cgroup_root: str | None = None
+    block_root: str | None = None
+    absent: list[Absence] = field(default_factory=list)
+    rhythm: RhythmMaps | None = None
+    program_fds: dict[str, int] = field(default_factory=dict)
+
+    def make_other_rows(self) -> None:
+        """Give every bounded map its row for what will find no room."""
+        for table in self.tables.values():
+            table.set_zero(_OTHER[: table.key_bytes])
+
+    def states(self) -> NDArray[np.uint64]:
+        """Read uint64[cpus, CPU_STATE_FIELDS]."""
+        return self.cpu_states.value(_OTHER[:4])
+
+    def kept_back(self, states: NDArray[np.uint64]) -> list[tuple[int, dict[str, int]]]:
+        """Give, for each CPU, the cgroup that runs there and what its row lacks.
+
+        states  as `states()` gave them, before the rows are read: what is flushed meanwhile is then
+                counted twice for one drain, and once in the end
+        """
+        columns = layout.PENDING_COLUMNS
+        cpu_ns = columns.index("cpu_ns")
+        pending = states[:, -len(columns) :].copy()
+        running_ns, cgroups = states[:, -len(columns) - 2], states[:, -len(columns) - 1].tolist()
+        pending[:, cpu_ns] += running_ns
+        return [
+            (cgroup, dict(zip(columns, row, strict=True)))
+            for cgroup, row in zip(cgroups, pending.tolist(), strict=True)
+            if cgroup
+        ]

@@ -18,13 +18,10 @@ from collectors.kernel_files import Tree
 from collectors.kernel_log import KMSG, log_gap
 from collectors.port import SourceUnavailable
 from collectors.records.activity import HostEvent, HostTable, Observation
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
-from .fault_findings import FailedReading, Finding, State
-from .log_signs import LogSigns
-from .nvme import ReadSmart, read_smart
-from .scan import look
-from .tracker import Key, Tracker
+from .log_signs import Key, LogSigns, Tracker
+from .scan import FailedReading, Finding, ReadSmart, State, look, read_smart
 
 # Looks beside the agent's loop: a sensor behind a slow bus, or a drive that hangs, holds a thread.
 #

@@ -7,7 +7,7 @@ from typing import Final
 
 from collectors.devices.node_health import HealthRow, HealthVerdict
 
-from .fault_findings import Count, FailedReading, Finding, State
+from .scan import Count, FailedReading, Finding, State
 
 _FATAL_COUNTS: Final = frozenset({"memory_uncorrected", "pcie_fatal"})
 """Since boot one of these is one too many. Others count over the life of a device, or come from

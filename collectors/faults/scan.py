@@ -1,17 +1,299 @@
-"""One look at everything that sysfs tells of this host's hardware."""
+"""One look at everything that sysfs tells of this host's hardware.
+
+Links: the error counters of each PCIe device, and how often that of a network card was lost.
+
+NVMe drives: the controller's state for everyone, its SMART page for those who may read it.
+
+The kernel gives it to a process with CAP_SYS_ADMIN alone, which the agent does not keep: it serves
+`agent health` as root. Source: NVM Express base specification 2.0, figures 202 and 207;
+linux/nvme_ioctl.h.
+
+What a look at the hardware finds: counters, states, and what could not be read.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from collectors.kernel_files import Tree, offered
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
-from .fault_findings import UNLISTED, Count, FailedReading, Finding, Probe, State
-from .links import network, pcie
-from .nvme import ReadSmart, read_smart, storage
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A counter of errors that the kernel or the device keeps.
+
+    name       what it counts: `memory_uncorrected`, ...
+    subject    of which device: `mc0`, `0000:1b:00.0`, ...
+    value      errors so far, >= 0
+    cell       class of the catalogue's hardware faults, or None: counted here, never a fault
+    per_day    new errors a day that are no fault yet; 0: the first is one
+    """
+
+    name: str
+    subject: str
+    value: int
+    cell: str | None
+    per_day: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How a device stands.
+
+    bad         it is broken now
+    detail      the device's own words
+    from_start  a fault also where it stood before the agent began; else it must have been seen good
+    """
+
+    name: str
+    subject: str
+    cell: str
+    bad: bool
+    detail: str
+    from_start: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FailedReading:
+    """A reading that failed: a gap and a count, never a zero."""
+
+    name: str
+    subject: str
+    gap: Gap
+
+
+UNLISTED = "folder"
+"""The name of a `FailedReading` of a whole folder: what is not found in it may be there."""
+
+Finding = Count | State | FailedReading
+Probe = Callable[[Tree], Iterator[Finding]]
+
+
+PCI_DEVICES: Final = "sys/bus/pci/devices"
+ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PCIE_COUNTERS: Final = (
+    ("pcie_fatal", "aer_dev_fatal", "TOTAL_ERR_FATAL", True),
+    ("pcie_nonfatal", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", True),
+    ("pcie_corrected", "aer_dev_correctable", "TOTAL_ERR_COR", False),
+)
+"""Corrected errors come by the thousand from a link that works: counted here, never a fault."""
+_BASE_CLASSES: Final = {0x01: "ssd", 0x02: "nic", 0x03: "faulty_gpu", 0x12: "faulty_gpu"}
+_DISPLAY: Final = 0x03
+_BOARD_GRAPHICS: Final = (0x1A03, 0x102B)
+"""ASPEED and Matrox: the display of a board's management controller is no GPU."""
+OTHER_CLASS: Final = "io_expansion_board"
+"""Bridges, switches and whatever else sits in a slot."""
+
+
+def pcie(tree: Tree) -> Iterator[Finding]:
+    """Give the counters of every device that has them."""
+    for address in filter(ADDRESS.fullmatch, tree.entries(PCI_DEVICES)):
+        folder = f"{PCI_DEVICES}/{address}"
+        if not tree.exists(f"{folder}/{_PCIE_COUNTERS[0][1]}"):
+            continue
+        cell = class_of(tree, address)
+        for name, file, total, is_fault in _PCIE_COUNTERS:
+            value = _total(tree, f"{folder}/{file}", total)
+            if not isinstance(value, Gap):
+                yield Count(name, address, value, cell if is_fault else None)
+            elif offered(value):
+                yield FailedReading(name, address, value)
+
+
+def class_of(tree: Tree, address: str) -> str:
+    """Give the fault class of a device by its PCI base class; a device that is gone is a board."""
+    code = tree.number(f"{PCI_DEVICES}/{address}/class")
+    if isinstance(code, Gap):
+        return OTHER_CLASS
+    if code >> 16 == _DISPLAY and tree.number(f"{PCI_DEVICES}/{address}/vendor") in _BOARD_GRAPHICS:
+        return OTHER_CLASS
+    return _BASE_CLASSES.get(code >> 16, OTHER_CLASS)
+
+
+def _total(tree: Tree, path: str, key: str) -> int | Gap:
+    text = tree.text(path)
+    if isinstance(text, Gap):
+        return text
+    for line in text.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name == key and value.isascii() and value.isdigit():
+            return int(value)
+    return Gap(GapKind.FAILED, f"{path}: expected a line {key}, found none")
+
+
+INTERFACES: Final = "sys/class/net"
+RDMA: Final = "sys/class/infiniband"
+_NETWORK: Final = "network_switch_or_cable"
+_IFF_UP: Final = 1
+
+
+def network(tree: Tree) -> Iterator[Finding]:
+    """Give each card's lost links; one that was switched off by hand has no link to lose."""
+    for name in tree.entries(INTERFACES):
+        if tree.exists(f"{INTERFACES}/{name}/device") and switched_on(tree, name) is not False:
+            yield from _link(tree, name)
+    for card in tree.entries(RDMA):
+        for port in tree.entries(f"{RDMA}/{card}/ports"):
+            file = f"{RDMA}/{card}/ports/{port}/counters/link_downed"
+            yield from _count("rdma_link_downed", f"{card}/{port}", tree.number(file))
+
+
+def switched_on(tree: Tree, interface: str) -> bool | None:
+    """Tell whether the administrator has the interface up; None where that cannot be read."""
+    flags = tree.number(f"{INTERFACES}/{interface}/flags")
+    return None if isinstance(flags, Gap) else bool(flags & _IFF_UP)
+
+
+def _link(tree: Tree, name: str) -> Iterator[Finding]:
+    yield from _count("link_lost", name, tree.number(f"{INTERFACES}/{name}/carrier_down_count"))
+    carrier = tree.number(f"{INTERFACES}/{name}/carrier")
+    if not isinstance(carrier, Gap):
+        # A port without a cable is no fault: the link must have been seen up.
+        yield State("link_down", name, _NETWORK, carrier == 0, "no carrier", from_start=False)
+    elif offered(carrier):
+        yield FailedReading("link_down", name, carrier)
+
+
+def _count(name: str, subject: str, value: int | Gap) -> Iterator[Finding]:
+    if not isinstance(value, Gap):
+        yield Count(name, subject, value, _NETWORK)
+    elif offered(value):
+        yield FailedReading(name, subject, value)
+
+
+PAGE_BYTES: Final = 512
+_GET_LOG_PAGE: Final = 0x02
+_SMART_LOG: Final = 0x02
+_WHOLE_CONTROLLER: Final = 0xFFFFFFFF
+ADMIN_COMMAND: Final = 0xC0484E41
+"""_IOWR('N', 0x41, struct nvme_admin_cmd), of 72 bytes."""
+_WARNINGS: Final = {
+    0x01: "spare below its threshold", 0x04: "reliability degraded", 0x08: "read-only",
+    0x10: "backup of volatile memory failed", 0x20: "persistent memory unreliable",
+}  # fmt: skip
+"""Bits of the critical warning. 0x02, too hot or too cold, is not the drive's own fault."""
+
+
+class AdminCommand(ctypes.Structure):
+    """struct nvme_admin_cmd."""
+
+    _fields_ = (
+        ("opcode", ctypes.c_uint8), ("flags", ctypes.c_uint8), ("reserved", ctypes.c_uint16),
+        ("namespace", ctypes.c_uint32), ("cdw2", ctypes.c_uint32), ("cdw3", ctypes.c_uint32),
+        ("metadata", ctypes.c_uint64), ("address", ctypes.c_uint64),
+        ("metadata_bytes", ctypes.c_uint32), ("data_bytes", ctypes.c_uint32),
+        ("cdw10", ctypes.c_uint32), ("cdw11", ctypes.c_uint32), ("cdw12", ctypes.c_uint32),
+        ("cdw13", ctypes.c_uint32), ("cdw14", ctypes.c_uint32), ("cdw15", ctypes.c_uint32),
+        ("timeout_ms", ctypes.c_uint32), ("result", ctypes.c_uint32),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Smart:
+    """What a drive says of itself.
+
+    warnings       critical warnings that are faults, in words
+    media_errors   unrecovered data errors over the drive's life
+    """
+
+    warnings: tuple[str, ...]
+    media_errors: int
+
+
+ReadSmart = Callable[[Path], Smart | Gap]
+
+
+def read_smart(device: Path) -> Smart | Gap:
+    """Ask a drive for its page; `device` is its character device, /dev/nvme0.
+
+    The time limit is the kernel's own: a shorter one would have it reset the controller.
+    """
+    page = ctypes.create_string_buffer(PAGE_BYTES)
+    command = get_smart_page(ctypes.addressof(page))
+    try:
+        fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = fcntl.ioctl(fd, ADMIN_COMMAND, command)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return Gap(GapKind.UNSUPPORTED, f"no {device}")
+    except PermissionError:
+        return Gap(GapKind.NO_PERMISSION, f"{device}: not allowed (root alone reads SMART)")
+    except OSError as error:
+        return Gap(GapKind.FAILED, f"{device}: {error.strerror}")
+    if status:
+        return Gap(GapKind.FAILED, f"{device}: expected NVMe status 0, got {status:#x}")
+    return parse_page(page.raw)
+
+
+def get_smart_page(address: int) -> AdminCommand:
+    """Build the command that reads the page into 512 bytes at an address."""
+    words = PAGE_BYTES // 4
+    return AdminCommand(
+        opcode=_GET_LOG_PAGE,
+        namespace=_WHOLE_CONTROLLER,
+        address=address,
+        data_bytes=PAGE_BYTES,
+        cdw10=_SMART_LOG | (words - 1) << 16,
+    )
+
+
+def parse_page(page: bytes) -> Smart:
+    """Read what is of use. Raises ValueError for another length."""
+    if len(page) != PAGE_BYTES:
+        raise ValueError(f"a SMART page is {PAGE_BYTES} bytes, got {len(page)}")
+    warnings = tuple(words for bit, words in _WARNINGS.items() if page[0] & bit)
+    return Smart(warnings, int.from_bytes(page[160:176], "little"))
+
+
+_NVME_FOLDER: Final = "sys/class/nvme"
+_SSD: Final = "ssd"
+_NVME_CONTROLLER: Final = re.compile(r"nvme\d{1,4}")
+_DEAD: Final = "dead"
+_LIVE: Final = "live"
+
+
+def storage(smart: ReadSmart = read_smart) -> Probe:
+    """Give the probe of all drives on PCIe; `smart` asks a drive for its page."""
+
+    def probe(tree: Tree) -> Iterator[Finding]:
+        for name in filter(_NVME_CONTROLLER.fullmatch, tree.entries(_NVME_FOLDER)):
+            if tree.text(f"{_NVME_FOLDER}/{name}/transport") == "pcie":
+                yield from _drive(tree, name, smart)
+
+    return probe
+
+
+def _drive(tree: Tree, name: str, smart: ReadSmart) -> Iterator[Finding]:
+    state = tree.text(f"{_NVME_FOLDER}/{name}/state")
+    if isinstance(state, Gap):
+        if offered(state):
+            yield FailedReading("nvme_dead", name, state)
+        return
+    yield State("nvme_dead", name, _SSD, state == _DEAD, state[:40])
+    if state != _LIVE:  # a command to a controller that resets would wait for it
+        yield FailedReading(
+            "nvme_critical_warning", name, Gap(GapKind.UNPLUGGED, f"{name} is {state[:40]}")
+        )
+        return
+    page = smart(tree.root / "dev" / name)
+    if isinstance(page, Gap):
+        if offered(page):
+            yield FailedReading("nvme_critical_warning", name, page)
+        return
+    said = ", ".join(page.warnings) or "no critical warning"
+    yield State("nvme_critical_warning", name, _SSD, bool(page.warnings), said)
+    yield Count("nvme_media_errors", name, page.media_errors, _SSD)
+
 
 SUPPLIES: Final = "sys/class/power_supply"
 CHIPS: Final = "sys/class/hwmon"
@@ -99,11 +381,11 @@ def processor(tree: Tree) -> Iterator[Finding]:
         yield FailedReading("machine_check_exceptions", "cpu", gap)
 
 
-FOLDER: Final = "sys/devices/system/edac/mc"
+_EDAC_FOLDER: Final = "sys/devices/system/edac/mc"
 CORRECTED_PER_DAY: Final = 100
 """Corrected errors of one controller in 24 hours that are no fault: mcelog's limit of a socket."""
-_CONTROLLER: Final = re.compile(r"mc\d{1,4}")
-_COUNTERS: Final = (
+_EDAC_CONTROLLER: Final = re.compile(r"mc\d{1,4}")
+_EDAC_COUNTERS: Final = (
     ("memory_corrected", "ce_count", CORRECTED_PER_DAY),
     ("memory_uncorrected", "ue_count", 0),
 )
@@ -111,9 +393,9 @@ _COUNTERS: Final = (
 
 def memory(tree: Tree) -> Iterator[Finding]:
     """Give both counters of each controller."""
-    for controller in filter(_CONTROLLER.fullmatch, tree.entries(FOLDER)):
-        for name, file, per_day in _COUNTERS:
-            value = tree.number(f"{FOLDER}/{controller}/{file}")
+    for controller in filter(_EDAC_CONTROLLER.fullmatch, tree.entries(_EDAC_FOLDER)):
+        for name, file, per_day in _EDAC_COUNTERS:
+            value = tree.number(f"{_EDAC_FOLDER}/{controller}/{file}")
             if not isinstance(value, Gap):
                 yield Count(name, controller, value, "system_memory", per_day)
             elif offered(value):

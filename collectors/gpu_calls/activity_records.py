@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from collectors.devices.uses import GpuUsers
+from collectors.devices.devices_source import GpuUsers
 from collectors.records.activity import (
     EVERYTHING_MILLIONTHS,
     GpuCoverage,
@@ -24,13 +24,12 @@ from collectors.records.activity import (
     Observation,
     scale,
 )
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, ProbeGroup
-from collectors.records.process import ProcessKey
 from wire.catalogue import Catalogue
 
-from .meanings import CallKind
 from .periods import Collected
-from .probe_table import ProbeTable
+from .probe_table import CallKind, ProbeTable
 
 NAME: Final = "probes"
 SECTIONS: Final = {

@@ -10,11 +10,11 @@ from typing import Final
 
 from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import set_element
-from collectors.bpf.uprobes import UprobeLink
+from collectors.bpf.libbpf import UprobeLink
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
-from . import map_layout as layout
+from . import readout as layout
 from .probe_plan import Attachment
 
 _ENTRIES: Final = {ProbeGroup.LAUNCH: "gpu_launch", ProbeGroup.OTHER: "gpu_count"}

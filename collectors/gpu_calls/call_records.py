@@ -21,6 +21,7 @@ from itertools import pairwise
 from math import inf, sqrt
 from typing import Final, NamedTuple
 
+from collectors.records.basics import NORMAL, ProcessKey
 from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
@@ -34,14 +35,10 @@ from collectors.records.gpu_calls import (
     ProcessLabels,
     WaitCalls,
 )
-from collectors.records.process import ProcessKey
-from collectors.records.quantiles import NORMAL
 
-from .call_tables import CallTables, Names, Shares, Sums, What
-from .launch_counts import LaunchCount, LaunchCounts
-from .meanings import CallKind
+from .launch_counts import CallTables, LaunchCount, LaunchCounts, Names, Shares, Sums, What
 from .periods import Collected
-from .probe_table import ProbeTable
+from .probe_table import CallKind, ProbeTable
 
 _PERIODS: Final = 8
 _MOST_HISTORIES: Final = 4096

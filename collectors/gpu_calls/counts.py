@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, FileGroup, MemoryState
-from collectors.records.process import ProcessKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
+from collectors.binaries.elf import ElfError
 from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.elf_layout import ElfError
-from collectors.binaries.mapped_file import FileIdentity, MappedFile, open_mapped
-from collectors.binaries.proc_maps import FileKey, Module
+from collectors.binaries.proc_maps import FileIdentity, FileKey, MappedFile, Module, open_mapped
 
 from .probe_plan import FilePlan, PlanBook
 

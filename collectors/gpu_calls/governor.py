@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
-from collectors.records.process import ProcessKey
 
 SECOND: Final = 1_000_000_000
 

@@ -3,6 +3,8 @@
 Two threads of its own do what takes milliseconds: one finds files, loads the programs for the
 first of them and attaches, the other switches links as the governor says. The agent's loop drains
 what was counted once a second.
+
+What an operator says of the GPU probes: the table [sources.probes].
 """
 
 from __future__ import annotations
@@ -10,37 +12,57 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from collectors.binaries.proc_maps import Modules
-from collectors.binaries.symbol_cache import SymbolCache
+from collectors.binaries.symbols import SymbolCache
 from collectors.boot_clock import boottime_ns
 from collectors.port import Absence, SourceUnavailable
 from collectors.records.activity import Record
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import GovernorState, ProcessLabels
-from collectors.records.process import ProcessKey
+from transport.settings.config import limited
 from wire.catalogue import Catalogue
 
 from . import loaders
 from .activity_records import NAME, ActivityRecords, GpuPlaces
 from .call_records import CallRecords
-from .costs import HitCosts
-from .cpu_clocks import CpuClocks
-from .discovery import Discovery, ProcessGone, ProcessSeen
-from .discovery_thread import DiscoveryThread
+from .costs import CpuClocks, HitCosts
+from .discovery import Discovery, DiscoveryThread, ProcessGone, ProcessSeen
 from .found_files import FileFound, FileGone
 from .governor import Governor, GovernorSettings, Period
 from .kernel_names import KernelIdentity, KernelNamer
-from .meanings import ProbeTableError
-from .periods import Collected, PeriodEnd, PeriodKeeper
+from .periods import Collected, PeriodEnd, PeriodKeeper, Switchboard, SwitchingThread
 from .probe_plan import PlanBook
-from .probe_settings import ProbesSection
-from .probe_table import ProbeTable, shipped_tables
+from .probe_table import ProbeTable, ProbeTableError, shipped_tables
 from .process_identity import ProcessTable
-from .switching import Switchboard, SwitchingThread
+
+_MOST_PATTERNS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ProbesSection:
+    """GPU calls of all processes, by uprobes.
+
+    enabled         whether calls are probed at all
+    budget_percent  of the wall time of the worst-hit process, at most
+    tables          probe tables beside those that come with the agent
+    leave_out       patterns of process names (`comm`) whose calls are not counted: they are probed
+                    all the same, because a probe is on a file and serves every process that maps it
+    """
+
+    enabled: bool = True
+    budget_percent: float = limited(0.5, low=0.01, high=50)
+    tables: tuple[Path, ...] = ()
+    leave_out: tuple[str, ...] = limited((), most=_MOST_PATTERNS)
+
+    @property
+    def budget(self) -> float:
+        """The budget as a share."""
+        return self.budget_percent / 100.0
 
 
 def governor_state(

@@ -12,22 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from collectors.binaries.demangle import Demangler
-from collectors.binaries.elf_layout import ElfError
-from collectors.binaries.mapped_file import open_mapped
-from collectors.binaries.proc_maps import FileKey, Module, Modules
-from collectors.binaries.symbol_cache import SymbolCache
-from collectors.binaries.symbol_index import SymbolIndex
+from collectors.binaries.elf import ElfError
+from collectors.binaries.proc_maps import FileKey, Module, Modules, open_mapped
+from collectors.binaries.symbols import Demangler, SymbolCache, SymbolIndex
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import ProbeGroup
-from collectors.records.process import ProcessKey
 from kernels.families import FamilyRules
 from kernels.signatures import ApplicationClassifier, Signatures
 
 from .activity_records import Named
 from .counts import LaunchRow, NameEvent
-from .meanings import CallKind
 from .periods import Collected
-from .probe_table import ProbeTable
+from .probe_table import CallKind, ProbeTable
 
 OTHER: Final = "other"
 UNKNOWN: Final = "unknown"

@@ -20,7 +20,7 @@ from enum import IntEnum
 from math import inf, sqrt
 from typing import Final, NamedTuple
 
-from collectors.records.quantiles import NORMAL, student
+from collectors.records.basics import NORMAL, student
 
 LEAST_CALL_NS: Final = 1.0
 """CPU time that no call is below: an empty function in calibration's loop takes 1.3 ns at 3 GHz."""

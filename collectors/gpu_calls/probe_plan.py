@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
+from collectors.binaries.elf import ElfError, Machine
 from collectors.binaries.elf_file import ElfFile, EntryClass, Function
-from collectors.binaries.elf_layout import ElfError, Machine
 from collectors.records.gpu_calls import ProbeGroup
 
 from .probe_table import ProbeTable

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from collectors.binaries.proc_maps import process_key
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import ProcessLabels
-from collectors.records.process import ProcessKey
 
 _MOST_BYTES: Final = 256 << 10
 _HEX: Final = r"[0-9a-f]{64}"

@@ -4,6 +4,8 @@ Entries, returns, bytes and errors of the same tables. Every place is a perf eve
 its own, because a perf event hands no cookie to its program: the finished code is loaded again for
 each place with the place's number in it. Such an event takes a tenth of a second to detach, so a
 governor drops groups here and never switches them in turns.
+
+Gives finished BPF code the number of the place that it is attached to.
 """
 
 from __future__ import annotations
@@ -22,21 +24,48 @@ from typing import Final, NamedTuple
 
 import bpf
 from collectors.boot_clock import boottime_ns
-from collectors.bpf import bcc, uprobes
+from collectors.bpf import bcc, libbpf
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
 from collectors.port import SourceUnavailable
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup
-from collectors.records.process import ProcessKey
 
-from . import map_layout as layout
+from . import readout as layout
 from .attached import DutyClock
-from .bcc_code import SENTINEL, at_place
 from .counts import CallRow, ErrorRow, LaunchRow, ProbeDrain
-from .growth import GrowingMap
-from .map_layout import ProbeLimits, other_keys
-from .meanings import CallKind
 from .probe_plan import Attachment
-from .probe_table import ProbeTable
+from .probe_table import CallKind, ProbeTable
+from .readout import GrowingMap, ProbeLimits, other_keys
+
+SENTINEL: Final = 0x5EED_0BCC_9ACE_D00D
+"""Stands in the compiled code where a place's number goes."""
+
+_INSTRUCTION: Final = 8
+_LOAD_64: Final = 0x18
+"""ld_imm64: two instructions, each with half of the number in its last four bytes."""
+
+
+def at_place(code: bytes, place: int) -> bytes:
+    """Give code with a place's number instead of the sentinel.
+
+    place   0 .. 2**64 - 1
+    Raises  ValueError unless the sentinel is there once
+    """
+    low, high = SENTINEL & 0xFFFFFFFF, SENTINEL >> 32
+    found = [
+        at
+        for at in range(0, len(code) - _INSTRUCTION, _INSTRUCTION)
+        if code[at] == _LOAD_64
+        and struct.unpack_from("<I", code, at + 4)[0] == low
+        and struct.unpack_from("<I", code, at + 12)[0] == high
+    ]
+    if len(found) != 1:
+        raise ValueError(f"expected one place in the BPF code, got {len(found)}")
+    changed = bytearray(code)
+    struct.pack_into("<I", changed, found[0] + 4, place & 0xFFFFFFFF)
+    struct.pack_into("<I", changed, found[0] + 12, place >> 32)
+    return bytes(changed)
+
 
 _MACHINES: Final = {"x86_64": "ARGUMENTS_X86_64", "aarch64": "ARGUMENTS_ARM64"}
 _COLUMNS: Final = ("calls", "nested", "returned", "failures", "bytes", "hits")
@@ -84,7 +113,7 @@ class GpuPrograms:
         reason = unavailable()
         if reason:
             raise SourceUnavailable(reason)
-        uprobes.remove_stale()
+        libbpf.remove_stale()
         limits = limits or ProbeLimits()
         self._table = table
         self._places: dict[FileGroup, list[_Place]] = {}
@@ -238,13 +267,13 @@ class GpuPrograms:
         if program_fd < 0:
             reason = os.strerror(ctypes.get_errno())
             raise SourceUnavailable(f"cannot load a BCC program: {reason}")
-        event = uprobes.event_name(file, offset, returns)
+        event = libbpf.event_name(file, offset, returns)
         event_fd = library.bpf_attach_uprobe(
             program_fd, kind, event.encode(), os.fsencode(path), offset, _EVERY_PROCESS, _NO_COUNTER
         )
         if event_fd < 0:
             os.close(program_fd)
-            uprobes.remove([event])
+            libbpf.remove([event])
             raise SourceUnavailable(f"cannot attach to {path} through BCC: see the kernel's log")
         return _Place(program_fd, event_fd, event)
 
@@ -342,7 +371,7 @@ def _close(places: Sequence[_Place]) -> None:
         list(pool.map(os.close, (place.event_fd for place in places)))
     for place in places:
         os.close(place.program_fd)
-    uprobes.remove([place.event for place in places])
+    libbpf.remove([place.event for place in places])
 
 
 def _start_ns(tgid: int) -> int | None:

@@ -1,26 +1,265 @@
-"""Reads what the GPU programs counted: growth of the maps as rows of a ProbeDrain."""
+"""Reads what the GPU programs counted: growth of the maps as rows of a ProbeDrain.
+
+Turns per-CPU maps that only grow into what grew since the last drain.
+
+The GPU programs' maps: bounds, and layouts as in bpf/include/gpu.h (a test compares).
+"""
 
 from __future__ import annotations
 
+import os
+import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectors.bpf.bpf_maps import PerCpuMap
-from collectors.records.gpu_calls import FileGroup
-from collectors.records.process import ProcessKey  # fmt: skip
+from collectors.records.basics import ProcessKey
+from collectors.records.gpu_calls import Direction, FileGroup, ProbeGroup
 
-from . import map_layout as layout
 from .counts import CallRow, CollectiveRow, CopyRow, ErrorRow, LaunchRow, ProbeDrain
-from .growth import GrowingMap
-from .map_layout import ProbeLimits, other_keys
-from .probe_table import ProbeTable
+from .probe_table import MAX_ELEMENT_SIZES, ArgumentPlace, CallKind, Meaning, ProbeRow, ProbeTable
+
+_CROWDED: Final = 0.9
+_IDLE_DRAINS: Final = 10
+
+
+class GrowingMap:
+    """One bounded map, its keys seen as a structure, its values summed over CPUs.
+
+    columns     names of the values
+    largest     columns that hold the largest value seen: the largest of all CPUs, not a growth
+    """
+
+    def __init__(
+        self,
+        source: PerCpuMap,
+        key: np.dtype[np.void],
+        columns: Sequence[str],
+        largest: Collection[str] = (),
+    ) -> None:
+        self._source, self._key = source, key
+        self._largest = [columns.index(column) for column in largest]
+        self._width = len(columns)
+        self._keys = np.empty((0, source.key_bytes), np.uint8)
+        self._totals = np.empty((0, self._width), np.int64)
+        self._idle = np.empty(0, np.int64)
+        self._named: tuple[NDArray[np.uint8] | None, set[tuple[int, int]]] = (None, set())
+
+    def grown(self) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+        """Give the keys that grew and their growth: int64[n, columns]. Raises SourceUnavailable."""
+        keys, totals = self._read()
+        if np.array_equal(keys, self._keys):
+            keys = self._keys
+        base, idle = self._before(keys)
+        growth = np.maximum(totals - base, 0)
+        growth[:, self._largest] = 0
+        changed = growth.any(axis=1)
+        self._keys, self._totals = keys, totals
+        self._idle = np.where(changed, 0, idle + 1)
+        growth[:, self._largest] = totals[:, self._largest]
+        return keys[changed].view(self._key).ravel(), growth[changed]
+
+    def forget(self, processes: Collection[tuple[int, int]]) -> None:
+        """Remove the rows of processes (tgid, start_ns) that have ended, after their last growth.
+
+        In a crowded map, rows that have been silent for long go too: a hit in that very moment is
+        lost.
+        """
+        crowded = len(self._keys) > _CROWDED * self._source.capacity
+        if not processes and not crowded:
+            return
+        named = self._keys.view(self._key).ravel()
+        gone = np.zeros(len(named), bool)
+        for tgid, start_ns in processes:
+            gone |= (named["tgid"] == tgid) & (named["start_ns"] == start_ns)
+        if crowded:
+            gone |= (self._idle >= _IDLE_DRAINS) & (named["tgid"] != 0)
+        if not gone.any():
+            return
+        for key in self._keys[gone]:
+            self._source.delete(key.tobytes())
+        kept = ~gone
+        self._keys, self._totals = self._keys[kept], self._totals[kept]
+        self._idle = self._idle[kept]
+
+    def processes(self) -> set[tuple[int, int]]:
+        """Give (tgid, start_ns) of every process that has a row."""
+        if self._named[0] is not self._keys:
+            named = self._keys.view(self._key).ravel()[["tgid", "start_ns"]].tolist()
+            self._named = self._keys, {(tgid, start_ns) for tgid, start_ns in named if tgid}
+        return self._named[1]
+
+    def _read(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        keys = [np.empty((0, self._source.key_bytes), np.uint8)]
+        totals = [np.empty((0, self._width), np.int64)]
+        for some, values in self._source.batches():
+            summed = values.sum(axis=1).astype(np.int64)
+            summed[:, self._largest] = values[:, :, self._largest].max(axis=1, initial=0)
+            keys.append(some.copy())
+            totals.append(summed)
+        return np.concatenate(keys), np.concatenate(totals)
+
+    def _before(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give totals and idle drains of these keys as they were: mostly the same keys."""
+        if keys is self._keys:
+            return self._totals, self._idle
+        places = {key.tobytes(): place for place, key in enumerate(self._keys)}
+        before = np.array([places.get(key.tobytes(), -1) for key in keys], np.int64)
+        known = before >= 0
+        totals = np.zeros((len(keys), self._width), np.int64)
+        idle = np.zeros(len(keys), np.int64)
+        totals[known], idle[known] = self._totals[before[known]], self._idle[before[known]]
+        return totals, idle
+
+
+MAX_FILES: Final = 1024
+GROUPS: Final = tuple(ProbeGroup)
+KINDS: Final = tuple(CallKind)
+DIRECTIONS: Final = tuple(Direction)
+SIZE_BINS: Final = 48
+OTHER: Final = 0
+"""Process, kernel, ... of the row of everything that found no room in a bounded map."""
+
+_PROCESS: Final = [("start_ns", "<u8"), ("tgid", "<u4"), ("file", "<u4")]
+PROCESS: Final = np.dtype(_PROCESS)
+LAUNCH_KEY: Final = np.dtype([*_PROCESS, ("kernel", "<u8"), ("row", "<u8")])
+CALL_KEY: Final = np.dtype([*_PROCESS, ("row", "<u8")])
+ERROR_KEY: Final = np.dtype([*_PROCESS, ("row", "<u4"), ("code", "<i4")])
+COPY_KEY: Final = np.dtype([*_PROCESS, ("direction", "<u4"), ("bin", "<u4")])
+COLLECTIVE_KEY: Final = np.dtype([*_PROCESS, ("communicator", "<u8"), ("row", "<u8")])
+ALLOCATION_KEY: Final = np.dtype([*_PROCESS, ("address", "<u8")])
+
+LAUNCH_ROW: Final = ("launches", "blocks", "threads", "shared_bytes")
+CALL_ROW: Final = ("calls", "nested", "returned", "failures", "wait_ns", "bytes", "hits")
+ERROR_ROW: Final = ("failures",)
+COPY_ROW: Final = ("copies", "bytes")
+COLLECTIVE_ROW: Final = ("calls", "bytes", "duration_ns")
+MEMORY_ROW: Final = ("live_bytes", "peak_bytes", "allocations", "frees", "untracked", "exec_id")
+ALLOCATION_ROW: Final = ("bytes", "boottime_ns", "exec_id")
+FRAMES: Final = 4
+FRAME_BYTES: Final = 128
+THREAD_FIELDS: Final = (16 + FRAMES * FRAME_BYTES) // 8
+
+NAME_EVENT: Final = np.dtype(
+    [*_PROCESS, ("handle", "<u8"), ("host", "<u8"), ("row", "<u4"), ("is_module", "<u2"),
+     ("length", "<u2")]
+)  # fmt: skip
+SAMPLE_EVENT: Final = np.dtype(
+    [*_PROCESS, ("kernel", "<u8"), ("stream", "<u8"), ("graph", "<u8"), ("event", "<u8"),
+     ("correlation", "<u8"), ("bytes", "<u8"), ("boottime_ns", "<u8"), ("duration_ns", "<u8"),
+     ("thread", "<u4"), ("row", "<u4"), ("stack_id", "<i8")]
+)  # fmt: skip
+
+LOST: Final = (
+    "launch_rows", "call_rows", "error_rows", "copy_rows", "collective_rows", "memory_rows",
+    "allocations", "threads", "frames", "names", "samples", "stacks", "unreadable",
+)  # fmt: skip
+"""What found no room, in the order of `enum lost`."""
+
+_STATUS, _DEVICE, _RETURNS = 1, 2, 4
+_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
+"""The maps that have rows of OTHER: of no process and no file, for what finds no room."""
+
+_LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
+_COLLECTIVES: Final = frozenset({CallKind.COLLECTIVE})
+_NOBODY: Final = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """Rows of the bounded maps; what finds no room is counted, and added to OTHER.
+
+    A row of the first five is there once per CPU: 32, 56, 8, 16 and 24 bytes of it.
+    stacks                          user stacks of sampled calls, 1 KiB each
+    names_bytes, samples_bytes      rings; powers of two, whole pages
+    """
+
+    launches: int = 4096
+    calls: int = 4096
+    errors: int = 1024
+    copies: int = 4096
+    collectives: int = 1024
+    memory: int = 1024
+    allocations: int = 65536
+    threads: int = 8192
+    sampled: int = 256
+    stacks: int = 2048
+    names_bytes: int = 2 << 20
+    samples_bytes: int = 2 << 20
+
+
+def process_key(tgid: int, start_ns: int) -> ProcessKey:
+    """Name a process as /proc/PID/stat does, whose start times are whole clock ticks."""
+    return ProcessKey(tgid, start_ns // _TICK_NS * _TICK_NS)
+
+
+def cookie(file: int, place: int, row: int) -> int:
+    """Give what an attached place hands to its program."""
+    return file << 32 | place << 16 | row
+
+
+def start_ticks(start_ns: int) -> int:
+    """Give a start time in the clock ticks of /proc/PID/stat."""
+    return start_ns // _TICK_NS
+
+
+def encode_row(row: ProbeRow) -> bytes:
+    """Lay out `struct row_spec`."""
+    flags = _STATUS * row.status | _DEVICE * row.device | _RETURNS * row.returns
+    head = struct.pack(
+        f"<5B3x{MAX_ELEMENT_SIZES}s",
+        KINDS.index(row.kind),
+        flags,
+        DIRECTIONS.index(row.direction),
+        GROUPS.index(row.return_group),
+        len(row.element_sizes),
+        bytes(row.element_sizes),
+    )
+    return head + b"".join(_encode_place(row.arguments.get(meaning)) for meaning in Meaning)
+
+
+def _encode_place(place: ArgumentPlace | None) -> bytes:
+    if place is None:
+        return bytes(4)
+    return struct.pack("<BBH", place.slot + 1, place.offset is not None, place.offset or 0)
+
+
+def other_keys(name: str, table: ProbeTable) -> list[bytes]:
+    """Give the keys of OTHER in a growing map: one for each row, or direction and bin of sizes."""
+
+    def of(kinds: frozenset[CallKind]) -> list[int]:
+        return [place for place, row in enumerate(table.rows) if row.kind in kinds]
+
+    key: np.dtype[np.void]
+    rest: list[tuple[Any, ...]]
+    match name:
+        case "launches":
+            key, rest = LAUNCH_KEY, [(OTHER, place) for place in of(_LAUNCHES)]
+        case "calls":
+            key, rest = CALL_KEY, [(place,) for place in of(frozenset(CallKind))]
+        case "errors":
+            key, rest = ERROR_KEY, [(place, 0) for place in of(frozenset(CallKind))]
+        case "collectives":
+            key, rest = COLLECTIVE_KEY, [(OTHER, p) for p in of(_COLLECTIVES)]
+        case "copies":
+            bins = range(SIZE_BINS)
+            key = COPY_KEY
+            rest = [(d, size_bin) for d in range(len(DIRECTIONS)) for size_bin in bins]
+        case _:
+            raise ValueError(f"expected one of {', '.join(GROWING)}, got {name}")
+    return [np.array([(*_NOBODY, *tail)], key).tobytes() for tail in rest]
+
 
 _CallKey = tuple[ProcessKey, int, int]
-_NOTHING: Final = dict.fromkeys(layout.CALL_ROW, 0)
+_NOTHING: Final = dict.fromkeys(CALL_ROW, 0)
 
 
 class Readout:
@@ -44,13 +283,11 @@ class Readout:
 
         self._rows = table.rows
         self._index = {row.id: place for place, row in enumerate(self._rows)}
-        self._launches = growing(
-            "launches", layout.LAUNCH_KEY, layout.LAUNCH_ROW, ("shared_bytes",)
-        )
-        self._calls = growing("calls", layout.CALL_KEY, layout.CALL_ROW)
-        self._errors = growing("errors", layout.ERROR_KEY, layout.ERROR_ROW)
-        self._copies = growing("copies", layout.COPY_KEY, layout.COPY_ROW)
-        self._collectives = growing("collectives", layout.COLLECTIVE_KEY, layout.COLLECTIVE_ROW)
+        self._launches = growing("launches", LAUNCH_KEY, LAUNCH_ROW, ("shared_bytes",))
+        self._calls = growing("calls", CALL_KEY, CALL_ROW)
+        self._errors = growing("errors", ERROR_KEY, ERROR_ROW)
+        self._copies = growing("copies", COPY_KEY, COPY_ROW)
+        self._collectives = growing("collectives", COLLECTIVE_KEY, COLLECTIVE_ROW)
         self._maps = {
             "launches": self._launches,
             "calls": self._calls,
@@ -93,7 +330,7 @@ class Readout:
         for (start_ns, tgid, file, kernel, row), counts in zip(
             keys.tolist(), growth.tolist(), strict=True
         ):
-            process = layout.process_key(tgid, start_ns)
+            process = process_key(tgid, start_ns)
             yield LaunchRow(process, file, kernel, self._rows[row].id, *counts)
 
     def _grown_calls(self, launches: tuple[LaunchRow, ...]) -> dict[_CallKey, dict[str, int]]:
@@ -101,9 +338,9 @@ class Readout:
         grown: dict[_CallKey, dict[str, int]] = {}
         keys, growth = self._calls.grown()
         for (start_ns, tgid, file, row), counts in zip(keys.tolist(), growth.tolist(), strict=True):
-            key = (layout.process_key(tgid, start_ns), file, row)
+            key = (process_key(tgid, start_ns), file, row)
             into = grown.setdefault(key, dict(_NOTHING))
-            for column, count in zip(layout.CALL_ROW, counts, strict=True):
+            for column, count in zip(CALL_ROW, counts, strict=True):
                 into[column] += count
         for launch in launches:
             key = (launch.process, launch.file, self._index[launch.call])
@@ -129,7 +366,7 @@ class Readout:
         for (start_ns, tgid, file, row, code), (failures,) in zip(
             keys.tolist(), growth.tolist(), strict=True
         ):
-            process = layout.process_key(tgid, start_ns)
+            process = process_key(tgid, start_ns)
             yield ErrorRow(process, file, self._rows[row].id, code, failures)
 
     def _read_copies(self) -> Iterator[CopyRow]:
@@ -140,13 +377,13 @@ class Readout:
         for (start_ns, tgid, file, direction, size_bin), (copies, size) in zip(
             keys.tolist(), growth.tolist(), strict=True
         ):
-            key = (layout.process_key(tgid, start_ns), file, direction)
+            key = (process_key(tgid, start_ns), file, direction)
             gathered[key].append((size_bin, copies, size))
         for (process, file, direction), bins in gathered.items():
             yield CopyRow(
                 process,
                 file,
-                layout.DIRECTIONS[direction],
+                DIRECTIONS[direction],
                 sum(copies for _, copies, _ in bins),
                 sum(size for _, _, size in bins),
                 tuple(sorted((size_bin, copies) for size_bin, copies, _ in bins)),
@@ -157,5 +394,5 @@ class Readout:
         for (start_ns, tgid, file, communicator, row), counts in zip(
             keys.tolist(), growth.tolist(), strict=True
         ):
-            process = layout.process_key(tgid, start_ns)
+            process = process_key(tgid, start_ns)
             yield CollectiveRow(process, file, communicator, self._rows[row].id, *counts)

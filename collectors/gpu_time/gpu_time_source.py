@@ -1,4 +1,9 @@
-"""GPU time of every process that loads the library: measured in the process, read once a second."""
+"""GPU time of every process that loads the library: measured in the process, read once a second.
+
+How GPU time is measured, as the configuration says.
+
+What of the GPU programs of this host was not taken in or not recorded, counted by reason.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +12,111 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from collectors.binaries.proc_maps import process_key
 from collectors.boot_clock import boottime_ns
-from collectors.devices.uses import GpuUsers
+from collectors.devices.devices_source import GpuUsers
 from collectors.port import Absence, SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_time import TimedProcess
-from collectors.records.process import ProcessKey
 from kernels.signatures import ApplicationClassifier, Signatures
+from transport.settings.config import limited
 
-from .left_out import LeftOutCounts
-from .listener import ConnectionRefusal, Listener, Reporter, WindowPlan, try_out
-from .process_times import ProcessTimes
-from .recorded_work import NUMBERED, Growth, Work
-from .room import MOST_LEARNT, MOST_PROCESSES, MOST_READ, MOST_TAKEN, Held, has_room
-from .row_names import RowNames
-from .segment import ROWS, RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
-from .settings import GpuTimeSection
-from .time_budget import Budget
-from .timed_spans import TimedSpans
+from .found_programs import ProcessTimes
+from .listener import (
+    MOST_LEARNT,
+    MOST_PROCESSES,
+    MOST_READ,
+    MOST_TAKEN,
+    ConnectionRefusal,
+    Held,
+    Listener,
+    Reporter,
+    WindowPlan,
+    has_room,
+    try_out,
+)
+from .recorded_work import NUMBERED, Growth, TimedSpans, Work
+from .segment import (
+    ROWS,
+    RecordingState,
+    RowKind,
+    RowNames,
+    SegmentError,
+    SegmentUnsettled,
+    Snapshot,
+)
+from .window_estimates import Budget
+
+DEFAULT_SOCKET: Final = Path("/run/pointillist/gpu-time.sock")
+"""Where libraries look when no environment variable tells them."""
+MOST_SOCKET_PATH: Final = 107
+"""Bytes of a Unix socket's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTimeSection:
+    """GPU time of processes that load the library.
+
+    enabled         whether the agent listens
+    socket          where libraries report; every user may connect
+    budget_percent  of a process's time that recording may cost, at most
+    """
+
+    enabled: bool = False
+    socket: Path = DEFAULT_SOCKET
+    budget_percent: float = limited(0.5, low=0.04, high=50)
+
+    @property
+    def budget(self) -> float:
+        """The budget as a share."""
+        return self.budget_percent / 100.0
+
+
+class LeftOutReason(StrEnum):
+    """Why; docs/gpu-time.md has a row for each, and for each `ConnectionRefusal`."""
+
+    MALFORMED = "malformed"
+    OCCUPIED = "occupied"
+    CUPTI = "cupti"
+    LOST = "lost_records"
+    BAD_TIMES = "bad_times"
+
+
+_GROWING: Final = {
+    LeftOutReason.OCCUPIED: "occupied",
+    LeftOutReason.LOST: "records_lost_cupti",
+    LeftOutReason.BAD_TIMES: "bad_times",
+}
+_MOST: Final = 1 << 40
+"""Growth between two looks that no library writes."""
+
+
+class LeftOutCounts:
+    """Counts over all processes, those that have gone among them."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[LeftOutReason] = Counter()
+
+    def malformed(self) -> None:
+        """Count a process whose memory is none of a library's."""
+        self.counts[LeftOutReason.MALFORMED] += 1
+
+    def follow(self, before: Snapshot, after: Snapshot) -> None:
+        """Count what came between two states of one process."""
+        for reason, field in _GROWING.items():
+            grown = after.header[field] - before.header[field]
+            if 0 < grown <= _MOST:
+                self.counts[reason] += grown
+        refused = RecordingState.REFUSED
+        if after.header["state"] == refused != before.header["state"]:
+            self.counts[LeftOutReason.CUPTI] += 1
+
 
 NAME: Final = "gpu_time"
 LEASE_MS: Final = 900

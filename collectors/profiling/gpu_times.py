@@ -15,14 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from collectors.gpu_time.found_programs import has_library, segments
+from collectors.gpu_time.found_programs import has_library, segments, timing_state
+from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
 from collectors.gpu_time.listener import Listener, Reporter, WindowPlan
-from collectors.gpu_time.process_times import timing_state
-from collectors.gpu_time.recorded_work import Growth
-from collectors.gpu_time.row_names import RowNames
-from collectors.gpu_time.segment import ProcessSegment, SegmentError, SegmentUnsettled
-from collectors.gpu_time.settings import DEFAULT_SOCKET
-from collectors.gpu_time.timed_spans import TimedRow, TimedSpans
+from collectors.gpu_time.recorded_work import Growth, TimedRow, TimedSpans
+from collectors.gpu_time.segment import ProcessSegment, RowNames, SegmentError, SegmentUnsettled
 from collectors.records.gpu_time import TimedGpu, TimingState
 
 LOOK_NS: Final = 1_000_000_000

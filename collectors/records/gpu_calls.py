@@ -12,8 +12,7 @@ from enum import StrEnum
 from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
-from .process import ProcessKey
-from .quantiles import NORMAL
+from .basics import NORMAL, ProcessKey
 
 
 class ProbeGroup(StrEnum):

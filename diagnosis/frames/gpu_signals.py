@@ -8,7 +8,7 @@ from typing import Final
 
 from collectors.devices.device_port import DeviceReading, Field, ProcessUse
 from collectors.kernel_log import load_rules
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
 FRESH_NS: Final = 7_500_000_000
 """Most fields are read every 5 s: a value stands until the next look, and not for long after."""

@@ -10,13 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from collectors.binaries.elf import ElfError
 from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.elf_layout import ElfError
 from collectors.binaries.proc_maps import read_maps
-from collectors.gpu_calls.meanings import CallKind
-from collectors.gpu_calls.probe_table import ProbeRow, ProbeTable
-from collectors.steps.step_programs import StepProbe
-from collectors.steps.steps_source import MOST_PROBES
+from collectors.gpu_calls.probe_table import CallKind, ProbeRow, ProbeTable
+from collectors.steps.steps_source import MOST_PROBES, StepProbe
 
 
 class CallRole(StrEnum):

@@ -14,7 +14,7 @@ from typing import Final
 from collectors.binaries.proc_maps import coarse, process_key
 from collectors.devices.device_port import DeviceReading, Field, Measured, ProcessUse
 from collectors.gpu_calls.process_identity import ProcessTable
-from collectors.records.gap import Gap
+from collectors.records.basics import Gap
 from collectors.records.gpu_calls import GpuCalls
 from collectors.records.gpu_time import GpuTimes
 from collectors.rounds import Drained

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Final, NamedTuple
 
-from collectors.records.estimated_time import NO_TIME, EstimatedTime, summed
 from collectors.records.gpu_calls import CountedCalls, ProcessLabels
+from collectors.records.gpu_time import NO_TIME, EstimatedTime, summed
 
 MOST_WORKLOADS: Final = 64
 KEPT_NS: Final = 600_000_000_000

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from collectors.devices.node_health import HealthRow, HealthVerdict
-from collectors.records.quantiles import NORMAL
+from collectors.records.basics import NORMAL
 from diagnosis.detect.findings import Diagnosis, Evidence
 from diagnosis.detect.trail import Series
 from edge_agent.local.devices_view import PREFIX

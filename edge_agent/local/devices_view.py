@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from collectors.devices.device_port import DeviceLook, DeviceReading, Measured
-from collectors.devices.uses import Use, by_container, limits, uses
-from collectors.records.gap import GapKind
+from collectors.devices.devices_source import Use, by_container, limits, uses
+from collectors.records.basics import GapKind
 
 from .local_rows import EventRow, MetricRow, Row, clean_name, unit_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.boot_clock import ClockMap, ClockPoint
-from collectors.records.quantiles import NORMAL
+from collectors.records.basics import NORMAL
 from transport.process.supervision import Closing
 
 from .history_tables import (

@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.records.quantiles import NORMAL
+from collectors.records.basics import NORMAL
 from transport.files.sqlite_file import OtherSchema, SqliteFile, connect_readonly, remove
 
 SCHEMA_VERSION: Final = 1

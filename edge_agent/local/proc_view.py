@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import psutil
 
-from collectors.host.host_counters import CPU_FIELDS, whole_disks
+from collectors.host.host_source import CPU_FIELDS, whole_disks
 
 from .local_rows import clean_name
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from collectors.boot_clock import ClockPoint
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import GovernorState, GpuCalls
 from collectors.records.gpu_time import GpuTimes, TimedProcess
-from collectors.records.process import ProcessKey
 from diagnosis.detect.findings import Diagnosis, Finding, SpikeEnded
 
 from .diagnosis_words import (

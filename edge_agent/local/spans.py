@@ -17,7 +17,7 @@ from itertools import chain
 from math import inf, isfinite
 from typing import Any, Final, TypeVar
 
-from collectors.records.estimated_time import EstimatedTime, summed
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
@@ -29,8 +29,14 @@ from collectors.records.gpu_calls import (
     ProcessCalls,
     WaitCalls,
 )
-from collectors.records.gpu_time import FamilyTime, TimedGpu, TimedKernel, TimedProcess
-from collectors.records.process import ProcessKey
+from collectors.records.gpu_time import (
+    EstimatedTime,
+    FamilyTime,
+    TimedGpu,
+    TimedKernel,
+    TimedProcess,
+    summed,
+)
 
 from .history_tables import bounded
 from .local_rows import CallsRow, GovernorRow, GpuTimesRow, ProcessTimeRow, Row, clean_name

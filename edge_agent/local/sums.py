@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.records.estimated_time import EstimatedTime, summed
+from collectors.records.basics import NORMAL
 from collectors.records.gpu_calls import CountedCalls
-from collectors.records.quantiles import NORMAL
+from collectors.records.gpu_time import EstimatedTime, summed
 
 from .history_read import LONGEST_RECORD_NS, Boot, HistoryReader
 from .history_tables import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_time import GpuTimes, TimingState
-from collectors.records.process import ProcessKey
 
 SAID: Final[Mapping[TimingState, str]] = {
     TimingState.MEASURED: "measured",

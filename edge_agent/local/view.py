@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.binaries.proc_maps import coarse
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import CountedCalls, MemoryState
 from collectors.records.gpu_time import GpuTimes, TimedProcess, TimingState
-from collectors.records.process import ProcessKey
 
 from .history_tables import ACTIVITY, KERNEL_CALLS, PROCESS_CALLS, PROCESS_TIME
 from .local_rows import clean_name

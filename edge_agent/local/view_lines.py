@@ -14,8 +14,8 @@ from operator import attrgetter
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from collectors.records.estimated_time import EstimatedTime
 from collectors.records.gpu_calls import CountedCalls
+from collectors.records.gpu_time import EstimatedTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from collectors.faults.fault_findings import Count, FailedReading, Probe, State
-from collectors.faults.nvme import ReadSmart, read_smart
-from collectors.faults.scan import probes
+from collectors.faults.scan import Count, FailedReading, Probe, ReadSmart, State, probes, read_smart
 from collectors.gpu_calls.loaders import Loader, choose
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import ADVICE as PROBES_ADVICE
 from collectors.gpu_calls.programs import unavailable
-from collectors.gpu_time.found_programs import FoundPrograms, GpuProgram, gpu_programs, library_file
+from collectors.gpu_time.found_programs import (
+    FoundPrograms,
+    GpuProgram,
+    gpu_programs,
+    library_file,
+    timing_state,
+)
+from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET, MOST_SOCKET_PATH
 from collectors.gpu_time.listener import try_out
-from collectors.gpu_time.process_times import timing_state
-from collectors.gpu_time.settings import DEFAULT_SOCKET, MOST_SOCKET_PATH
 from collectors.kernel_files import Tree
 from collectors.kernel_log import KMSG, KernelLog, log_gap
 from collectors.port import (
@@ -35,7 +38,7 @@ from collectors.port import (
     SourceUnavailable,
     TriesOut,
 )
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from collectors.records.gpu_time import TimingState
 from edge_agent.config import AUTO, AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS

@@ -66,7 +66,7 @@ def attach(
     The library looks for this host's agent and does nothing else until that asks it to. It listens
     to an agent that is root, the program's own user, or the agent's user of this machine.
     """
-    from collectors.gpu_time.settings import DEFAULT_SOCKET
+    from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
 
     library, at = _library(), _reachable(socket or DEFAULT_SOCKET)
     variables = {_LOADS: str(library)}
@@ -82,7 +82,7 @@ def attach(
 
 def _reachable(socket: Path) -> Path:
     """Give a path that programs reach from any folder. Raises CommandError."""
-    from collectors.gpu_time.settings import MOST_SOCKET_PATH
+    from collectors.gpu_time.gpu_time_source import MOST_SOCKET_PATH
 
     whole = socket.absolute()
     if len(os.fsencode(whole)) > MOST_SOCKET_PATH:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectors.devices.device_port import DeviceReading, Inventory
     from collectors.devices.node_health import MachineType
     from collectors.gpu_time.found_programs import FoundPrograms
-    from collectors.records.gap import Gap
+    from collectors.records.basics import Gap
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
 _OF_GPUS: Final = ("driver", "gpu_count")
@@ -100,11 +100,10 @@ def _look(
     Returns     no inventory where there is no driver and the configuration names no GPU
     """
     from collectors.devices.bandwidth import measure_all
-    from collectors.devices.bounded import BoundedReader
+    from collectors.devices.bounded import BoundedReader, Spawner
     from collectors.devices.device_port import REGULAR, DevicesUnavailable
     from collectors.devices.nvml import NvmlReader
-    from collectors.devices.spawner import Spawner
-    from collectors.records.gap import Gap, GapKind
+    from collectors.records.basics import Gap, GapKind
 
     spawner = Spawner()
     reader = BoundedReader(NvmlReader, spawner, deadline_s=5.0)
@@ -142,9 +141,9 @@ def _gpu(
     reading: DeviceReading, place: int, bandwidths: Sequence[Bandwidth | Gap] | None
 ) -> dict[str, Any]:
     """Give one GPU: who uses it, what was measured, and each field by its name, gaps in words."""
+    from collectors.devices.devices_source import document
     from collectors.devices.otel import points
-    from collectors.devices.uses import document
-    from collectors.records.gap import Gap
+    from collectors.records.basics import Gap
 
     gpu = document(reading)
     gpu["fields"] = {

@@ -20,8 +20,7 @@ import typer
 from .output import CommandError, ExitCode, amount, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from collectors.profiling.profiled import ProfiledGpuTime, ProfileWriter
-    from collectors.profiling.session import ProfileSession
+    from collectors.profiling.session import ProfiledGpuTime, ProfileSession, ProfileWriter
 
 EPILOG: Final = """Examples:
 
@@ -73,10 +72,9 @@ def profile(
     budget allows, and all of them where no agent runs. The process runs on meanwhile, each call a
     few microseconds longer. Ctrl-C ends early; what was seen is written. Nothing leaves this host.
     """
-    from collectors.gpu_time.settings import DEFAULT_SOCKET
+    from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
     from collectors.port import SourceUnavailable
-    from collectors.profiling.profiled import NothingToProfile
-    from collectors.profiling.session import ProfileSession
+    from collectors.profiling.session import NothingToProfile, ProfileSession
 
     chosen = form or _by_suffix(out)
     with (
@@ -116,8 +114,7 @@ def _by_suffix(out: Path) -> Format:
 
 
 def _writer(form: Format, file: BinaryIO, session: ProfileSession) -> ProfileWriter:
-    from collectors.profiling.chrome_trace import ChromeTraceWriter
-    from collectors.profiling.pprof import PprofWriter
+    from collectors.profiling.formats import ChromeTraceWriter, PprofWriter
 
     if form is Format.PPROF:
         return PprofWriter(file)

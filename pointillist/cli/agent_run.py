@@ -133,8 +133,8 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     """Run until a signal; SIGHUP reloads."""
     # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from collectors.devices.spawner import Spawner
-    from collectors.devices.uses import GpuUsers
+    from collectors.devices.bounded import Spawner
+    from collectors.devices.devices_source import GpuUsers
     from edge_agent.ledger.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.log_level import log_to_stderr

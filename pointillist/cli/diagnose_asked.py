@@ -15,7 +15,7 @@ from pointillist.diagnose.finding_layout import BoottimeReader
 from .output import usage_error
 
 if TYPE_CHECKING:
-    from collectors.steps.step_programs import StepProbe
+    from collectors.steps.steps_source import StepProbe
     from diagnosis.frames.frame import Frame
     from edge_agent.config import DiagnosisSection
     from pointillist.diagnose.finding_printer import Watching

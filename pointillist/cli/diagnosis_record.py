@@ -15,7 +15,7 @@ from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_er
 
 if TYPE_CHECKING:
     from collectors.port import SourceRegistry
-    from collectors.steps.step_programs import StepProbe
+    from collectors.steps.steps_source import StepProbe
     from diagnosis.frames.frame import Frame
     from diagnosis.frames.framer import Framer
 
@@ -201,7 +201,7 @@ def step_probe(text: str) -> StepProbe:
 
     Raises      CommandError
     """
-    from collectors.steps.step_programs import StepProbe
+    from collectors.steps.steps_source import StepProbe
 
     path, colon, symbol = text.rpartition(":")
     name = symbol.removesuffix("()")

@@ -15,12 +15,11 @@ from typing import Any, Final
 import psutil
 
 from collectors.boot_clock import boottime_ns
-from collectors.devices.uses import GpuUsers
-from collectors.gpu_time.gpu_time_source import GpuTimeSource
+from collectors.devices.devices_source import GpuUsers
+from collectors.gpu_time.gpu_time_source import GpuTimeSection, GpuTimeSource
 from collectors.gpu_time.listener import WindowPlan
 from collectors.gpu_time.segment import RecordingState, RowKind
-from collectors.gpu_time.settings import GpuTimeSection
-from collectors.gpu_time.time_budget import Budget
+from collectors.gpu_time.window_estimates import Budget
 from collectors.records.activity import KernelActivity
 from scripts.gpu_probes import GRAPH, Loop
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.ebpf.ebpf_layout import PROGRAMS
 from collectors.ebpf.ebpf_source import EbpfSource
-from collectors.ebpf.host_programs import Limits
+from collectors.ebpf.ebpf_tables import PROGRAMS
+from collectors.ebpf.host_ticks import Limits
 from tests.bpf_kit import Load, drain
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

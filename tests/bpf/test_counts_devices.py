@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import pytest
 
-from collectors.ebpf.ebpf_layout import SOFTIRQ_VECTORS
 from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.ebpf.ebpf_tables import SOFTIRQ_VECTORS
 from tests.bpf_kit import (
     Load,
     Seen,

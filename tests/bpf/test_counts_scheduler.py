@@ -11,8 +11,7 @@ import pytest
 
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.ebpf.ebpf_tables import OTHER
-from collectors.ebpf.host_programs import Limits
-from collectors.ebpf.host_ticks import PerCpuTicks
+from collectors.ebpf.host_ticks import Limits, PerCpuTicks
 from collectors.records.activity import HostTicks
 from tests.bpf_kit import Load, cgroup, drain
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.root, pytest.mark.kernel]
 SCRIPT = """
 import sys, time
 from collectors.ebpf.ebpf_source import EbpfSource
-from collectors.ebpf.host_programs import Limits
+from collectors.ebpf.host_ticks import Limits
 from collectors.port import SourceRegistry
 from transport.process.privileges import AGENT_USER, drop_to, ensure_users
 ensure_users()

@@ -14,8 +14,7 @@ import pytest
 
 from collectors.port import SourceUnavailable
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
-from collectors.steps.step_programs import RING_BYTES, StepProbe
-from collectors.steps.steps_source import MOST_MARKS_A_DRAIN, StepsSource
+from collectors.steps.steps_source import MOST_MARKS_A_DRAIN, RING_BYTES, StepProbe, StepsSource
 from tests.bpf_kit import cgroup
 
 pytestmark = [

@@ -15,15 +15,12 @@ import pytest
 
 from collectors.boot_clock import boottime_ns
 from collectors.devices.device_port import Field
-from collectors.devices.devices_source import DevicesSource
-from collectors.devices.uses import GpuUsers
+from collectors.devices.devices_source import DevicesSource, GpuUsers
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.faults.faults_source import FaultsSource
 from collectors.gpu_calls.activity_records import GpuPlaces
-from collectors.gpu_calls.gpu_probes import GpuProbesSource
-from collectors.gpu_calls.probe_settings import ProbesSection
-from collectors.gpu_time.gpu_time_source import GpuTimeSource
-from collectors.gpu_time.settings import GpuTimeSection
+from collectors.gpu_calls.gpu_probes import GpuProbesSource, ProbesSection
+from collectors.gpu_time.gpu_time_source import GpuTimeSection, GpuTimeSource
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
@@ -31,8 +28,7 @@ from collectors.port import Source, SourceUnavailable, TriesOut, guarded
 from collectors.records.activity import GpuCoverage, HostTable, HostTicks, KernelActivity, Record
 from collectors.records.gpu_calls import GpuCalls
 from collectors.replay.replay_source import ReplaySource
-from collectors.steps.step_programs import StepProbe
-from collectors.steps.steps_source import StepsSource
+from collectors.steps.steps_source import StepProbe, StepsSource
 from kernels.families import FamilyRules
 from tests.faults_kit import FakeHost
 from tests.probe_source_kit import ONLY_OURS

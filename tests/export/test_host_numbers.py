@@ -19,10 +19,9 @@ from collectors.devices.device_port import (
     ProcessUse,
 )
 from collectors.gpu_calls.process_identity import parse_identity
-from collectors.records.estimated_time import EstimatedTime
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind, ProcessKey
 from collectors.records.gpu_calls import CountedCalls
-from collectors.records.process import ProcessKey
+from collectors.records.gpu_time import EstimatedTime
 from collectors.rounds import Drained
 from edge_agent.export.host_numbers import FRESH_NS, MOST_USERS, HostNumbers, HostSnapshot
 from edge_agent.export.host_workloads import (

@@ -10,9 +10,8 @@ from itertools import islice
 from typing import Final
 
 from collectors.binaries.cheap_place import cheap_place
+from collectors.binaries.elf import ElfBytes, ElfError, all_functions, named, string_section
 from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.elf_layout import ElfBytes, ElfError
-from collectors.binaries.elf_symbols import all_functions, named, string_section
 
 _BEGINNINGS: Final = (b"", b"cu")
 _MOST_NAMED: Final = 200

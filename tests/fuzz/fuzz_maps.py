@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from collectors.binaries.perf_records import BrokenRing, parse_records
+from collectors.binaries.perf_ring import BrokenRing, parse_records
 from collectors.binaries.proc_maps import MOST_MODULES, Modules, parse_maps, parse_stat
-from collectors.devices.uses import container_of
+from collectors.devices.devices_source import container_of
 
 _WAYS: Final = 4
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from collectors.gpu_time import segment as segment_module
-from collectors.gpu_time.process_times import timing_state
+from collectors.gpu_time.found_programs import timing_state
 from collectors.gpu_time.segment import (
     HEADER,
     HEADER_BYTES,

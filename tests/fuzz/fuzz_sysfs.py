@@ -12,8 +12,8 @@ from typing import Final
 
 from collectors.devices.amdgpu import AmdgpuReader
 from collectors.devices.device_port import DevicesUnavailable, Field
-from collectors.faults.nvme import PAGE_BYTES, Smart, parse_page
-from collectors.host.host_counters import cpu_ticks, disks, links, memory
+from collectors.faults.scan import PAGE_BYTES, Smart, parse_page
+from collectors.host.host_source import cpu_ticks, disks, links, memory
 from collectors.host.pressure import stall_totals
 from collectors.host.rdma import RdmaSource
 from collectors.port import SourceUnavailable

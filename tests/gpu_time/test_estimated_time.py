@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from collectors.records.estimated_time import EstimatedTime, summed
+from collectors.records.gpu_time import EstimatedTime, summed
 
 S = 1_000_000_000
 

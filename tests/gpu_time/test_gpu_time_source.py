@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from collectors.boot_clock import boottime_ns
-from collectors.devices.uses import GpuUsers
-from collectors.gpu_time.gpu_time_source import GpuTimeSource
+from collectors.devices.devices_source import GpuUsers
+from collectors.gpu_time.gpu_time_source import GpuTimeSection, GpuTimeSource
 from collectors.gpu_time.segment import HEADER, RecordingState, RowKind
-from collectors.gpu_time.settings import GpuTimeSection
 from collectors.port import SourceUnavailable
-from collectors.records.process import ProcessKey
+from collectors.records.basics import ProcessKey
 from tests.followed_kit import FakeLibrary, Followed
 from tests.gpu_time_kit import program, until
 
@@ -237,7 +236,7 @@ def test_a_process_whose_child_keeps_the_connection_is_let_go(
 def test_names_of_strangers_take_bounded_memory(
     followed: Followed, library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.gpu_time.row_names._MOST_NAMES", 10)
+    monkeypatch.setattr("collectors.gpu_time.segment._MOST_NAMES", 10)
     for turn in range(4):
         rows = {"kind": RowKind.KERNEL, "count": turn + 1}
         library.memory.rows(*((f"{turn}-{name}", rows) for name in range(8)))

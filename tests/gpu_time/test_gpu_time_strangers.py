@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from collectors.binaries.demangle import Demangler
+from collectors.binaries.symbols import Demangler
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_time import gpu_time_source
-from collectors.gpu_time.listener import Listener, Reporter
-from collectors.gpu_time.room import MOST_READ, Held
-from collectors.gpu_time.row_names import RowNames
-from collectors.gpu_time.segment import ROWS, RowKind
+from collectors.gpu_time.listener import MOST_READ, Held, Listener, Reporter
+from collectors.gpu_time.segment import ROWS, RowKind, RowNames
 from collectors.port import SourceUnavailable
 from kernels.signatures import Signatures
 from tests.followed_kit import FakeLibrary, Followed
@@ -176,7 +174,7 @@ def test_an_agent_whose_socket_another_takes_says_so_and_goes_on(
 
 
 def test_names_take_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectors.gpu_time.row_names._MOST_CHARACTERS", 10_000)
+    monkeypatch.setattr("collectors.gpu_time.segment._MOST_CHARACTERS", 10_000)
     names = RowNames()
     for turn in range(20):
         learnt = [(RowKind.KERNEL, f"{turn}-{name}-" + "x" * 500) for name in range(4)]
@@ -186,7 +184,7 @@ def test_names_take_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_readable_names_take_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectors.binaries.demangle._MOST_CHARACTERS", 100)
+    monkeypatch.setattr("collectors.binaries.symbols._MOST_CHARACTERS", 100)
     demangler = Demangler()
     wanted = [f"_Z{5 + len(str(n))}kerne{n}Pf" for n in range(40)]
     assert demangler.demangle(wanted) == [f"kerne{n}(float*)" for n in range(40)]

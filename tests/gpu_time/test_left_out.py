@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from collectors.devices.uses import GpuUsers
-from collectors.gpu_time.gpu_time_source import GpuTimeSource
-from collectors.gpu_time.left_out import LeftOutCounts, LeftOutReason
+from collectors.devices.devices_source import GpuUsers
+from collectors.gpu_time.gpu_time_source import (
+    GpuTimeSection,
+    GpuTimeSource,
+    LeftOutCounts,
+    LeftOutReason,
+)
 from collectors.gpu_time.listener import ConnectionRefusal
 from collectors.gpu_time.segment import RecordingState
-from collectors.gpu_time.settings import GpuTimeSection
 from edge_agent.config import MetricsSection
 from edge_agent.live import open_agent
 from edge_agent.service.agent_service import AgentService

@@ -11,10 +11,8 @@ import pytest
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_time.found_programs import gpu_programs, has_library
 from collectors.gpu_time.listener import Listener
-from collectors.gpu_time.recorded_work import Growth
-from collectors.gpu_time.row_names import RowNames
-from collectors.gpu_time.segment import RecordingState, RowKind, Snapshot
-from collectors.gpu_time.timed_spans import TimedSpan, TimedSpans
+from collectors.gpu_time.recorded_work import Growth, TimedSpan, TimedSpans
+from collectors.gpu_time.segment import RecordingState, RowKind, RowNames, Snapshot
 from collectors.records.gpu_time import GpuTimes, TimingState
 from tests.followed_kit import FakeLibrary, Followed
 from tests.gpu_time_kit import program, until

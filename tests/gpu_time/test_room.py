@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.gpu_time.room import MOST_PROCESSES, MOST_ROWS, NAMES_OF_A_ROW, Held, has_room
+from collectors.gpu_time.listener import MOST_PROCESSES, MOST_ROWS, NAMES_OF_A_ROW, Held, has_room
 
 ROOT, ALICE, BOB = 0, 1000, 1001
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.gpu_time.gpu_time_source import GpuTimeSection
 from collectors.gpu_time.listener import WindowPlan
-from collectors.gpu_time.settings import GpuTimeSection
-from collectors.gpu_time.time_budget import FIRST, LEAST_SHARE, RECORD_NS, WINDOW_MS, Budget
+from collectors.gpu_time.window_estimates import FIRST, LEAST_SHARE, RECORD_NS, WINDOW_MS, Budget
 from tests.segment_kit import snapshot
 from transport.settings.config import ConfigError, build
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from bench.gpu_time_coverage import Outcome, bias_percent, coverage_percent, simulated
 from collectors.gpu_time.recorded_work import Growth, Work
 from collectors.gpu_time.segment import RecordingState, RowKind, Snapshot
-from collectors.gpu_time.window_estimates import LEAST_WINDOWS
-from collectors.gpu_time.window_estimator import MOST_WINDOWS
-from collectors.records.estimated_time import EstimatedTime
+from collectors.gpu_time.window_estimates import LEAST_WINDOWS, MOST_WINDOWS
+from collectors.records.gpu_time import EstimatedTime
 from tests.segment_kit import snapshot
 
 S = 1_000_000_000

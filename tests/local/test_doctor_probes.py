@@ -14,12 +14,10 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from collectors.bpf import libbpf
-from collectors.bpf.libbpf import BpfObject
-from collectors.bpf.uprobes import UPROBE_MULTI, expect_links
+from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, expect_links
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.port import SourceUnavailable
-from collectors.steps.step_programs import StepProbe
-from collectors.steps.steps_source import StepsSource
+from collectors.steps.steps_source import StepProbe, StepsSource
 from edge_agent.service.doctor_sources import (
     CallProbes,
     load_probes,
@@ -34,7 +32,7 @@ BPF, PERFMON, PTRACE, DAC = 1 << 39, 1 << 38, 1 << 19, 1 << 2
 BPF_FILES = Path(__file__).parents[2] / "bpf"
 LOADERS = {
     "gpu_return": "collectors.gpu_calls.programs.files",
-    "step_end": "collectors.steps.step_programs.files",
+    "step_end": "collectors.steps.steps_source.files",
     "on_irq_exit": "collectors.ebpf.ebpf_libbpf.files",
 }
 """A program of each object, and where its loader looks for the file."""

@@ -12,8 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 
 from collectors.records.activity import GpuCoverage
-from collectors.records.estimated_time import NO_TIME, EstimatedTime
-from collectors.records.gpu_time import GpuTimes, TimedKernel, TimingState
+from collectors.records.gpu_time import NO_TIME, EstimatedTime, GpuTimes, TimedKernel, TimingState
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, ProcessTimeRow

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from collectors.gpu_calls.probe_settings import ProbesSection
-from collectors.gpu_time.settings import GpuTimeSection
-from collectors.records.estimated_time import summed
+from collectors.gpu_calls.gpu_probes import ProbesSection
+from collectors.gpu_time.gpu_time_source import GpuTimeSection
+from collectors.records.gpu_time import summed
 from edge_agent.config import AgentConfig, DiagnosisSection, HistorySection, SourcesSection
 from edge_agent.host_page.gpu_panels import kernels_panel
 from edge_agent.host_page.host_pages import PAGES, SPANS, HostState, page_html

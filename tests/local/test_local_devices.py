@@ -16,7 +16,7 @@ from collectors.devices.device_port import (
     Partition,
     ProcessUse,
 )
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from edge_agent.local.devices_view import MOST_USES, DeviceRows, read_use_key
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader

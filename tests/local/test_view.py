@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collectors.records.basics import NORMAL
 from collectors.records.gpu_calls import CountedCalls, GpuCalls, ProbeGroup
-from collectors.records.quantiles import NORMAL
 from edge_agent.local.history import History, HistoryLimits
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.history_tables import KERNEL_CALLS, PROCESS_CALLS

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from collectors.bpf import uprobes
+from collectors.bpf import libbpf
 from collectors.gpu_calls import programs_bcc
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
@@ -22,7 +22,7 @@ LAUNCHES = 1009
 
 def listed() -> list[str]:
     """The names that are ours, of whichever process."""
-    return [event for event, _ in uprobes.listed()]
+    return [event for event, _ in libbpf.listed()]
 
 
 def main(library: str, caller: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from collectors.bpf import uprobes
+from collectors.bpf import libbpf
 from tests.probes_kit import ENDBR, Probed, Stubs, probing
 
 
@@ -15,7 +15,7 @@ from tests.probes_kit import ENDBR, Probed, Stubs, probing
 def no_uprobe_event_is_left() -> Iterator[None]:
     """Torn down after whatever a module attached: the kernel lists no place of this process."""
     yield
-    assert not [event for event, pid in uprobes.listed() if pid == os.getpid()]
+    assert not [event for event, pid in libbpf.listed() if pid == os.getpid()]
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_calls.meanings import CallKind
-from collectors.gpu_calls.probe_table import ProbeRow
+from collectors.gpu_calls.probe_table import CallKind, ProbeRow
 from collectors.records.gpu_calls import ProbeGroup
 
 LIBRARY = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from collectors.gpu_calls.discovery import Discovery, Event, ProcessGone, ProcessSeen
 from collectors.gpu_calls.found_files import FileFound, FileGone
-from collectors.records.process import ProcessKey
+from collectors.records.basics import ProcessKey
 from tests.probes import elf_kit
 
 _PATIENCE_S = 20.0

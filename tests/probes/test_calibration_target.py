@@ -7,7 +7,7 @@ import pytest
 
 from collectors.binaries import elf_file
 from collectors.binaries.elf_file import EntryClass
-from collectors.gpu_calls.calibrate_hits import _CODE, CalibrationTarget, calibrate
+from collectors.gpu_calls.costs import _CODE, CalibrationTarget, calibrate
 from collectors.port import SourceUnavailable
 
 

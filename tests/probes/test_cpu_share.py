@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.binaries.cpu_share import BURST_S, SHARE, CpuShare
+from collectors.binaries.proc_maps import BURST_S, SHARE, CpuShare
 
 
 def test_cpu_share_of_a_flood_is_a_tenth_after_the_burst() -> None:

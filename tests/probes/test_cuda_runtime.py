@@ -18,8 +18,8 @@ from collectors.gpu_calls.discovery import Discovery
 from collectors.gpu_calls.kernel_names import KernelNamer
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import ProbeGroup
-from collectors.records.process import ProcessKey
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
 from tests.probes.process_actor import Watcher

@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.mapped_file import FileIdentity, MappedFile
-from collectors.binaries.perf_records import Record
-from collectors.binaries.proc_maps import Module, process_key
-from collectors.gpu_calls.discovery import Discovery
-from collectors.gpu_calls.discovery_thread import DiscoveryThread
+from collectors.binaries.perf_ring import Record
+from collectors.binaries.proc_maps import FileIdentity, MappedFile, Module, process_key
+from collectors.gpu_calls.discovery import Discovery, DiscoveryThread
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
@@ -426,7 +424,7 @@ def test_found_file_made_to_look_like_a_layers_is_not_taken_for_it(
     """Number, size, time and build id can be had: a copy must not keep probes off the real one."""
     copy = Path(shutil.copy(runtime, tmp_path / "libcudart.so.13"))
     monkeypatch.setattr(MappedFile, "_look", lambda _self: FileIdentity(1, 1, 1))
-    monkeypatch.setattr("collectors.binaries.mapped_file._file_system", lambda _fd: 0x794C7630)
+    monkeypatch.setattr("collectors.binaries.proc_maps._file_system", lambda _fd: 0x794C7630)
     found = FoundFiles(BOOK)
     seen = []
     for path in (copy, runtime):

@@ -17,8 +17,8 @@ from elftools.elf.sections import NoteSection, SymbolTableSection
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.binaries.elf import ElfError
 from collectors.binaries.elf_file import ElfFile, EntryClass, arm64_entry, x86_64_entry
-from collectors.binaries.elf_layout import ElfError
 from tests.probes import elf_kit
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")

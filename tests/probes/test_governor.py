@@ -16,8 +16,8 @@ from collectors.gpu_calls.governor import (
     Period,
     ProbeLoad,
 )
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
-from collectors.records.process import ProcessKey
 
 RUNTIME, DRIVER = 1, 2
 ONE = ProcessKey(100, 1)

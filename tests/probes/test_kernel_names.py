@@ -15,14 +15,12 @@ from typing import Any
 import pytest
 
 from collectors.binaries import demangle_child
-from collectors.binaries.demangle import MOST_SYMBOL, Demangler, kernel_symbol
 from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.mapped_file import MappedFile, open_mapped
-from collectors.binaries.proc_maps import Module, Modules, read_maps
-from collectors.binaries.symbol_cache import SymbolCache
+from collectors.binaries.proc_maps import MappedFile, Module, Modules, open_mapped, read_maps
+from collectors.binaries.symbols import MOST_SYMBOL, Demangler, SymbolCache, kernel_symbol
 from collectors.gpu_calls.counts import LaunchRow, NameEvent
 from collectors.gpu_calls.kernel_names import OTHER, UNKNOWN, KernelNamer
-from collectors.records.process import ProcessKey
+from collectors.records.basics import ProcessKey
 from tests.probes import elf_kit
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")
@@ -116,7 +114,7 @@ def test_namer_reads_a_debug_file_only_of_the_same_build(
     namer: KernelNamer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = elf_kit.library(tmp_path / "libwhole.so", source=STUBS)
-    monkeypatch.setattr("collectors.binaries.symbol_index._DEBUG", str(tmp_path / "debug"))
+    monkeypatch.setattr("collectors.binaries.symbols._DEBUG", str(tmp_path / "debug"))
     with whole.open("rb") as file:
         build_id = ElfFile.read(file).build_id
     debug = tmp_path / "debug" / build_id[:2] / f"{build_id[2:]}.debug"
@@ -140,7 +138,7 @@ def test_namer_reads_no_debug_file_that_another_user_put_there(
 ) -> None:
     """Root alone gives files away. The names of a library are those of all who have it mapped."""
     whole = elf_kit.library(tmp_path / "libwhole.so", source=STUBS)
-    monkeypatch.setattr("collectors.binaries.symbol_index._DEBUG", str(tmp_path / "debug"))
+    monkeypatch.setattr("collectors.binaries.symbols._DEBUG", str(tmp_path / "debug"))
     with whole.open("rb") as file:
         build_id = ElfFile.read(file).build_id
     debug = tmp_path / "debug" / build_id[:2] / f"{build_id[2:]}.debug"

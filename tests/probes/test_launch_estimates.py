@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from bench.gpu_time_counts import PATTERNS, SimulatedHost, holds, statement
-from collectors.gpu_calls.cpu_clocks import MOST_PROCESSES, CpuClocks
+from collectors.gpu_calls.costs import MOST_PROCESSES, CpuClocks
 from collectors.gpu_calls.launch_estimates import (
     LEAST_CALL_NS,
     SeenWindow,
@@ -16,8 +16,8 @@ from collectors.gpu_calls.launch_estimates import (
     mix_variance,
     unseen,
 )
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import CountedCalls
-from collectors.records.process import ProcessKey
 
 S = 10**9
 STEADY = [SeenWindow(20_000 + 40 * (n % 3), 0.4 * S, 0.0, S) for n in range(6)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.binaries.perf_records import (
+from collectors.binaries.perf_ring import (
     BrokenRing,
     Executed,
     Forked,
@@ -17,8 +17,8 @@ from collectors.binaries.perf_records import (
     Mapped,
     file_mark,
     parse_records,
+    possible_cpus,
 )
-from collectors.binaries.perf_ring import possible_cpus
 from collectors.binaries.proc_maps import Module, Modules, parse_maps, parse_stat
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from collectors.gpu_calls.gpu_probes import GpuProbesSource
-from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.gpu_calls.gpu_probes import GpuProbesSource, ProbesSection
 from collectors.records.activity import KernelActivity
 from edge_agent.config import MetricsSection, SourcesSection
 from edge_agent.live import open_agent

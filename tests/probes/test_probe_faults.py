@@ -14,9 +14,9 @@ from threading import Event
 import pytest
 
 from collectors.bpf.bpf_maps import PerCpuMap
-from collectors.gpu_calls.map_layout import THREAD_FIELDS, ProbeLimits
+from collectors.gpu_calls.readout import THREAD_FIELDS, ProbeLimits
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
-from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, attachments, probing, run, start_ns, staying
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from collectors.gpu_calls import map_layout as layout
-from collectors.gpu_calls import meanings
-from collectors.gpu_calls.map_layout import encode_row, process_key
-from collectors.gpu_calls.meanings import CallKind, Meaning
-from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.gpu_calls import probe_table
+from collectors.gpu_calls import readout as layout
+from collectors.gpu_calls.probe_table import CallKind, Meaning, ProbeTable
+from collectors.gpu_calls.readout import encode_row, process_key
 from collectors.records.gpu_calls import Direction, ProbeGroup
 from tests.probes_kit import compile_stub
 
@@ -93,11 +92,11 @@ def test_layout_enumerations_and_bounds_follow_the_header() -> None:
     assert enumeration("lost") == [*(f"lost_{name}" for name in layout.LOST), "lost"]
     assert len(Direction) == 5
     bounds = {
-        "MAX_ROWS": meanings.MAX_ROWS,
+        "MAX_ROWS": probe_table.MAX_ROWS,
         "MAX_FILES": layout.MAX_FILES,
         "GROUPS": len(ProbeGroup),
         "FRAMES": layout.FRAMES,
-        "ELEMENT_SIZES": meanings.MAX_ELEMENT_SIZES,
+        "ELEMENT_SIZES": probe_table.MAX_ELEMENT_SIZES,
         "SIZE_BINS": layout.SIZE_BINS,
     }
     for name, value in bounds.items():

@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from collectors.binaries.elf_file import EntryClass
-from collectors.devices.uses import GpuUsers
+from collectors.devices.devices_source import GpuUsers
 from collectors.gpu_calls.activity_records import ActivityRecords, GpuPlaces, Named
 from collectors.gpu_calls.call_records import CallRecords
 from collectors.gpu_calls.costs import ASSUMED, CALIBRATION_FILE, HitCosts
@@ -17,12 +17,12 @@ from collectors.gpu_calls.counts import CallRow, CollectiveRow, CopyRow, LaunchR
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.gpu_probes import governor_state
-from collectors.gpu_calls.periods import Collected, PeriodKeeper
+from collectors.gpu_calls.periods import Collected, PeriodKeeper, Switchboard
 from collectors.gpu_calls.probe_plan import Attachment, FilePlan
 from collectors.gpu_calls.probe_table import ProbeTable
-from collectors.gpu_calls.switching import Switchboard
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
     CountedCalls,
     Direction,
@@ -31,7 +31,6 @@ from collectors.records.gpu_calls import (
     ProbeGroup,
     ProcessLabels,
 )
-from collectors.records.process import ProcessKey
 from wire.catalogue import Catalogue
 
 SECOND = 10**9

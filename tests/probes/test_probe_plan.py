@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from collectors.binaries.elf import ElfError
 from collectors.binaries.elf_file import ElfFile, EntryClass, forward_arm64, forward_x86_64
-from collectors.binaries.elf_layout import ElfError
 from collectors.gpu_calls.probe_plan import FilePlan, plan_file
 from collectors.gpu_calls.probe_table import ProbeRow, ProbeTable
 from collectors.records.gpu_calls import ProbeGroup

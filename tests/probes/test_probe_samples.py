@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.gpu_calls.map_layout import ProbeLimits
-from collectors.records.process import ProcessKey
+from collectors.gpu_calls.readout import ProbeLimits
+from collectors.records.basics import ProcessKey
 from tests.probes_kit import Probed, Stubs, begin, now_ns, probing, run, start_ns, waiting
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_calls.meanings import ArgumentPlace, CallKind, Meaning, ProbeTableError
-from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.gpu_calls.probe_table import (
+    ArgumentPlace,
+    CallKind,
+    Meaning,
+    ProbeTable,
+    ProbeTableError,
+)
 from collectors.records.gpu_calls import Direction, ProbeGroup
 from tests.probes_kit import PUSH, STUBS, compile_stub, probing, run
 

@@ -8,15 +8,13 @@ from dataclasses import replace
 
 from collectors.binaries.proc_maps import Module
 from collectors.gpu_calls.counts import CallSample
-from collectors.gpu_calls.meanings import CallKind
-from collectors.gpu_time.timed_spans import TimedRow
-from collectors.profiling.chrome_trace import ChromeTraceWriter
+from collectors.gpu_calls.probe_table import CallKind
+from collectors.gpu_time.recorded_work import TimedRow
+from collectors.profiling.formats import REST, ChromeTraceWriter, PprofWriter
 from collectors.profiling.gpu_times import GpuStep
-from collectors.profiling.pprof import REST, PprofWriter
-from collectors.profiling.profiled import NamedCall, ProfiledGpuTime, ProfiledProcess
-from collectors.records.estimated_time import EstimatedTime
-from collectors.records.gpu_time import TimedGpu, TimedKernel, TimingState
-from collectors.records.process import ProcessKey
+from collectors.profiling.session import NamedCall, ProfiledGpuTime, ProfiledProcess
+from collectors.records.basics import ProcessKey
+from collectors.records.gpu_time import EstimatedTime, TimedGpu, TimedKernel, TimingState
 from tests.profile_kit import ReadProfile, check_trace, parse
 
 BEGUN = 7_000_000_000_000

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from collectors.bpf.system_calls import kernel_version
-from collectors.profiling.profiled import NamedCall, NothingToProfile
-from collectors.profiling.session import ProfileSession
+from collectors.profiling.session import NamedCall, NothingToProfile, ProfileSession
 from pointillist.cli.agent_profile import profile
 from pointillist.cli.output import CommandError, ExitCode
 from tests.closed_kit import closed
@@ -217,7 +216,7 @@ def test_profile_refuses_without_rights_to_look(stubs: Stubs) -> None:
     script = (
         "import sys\n"
         "from collectors.profiling.session import ProfileSession\n"
-        "from collectors.profiling.profiled import NothingToProfile\n"
+        "from collectors.profiling.session import NothingToProfile\n"
         "from transport.process.privileges import AGENT_USER, drop_to, ensure_users\n"
         "ensure_users(); drop_to(AGENT_USER)\n"
         "try:\n"

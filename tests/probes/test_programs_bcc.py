@@ -12,14 +12,14 @@ import pytest
 
 from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls import programs_bcc
-from collectors.gpu_calls.bcc_code import SENTINEL, at_place
 from collectors.gpu_calls.counts import ProbeDrain
-from collectors.gpu_calls.map_layout import ProbeLimits
 from collectors.gpu_calls.probe_plan import Attachment
 from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.gpu_calls.programs_bcc import SENTINEL, at_place
+from collectors.gpu_calls.readout import ProbeLimits
 from collectors.port import SourceUnavailable
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
-from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, attachments, now_ns, run, start_ns, staying
 
 FULL = 4

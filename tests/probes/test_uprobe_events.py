@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.bpf import uprobes
+from collectors.bpf import libbpf
 from collectors.bpf.bcc import tracing
 from collectors.gpu_calls import programs_bcc
 from collectors.gpu_calls.probe_table import ProbeTable
@@ -40,7 +40,7 @@ def line(event: str) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A list that keeps what is written to it behind what it had."""
-    name = uprobes.event_name(7, 0x5F, True)
+    name = libbpf.event_name(7, 0x5F, True)
     ours = f"{name}_bcc_{os.getpid()}"
     stale = f"gpu_r_3_ab_{DEAD}_bcc_{DEAD}"
     lines = [*NOT_OURS, line(ours).replace("p:", "r:", 1), line(stale)]
@@ -54,19 +54,19 @@ def written(folder: Path) -> list[str]:
 
 
 def test_stale_events_of_our_name_alone_are_removed(folder: Path) -> None:
-    uprobes.remove_stale(folder)
+    libbpf.remove_stale(folder)
     assert written(folder) == [f"-:uprobes/gpu_r_3_ab_{DEAD}_bcc_{DEAD}"]
 
 
 def test_events_of_this_process_are_removed_where_they_are_listed(folder: Path) -> None:
-    name = uprobes.event_name(7, 0x5F, True)
-    uprobes.remove([name, uprobes.event_name(8, 0x5F, True)], folder)
+    name = libbpf.event_name(7, 0x5F, True)
+    libbpf.remove([name, libbpf.event_name(8, 0x5F, True)], folder)
     assert written(folder) == [f"-:uprobes/{name}_bcc_{os.getpid()}"]
 
 
 def test_list_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    uprobes.remove_stale(tmp_path)
-    assert not list(uprobes.listed(tmp_path))
+    libbpf.remove_stale(tmp_path)
+    assert not list(libbpf.listed(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -104,7 +104,7 @@ def change(folder: Path, text: str) -> None:
 
 def of(child: subprocess.Popen[str]) -> list[str]:
     """The events of a loader that the kernel lists."""
-    return [event for event, pid in uprobes.listed() if pid == child.pid]
+    return [event for event, pid in libbpf.listed() if pid == child.pid]
 
 
 @pytest.mark.root

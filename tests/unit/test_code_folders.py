@@ -69,9 +69,9 @@ except PermissionError:
 """
 
 _CHILDREN = """
-from collectors.devices.spawner import Spawner
+from collectors.devices.bounded import Spawner
 from edge_agent.protocol.gate_process import GateProcess, choose_gate
-from collectors.binaries.demangle import Demangler
+from collectors.binaries.symbols import Demangler
 from privacy.accountant import SectionNoise
 from transport.process.privileges import AGENT_USER, drop_to
 def late(pipe):

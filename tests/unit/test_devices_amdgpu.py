@@ -8,7 +8,7 @@ import pytest
 
 from collectors.devices.amdgpu import AmdgpuReader
 from collectors.devices.device_port import ALL, DevicesUnavailable, Field
-from collectors.records.gap import GapKind
+from collectors.records.basics import GapKind
 
 
 def _card(drm: Path, number: int, **files: str) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.bandwidth import Bandwidth
+from collectors.devices.bounded import AnswerRefused, Spawner, receive
 from collectors.devices.device_port import (
     DeviceReading,
     DevicesUnavailable,
@@ -23,12 +24,11 @@ from collectors.devices.device_port import (
     Partition,
     ProcessUse,
 )
-from collectors.devices.spawner import AnswerRefused, Spawner, receive
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
 CAPABILITIES = """
 import json
-from collectors.devices.spawner import Spawner
+from collectors.devices.bounded import Spawner
 from transport.process.privileges import AGENT_USER, drop_to, ensure_users, process_status
 
 def say(connection):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.bandwidth import REPEATS, WARM_UPS, Bandwidth, measure_all
-from collectors.devices.spawner import Spawner
-from collectors.records.gap import Gap, GapKind
+from collectors.devices.bounded import Spawner
+from collectors.records.basics import Gap, GapKind
 from tests.fake_cuda_kit import FakeCuda
 
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(8))

@@ -15,7 +15,7 @@ from collectors.devices.bandwidth import Bandwidth
 from collectors.devices.device_port import DeviceReading, Field, Inventory, Measured
 from collectors.devices.node_health import HealthVerdict, check_named, check_node, machine_types
 from collectors.kernel_log import kernel_xids
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
 from tests.golden_kit import noted

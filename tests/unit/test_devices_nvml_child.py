@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from collectors.devices.bounded import BoundedReader
+from collectors.devices.bounded import BoundedReader, Spawner
 from collectors.devices.device_port import ALL, DevicesUnavailable, Field
 from collectors.devices.devices_source import DevicesSource
-from collectors.devices.spawner import Spawner
-from collectors.records.gap import GapKind
+from collectors.records.basics import GapKind
 from tests.fake_nvml_kit import Clock, FakeDriver
 from transport.process.privileges import harden
 

@@ -10,7 +10,7 @@ import pytest
 
 from collectors.devices.bounded import BoundedReader
 from collectors.devices.device_port import ALL, SLOW, Field
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from tests.fake_nvml_kit import Clock, FakeDriver
 
 HEALTHY = {

@@ -21,13 +21,11 @@ from collectors.devices.device_port import (
     Inventory,
     Measured,
 )
-from collectors.devices.devices_source import DevicesSource
-from collectors.devices.uses import GpuUsers
+from collectors.devices.devices_source import DevicesSource, GpuUsers
 from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, Observation
-from collectors.records.gap import Gap, GapKind
-from collectors.records.process import ProcessKey
+from collectors.records.basics import Gap, GapKind, ProcessKey
 from diagnosis.frames.gpu_signals import FRESH_NS, GpuSignals
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.fake_nvml_kit import FakeDriver

@@ -17,10 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collectors.devices.bounded import BoundedReader
+from collectors.devices.bounded import BoundedReader, Spawner, SpawnerClosed
 from collectors.devices.device_port import ALL, DevicesUnavailable
-from collectors.devices.spawner import Spawner, SpawnerClosed
-from collectors.records.gap import GapKind
+from collectors.records.basics import GapKind
 from tests.agent_live import surroundings
 from tests.fake_nvml_kit import FakeDriver
 

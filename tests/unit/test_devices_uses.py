@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from collectors.devices.device_port import DeviceReading, Field, Measured, Partition, ProcessUse
+from collectors.devices.devices_source import by_container, container_of, document, limits, uses
 from collectors.devices.otel import points
-from collectors.devices.uses import by_container, container_of, document, limits, uses
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4

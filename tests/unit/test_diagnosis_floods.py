@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from collectors.binaries.proc_maps import ProgramNames
 from collectors.bpf.cgroup_names import CgroupNames
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks
-from collectors.steps.step_programs import StepProbe
-from collectors.steps.steps_source import StepsSource
+from collectors.steps.steps_source import StepProbe, StepsSource
 from diagnosis.frames import beats, rhythm
 from diagnosis.frames.beats import Beat, Marks, answers
 from diagnosis.frames.rhythm import Rhythms

@@ -9,7 +9,7 @@ import pytest
 
 from collectors.gpu_time.found_programs import FoundPrograms, GpuProgram
 from collectors.gpu_time.segment import RecordingState, Snapshot
-from collectors.records.process import ProcessKey
+from collectors.records.basics import ProcessKey
 from edge_agent.service.doctor_sources import GpuTime
 from pointillist.cli.agent_health import _add_timing, _text
 from tests.fleet_kit import fleet_folder

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus
 from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
 from collectors.bpf.system_calls import cpu_numbers, kernel_version
-from collectors.ebpf import ebpf_layout as layout
 from collectors.ebpf import ebpf_libbpf
+from collectors.ebpf import ebpf_tables as layout
 from collectors.ebpf.ebpf_tables import OTHER, CgroupTable, GrowingTable, Rows, peer_name
 from collectors.port import SourceUnavailable
 from edge_agent.config import load_config

@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.node_health import HealthVerdict as Health
-from collectors.faults.fault_findings import Count, FailedReading, State
 from collectors.faults.host_health import check_host
-from collectors.faults.links import network
-from collectors.faults.nvme import AdminCommand, Smart, get_smart_page, parse_page, read_smart
-from collectors.faults.scan import probes
-from collectors.faults.tracker import REPEAT_NS, Tracker
+from collectors.faults.log_signs import REPEAT_NS, Tracker
+from collectors.faults.scan import (
+    AdminCommand,
+    Count,
+    FailedReading,
+    Smart,
+    State,
+    get_smart_page,
+    network,
+    parse_page,
+    probes,
+    read_smart,
+)
 from collectors.kernel_files import Tree
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from edge_agent.service.doctor_sources import fault_checks
 from tests.faults_kit import BRIDGE, FakeHost
 from transport.process.doctor_checks import CheckVerdict, examine

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from collectors.faults.faults_source import SWEEP_NS, FaultsSource
-from collectors.faults.nvme import Smart
+from collectors.faults.scan import Smart
 from collectors.kernel_log import KMSG, load_rules
 from collectors.port import SourceUnavailable
 from collectors.records.activity import Observation
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from edge_agent.local.local_rows import EventRow, Flattener, PackedRow
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.faults_kit import BRIDGE, GPU, INTERRUPTS, NIC, FakeHost

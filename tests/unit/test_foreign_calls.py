@@ -15,11 +15,12 @@ import pynvml
 import pytest
 
 from collectors.binaries import demangle_child, perf_ring
-from collectors.bpf import bcc, bpf_maps, bpf_statistics, libbpf, system_calls
-from collectors.bpf import uprobes as links
+from collectors.bpf import bcc, bpf_maps, libbpf, system_calls
+from collectors.bpf import bpf_maps as bpf_statistics
+from collectors.bpf import libbpf as links
 from collectors.bpf.system_calls import PerfEventAttributes
-from collectors.devices import cuda, spawner
-from collectors.faults import nvme
+from collectors.devices import bandwidth, bounded
+from collectors.faults import scan
 from collectors.gpu_calls import programs_bcc
 from tests.foreign_kit import Headers, Kind, faults, kernel_headers, layout_faults, wheel_headers
 from tests.nvml_calls import recorded
@@ -33,7 +34,7 @@ PRODUCT = (
 )  # fmt: skip
 BINDINGS = {
     "transport/process/foreign.py",
-    "collectors/devices/cuda.py",
+    "collectors/devices/bandwidth.py",
     "edge_agent/service/doctor.py",  # looks whether libraries load, and calls none
     "collectors/binaries/demangle_child.py",
     "collectors/bpf/libbpf.py",
@@ -74,7 +75,7 @@ def cuda_headers() -> Headers:
         (demangle_child.LIBC, LIBC),
         (libbpf.SIGNATURES, LIBBPF),
         (bcc.SIGNATURES, BCC),
-        (cuda.SIGNATURES, None),
+        (bandwidth.SIGNATURES, None),
         ({"syscall": system_calls.PERF_EVENT_OPEN}, LIBC),
     ],
     ids=["libc", "libc of the demangler", "libbpf", "libbcc", "libcuda", "perf_event_open"],
@@ -214,13 +215,13 @@ def test_structures_of_the_system_are_those_of_its_headers() -> None:
     run = {name: name for name, _ in libbpf.RunOptions._fields_}
     for structure, fields, kind, headers in (
         (PerfEventAttributes, perf, "struct perf_event_attr", PERF),
-        (nvme.AdminCommand, command, "struct nvme_admin_cmd", NVME),
+        (scan.AdminCommand, command, "struct nvme_admin_cmd", NVME),
         (privileges.CapabilityHeader, head, "struct __user_cap_header_struct", CAPABILITY),
         (privileges.CapabilitySets, sets, "struct __user_cap_data_struct", CAPABILITY),
         (libbpf.RunOptions, run, "struct bpf_test_run_opts", LIBBPF),
     ):
         assert layout_faults(structure, fields, kind, headers) == [], kind
-    assert ctypes.sizeof(nvme.AdminCommand) == NVME.number("sizeof(struct nvme_admin_cmd)")
+    assert ctypes.sizeof(scan.AdminCommand) == NVME.number("sizeof(struct nvme_admin_cmd)")
 
 
 def test_wrong_layout_is_found() -> None:
@@ -255,7 +256,7 @@ def test_wrong_layout_is_found() -> None:
                 "__builtin_offsetof(struct timex, maxerror)": doctor_checks.MAXERROR_AT,
                 "__builtin_offsetof(struct statfs, f_type)": 0,
                 "sizeof(((struct statfs *)0)->f_type)": ctypes.sizeof(ctypes.c_long),
-                "PR_SET_PDEATHSIG": spawner.PR_SET_PDEATHSIG,
+                "PR_SET_PDEATHSIG": bounded.PR_SET_PDEATHSIG,
                 "PR_SET_NO_NEW_PRIVS": demangle_child.PR_SET_NO_NEW_PRIVS,
             },
         ),
@@ -268,7 +269,7 @@ def test_wrong_layout_is_found() -> None:
             },
         ),
         (LIBBPF, {"BPF_TRACE_RAW_TP": libbpf.TP_BTF}),
-        (NVME, {"NVME_IOCTL_ADMIN_CMD": nvme.ADMIN_COMMAND}),
+        (NVME, {"NVME_IOCTL_ADMIN_CMD": scan.ADMIN_COMMAND}),
     ],
     ids=["perf", "libc", "bcc", "libbpf", "nvme"],
 )

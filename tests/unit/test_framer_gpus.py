@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collectors.devices.device_port import DeviceReading, Field, all_gaps
-from collectors.records.gap import Gap, GapKind
+from collectors.records.basics import Gap, GapKind
 from diagnosis.frames.gpu_signals import GpuSignals
 from tests.frames_kit import T0, S, cpu, frame_of, framer, gpu_calls, reading
 

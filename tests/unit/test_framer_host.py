@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collectors.devices.device_port import Field
-from collectors.ebpf import ebpf_layout as layout
+from collectors.ebpf import ebpf_tables as layout
 from collectors.port import Absence
 from collectors.records.activity import Observation
 from diagnosis.frames.host_framer import LinkRate, parse_shapers

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.ebpf import ebpf_layout as layout
+from collectors.ebpf import ebpf_tables as layout
 from collectors.records.activity import StepSource
 from diagnosis.frames.cgroups import CgroupPressure, cpu_cgroup
 from diagnosis.frames.framer import Framer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.ebpf import ebpf_layout as layout
+from collectors.ebpf import ebpf_tables as layout
 from diagnosis.frames.host_signals import FAULT_KINDS
 from diagnosis.frames.signals import (
     FINE,

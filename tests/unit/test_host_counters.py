@@ -7,9 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collectors.host import host_counters
-from collectors.host.host_counters import CounterFiles, HostCounters, Memory
-from collectors.host.host_source import levels_of
+from collectors.host import host_source
+from collectors.host.host_source import CounterFiles, HostCounters, Memory, levels_of
 from collectors.kernel_files import KernelFile
 
 STAT = "cpu  100 20 30 400 5 1 2 3 50 0\ncpu0 1 2\n"
@@ -95,7 +94,7 @@ def test_host_counters_agree_with_another_reader() -> None:
 )  # fmt: skip
 def test_host_counters_refuse_what_no_kernel_writes(read: str, text: bytes) -> None:
     with pytest.raises(ValueError, match="expected"):
-        getattr(host_counters, read)(text)
+        getattr(host_source, read)(text)
 
 
 def test_kernel_file_of_more_than_its_bound_is_refused(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from collectors.bpf.bpf_maps import MARK_FIELDS
-from collectors.ebpf import ebpf_layout as layout
+from collectors.ebpf import ebpf_tables as layout
 from collectors.ebpf.ebpf_source import CHOSEN, BusiestCgroups
 from collectors.records.activity import HostTable, RhythmKind
-from collectors.steps.step_programs import THREAD_FIELDS, StepProbe
+from collectors.steps.steps_source import THREAD_FIELDS, StepProbe
 
 MARKS = (Path(__file__).parents[2] / "bpf/include/marks.h").read_text(encoding="utf-8")
 

@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
-from collectors.devices import cuda
+from collectors.devices import bandwidth
 from collectors.devices.device_port import Field
 from tests.foreign_kit import Headers, layout_faults, wheel_headers
 from tests.nvml_calls import recorded
@@ -37,7 +37,7 @@ def test_the_real_library_has_every_function_that_is_called(tmp_path: Path) -> N
 
 
 def test_the_real_driver_has_every_function_that_is_called() -> None:
-    assert set(cuda.SIGNATURES) - exported(unpacked(DRIVER)) == set()
+    assert set(bandwidth.SIGNATURES) - exported(unpacked(DRIVER)) == set()
 
 
 def test_structures_of_pynvml_lie_as_the_header_lays_them() -> None:

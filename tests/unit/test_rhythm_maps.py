@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from collectors.bpf.bpf_maps import MARK_FIELDS
-from collectors.ebpf import ebpf_layout as layout
-from collectors.ebpf.rhythm_maps import RhythmMaps
+from collectors.ebpf import ebpf_tables as layout
+from collectors.ebpf.host_ticks import RhythmMaps
 from collectors.records.activity import RhythmMarks
 
 

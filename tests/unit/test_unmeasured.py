@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_calls.probe_settings import ProbesSection
-from collectors.gpu_time.settings import GpuTimeSection
+from collectors.gpu_calls.gpu_probes import ProbesSection
+from collectors.gpu_time.gpu_time_source import GpuTimeSection
 from collectors.port import Absence
 from edge_agent.config import (
     AgentConfig,
