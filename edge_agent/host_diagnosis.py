@@ -16,11 +16,9 @@ from collectors.port import Absence, broken
 from collectors.records.activity import Observation, Record
 from collectors.rounds import Drained
 from diagnosis.detect.diagnoser import Diagnoser
-from diagnosis.detect.findings import Finding
-from diagnosis.detect.journal_lines import JournalLineError, encode
-from diagnosis.detect.trail import Series, SpikeTrails
-from diagnosis.detect.weekly import WeeklyIncidents
-from diagnosis.frames.host_framer import host_framer, take_drain
+from diagnosis.detect.findings import Finding, WeeklyIncidents
+from diagnosis.detect.journal import JournalLineError, Series, SpikeTrails, encode
+from diagnosis.frames.framer import host_framer, take_drain
 from diagnosis.frames.signals import lacking
 
 from .config import AgentConfig, DiagnosisSection

@@ -30,9 +30,9 @@ from collectors.records.gpu_calls import (
     ProcessLabels,
     WaitCalls,
 )
-from diagnosis.frames.cgroups import Places, ProcessPlace
 from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
 from diagnosis.frames.framer import Framer
+from diagnosis.frames.host_signals import Places, ProcessPlace
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 
 MS: Final = 1_000_000

@@ -13,8 +13,7 @@ from collectors.boot_clock import ClockPoint
 from collectors.records.activity import Observation
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding
-from diagnosis.detect.journal_lines import encode
-from diagnosis.detect.trail import Series, SpikeTrails
+from diagnosis.detect.journal import Series, SpikeTrails, encode
 from edge_agent.host_page.host_reading import HostReading
 from edge_agent.host_page.page_server import page_application
 from edge_agent.journal import Journal

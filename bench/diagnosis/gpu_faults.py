@@ -43,8 +43,7 @@ from collectors.devices.bounded import BoundedReader
 from collectors.devices.devices_source import DevicesSource
 from collectors.steps.steps_source import StepProbe, StepsSource
 from diagnosis.frames.frame import Frame
-from diagnosis.frames.host_framer import host_framer
-from diagnosis.frames.live_frames import LiveFrames, host_registry
+from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
 from diagnosis.frames.recording import write_recording
 from pointillist.judging.runs import NOTHING_WRONG
 from tests.fake_nvml_kit import FakeDriver

@@ -25,8 +25,7 @@ from bench.record import commit
 from collectors.boot_clock import boottime_ns
 from collectors.steps.steps_source import StepProbe, StepsSource
 from diagnosis.frames.frame import Frame
-from diagnosis.frames.host_framer import host_framer
-from diagnosis.frames.live_frames import LiveFrames, host_registry
+from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
 from diagnosis.frames.recording import RecordingWriter
 
 FORMAT: Final = 1

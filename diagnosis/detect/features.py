@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from diagnosis.frames.signals import FINE, SIGNALS
 
-from .baseline import SignalBaseline
-from .channels import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats
+from .baseline import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats, SignalBaseline
 from .detection_settings import DetectionSettings
-from .spike import TailRatios
+from .tail_detector import TailRatios
 
 FEATURES_VERSION: Final = 2
 CAP: Final = 8.0

@@ -1,14 +1,28 @@
-"""Puts one second together: what the sources handed out becomes a frame."""
+"""Puts one second together: what the sources handed out becomes a frame.
+
+The framer of this host, what it takes of a drain, and the rate of this host's slowest link.
+
+Frames of this host from sources that run in this process, where there is no agent to ask.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.boot_clock import boottime_ns
 from collectors.devices.device_port import DeviceReading
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.host.host_source import HostSource
+from collectors.host.pressure import PressureSource
+from collectors.port import Absence, Source, SourceRegistry
 from collectors.records.activity import (
     GpuCoverage,
     HostEvent,
@@ -22,15 +36,20 @@ from collectors.records.activity import (
 )
 from collectors.records.gpu_calls import GovernorState, GpuCalls
 from collectors.records.gpu_time import GpuTimes
+from collectors.rounds import Drained, Rounds
+from transport.process.supervision import Closing
 
-from .call_signals import CallSignals, on_gpus
-from .cgroup_signals import CgroupSignals
-from .cgroups import CgroupPressure, Places
-from .columns import FineBins
 from .frame import Frame
-from .gpu_signals import GpuSignals
-from .host_signals import HostSignals, fault_signals, observed
-from .signals import SIGNALS, SignalTable
+from .gpu_signals import CallSignals, GpuSignals, on_gpus
+from .host_signals import (
+    CgroupPressure,
+    CgroupSignals,
+    HostSignals,
+    Places,
+    fault_signals,
+    observed,
+)
+from .signals import SIGNALS, FineBins, SignalTable, lacking
 from .step_book import RhythmBook
 from .subjects import Alive, SubjectBook, SubjectSecond
 
@@ -240,3 +259,233 @@ class Framer:
     def _forget(self) -> None:
         self._levels.clear()
         self._faults.clear()
+
+
+_LOOK_NS: Final = 10_000_000_000
+"""Asking a driver for its speed takes the kernel's lock on all links: not every second."""
+_MOST_LINKS: Final = 64
+_BYTES_PER_MBIT: Final = 125_000
+_LOOPBACK: Final = "lo"
+
+_GETQDISC: Final = 38
+_NEWQDISC: Final = 36
+_DONE: Final = 3
+_ERROR: Final = 2
+_DUMP_REQUEST: Final = 0x1 | 0x300
+_MESSAGE: Final = struct.Struct("=IHHII")
+_TRAFFIC: Final = struct.Struct("=BxxxiIII")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_KIND: Final = 1
+_OPTIONS: Final = 2
+_TBF_PARMS: Final = 1
+_TBF_RATE64: Final = 4
+_RATE_AT: Final = 8
+"""Offset of the rate in struct tc_ratespec, which struct tc_tbf_qopt begins with."""
+_MOST_BYTES: Final = 1 << 20
+_TYPE_MASK: Final = 0x3FFF
+
+
+class LinkRate:
+    """Looks every 10 s; an extra of the framer. What cannot be read is absent."""
+
+    def __init__(
+        self,
+        folder: Path = Path("/sys/class/net"),
+        shapers: Callable[[], dict[int, int]] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._shapers = shapers or shaped_rates
+        self._looked_ns: int | None = None
+        self._found: dict[str, float] = {}
+
+    def __call__(self, now_ns: int) -> dict[str, float]:
+        """Give `link_bytes_per_s`, or nothing."""
+        if self._looked_ns is None or now_ns - self._looked_ns >= _LOOK_NS:
+            self._looked_ns = now_ns
+            rates = list(self._rates())
+            self._found = {"link_bytes_per_s": float(min(rates))} if rates else {}
+        return dict(self._found)
+
+    def _rates(self) -> Iterator[int]:
+        try:
+            links = sorted(self._folder.iterdir())[:_MOST_LINKS]
+            shaped = self._shapers()
+        except OSError:
+            return
+        for link in links:
+            if link.name == _LOOPBACK or _text(link / "operstate") != "up":
+                continue
+            index = _number(link / "ifindex")
+            speed = _number(link / "speed")
+            told = [speed * _BYTES_PER_MBIT] if speed is not None and speed > 0 else []
+            told += [shaped[index]] if index in shaped else []
+            if told:
+                yield min(told)
+
+
+def shaped_rates() -> dict[int, int]:
+    """Ask the kernel for the token buckets of this network namespace: bytes/s by interface index.
+
+    Raises  OSError
+    """
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
+        route.settimeout(0.2)
+        body = _TRAFFIC.pack(0, 0, 0, 0, 0)
+        length = _MESSAGE.size + len(body)
+        route.send(_MESSAGE.pack(length, _GETQDISC, _DUMP_REQUEST, 1, 0) + body)
+        answers = b""
+        while len(answers) < _MOST_BYTES:
+            answers += route.recv(1 << 16)
+            if _ended(answers):
+                break
+    return dict(parse_shapers(answers))
+
+
+def parse_shapers(answers: bytes) -> Iterator[tuple[int, int]]:
+    """Read a dump of queueing disciplines; what does not fit is passed over."""
+    for kind, body in _messages(answers):
+        if kind != _NEWQDISC or len(body) < _TRAFFIC.size:
+            continue
+        index = _TRAFFIC.unpack_from(body)[1]
+        attributes = _attributes(body[_TRAFFIC.size :])
+        if attributes.get(_KIND, b"").rstrip(b"\0") != b"tbf":
+            continue
+        options = _attributes(attributes.get(_OPTIONS, b""))
+        if len(options.get(_TBF_RATE64, b"")) == struct.calcsize("=Q"):
+            yield index, struct.unpack("=Q", options[_TBF_RATE64])[0]
+        elif len(options.get(_TBF_PARMS, b"")) >= _RATE_AT + 4:
+            yield index, struct.unpack_from("=I", options[_TBF_PARMS], _RATE_AT)[0]
+
+
+def _messages(answers: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + _MESSAGE.size <= len(answers):
+        length, kind, *_ = _MESSAGE.unpack_from(answers, at)
+        if length < _MESSAGE.size or at + length > len(answers):
+            return
+        yield kind, answers[at + _MESSAGE.size : at + length]
+        at += -(-length // 4) * 4
+
+
+def _ended(answers: bytes) -> bool:
+    return any(kind in {_DONE, _ERROR} for kind, _ in _messages(answers))
+
+
+def _attributes(body: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    at = 0
+    while at + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        if length < _ATTRIBUTE.size:
+            break
+        found[kind & _TYPE_MASK] = body[at + _ATTRIBUTE.size : at + length]
+        at += -(-length // 4) * 4
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(64).decode("ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdecimal() else None
+
+
+def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
+    """Make a framer that also asks this host for link rates and the pressure of cgroups.
+
+    watch    patterns of cgroups that are subjects whatever they do
+    faults   a source of hardware faults runs
+    """
+    pressure = CgroupPressure.of_host()
+    return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
+
+
+class DrainSink(Protocol):
+    """The side of a `Framer` on which records come in."""
+
+    def take(self, records: Iterable[Record]) -> None: ...
+
+    def look(self, readings: Iterable[DeviceReading]) -> None: ...
+
+
+def take_drain(framer: DrainSink, drained: Drained) -> None:
+    """Hand a drain on; a stale look is none."""
+    framer.take(drained.records)
+    if drained.look is not None:
+        framer.look(drained.look.devices)
+
+
+EVERY_NS: Final = 1_000_000_000
+_NS_PER_S: Final = 1e9
+
+
+def host_registry(loader: str = "auto") -> SourceRegistry:
+    """List the sources that need no GPU: eBPF, pressure, host."""
+    registry = SourceRegistry()
+    registry.register("ebpf", lambda: EbpfSource(loader), loader)
+    registry.register("pressure", PressureSource)
+    registry.register("host", HostSource)
+    return registry
+
+
+class LiveFrames(Closing):
+    """Runs sources and gives a frame a second; a context, at whose end the sources stop.
+
+    registry   the sources; those that this host lacks are in `absent`, each with its reason
+    framer     what makes frames of their records
+    """
+
+    def __init__(self, registry: SourceRegistry, framer: Framer | None = None) -> None:
+        self._registry = registry
+        self.framer = framer or host_framer()
+        self._rounds = Rounds()
+        self.absent: Sequence[Absence] = ()
+        self.cpu_ns = 0
+        """What the drains and frames cost so far: CPU time of this thread."""
+
+    def __enter__(self) -> Self:
+        running, self.absent = self._registry.start_all()
+        self._rounds = Rounds(running)
+        self.framer.lack(lacking(self._rounds.lacking))
+        return self
+
+    def close(self) -> None:
+        """Stop the sources."""
+        self._rounds.stop()
+        self._rounds = Rounds()
+
+    @property
+    def running(self) -> Sequence[Source]:
+        """What is drained, in this order."""
+        return self._rounds.sources
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """Sources whose last drain failed, and why."""
+        return self._rounds.failing
+
+    def frame(self, now_ns: int | None = None) -> Frame | None:
+        """Drain every source once; the first call sets the base and gives nothing."""
+        now_ns = boottime_ns() if now_ns is None else now_ns
+        begun_ns = time.thread_time_ns()
+        for drained in self._rounds.round(now_ns):
+            take_drain(self.framer, drained)
+        frame = self.framer.frame(now_ns)
+        self.cpu_ns += time.thread_time_ns() - begun_ns
+        return frame
+
+    def frames(self, until: Callable[[], bool] = lambda: False) -> Iterator[Frame]:
+        """Give a frame a second, on a grid of whole seconds from now on, until told to end."""
+        due_ns = boottime_ns()
+        while not until():
+            frame = self.frame()
+            if frame is not None:
+                yield frame
+            due_ns = max(due_ns + EVERY_NS, boottime_ns())
+            time.sleep(max(0, due_ns - boottime_ns()) / _NS_PER_S)

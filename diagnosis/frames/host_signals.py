@@ -1,19 +1,31 @@
-"""Signals of the host, from the tables of one second."""
+"""Signals of the host, from the tables of one second.
+
+Signals by cgroup: of those that are watched, and of the busiest, which may be in their way.
+
+Cgroups as the kernel tells of them: which one a process is in, and what each waited for.
+"""
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from collectors.bpf.cgroup_names import hierarchy_of
+from collectors.ebpf.ebpf_tables import OTHER
+from collectors.host.pressure import stall_totals
+from collectors.port import SourceUnavailable
 from collectors.records.activity import HostTable, Observation
 
-from .columns import Columns
-from .signals import SIGNALS, Scope, SignalTable
+from .signals import SIGNALS, Columns, Scope, SignalTable
 
 _MEANS: Final = {
     "send_queue_bytes": ("net_send_queue_bytes", "net_sends"),
@@ -153,3 +165,282 @@ def _disk_columns(columns: tuple[str, ...]) -> tuple[int, list[int], list[int]]:
 def _of_peers(table: HostTable | None, span_ns: int) -> dict[str, float]:
     most = 0 if table is None else int(table.values[:, table.columns.index("retransmits")].max())
     return {"worst_peer_retransmits_per_s": most * 1e9 / span_ns}
+
+
+MOST_BUSY: Final = 8
+"""Cgroups that are named beside the subjects' own."""
+
+_WATCHED_BY: Final = "sleep_ms_per_s"
+"""A cgroup of which this is zero is not watched: a task that runs sleeps too."""
+
+_RANKS: Final = (
+    (4, ("cpu_ms_per_s",)),
+    (2, ("block_read_bytes_per_s", "block_write_bytes_per_s")),
+    (2, ("net_send_bytes_per_s", "net_receive_bytes_per_s")),
+    (2, ("page_faults_per_s",)),
+    (2, ("reclaim_ms_per_s",)),
+)
+"""How many of the first by which sum."""
+
+Wanted = tuple[str, str, str, float]
+"""A signal, its column, what is taken off first, and a factor: as `Columns` has them."""
+
+
+class _Plan:
+    """What is where in one layout.
+
+    ranks   how many of the first by which columns of `names`, where the layout has one
+    quota   columns of periods with a quota, and of those in which it ran out; None: there are none
+    """
+
+    def __init__(self, columns: tuple[str, ...], wanted: Iterable[Wanted]) -> None:
+        self.columns = Columns(columns, wanted)
+        self.names = self.columns.names
+        self.ranks = [
+            (count, [self.names.index(name) for name in names if name in self.names])
+            for count, names in _RANKS
+        ]
+        quota = ("quota_periods", "throttled_periods")
+        known = set(quota) <= set(columns)
+        self.quota = [columns.index(name) for name in quota] if known else None
+
+
+@dataclass(slots=True)
+class _Rates:
+    """One table's rates: float64[rows, names]."""
+
+    plan: _Plan
+    rows: tuple[str, ...]
+    places: dict[str, int]
+    values: NDArray[np.float64]
+
+    def of(self, cgroup: str) -> dict[str, float]:
+        """Give one cgroup's signals, zeros where nothing grew."""
+        place = self.places.get(cgroup)
+        if place is None:
+            return dict.fromkeys(self.plan.names, 0.0)
+        return dict(zip(self.plan.names, self.values[place].tolist(), strict=True))
+
+    def first(self, rank: int) -> list[str]:
+        """Give the first cgroups of a rank, the largest first; zeros and OTHER have none."""
+        count, places = self.plan.ranks[rank]
+        sums = self.values[:, places].sum(axis=1) if len(places) > 1 else self.values[:, places[0]]
+        order = np.argsort(-sums, kind="stable")[: count + 1].tolist()
+        found = [self.rows[place] for place in order if sums[place] > 0]
+        return [cgroup for cgroup in found if cgroup != OTHER][:count]
+
+
+class CgroupSignals:
+    """Plans the layouts once, and reads the tables each second."""
+
+    def __init__(self, table: SignalTable = SIGNALS) -> None:
+        self._wanted = [
+            (signal.name, signal.column, signal.minus, signal.per_column)
+            for signal in table.values()
+            if signal.column and signal.scopes & {Scope.CGROUP, Scope.SUBJECT}
+        ]
+        self._no_cgroup = {
+            name for name, signal in table.items() if Scope.CGROUP not in signal.scopes
+        }
+        self._of_watched = {name for name, signal in table.items() if signal.watched}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._tables: list[_Rates] = []
+        self._quota: dict[str, float] = {}
+
+    def read(self, tables: Mapping[str, HostTable]) -> None:
+        """Take one second's tables `cgroup` and `block_cgroup`."""
+        found = [tables[name] for name in ("cgroup", "block_cgroup") if name in tables]
+        self._tables = [self._rates(table) for table in found]
+        self._quota = self._throttled_percent(tables["cgroup"]) if "cgroup" in tables else {}
+
+    def names(self) -> Collection[str]:
+        """Give the cgroups that did anything."""
+        return self._tables[0].places.keys() if self._tables else ()
+
+    def of(self, cgroup: str) -> dict[str, float]:
+        """Give everything that is known of a cgroup, as for a subject."""
+        found: dict[str, float] = {}
+        for table in self._tables:
+            found |= table.of(cgroup)
+        if not found.get(_WATCHED_BY):
+            found = {name: value for name, value in found.items() if name not in self._of_watched}
+        if cgroup in self._quota:
+            found["throttled_periods_percent"] = self._quota[cgroup]
+        return found
+
+    def busiest(self, own: Iterable[str]) -> dict[str, dict[str, float]]:
+        """Give the signals of scope `cgroup` of the busiest and of `own`."""
+        chosen = dict.fromkeys(own)
+        room = len(chosen) + MOST_BUSY
+        for rank in range(len(_RANKS)):
+            for cgroup in self._first(rank):
+                if len(chosen) < room:
+                    chosen[cgroup] = None
+        return {cgroup: self._public(cgroup) for cgroup in chosen}
+
+    def _public(self, cgroup: str) -> dict[str, float]:
+        return {n: value for n, value in self.of(cgroup).items() if n not in self._no_cgroup}
+
+    def _first(self, rank: int) -> list[str]:
+        for table in self._tables:
+            if table.plan.ranks[rank][1]:
+                return table.first(rank)
+        return []
+
+    def _rates(self, table: HostTable) -> _Rates:
+        plan = self._plan(table)
+        places = {name: place for place, name in enumerate(table.rows)}
+        rates = plan.columns.rates(table.values, table.span_ns)
+        return _Rates(plan, table.rows, places, rates)
+
+    def _plan(self, table: HostTable) -> _Plan:
+        plan = self._plans.get(table.columns)
+        if plan is None:
+            plan = self._plans[table.columns] = _Plan(table.columns, self._wanted)
+        return plan
+
+    def _throttled_percent(self, table: HostTable) -> dict[str, float]:
+        """Give, of cgroups with a quota, the share of periods in which it ran out."""
+        quota = self._plan(table).quota
+        if quota is None:
+            return {}
+        periods = table.values[:, quota[0]]
+        out = table.values[:, quota[1]]
+        return {
+            table.rows[place]: min(100.0, 100.0 * float(out[place]) / float(periods[place]))
+            for place in np.flatnonzero(periods).tolist()
+        }
+
+
+_PLACE_FRESH_NS: Final = 5_000_000_000
+"""A process is put into its cgroup after it started: it is asked again."""
+_MOST_PROCESSES: Final = 4_096
+_LONGEST: Final = 16_384
+_FIELDS: Final = 3
+
+
+class ProcessPlace(NamedTuple):
+    """A process's cgroup in the CPU hierarchy, as table `cgroup` names it, and its program."""
+
+    cgroup: str
+    program: str
+
+
+Look = Callable[[int], ProcessPlace | None]
+
+
+class Places:
+    """Remembers a process for 5 s; one that ended keeps its last place while it is asked for."""
+
+    def __init__(self, look: Look | None = None) -> None:
+        self._look = look or place_of
+        self._known: dict[int, tuple[ProcessPlace, int]] = {}
+
+    def of(self, pid: int, now_ns: int) -> ProcessPlace | None:
+        """Give a process's place; None where it was never seen."""
+        known = self._known.get(pid)
+        if known is not None and now_ns - known[1] <= _PLACE_FRESH_NS:
+            return known[0]
+        found = self._look(pid) or (known[0] if known else None)
+        if found is None:
+            return None
+        if len(self._known) >= _MOST_PROCESSES:
+            self._known.clear()
+        self._known[pid] = (found, now_ns)
+        return found
+
+
+def place_of(pid: int, proc: Path = Path("/proc")) -> ProcessPlace | None:
+    """Ask /proc; None for a process that is gone."""
+    try:
+        cgroups = _text(proc / str(pid) / "cgroup")
+        program = _text(proc / str(pid) / "comm").rstrip("\n")
+    except OSError:
+        return None
+    return ProcessPlace(cpu_cgroup(cgroups), program)
+
+
+def cpu_cgroup(text: str) -> str:
+    """Find the CPU controller's path in /proc/PID/cgroup: cgroup v1's, else the unified one."""
+    unified = "/"
+    for line in text.splitlines():
+        row = line.split(":", _FIELDS - 1)
+        if len(row) == _FIELDS and "cpu" in row[1].split(","):
+            return row[2]
+        if len(row) == _FIELDS and row[0] == "0":
+            unified = row[2]
+    return unified
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_LONGEST).decode("utf-8", errors="replace")
+
+
+_RESOURCES: Final = ("cpu", "memory", "io")
+_LONGEST_FILE: Final = 4_096
+_FRESH_NS: Final = 5_000_000_000
+_MOST_CGROUPS: Final = 256
+
+_Stalls = dict[str, tuple[int, int]]
+
+
+class CgroupPressure:
+    """Asked each second of the subjects' cgroups; the first answer about one is its base.
+
+    root    of the unified hierarchy; None: nothing is ever found
+    """
+
+    def __init__(self, root: Path | None) -> None:
+        self._root = root
+        self._before: dict[str, tuple[int, _Stalls, dict[str, float]]] = {}
+
+    @classmethod
+    def of_host(cls) -> CgroupPressure:
+        """Use the hierarchy of this host's CPU controller, where that is the unified one."""
+        try:
+            found = hierarchy_of("cpu")
+        except SourceUnavailable:
+            return cls(None)
+        return cls(Path(found.path) if found.unified else None)
+
+    def signals(self, cgroup: str, now_ns: int) -> dict[str, float]:
+        """Give what a cgroup was stalled for since the last question, in ms/s."""
+        if self._root is None:
+            return {}
+        stalls = self._read(cgroup)
+        before = self._before.get(cgroup)
+        if before is not None and now_ns <= before[0]:
+            return dict(before[2])  # two subjects of one cgroup
+        base = before if before and now_ns - before[0] <= _FRESH_NS else None
+        found = _grown(stalls, base[1], now_ns - base[0]) if base else {}
+        if len(self._before) >= _MOST_CGROUPS:
+            self._before.clear()
+        self._before[cgroup] = (now_ns, stalls, found)
+        return dict(found)
+
+    def _read(self, cgroup: str) -> _Stalls:
+        stalls: _Stalls = {}
+        for resource in _RESOURCES:
+            file = f"{self._root}{cgroup.rstrip('/')}/{resource}.pressure"
+            try:
+                fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                stalls[resource] = stall_totals(os.read(fd, _LONGEST_FILE), file)
+            except (OSError, SourceUnavailable):
+                continue  # removed while it was read, or switched off
+            finally:
+                os.close(fd)
+        return stalls
+
+
+def _grown(now: _Stalls, base: _Stalls, span_ns: int) -> dict[str, float]:
+    return {
+        f"pressure_{resource}_{kind}_ms_per_s": max(0, later - earlier) * 1e3 / span_ns
+        for resource in now.keys() & base.keys()
+        for kind, later, earlier in zip(
+            ("some", "full"), now[resource], base[resource], strict=True
+        )
+    }

@@ -2,20 +2,260 @@
 
 Pure: marks in, steps out. What was learnt stays as long as it gives steps, so that a fault cannot
 teach another rhythm; a beat that falls silent is learnt anew.
+
+Finds what in a process's marks happens a fixed number of times a step: pure.
+
+A loop of m marks a turn takes, from any mark to the m-th after it, one turn: where the turn begins
+does not matter, the number alone does. Sends are counted before waits, because the program itself
+decides on them; how often it sleeps depends on how fast others answer.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectors.records.activity import RhythmKind, RhythmMarks, StepSource
 
-from .beats import Beat, Marks, Times, answers, learn
 from .frame import Steps
+
+LEAST_STEPS: Final = 20
+MOST_MARKS_A_STEP: Final = 16
+IRREGULAR: Final = 0.6
+"""Spread above which marks have no rhythm: those of a Poisson process have 1.1."""
+
+_BUSIEST_THREADS: Final = 4
+_SAMPLE: Final = 2_000
+_COVERED: Final = 0.7
+"""Share of the time that steps no longer than three usual ones take; a burst takes little."""
+_PATTERN: Final = 0.5
+"""How much more regular m marks must be than one, beyond what adding up does, to be a turn."""
+_PAUSE: Final = 3.0
+"""How much longer the pause between bursts is than the longest gaps within."""
+_ALIKE: Final = 0.8
+"""Share of bursts that have the usual number of marks."""
+_TRUST: Final = {
+    RhythmKind.SEND: 1.0,
+    RhythmKind.COLLECTIVE: 1.0,
+    RhythmKind.SYNCHRONISE: 1.0,
+    RhythmKind.BLOCK: 1.25,
+    RhythmKind.RECEIVE: 1.5,
+    RhythmKind.WAKE: 1.5,
+}
+"""What a kind's spread is multiplied by when kinds are compared."""
+_SEND, _RECEIVE = RhythmKind.SEND, RhythmKind.RECEIVE
+_ANSWERS: Final = 0.4
+"""Answers are chosen where their spread is this much below that of the best period."""
+
+Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """Marks of one process, ascending: a column each, as in RhythmMarks."""
+
+    at_ns: Times
+    kind: NDArray[np.uint8]
+    thread: Times
+    socket: Times
+
+    def take(self, rows: NDArray[np.bool_]) -> Marks:
+        """Give some rows."""
+        return Marks(self.at_ns[rows], self.kind[rows], self.thread[rows], self.socket[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a process's steps are taken from.
+
+    kind        of the marks; for answers, SEND
+    thread      whose marks, 0: of all threads
+    marks       a step lasts from one mark to this many after it; 0: steps are answers, from the
+                first receive on a socket to the send after it
+    step_ns     the usual step while it was learnt
+    spread      half the distance of the 16th and 84th percentile, as a share of the median
+    """
+
+    kind: RhythmKind
+    thread: int
+    marks: int
+    step_ns: int
+    spread: float
+
+    def same_as(self, other: Beat) -> bool:
+        """Tell whether steps are taken from the same marks."""
+        return (self.kind, self.thread, self.marks) == (other.kind, other.thread, other.marks)
+
+    @property
+    def title(self) -> str:
+        """Say it to a person."""
+        if not self.marks:
+            return "from receive to send"
+        whose = f" of thread {self.thread}" if self.thread else ""
+        times = f"{self.marks} marks " if self.marks > 1 else "each mark "
+        return f"{times}of kind {self.kind.name.lower()}{whose}"
+
+
+def spread_of(durations: Times) -> tuple[float, float]:
+    """Give (median, spread) of durations; the spread of none is infinite."""
+    return _spread_of_sorted(np.sort(durations))
+
+
+def _spread_of_sorted(durations: Times) -> tuple[float, float]:
+    if not len(durations):
+        return 0.0, float("inf")
+    low, middle, high = (quantile(durations, share) for share in (0.16, 0.5, 0.84))
+    return middle, (high - low) / 2 / middle if middle > 0 else float("inf")
+
+
+def quantile(ordered: Times, share: float) -> float:
+    """Interpolate as numpy.quantile does, in a fiftieth of its time.
+
+    ordered     ascending, at least one
+    """
+    place = (len(ordered) - 1) * share
+    below = int(place)
+    first = int(ordered[below])
+    gap, part = int(ordered[min(below + 1, len(ordered) - 1)]) - first, place - below
+    return first + gap * part if part < 0.5 else first + gap - gap * (1 - part)
+
+
+def learn(
+    marks: Marks, until_ns: int, unreliable: frozenset[RhythmKind] = frozenset()
+) -> Beat | None:
+    """Choose the most regular beat, or None where nothing is regular.
+
+    until_ns    when the watching ended: it began with the first mark
+    unreliable  kinds of which marks are missing: they cannot be counted
+    """
+    best, lowest = None, IRREGULAR
+    counts = np.bincount(marks.kind, minlength=len(_TRUST)).tolist()
+    for kind, trust in _TRUST.items():
+        if kind in unreliable or counts[kind] <= LEAST_STEPS:
+            continue
+        for thread, times in _streams(marks, kind):
+            found = _period(kind, thread, times, until_ns - int(marks.at_ns[0]))
+            if found is None:
+                continue
+            score, beat = found
+            if beat.spread < IRREGULAR and score * trust < 0.95 * lowest:
+                best, lowest = beat, score * trust
+    # Each answer has a receive and a send of its own.
+    enough = min(counts[_SEND], counts[_RECEIVE]) >= LEAST_STEPS
+    if enough and not unreliable & {_SEND, _RECEIVE}:
+        answered = _answers_beat(marks)
+        if answered is not None and answered.spread < _ANSWERS * lowest:
+            return answered
+    return best
+
+
+def answers(marks: Marks) -> tuple[Times, Times]:
+    """Give (ended, duration) of answers: from a socket's first receive to the send after it.
+
+    Sockets that ask are left out: they wait for less time than they think.
+    """
+    # All sockets at once: a program may have tens of thousands of them.
+    network = (marks.kind == _SEND) | (marks.kind == _RECEIVE)
+    found = marks.take(network)
+    by_socket = np.argsort(found.socket, kind="stable")
+    at_ns, socket = found.at_ns[by_socket], found.socket[by_socket]
+    sends = found.kind[by_socket] == _SEND
+    other = socket[1:] != socket[:-1]
+    new = other | (sends[1:] != sends[:-1])
+    firsts = np.flatnonzero(np.concatenate([[True], new])[: len(at_ns)])
+    begun, is_send, whose = at_ns[firsts], sends[firsts], socket[firsts]
+    same = whose[1:] == whose[:-1]
+    ends, lengths, to_send = begun[1:][same], np.diff(begun)[same], is_send[1:][same]
+    _, place = np.unique(whose[1:][same], return_inverse=True)
+    thought = np.bincount(place, np.where(to_send, lengths, 0))
+    waited = np.bincount(place, np.where(to_send, 0, lengths))
+    answer = to_send & (thought <= waited)[place]
+    ends, spans = ends[answer], lengths[answer]
+    order = np.argsort(ends, kind="stable")
+    return ends[order], np.maximum(spans[order], 1)
+
+
+def _answers_beat(marks: Marks) -> Beat | None:
+    ended, durations = answers(marks)
+    if len(ended) < LEAST_STEPS:
+        return None
+    middle, spread = spread_of(durations)
+    return Beat(RhythmKind.SEND, 0, 0, int(middle), spread)
+
+
+def _streams(marks: Marks, kind: RhythmKind) -> Iterator[tuple[int, Times]]:
+    """Yield the times of one kind: of the busiest threads, then of all."""
+    rows = marks.kind == kind
+    thread_of, at_ns = marks.thread[rows], marks.at_ns[rows]
+    threads, counts = np.unique(thread_of, return_counts=True)
+    if len(threads) == 1:
+        yield int(threads[0]), at_ns
+        return
+    busiest = threads[np.argsort(-counts, kind="stable")][:_BUSIEST_THREADS]
+    for thread in busiest.tolist():
+        yield thread, at_ns[thread_of == thread]
+    yield 0, at_ns
+
+
+def _period(kind: RhythmKind, thread: int, times: Times, span_ns: int) -> tuple[float, Beat] | None:
+    """Find how many marks make a turn; give its score, the lower the better, and the beat."""
+    if len(times) <= LEAST_STEPS:
+        return None
+    watched_ns = span_ns * min(1.0, _SAMPLE / max(1, len(times)))
+    times = times[-_SAMPLE:]
+    in_burst = _burst(times)
+    candidates: list[tuple[float, Beat]] = []
+    for number in range(1, MOST_MARKS_A_STEP + 1):
+        if len(times) <= LEAST_STEPS * number:
+            break
+        lengths = np.sort(times[number:] - times[:-number])
+        middle, spread = _spread_of_sorted(lengths)
+        usual = lengths[: lengths.searchsorted(3 * middle, side="right")]
+        if usual.sum() / number < _COVERED * watched_ns:
+            continue
+        beat = Beat(kind, thread, number, int(middle), spread)
+        # Adding up makes anything more regular, by the root of the number.
+        candidates.append((spread * number**0.5, beat))
+    by_number = {beat.marks: (score, beat) for score, beat in candidates}
+    if in_burst in by_number:
+        beat = by_number[in_burst][1]
+        return beat.spread, beat
+    if not candidates:
+        return None
+    lowest, _ = min(candidates, key=lambda candidate: candidate[0])
+    single = by_number.get(1)
+    if single is not None and lowest > _PATTERN * single[0]:
+        return single
+    return next(candidate for candidate in candidates if candidate[0] <= 1.25 * lowest)
+
+
+def _burst(times: Times) -> int:
+    """Give the marks of a burst where bursts are alike, else 0.
+
+    Where each turn is m marks and a pause, the pauses are the longest one in m of all gaps, lie m
+    apart, and are far longer than the next.
+    """
+    gaps = np.diff(times)
+    ordered = np.sort(gaps)
+    ranked = ordered[::-1]
+    found = 0
+    for size in range(2, MOST_MARKS_A_STEP + 1):
+        pauses = len(gaps) // size
+        if pauses < LEAST_STEPS:
+            break
+        next_longest = quantile(ordered[len(gaps) - 2 * pauses : len(gaps) - pauses], 0.5)
+        if quantile(ordered[len(gaps) - pauses :], 0.5) < _PAUSE * next_longest:
+            continue
+        places = np.flatnonzero(gaps >= ranked[pauses - 1])
+        if float((np.diff(places) == size).mean()) >= _ALIKE:
+            found = size
+    return found
+
 
 _WARM_UP_NS: Final = 5_000_000_000
 _WINDOW_NS: Final = 20_000_000_000

@@ -10,9 +10,9 @@ from typing import Final
 
 from collectors.devices.device_port import ProcessUse
 
-from .call_signals import Caller, sharing, summed
-from .cgroups import Places
 from .frame import Steps, Subject
+from .gpu_signals import Caller, sharing, summed
+from .host_signals import Places
 from .step_book import KEPT_NS, Rhythm, StepBook, Stepper
 
 MOST_SUBJECTS: Final = 16

@@ -17,14 +17,12 @@ from collectors.port import SourceRegistry
 from collectors.records.activity import Record, StepMarks
 from collectors.steps.steps_source import StepsSource
 from diagnosis.frames.frame import Frame
-from diagnosis.frames.framer import Framer
-from diagnosis.frames.live_frames import LiveFrames
+from diagnosis.frames.framer import Framer, LiveFrames
 from transport.process.supervision import Closing
 
-from .busy_seconds import BusySeconds, TimeSpent
 from .collectives import CallRole, collective_probes, role_of
 from .judge import JobJudgement, judge
-from .marked_calls import MarkedCalls
+from .marked_calls import BusySeconds, MarkedCalls, TimeSpent
 from .peers import PeerRules
 
 MOST_RANKS: Final = 256

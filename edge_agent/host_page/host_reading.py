@@ -15,8 +15,7 @@ from collectors.faults.host_health import check_host
 from collectors.faults.scan import probes
 from collectors.kernel_files import Tree
 from diagnosis.detect.findings import Diagnosis, SpikeBegan, SpikeEnded
-from diagnosis.detect.journal_lines import JournalLine, JournalReader
-from diagnosis.detect.trail import Series
+from diagnosis.detect.journal import JournalLine, JournalReader, Series
 from edge_agent.config import AgentConfig
 from edge_agent.journal import read_lines
 from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from collectors.devices.node_health import HealthRow, HealthVerdict
 from collectors.records.basics import NORMAL
 from diagnosis.detect.findings import Diagnosis, Evidence
-from diagnosis.detect.trail import Series
+from diagnosis.detect.journal import Series
 from edge_agent.local.devices_view import PREFIX
 from edge_agent.local.diagnosis_words import (
     ADVICE,

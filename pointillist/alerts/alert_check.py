@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnosis.detect.journal_lines import JournalReader
+from diagnosis.detect.journal import JournalReader
 from edge_agent.journal import read_lines
 
 from .alert import Alert

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diagnosis.detect.findings import Diagnosis
-from diagnosis.detect.journal_lines import JournalLine
+from diagnosis.detect.journal import JournalLine
 
 from .alert import Alert
 from .alerts_config import AlertsConfig

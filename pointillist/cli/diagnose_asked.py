@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding
-from diagnosis.detect.trail import Series, SpikeTrails
+from diagnosis.detect.journal import Series, SpikeTrails
 from pointillist.diagnose.finding_layout import BoottimeReader
 
 from .output import usage_error

@@ -15,9 +15,8 @@ from collectors.bpf.cgroup_names import hierarchy_of
 from collectors.port import Absence, SourceUnavailable
 from collectors.steps.steps_source import StepsSource
 from diagnosis.detect.findings import SpikeBegan
-from diagnosis.detect.journal_lines import JournalReader
-from diagnosis.frames.host_framer import host_framer
-from diagnosis.frames.live_frames import LiveFrames, host_registry
+from diagnosis.detect.journal import JournalReader
+from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
 from edge_agent.journal import follow_lines
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.quantity import counted

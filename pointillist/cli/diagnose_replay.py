@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from diagnosis.detect.findings import SpikeBegan
-from diagnosis.detect.journal_lines import JournalReader
+from diagnosis.detect.journal import JournalReader
 from diagnosis.frames.frame import Frame
 from edge_agent.journal import read_lines
 from edge_agent.local.quantity import counted

@@ -128,8 +128,7 @@ def _run(
     facts: dict[str, Any], spans: list[dict[str, Any]] | None,
 ) -> RecordedSoFar:  # fmt: skip
     from collectors.steps.steps_source import StepsSource
-    from diagnosis.frames.host_framer import host_framer
-    from diagnosis.frames.live_frames import host_registry
+    from diagnosis.frames.framer import host_framer, host_registry
 
     registry = host_registry()
     if probes:
@@ -148,7 +147,7 @@ def capture(
     spans       in seconds from the first frame on; None: the recording stays without labels
     Raises      CommandError when not one second was recorded
     """
-    from diagnosis.frames.live_frames import LiveFrames
+    from diagnosis.frames.framer import LiveFrames
     from diagnosis.frames.recording import RecordingWriter
 
     kept = RecordedSoFar()

@@ -13,7 +13,7 @@ from typing import Final
 from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Diagnosis, Finding
-from diagnosis.detect.trail import Series
+from diagnosis.detect.journal import Series
 from diagnosis.frames.frame import Frame
 from edge_agent.local.local_rows import clean_name
 from edge_agent.local.quantity import counted, number, quantity

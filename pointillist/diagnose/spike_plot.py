@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from diagnosis.detect.findings import Diagnosis
-from diagnosis.detect.trail import Series, SignalSeries
+from diagnosis.detect.journal import Series, SignalSeries
 from diagnosis.frames.signals import unit_of
 from edge_agent.local.diagnosis_words import diagnosis_said, title
 from edge_agent.local.local_rows import clean_name

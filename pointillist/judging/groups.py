@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
 
-from diagnosis.detect.channels import CHANNELS, Channel
+from diagnosis.detect.baseline import CHANNELS, Channel
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.features import CAP, FEATURE_INDEX, FEATURE_NAMES, FEATURES_VERSION
 from diagnosis.detect.findings import Cause, Diagnosis

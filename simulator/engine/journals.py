@@ -17,9 +17,8 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnosis.detect.journal_lines import MAX_LINE_BYTES, JournalLine, JournalReader
-from diagnosis.detect.trail import Series
-from diagnosis.detect.weekly import SECTION, WeeklyIncidents
+from diagnosis.detect.findings import SECTION, WeeklyIncidents
+from diagnosis.detect.journal import MAX_LINE_BYTES, JournalLine, JournalReader, Series
 from edge_agent.windows.window_accumulator import NS_PER_S, HostClock, WindowAccumulator
 from simulator.fleet.hosts import FleetState
 from simulator.streams import philox

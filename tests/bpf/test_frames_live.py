@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnosis.frames.host_framer import host_framer
-from diagnosis.frames.live_frames import LiveFrames, host_registry
+from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 from tests.bpf_kit import Load, cgroup
 

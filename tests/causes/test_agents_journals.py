@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnosis.detect.findings import Cause, Diagnosis
-from diagnosis.detect.trail import Series
-from diagnosis.detect.weekly import WeeklyIncidents
+from diagnosis.detect.findings import Cause, Diagnosis, WeeklyIncidents
+from diagnosis.detect.journal import Series
 from simulator.engine.journals import PlayedJournal, load_journals
 from tests.causes.causes_kit import CLASSES
 from tests.causes.test_causes_end_to_end import (

@@ -20,7 +20,7 @@ from aggregator.releases.store import Store
 from aggregator.statistics.causes import CauseRow, Trend
 from aggregator.statistics.incident_detector import Detector
 from diagnosis.detect.findings import Cause, Finding
-from diagnosis.detect.journal_lines import encode
+from diagnosis.detect.journal import encode
 from pointillist.cli import main
 from pointillist.plan_file import default_plan
 from pointillist.play.setup import PLANS

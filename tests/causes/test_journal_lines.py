@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from diagnosis.detect.journal_lines import (
+from diagnosis.detect.journal import (
     MAX_LINE_BYTES,
     JournalLine,
     JournalLineError,
     JournalReader,
+    Series,
+    SignalSeries,
     decode,
     encode,
 )
-from diagnosis.detect.trail import Series, SignalSeries
 from tests.causes.findings_kit import EVIDENCE, diagnosis, one_of_each
 
 OFFSET_NS = 1_792_000_000_000_000_000

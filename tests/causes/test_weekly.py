@@ -7,8 +7,7 @@ import pytest
 
 from aggregator.statistics.causes import COMPONENTS
 from collectors.records.activity import Observation
-from diagnosis.detect.findings import Cause, Finding
-from diagnosis.detect.weekly import WeeklyIncidents, incident_observation
+from diagnosis.detect.findings import Cause, Finding, WeeklyIncidents, incident_observation
 from tests.causes.findings_kit import S, diagnosis, ended, one_of_each
 from wire.catalogue import LEFT_OUT, Catalogue
 

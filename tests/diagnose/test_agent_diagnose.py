@@ -24,8 +24,7 @@ from diagnosis.detect.findings import (
     SpikeEnded,
     StepTimes,
 )
-from diagnosis.detect.journal_lines import JournalReader
-from diagnosis.detect.trail import Series
+from diagnosis.detect.journal import JournalReader, Series
 from diagnosis.frames.frame import Frame
 from diagnosis.frames.recording import write_recording
 from diagnosis.frames.signals import SIGNALS

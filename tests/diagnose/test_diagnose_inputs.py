@@ -14,7 +14,7 @@ from collectors.port import SourceRegistry
 from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import SpikeBegan, StepTimes
-from diagnosis.detect.journal_lines import encode
+from diagnosis.detect.journal import encode
 from diagnosis.frames.recording import write_recording
 from pointillist import cli
 from pointillist.cli import diagnose_live

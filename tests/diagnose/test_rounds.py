@@ -13,8 +13,7 @@ from collectors.port import Absence, Source, SourceRegistry, SourceUnavailable
 from collectors.records.activity import Observation, Record, StepMarks, StepSource
 from collectors.rounds import Drained, Rounds
 from diagnosis.detect.findings import Cause, Diagnosis
-from diagnosis.frames.framer import Framer
-from diagnosis.frames.live_frames import LiveFrames
+from diagnosis.frames.framer import Framer, LiveFrames
 from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import Diagnosed, DiagnosisSettings, HostDiagnosis
 from edge_agent.observer import NullObserver

@@ -9,7 +9,7 @@ import pytest
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.features import FEATURE_NAMES
 from diagnosis.detect.findings import Cause, Diagnosis
-from diagnosis.detect.rule_table import RULES
+from diagnosis.detect.rules import RULES
 from diagnosis.frames.signals import SIGNALS
 from tests.diagnosis_kit import CROWDED, NOISE, USUAL, Host, Second, diagnoses, run, warm
 

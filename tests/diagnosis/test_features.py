@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnosis.detect.baseline import FineHistory, SignalBaseline, StepBaseline, step_bins
-from diagnosis.detect.channels import CHANNEL_NAMES, CHANNELS, INDEX, read
+from diagnosis.detect.baseline import (
+    CHANNEL_NAMES,
+    CHANNELS,
+    INDEX,
+    FineHistory,
+    SignalBaseline,
+    StepBaseline,
+    read,
+    step_bins,
+)
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.features import FEATURE_INDEX, FEATURE_NAMES
 from diagnosis.frames.frame import FINE_BINS, Frame, Subject

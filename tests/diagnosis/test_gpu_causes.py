@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from diagnosis.detect.channels import in_use
+from diagnosis.detect.baseline import in_use
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Cause
 from tests.diagnosis_kit import CROWDED, USUAL, Host, Second, diagnoses, run, warm

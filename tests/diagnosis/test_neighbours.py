@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnosis.detect.baseline import CgroupNeighbours
-from diagnosis.detect.channels import Readings
+from diagnosis.detect.baseline import CgroupNeighbours, Readings
 from diagnosis.frames.frame import Frame
 
 S = 1_000_000_000

@@ -30,7 +30,7 @@ from aggregator.releases.store import Store
 from aggregator.witness import witness_shell
 from aggregator.witness.witness_config import load_witness_config
 from analytics.price_list import load_prices
-from diagnosis.detect.journal_lines import JournalReader, encode
+from diagnosis.detect.journal import JournalReader, encode
 from edge_agent.config import load_config
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally

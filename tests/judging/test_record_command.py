@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.port import SourceRegistry
-from diagnosis.frames.framer import Framer
-from diagnosis.frames.live_frames import LiveFrames
+from diagnosis.frames.framer import Framer, LiveFrames
 from diagnosis.frames.recording import read_meta, read_recording
 from pointillist.cli.diagnosis_record import _spans, capture
 from pointillist.cli.output import CommandError

@@ -19,7 +19,7 @@ from aggregator.releases.store import Store
 from analytics import connect
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause, Diagnosis, StepTimes
-from diagnosis.detect.journal_lines import encode
+from diagnosis.detect.journal import encode
 from edge_agent.journal import Journal
 from pointillist.alerts.alert import Alert
 from pointillist.alerts.alert_check import AlertRound, check, journal_alerts

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from diagnosis.stragglers.busy_seconds import TimeSpent
 from diagnosis.stragglers.job_watch import JobWatch, Watched, find_ranks
 from diagnosis.stragglers.judge import JobJudgement
+from diagnosis.stragglers.marked_calls import TimeSpent
 from pointillist.cli.stragglers import app
 from tests.stragglers.gloo_kit import GlooJob, Launcher, gloo_job, torch_missing
 

@@ -13,10 +13,9 @@ import pytest
 from collectors.records.activity import StepMarks, StepSource
 from diagnosis.frames.frame import Frame
 from diagnosis.stragglers import collectives
-from diagnosis.stragglers.busy_seconds import BusySeconds, TimeSpent
 from diagnosis.stragglers.job_watch import NoRanks, find_ranks
 from diagnosis.stragglers.judge import judge
-from diagnosis.stragglers.marked_calls import MarkedCalls
+from diagnosis.stragglers.marked_calls import BusySeconds, MarkedCalls, TimeSpent
 
 MS = 1_000_000
 RANKS = ("/job/rank0", "/job/rank1", "/job/rank2", "/job/rank3")

@@ -13,8 +13,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from diagnosis.stragglers import kineto_ranks, trace_file
 from diagnosis.stragglers import trace as trace_module
+from diagnosis.stragglers import trace_file
+from diagnosis.stragglers import trace_file as kineto_ranks
 from diagnosis.stragglers.trace import UNKNOWN, TraceRefused
 from diagnosis.stragglers.trace_file import read_trace
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from diagnosis.stragglers.calls import Calls, calls_of
 from diagnosis.stragglers.judge import Slowness, job_of, judge
-from diagnosis.stragglers.peers import PeerVerdict
+from diagnosis.stragglers.peers import PeerVerdict, find_waits
 from diagnosis.stragglers.trace import UNKNOWN, Meeting, OperationKind, RankTrace, operation
-from diagnosis.stragglers.waits import find_waits
 
 Row = tuple[int, int, int, str, float, float]
 """rank, stage, step, name, start, end"""

@@ -12,9 +12,9 @@ from collectors.binaries.proc_maps import ProgramNames
 from collectors.bpf.cgroup_names import CgroupNames
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks
 from collectors.steps.steps_source import StepProbe, StepsSource
-from diagnosis.frames import beats, rhythm
-from diagnosis.frames.beats import Beat, Marks, answers
-from diagnosis.frames.rhythm import Rhythms
+from diagnosis.frames import rhythm
+from diagnosis.frames import rhythm as beats
+from diagnosis.frames.rhythm import Beat, Marks, Rhythms, answers
 
 S = 1_000_000_000
 

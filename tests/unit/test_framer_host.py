@@ -12,7 +12,7 @@ from collectors.devices.device_port import Field
 from collectors.ebpf import ebpf_tables as layout
 from collectors.port import Absence
 from collectors.records.activity import Observation
-from diagnosis.frames.host_framer import LinkRate, parse_shapers
+from diagnosis.frames.framer import LinkRate, parse_shapers
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, lacking, of_scope
 from tests.frames_kit import (
     MS,

@@ -9,8 +9,8 @@ import pytest
 
 from collectors.ebpf import ebpf_tables as layout
 from collectors.records.activity import StepSource
-from diagnosis.frames.cgroups import CgroupPressure, cpu_cgroup
 from diagnosis.frames.framer import Framer
+from diagnosis.frames.host_signals import CgroupPressure, cpu_cgroup
 from tests.frames_kit import MS, T0, S, cgroup, cpu, frame_of, framer, marks, sends, table
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from collectors.records.activity import RhythmKind, RhythmMarks, StepSource
-from diagnosis.frames.beats import quantile
 from diagnosis.frames.frame import Steps
-from diagnosis.frames.rhythm import Rhythms
+from diagnosis.frames.rhythm import Rhythms, quantile
 
 SECOND = 1_000_000_000
 MS = 1_000_000
