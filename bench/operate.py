@@ -20,7 +20,7 @@ from typing import Final
 from aggregator.enrolment.tasks import build_task, task_plan, windows_from
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, ROOT, Figure
-from edge_agent.joining import join_request
+from edge_agent.membership import join_request
 from edge_agent.protocol.epochs import Host
 from pointillist.cli.root import command
 from pointillist.plan_file import default_plan
@@ -52,7 +52,7 @@ _MIB: Final = 1 << 20
 _IMPORTS: Final = """
 import resource
 import collectors.devices.bounded, collectors.devices.devices_source, edge_agent.live
-import edge_agent.local.log_level, edge_agent.observer, edge_agent.protocol.gate_process
+import edge_agent.local.log_level, edge_agent.observer, edge_agent.protocol.task_check
 import edge_agent.service.agent_service, pointillist.cli.agent, pointillist.cli.root
 used = resource.getrusage(resource.RUSAGE_SELF)
 print((used.ru_utime + used.ru_stime) * 1_000)

@@ -43,15 +43,14 @@ from .clock import Clock, SteadyClock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
 from .host_diagnosis import diagnosis_settings
 from .ledger.ledger import Ledger
-from .ledger.ledger_errors import LedgerMissing, LedgerNone
-from .ledger.ledger_records import LedgerView, SpoolLimits
-from .ledger.ledger_rows import read_view
+from .ledger.ledger_db import read_view
+from .ledger.ledger_records import LedgerMissing, LedgerNone, LedgerView, SpoolLimits
 from .protocol.epochs import Host
 from .protocol.participant import Participant, ParticipantRules
 from .protocol.task_check import Gate
 from .shell import AgentShell
-from .windows.durable_windows import DurableAccumulators
-from .windows.task_windows import TaskWindows
+from .windows.window_accumulator import TaskWindows
+from .windows.window_state import DurableAccumulators
 
 LIVE_DOMAIN = "live"
 

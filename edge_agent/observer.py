@@ -10,7 +10,7 @@ from collectors.rounds import Drained
 
 from .host_diagnosis import Diagnosed
 from .sending.effects import AgentTally
-from .windows.task_windows import ClosedWindow
+from .windows.window_accumulator import ClosedWindow
 
 
 @dataclass(frozen=True, slots=True)

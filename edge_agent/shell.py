@@ -25,10 +25,9 @@ from .ledger.ledger import Ledger
 from .observer import AgentStatus, NullObserver, Observer
 from .protocol.participant import Participant
 from .protocol.protocol_events import EpochDue, Refuse, WindowClosed
-from .sending.control_feed import ControlFeed
 from .sending.effects import AgentTally, Effects
-from .sending.outbox import BEAT_MS, Outbox
-from .windows.task_windows import Windows
+from .sending.outbox import BEAT_MS, ControlFeed, Outbox
+from .windows.window_accumulator import Windows
 
 _ROUND_MS: Final = 5 * BEAT_MS
 """Sources are drained on its multiples: by the clock, and not so long after the drain before."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from edge_agent.joining import join_request
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import SpoolLimits
+from edge_agent.membership import join_request
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.task_check import ParticipantRules

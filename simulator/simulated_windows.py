@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.records.activity import Record
-from edge_agent.windows.task_windows import ClosedWindow
+from edge_agent.windows.window_accumulator import ClosedWindow
 from wire.catalogue import Catalogue
 from wire.fields import TaskId
 from wire.task import CHECK_WORDS, Task

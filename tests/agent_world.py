@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import ClockSetBack
-from edge_agent.ledger.ledger_records import HostSpending, LedgerView, SealedRecord
+from edge_agent.ledger.ledger_records import ClockSetBack, HostSpending, LedgerView, SealedRecord
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant, ParticipantRules
 from edge_agent.protocol.protocol_events import (

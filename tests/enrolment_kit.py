@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aggregator.enrolment.operators import OperatorKeys
-from edge_agent.joining import join_request
+from edge_agent.membership import join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
 from tests.protocol_kit import T0, hpke_pair, signing_key

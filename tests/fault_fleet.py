@@ -26,11 +26,11 @@ from aggregator.releases.store import Store
 from aggregator.state.state_file import StorageUnavailable
 from collectors.records.activity import KernelActivity
 from edge_agent.clock import Clock
-from edge_agent.ledger.ledger_rows import read_view
+from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.left_reports import Fate, read_left
 from edge_agent.protocol import participant
 from edge_agent.shell import AgentShell
-from edge_agent.windows.task_windows import ClosedWindow
+from edge_agent.windows.window_accumulator import ClosedWindow
 from privacy.noise_table import SeededSampler
 from tests.fault_oracle import Evidence, SealedReport, Verdict, judge
 from tests.fault_steps import EncodedSteps

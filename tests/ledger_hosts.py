@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.enrolment.tasks import TaskPlan, build_task
+from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import SealedRecord
-from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.protocol import participant
 from edge_agent.protocol.protocol_events import (
     EpochDue,

@@ -31,7 +31,7 @@ from bench.diagnosis.workload import STEP_LOOP, Workload
 from bench.record import ROOT
 from collectors.boot_clock import boottime_ns
 from edge_agent.journal import read_lines
-from edge_agent.windows.durable_windows import DurableAccumulators
+from edge_agent.windows.window_state import DurableAccumulators
 
 JOURNALS: Final = ROOT / "bench" / "journals"
 FAULTS: Final = (

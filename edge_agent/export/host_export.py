@@ -9,7 +9,7 @@ import structlog
 
 from collectors.rounds import Drained
 from edge_agent.clock import Clock, SystemClock
-from edge_agent.export_settings import ExportSection
+from edge_agent.config import ExportSection
 from edge_agent.observer import NullObserver
 from transport.process.listening import AddressUnavailable
 from transport.process.supervision import HttpPort

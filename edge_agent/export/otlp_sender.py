@@ -25,7 +25,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from urllib3.exceptions import HTTPError
 
-from edge_agent.export_settings import OtlpSection
+from edge_agent.config import OtlpSection
 from transport.files.private_files import UnfitToken, read_token_text
 
 from .host_numbers import HostSnapshot

@@ -18,7 +18,7 @@ from diagnosis.detect.findings import Diagnosis, SpikeBegan, SpikeEnded
 from diagnosis.detect.journal import JournalLine, JournalReader, Series
 from edge_agent.config import AgentConfig
 from edge_agent.journal import read_lines
-from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused
+from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
 from edge_agent.ledger.left_reports import read_left
 from edge_agent.live import read_ledger
 from edge_agent.local.history_tables import HistoryUnavailable

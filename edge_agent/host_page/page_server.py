@@ -18,8 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edge_agent.config import AgentConfig
-from edge_agent.export_settings import is_loopback
+from edge_agent.config import AgentConfig, is_loopback
 from pages.layout import ASSETS, Screen, asset, asset_address, rendered
 from pages.page_headers import PAGE_HEADERS
 from transport.process.listening import LOOPBACKS, at, listen

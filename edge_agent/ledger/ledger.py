@@ -14,32 +14,32 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
 
-from .ledger_db import connect, transaction, translated
-from .ledger_errors import (
-    ClockSetBack,
-    LedgerCorrupt,
-    LedgerExists,
-)
-from .ledger_loss import Fence, FenceMark, Salvage, proven_mark, read_lost, set_aside
-from .ledger_records import (
-    FREEZE_S,
-    EpochOpening,
-    HostEntry,
-    KnownRoster,
-    KnownSeries,
-    LedgerView,
-    SealedRecord,
-    SpooledRecord,
-    SpoolLimits,
-)
-from .ledger_rows import (
+from .ledger_db import (
     Spool,
+    connect,
     entry_row,
     keep_roster,
     kept_from,
     ledger_view,
     require_unspent,
+    transaction,
+    translated,
     upsert_series,
+)
+from .ledger_loss import Fence, FenceMark, Salvage, proven_mark, read_lost, set_aside
+from .ledger_records import (
+    FREEZE_S,
+    ClockSetBack,
+    EpochOpening,
+    HostEntry,
+    KnownRoster,
+    KnownSeries,
+    LedgerCorrupt,
+    LedgerExists,
+    LedgerView,
+    SealedRecord,
+    SpooledRecord,
+    SpoolLimits,
 )
 from .left_reports import Gone, LeftReport, LeftReports
 

@@ -1,23 +1,41 @@
-"""The ledger's SQLite file: schema, durable settings, and what its errors mean."""
+"""The ledger's SQLite file: schema, durable settings, and what its errors mean.
+
+The ledger's rows as values, and back: its view, the rosters it keeps, its bounded spool.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
+from privacy.budget import Entry, keep_from
 from transport.files import sqlite_file
 from transport.files.sqlite_file import OtherSchema, SqliteFile, code_of
+from wire.roster import PlanMembership
 
-from .ledger_errors import (
+from .ledger_records import (
+    LONG_WINDOW_S,
+    HostEntry,
+    HostSpending,
+    KnownRoster,
+    KnownSeries,
     LedgerBusy,
     LedgerCorrupt,
     LedgerFull,
     LedgerMissing,
     LedgerOfOtherVersion,
     LedgerRefused,
+    LedgerView,
+    SealedRecord,
+    SpooledRecord,
+    SpoolFull,
+    SpoolLimits,
+    WindowSpent,
 )
 
 SCHEMA_VERSION: Final = 2
@@ -111,3 +129,206 @@ def translated() -> Iterator[None]:
     except sqlite3.Error as error:
         refusal = _REFUSALS.get(code_of(error), LedgerRefused)
         raise refusal(f"SQLite says: {error}") from error
+
+
+ROSTERS_KEPT: Final = 8
+"""Of each pair of aggregators."""
+
+_ALL_ROSTERS: Final = "SELECT * FROM rosters ORDER BY leader_pk, helper_pk, version"
+_FORGET_ROSTERS: Final = """
+DELETE FROM rosters WHERE leader_pk = ?1 AND helper_pk = ?2 AND version NOT IN (SELECT version
+  FROM rosters WHERE leader_pk = ?1 AND helper_pk = ?2 ORDER BY version DESC LIMIT ?3)
+"""
+
+
+def read_rosters(db: sqlite3.Connection) -> tuple[KnownRoster, ...]:
+    """Give what is kept, of each pair of aggregators the oldest version first."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'rosters'").fetchone():
+        return ()  # a ledger of an earlier agent, read beside it
+    return tuple(_known_roster(*row) for row in db.execute(_ALL_ROSTERS))
+
+
+def keep_roster(db: sqlite3.Connection, known: KnownRoster) -> None:
+    """Keep a roster inside the caller's transaction, and the newest of its aggregators."""
+    parties = known.leader_pk, known.helper_pk
+    row = (*parties, known.version, known.effective_from, _roster_content(known))
+    db.execute("INSERT OR IGNORE INTO rosters VALUES (?, ?, ?, ?, ?)", row)
+    db.execute(_FORGET_ROSTERS, (*parties, ROSTERS_KEPT))
+
+
+def _roster_content(known: KnownRoster) -> str:
+    plans = {
+        host.hex(): plan and [[m.series, m.cohort, m.weight_millionths] for m in plan]
+        for host, plan in known.plans.items()
+    }
+    return json.dumps({"plans": plans, "crowds": [[*k, *v] for k, v in known.crowds.items()]})
+
+
+def _known_roster(leader_pk: bytes, helper_pk: bytes, *row: Any) -> KnownRoster:
+    version, effective_from, content = row
+    found = json.loads(content)
+    plans = {
+        bytes.fromhex(host): None if plan is None else tuple(PlanMembership(*m) for m in plan)
+        for host, plan in found["plans"].items()
+    }
+    crowds = {(series, cohort): (n, most) for series, cohort, n, most in found["crowds"]}
+    return KnownRoster(leader_pk, helper_pk, version, effective_from, plans, crowds)
+
+
+IDENTITY = frozenset({"ledger_id", "generation", "binding", "clock_s", "resume_after_s"})
+
+
+def read_meta(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
+    """Read the ledger's identity; LedgerCorrupt when it has none."""
+    with translated():
+        meta = dict(db.execute("SELECT name, value FROM meta"))
+    if not meta.keys() >= IDENTITY:
+        raise LedgerCorrupt(f"expected the ledger's identity in {path}, found none")
+    return meta
+
+
+def read_view(path: Path) -> LedgerView:
+    """Read a ledger beside a running agent, for `agent ledger show`; proves nothing."""
+    db = connect_readonly(path)
+    try:
+        read_meta(db, path)
+        with translated():
+            hosts = [row[0] for row in db.execute("SELECT host FROM hosts ORDER BY host")]
+            return ledger_view(db, hosts)
+    finally:
+        db.close()
+
+
+def kept_from(db: sqlite3.Connection) -> int:
+    """Give the time before which ended entries are forgotten, seconds.
+
+    A ledger of an earlier agent does not say: it kept them three weeks and the longest window.
+    """
+    meta = dict(db.execute("SELECT name, value FROM meta"))
+    if "kept_from_s" in meta:
+        return int(meta["kept_from_s"])
+    longest = db.execute("SELECT coalesce(max(window_s), 0) FROM series").fetchone()[0]
+    return max(0, keep_from(meta["clock_s"], longest))
+
+
+def ledger_view(db: sqlite3.Connection, hosts: Sequence[bytes]) -> LedgerView:
+    """Collect what a participant of these hosts must know, in their order."""
+    meta = dict(db.execute("SELECT name, value FROM meta"))
+    rows = db.execute("SELECT series, version, weight_millionths, window_s, task_id FROM series")
+    series = MappingProxyType({row[0]: KnownSeries(*row) for row in rows})
+    views = tuple(host_view(db, host) for host in hosts)
+    since = kept_from(db), meta["resume_after_s"], meta["freeze_until_s"]
+    return LedgerView(views, series, read_rosters(db), *since)
+
+
+def host_view(db: sqlite3.Connection, host: bytes) -> HostSpending:
+    """Collect one host's entries and epochs; LedgerMissing when the ledger is of others."""
+    row = db.execute("SELECT epoch_ctr FROM hosts WHERE host = ?", (host,)).fetchone()
+    if row is None:
+        raise LedgerMissing(f"expected host {host.hex()} in this ledger, found others only")
+    entries = db.execute(
+        "SELECT series, window_start, window_end, weight_millionths, touched FROM entries "
+        "WHERE host = ? ORDER BY window_start",
+        (host,),
+    )
+    opened = db.execute("SELECT opened_s FROM epochs WHERE host = ? ORDER BY ledger_ctr", (host,))
+    return HostSpending(
+        host,
+        tuple(Entry(*fields) for fields in entries),
+        row[0],
+        tuple(opened_s for (opened_s,) in opened),
+    )
+
+
+def entry_row(spent: HostEntry) -> tuple[bytes, str, int, int, int, int]:
+    """Give the row of table `entries`."""
+    e = spent.entry
+    return spent.host_id, e.series, e.start, e.end, e.weight_millionths, e.T
+
+
+_SPENT: Final = """
+SELECT coalesce(max(CASE WHEN window_end <= ? THEN window_start END), -1),
+  coalesce(max(window_start = ?), 0) FROM entries WHERE host = ? AND series = ?
+"""
+
+
+def require_unspent(db: sqlite3.Connection, spent: HostEntry, now_s: int) -> None:
+    """Raise WindowSpent for a window that was spent, or may have been: it is not after the last.
+
+    Windows that end after now bar themselves alone: a clock that was ahead spent them.
+    """
+    start, series = spent.entry.start, spent.entry.series
+    last, same = db.execute(_SPENT, (now_s, start, spent.host_id, series)).fetchone()
+    if same or start <= last or start < kept_from(db):
+        raise WindowSpent(f"series {series!r}: expected a window after {last}, got {start}")
+
+
+def upsert_series(db: sqlite3.Connection, known: Iterable[KnownSeries]) -> None:
+    """Record accepted series inside the caller's transaction; a version never goes back."""
+    db.executemany(
+        "INSERT INTO series VALUES (?, ?, ?, ?, ?) ON CONFLICT (series) DO UPDATE SET "
+        "version = max(version, excluded.version), weight_millionths = excluded.weight_millionths, "
+        "task_id = excluded.task_id",
+        ((k.series, k.version, k.weight_millionths, k.window_s, k.task_id) for k in known),
+    )
+
+
+class Spool:
+    """Sealed records that have not been acknowledged by the transport, oldest first."""
+
+    def __init__(self, db: sqlite3.Connection, limits: SpoolLimits) -> None:
+        self._db = db
+        self._limits = limits
+        self.records = 0
+        self.size_bytes = 0
+        self.recount()
+
+    def recount(self) -> None:
+        """Read the true fill from the file."""
+        row = self._db.execute("SELECT count(*), coalesce(sum(length(value)), 0) FROM spool")
+        self.records, self.size_bytes = row.fetchone()
+
+    def require_room(
+        self, records: Sequence[SealedRecord], entries: Sequence[HostEntry] = ()
+    ) -> None:
+        """Raise SpoolFull when the records would pass a bound.
+
+        entries     of the windows that the records report; none for epochs
+        """
+        count = self.records + len(records)
+        size = self.size_bytes + sum(len(record.value) for record in records)
+        short = any(spent.entry.end - spent.entry.start < LONG_WINDOW_S for spent in entries)
+        bounds = self._limits.for_short_windows if short else self._limits
+        if count > bounds.max_records or size > bounds.max_bytes:
+            raise SpoolFull(count, size, bounds.max_records, bounds.max_bytes)
+
+    def insert(self, records: Sequence[SealedRecord]) -> tuple[int, ...]:
+        """Add records inside the caller's transaction and give their ids, ascending."""
+        row = self._db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence")
+        first = row.fetchone()[0] + 1
+        ids = tuple(range(first, first + len(records)))
+        self._db.executemany(
+            "INSERT INTO spool VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                (spool_id, r.topic, r.key, r.value, r.publish_at_ms, r.expires_s)
+                for spool_id, r in zip(ids, records, strict=True)
+            ),
+        )
+        return ids
+
+    def oldest(self, limit: int, after_id: int = 0) -> list[SpooledRecord]:
+        """Give up to `limit` records above an id, in the order in which they were sealed."""
+        rows = self._db.execute(
+            "SELECT id, topic, key, value, publish_at_ms, expires_s FROM spool WHERE id > ? "
+            "ORDER BY id LIMIT ?",
+            (after_id, limit),
+        )
+        return [SpooledRecord(row[0], SealedRecord(*row[1:])) for row in rows]
+
+    def delete(self, ids: Sequence[int]) -> None:
+        """Remove acknowledged records inside the caller's transaction."""
+        self._db.executemany("DELETE FROM spool WHERE id = ?", ((i,) for i in ids))
+
+    def delete_expired(self, now_s: int) -> int:
+        """Remove records that nobody accepts any more; give how many."""
+        return self._db.execute("DELETE FROM spool WHERE expires_s <= ?", (now_s,)).rowcount

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from edge_agent.ledger.ledger_records import LedgerView
 from edge_agent.ledger.left_reports import LeftReport, LeftView
-from edge_agent.windows.task_windows import WindowPreview
+from edge_agent.windows.window_accumulator import WindowPreview
 from privacy.budget import WEEK_S, Entry, spent_at
 from privacy.plan import epsilon_of_share
 from wire import labels

@@ -25,7 +25,15 @@ from wire.rejection import ReportRejected
 from wire.task import DEMO_DOMAIN, Task
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
-from .eligibility import BudgetBook, draw_offsets_ms, host_readiness, window_entry, window_fault
+from .eligibility import (
+    BudgetBook,
+    Recovering,
+    TaskBook,
+    draw_offsets_ms,
+    host_readiness,
+    window_entry,
+    window_fault,
+)
 from .epochs import EpochBook, Host, HostEpoch, HpkeDirectory, PartyKeys, open_epoch
 from .protocol_events import (
     CommitEpochs,
@@ -56,7 +64,6 @@ from .protocol_events import (
 )
 from .roster_book import RosterBook
 from .seal_report import Sealing, noise_fault, seal_reports
-from .task_book import Recovering, TaskBook
 from .task_check import ParticipantRules
 
 _FORGET_EVERY_S: Final = 3600

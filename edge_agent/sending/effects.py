@@ -11,8 +11,13 @@ from structlog.typing import FilteringBoundLogger
 
 from edge_agent.clock import Clock
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import ClockSetBack, LedgerFull, SpoolFull, WindowSpent
-from edge_agent.ledger.ledger_records import LONG_WINDOW_S
+from edge_agent.ledger.ledger_records import (
+    LONG_WINDOW_S,
+    ClockSetBack,
+    LedgerFull,
+    SpoolFull,
+    WindowSpent,
+)
 from edge_agent.ledger.left_reports import Fate, Gone, left_report
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
@@ -36,7 +41,7 @@ from edge_agent.protocol.protocol_events import (
     TransportUp,
     Withheld,
 )
-from edge_agent.windows.task_windows import Windows
+from edge_agent.windows.window_accumulator import Windows
 from transport.port import TransportUnavailable
 from wire.fields import TaskId
 from wire.task import Task

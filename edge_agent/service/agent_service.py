@@ -34,15 +34,14 @@ from edge_agent.observer import AgentStatus
 from edge_agent.service.reload import Changed, change_sources
 from edge_agent.shell import AgentShell
 from edge_agent.unmeasured import Unmeasured, by_reason, unmeasured
-from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
+from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from transport.process.listening import AddressUnavailable
 from transport.process.supervision import HttpPort, Notifier
 from wire.catalogue import Catalogue
 from wire.fields import TaskId
 from wire.task import Task
 
-from .reload import reload
-from .self_metrics import SelfStatus, metrics_port
+from .reload import SelfStatus, metrics_port, reload
 
 _CLOCK_EVERY_MS: Final = 60_000
 _SETTLE_MS: Final = 60_000

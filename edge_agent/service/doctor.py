@@ -22,8 +22,8 @@ from collectors.devices.device_port import DevicesUnavailable
 from collectors.devices.nvml import NvmlReader
 from edge_agent.bound_gpus import ListedGpu
 from edge_agent.config import AUTO, AgentConfig, HostSection
-from edge_agent.ledger.ledger_errors import LedgerRefused
-from edge_agent.ledger.ledger_rows import read_view
+from edge_agent.ledger.ledger_db import read_view
+from edge_agent.ledger.ledger_records import LedgerRefused
 from edge_agent.live import this_machine
 from edge_agent.local.history_tables import HistoryUnavailable, file_bytes, open_readonly
 from transport.files.keyfiles import KeyFileRefused, load_host_key, machine_id
@@ -32,7 +32,7 @@ from transport.process.listening import loopback, why_not
 from transport.process.printable import printable
 from transport.process.privileges import CAPABILITIES, process_status
 
-from .self_metrics import CHOOSE_PORT
+from .reload import CHOOSE_PORT
 
 LEAST_KERNEL: Final = (5, 11)
 """The first for which the BPF object is made."""

@@ -2,17 +2,28 @@
 
 Sources and the log's level change in place. Identity, trust, bounds, ledger and transport never do:
 they decide what this host will publish and to whom, and a restart is where a person decides that.
+
+The agent's own counters for Prometheus, on loopback: names and counters, nothing measured.
+
+Any user of the host can read them, so nothing is here that follows the host's load: no records per
+source, no CPU time.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from collectors.port import Absence, Source, SourceRegistry
 from edge_agent.config import AgentConfig
+from edge_agent.observer import AgentStatus
+from transport.process.supervision import HttpPort
 from transport.settings.config import ConfigError
 
 IN_PLACE: Final = frozenset({"sources", "diagnosis", "log"})
@@ -107,3 +118,112 @@ def change_sources(
         tuple(name for name in running if name not in kept),
         tuple(name for name in now if name not in kept),
     )
+
+
+CHOOSE_PORT: Final = "metrics.port in the agent's configuration, 0 for a free one"
+
+
+@dataclass(frozen=True, slots=True)
+class SelfStatus:
+    """What one scrape shows; replaced as a whole by the agent's loop."""
+
+    agent: AgentStatus
+    failures: Mapping[str, int] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    history_dropped: Mapping[str, int] = field(default_factory=dict)
+    reloads: Mapping[str, int] = field(default_factory=dict)
+    device_gaps: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    exported: Mapping[str, int] = field(default_factory=dict)
+    version: str = ""
+
+
+class StatusCollector(Collector):
+    """Gives the present status at each scrape."""
+
+    def __init__(self, status: Callable[[], SelfStatus | None]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterable[Metric]:
+        """Give every family; nothing before the loop has gone round once."""
+        status = self._status()
+        if status is None:
+            return
+        agent, tally = status.agent, status.agent.tally
+        yield _count("published_records", "records that left: epochs, reports", tally.published)
+        yield _count("sealed_reports", "reports sealed with their ledger entry", tally.sealed)
+        yield _count("epochs", "epochs opened", tally.epochs)
+        yield _count("expired_records", "sealed records nobody accepts any more", tally.expired)
+        yield _labelled("refused", "refusals by reason", "reason", tally.refused)
+        yield _gauge("spool_records", "sealed records that wait on disk", agent.spool_records)
+        yield _gauge("spool_bytes", "their bytes", agent.spool_bytes)
+        yield _labelled(
+            "spool_dropped_records", "records without room or past use", "what", tally.spool_dropped
+        )
+        yield _gauge("transport_up", "1 while the transport takes records", agent.transport_up)
+        yield _labelled("source_failures", "failed drains by source", "source", status.failures)
+        yield _sources(agent.sources, status.absent)
+        yield _labelled(
+            "history_dropped_rows", "dropped rows of the local history", "reason",
+            status.history_dropped,
+        )  # fmt: skip
+        yield _labelled("reloads", "reloads by outcome", "outcome", status.reloads)
+        yield _labelled(
+            "device_gaps", "fields of GPUs that could not be read, by kind", "kind",
+            status.device_gaps,
+        )  # fmt: skip
+        yield _left_out(status.left_out)
+        yield _labelled(
+            "exported_messages", "messages to the operator's collector, by outcome", "outcome",
+            status.exported,
+        )  # fmt: skip
+        yield _info(status.version)
+
+
+def metrics_port(port: int, status: Callable[[], SelfStatus | None]) -> HttpPort:
+    """Serve /metrics on loopback; each scrape reads one frozen value. Raises AddressUnavailable."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StatusCollector(status))
+    return HttpPort(port, make_wsgi_app(registry), CHOOSE_PORT)
+
+
+def _count(name: str, text: str, value: int) -> Metric:
+    return CounterMetricFamily(f"pointillist_agent_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"pointillist_agent_{name}", text, value=value)
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"pointillist_agent_{name}", text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family
+
+
+def _sources(running: Iterable[str], absent: Iterable[str]) -> Metric:
+    text = "1 for a source that runs, 0 for one absent here"
+    family = GaugeMetricFamily("pointillist_agent_source_up", text, labels=["source"])
+    for name in running:
+        family.add_metric([name], 1)
+    for name in absent:
+        family.add_metric([name], 0)
+    return family
+
+
+def _left_out(sources: Mapping[str, Mapping[str, int]]) -> Metric:
+    text = "what a source left out, by reason"
+    family = CounterMetricFamily(
+        "pointillist_agent_source_left_out", text, labels=["source", "reason"]
+    )
+    for source, reasons in sorted(sources.items()):
+        for reason, value in sorted(reasons.items()):
+            family.add_metric([source, reason], value)
+    return family
+
+
+def _info(version: str) -> Metric:
+    family = GaugeMetricFamily("pointillist_agent_info", "its version", labels=["version"])
+    family.add_metric([version], 1)
+    return family

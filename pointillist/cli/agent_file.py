@@ -39,7 +39,7 @@ def load_file(path: Path, key_file: Path | None = None) -> AgentConfig:
     with reported(ExitCode.USAGE, ConfigError, hint=sample_hint("agent.toml")):
         config = load_config(path)
     if key_file is not None:
-        from edge_agent.rekey import with_key
+        from edge_agent.membership import with_key
 
         config = with_key(config, key_file)
     return with_bound_gpus(config)

@@ -15,7 +15,7 @@ from .agent_run import log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say
 
 if TYPE_CHECKING:
-    from edge_agent.joining import JoinStanding
+    from edge_agent.membership import JoinStanding
     from edge_agent.protocol.roster_book import RosterView
     from wire.roster import EntryAnswer
 
@@ -48,7 +48,8 @@ def join(
     GPU's UUID. It is sealed to the Leader that the token names; the token itself stays here.
     `enrolled` says whether the newest roster on the log, signed by both parties, has this host.
     """
-    from edge_agent.joining import (
+    from edge_agent.live import load_host, this_machine
+    from edge_agent.membership import (
         NoSealingKey,
         find_standing,
         gpu_counts,
@@ -56,7 +57,6 @@ def join(
         join_request,
         send_join,
     )
-    from edge_agent.live import load_host, this_machine
     from transport.files.keyfiles import machine_id
     from transport.files.private_files import TokenUnusable, read_token
     from transport.opening import Side, open_transport

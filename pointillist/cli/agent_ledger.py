@@ -22,7 +22,7 @@ ledger_app = typer.Typer(
 @ledger_app.command(epilog="Example: pointillist agent ledger show --json | jq .peak_of_a_week")
 def show(config: ConfigOption = DEFAULT_CONFIG, json: JsonFlag = False) -> None:
     """Show what this host has spent, also while the agent runs."""
-    from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused
+    from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
     from edge_agent.live import read_ledger
     from privacy.budget import Entry, peak, spent_at
 
@@ -78,9 +78,9 @@ def recover(
     now; for two weeks no new series and no larger weight is taken. The old files are kept aside.
     """
     from edge_agent.ledger.ledger import Ledger
-    from edge_agent.ledger.ledger_errors import LedgerFull, LedgerRefused
+    from edge_agent.ledger.ledger_records import LedgerFull, LedgerRefused
     from edge_agent.live import load_host, this_machine
-    from edge_agent.protocol.recovery import read_signed_past
+    from edge_agent.protocol.roster_book import read_signed_past
     from transport.files.keyfiles import mark_ledger
     from transport.opening import Side, open_transport
 

@@ -47,10 +47,10 @@ def rekey(
     The old key is destroyed, and the new one moved to host.key_file. A ledger that is lost or
     damaged is refused: recover it first. A call that was cut off is ended by the same call again.
     """
-    from edge_agent.ledger.ledger_errors import LedgerRefused
+    from edge_agent.ledger.ledger_records import LedgerRefused
     from edge_agent.live import load_host, this_machine
-    from edge_agent.rekey import end_of_earlier
-    from edge_agent.rekey import rekey as carry_on
+    from edge_agent.membership import end_of_earlier
+    from edge_agent.membership import rekey as carry_on
 
     loaded = agent_file.load_file(config)
     place = loaded.host.key_file
@@ -80,7 +80,7 @@ def rekey(
 
 def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
     """Refuse while the log has no roster in force with a host."""
-    from edge_agent.joining import newest_roster
+    from edge_agent.membership import newest_roster
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
     from wire.fields import HostId
@@ -112,8 +112,8 @@ def retire(
     host off the roster. The ledger stays: it has times and costs, no measurement, and a host that
     comes back goes on with it (`agent ledger recover`), so that its budget does not begin anew.
     """
-    from edge_agent.ledger.ledger_errors import LedgerRefused
-    from edge_agent.retirement import retire as end
+    from edge_agent.ledger.ledger_records import LedgerRefused
+    from edge_agent.membership import retire as end
 
     loaded = agent_file.load_file(config)
     agent_file.become_agent(loaded)

@@ -135,11 +135,11 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from collectors.devices.bounded import Spawner
     from collectors.devices.devices_source import GpuUsers
-    from edge_agent.ledger.ledger_errors import LedgerRefused
+    from edge_agent.ledger.ledger_records import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.log_level import log_to_stderr
     from edge_agent.observer import Observers
-    from edge_agent.protocol.gate_process import choose_gate
+    from edge_agent.protocol.task_check import choose_gate
     from edge_agent.service.agent_service import AgentService, Reloading
     from transport.port import TransportUnavailable
     from transport.process.privileges import take_descriptors

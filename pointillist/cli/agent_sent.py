@@ -94,7 +94,7 @@ def sent(
 
 
 def _reports(loaded: AgentConfig) -> list[SentReport]:
-    from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused
+    from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
     from edge_agent.ledger.left_reports import read_left
     from edge_agent.live import read_ledger
     from edge_agent.local.sent_view import sent_reports

@@ -123,7 +123,7 @@ def _of_log(
 ) -> Iterator[Finding]:
     """Look at the log's time, and what its tasks ask of this host; no log is told elsewhere."""
     from edge_agent.live import task_rules
-    from edge_agent.sending.control_feed import tasks_on
+    from edge_agent.sending.outbox import tasks_on
     from edge_agent.service.doctor_sources import MEASURED, measured_findings
     from transport.log_clock import clock_beside_log
     from transport.opening import Side, open_transport

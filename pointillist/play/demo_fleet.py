@@ -17,7 +17,7 @@ from typing import Final, Self
 import numpy as np
 
 from aggregator.enrolment.tasks import sign_task
-from edge_agent.joining import hardware_names, join_request
+from edge_agent.membership import hardware_names, join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
 from simulator.engine.blocks import Span

@@ -18,7 +18,7 @@ from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import Diagnosed, DiagnosisSettings, HostDiagnosis
 from edge_agent.observer import NullObserver
 from edge_agent.service.feed import SourceFeed
-from edge_agent.windows.task_windows import TaskWindows
+from edge_agent.windows.window_accumulator import TaskWindows
 from tests.agent_live import SteppedClock, run_until, surroundings
 from tests.agent_world import T0 as AGENT_T0
 from tests.frames_kit import T0, S, cgroup, cpu

@@ -14,12 +14,12 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from collectors.devices.device_port import DeviceReading, Field
+from edge_agent.config import OtlpSection
 from edge_agent.export import otlp_sender
 from edge_agent.export.host_numbers import GpuNow, HostSnapshot
 from edge_agent.export.host_workloads import NO_WORKLOAD
 from edge_agent.export.otlp_message import MessageWriter
 from edge_agent.export.otlp_sender import OtlpSender
-from edge_agent.export_settings import OtlpSection
 from tests.export_kit import collector, read_taken, tls_collector, waited
 from tests.monitoring_kit import free_port
 

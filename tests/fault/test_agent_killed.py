@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import LedgerBusy
-from edge_agent.ledger.ledger_records import SealedRecord
-from edge_agent.ledger.ledger_rows import read_view
+from edge_agent.ledger.ledger_db import read_view
+from edge_agent.ledger.ledger_records import LedgerBusy, SealedRecord
 from edge_agent.live import this_machine
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.service.agent_service import AgentService

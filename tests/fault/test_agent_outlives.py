@@ -12,10 +12,8 @@ from collectors.records.activity import Observation
 from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis
 from edge_agent.shell import AgentShell
-from edge_agent.windows.durable_windows import DurableAccumulators
-from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
-from edge_agent.windows.window_accumulator import HostClock
-from edge_agent.windows.window_state import WindowState
+from edge_agent.windows.window_accumulator import ClosedWindow, HostClock, TaskWindows
+from edge_agent.windows.window_state import DurableAccumulators, WindowState
 from tests.agent_live import SteppedClock, Surroundings, demo_task, run_until, surroundings
 from tests.agent_world import T0, calibrated
 from tests.enrolment_kit import request, token

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient
 from kafka.protocol.admin import AlterClientQuotasRequest
 
-from edge_agent.ledger.ledger_rows import read_view
+from edge_agent.ledger.ledger_db import read_view
 from edge_agent.shell import AgentShell
 from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.agent_live import SteppedClock, run_until

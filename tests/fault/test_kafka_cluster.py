@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from edge_agent.ledger.ledger_rows import read_view
+from edge_agent.ledger.ledger_db import read_view
 from edge_agent.shell import AgentShell
 from pointillist.broker.local import BrokerOptions
 from tests.agent_live import SteppedClock, run_until

@@ -34,7 +34,7 @@ from diagnosis.detect.journal import JournalReader, encode
 from edge_agent.config import load_config
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
-from edge_agent.service.self_metrics import SelfStatus, StatusCollector
+from edge_agent.service.reload import SelfStatus, StatusCollector
 from pointillist.alerts.alerts_config import load_alerts_config
 from pointillist.cli import query, root
 from pointillist.plan_file import load_plan

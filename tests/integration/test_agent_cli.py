@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from aggregator.enrolment.join_requests import open_join
-from edge_agent.joining import hardware_names, join_request
 from edge_agent.ledger import ledger as ledger_module
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import LedgerFull
-from edge_agent.ledger.ledger_rows import read_view
+from edge_agent.ledger.ledger_db import read_view
+from edge_agent.ledger.ledger_records import LedgerFull
 from edge_agent.live import load_host, this_machine
+from edge_agent.membership import hardware_names, join_request
 from pointillist.cli import main
 from privacy.signing import SigningKey
 from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings

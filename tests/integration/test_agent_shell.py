@@ -16,13 +16,13 @@ from structlog.testing import capture_logs
 from collectors.port import Absence, SourceRegistry
 from collectors.records.activity import Observation
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import ClockSetBack, LedgerMissing, LedgerRolledBack
-from edge_agent.ledger.ledger_rows import read_view
+from edge_agent.ledger.ledger_db import read_view
+from edge_agent.ledger.ledger_records import ClockSetBack, LedgerMissing, LedgerRolledBack
 from edge_agent.live import load_host, open_agent, open_ledger, this_machine
-from edge_agent.protocol.recovery import read_signed_past
+from edge_agent.protocol.roster_book import read_signed_past
 from edge_agent.sending.outbox import Outbox
 from edge_agent.shell import AgentShell
-from edge_agent.windows.durable_windows import DurableAccumulators
+from edge_agent.windows.window_state import DurableAccumulators
 from privacy.noise_table import LiveSampler, SeededSampler
 from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
 from tests.agent_world import T0, open_report

@@ -23,7 +23,7 @@ from edge_agent.export.host_numbers import HostSnapshot
 from edge_agent.export.scrape import scrape_port, users_of_scrape
 from edge_agent.host_page.page_server import page_address, serve_pages
 from edge_agent.service.doctor import AgentState
-from edge_agent.service.self_metrics import metrics_port
+from edge_agent.service.reload import metrics_port
 from pointillist.broker.local import free_ports
 from pointillist.broker.properties import Ports
 from pointillist.cli import main

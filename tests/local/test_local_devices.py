@@ -26,7 +26,7 @@ from edge_agent.local.recent import Recent
 from edge_agent.local.view_lines import document
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
-from edge_agent.service.self_metrics import SelfStatus, StatusCollector
+from edge_agent.service.reload import SelfStatus, StatusCollector
 from pointillist.cli.top_screen import picture
 from tests.local_kit import BOOT, POINT, S, at
 

@@ -12,7 +12,7 @@ import pytest
 
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
-from edge_agent.service.self_metrics import SelfStatus, metrics_port
+from edge_agent.service.reload import SelfStatus, metrics_port
 from transport.process.supervision import MOST_READERS, HttpPort
 
 STATUS = SelfStatus(

@@ -29,7 +29,7 @@ from aggregator.releases.store import Store
 from aggregator.spark.spark_reader import MEASURES as SPARK_MEASURES
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
-from edge_agent.service.self_metrics import SelfStatus, metrics_port
+from edge_agent.service.reload import SelfStatus, metrics_port
 from tests.monitoring_kit import DEPLOY, RULES, SCRAPES, Prometheus, scraping, wait_until
 from tests.process_kit import ProcessFleet, helper_config, leader_config
 from tests.protocol_kit import (

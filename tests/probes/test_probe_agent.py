@@ -19,7 +19,7 @@ from edge_agent.config import MetricsSection, SourcesSection
 from edge_agent.live import open_agent
 from edge_agent.service.agent_service import AgentService
 from edge_agent.shell import AgentShell
-from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
+from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from tests.agent_live import Surroundings, surroundings
 from tests.agent_world import T0, NoNoise, open_report
 from tests.probe_source_kit import ONLY_OURS, OURS, attached_files, own_caller, until

@@ -13,19 +13,20 @@ from numpy.typing import NDArray
 
 from collectors.records.activity import Record
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import (
+from edge_agent.ledger.ledger_records import (
+    HostEntry,
     LedgerCorrupt,
     LedgerFull,
     LedgerMissing,
     LedgerRefused,
     LedgerRolledBack,
+    SealedRecord,
 )
-from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
 from edge_agent.ledger.left_reports import LeftReport
 from edge_agent.protocol.participant import Participant
-from edge_agent.protocol.recovery import read_signed_past
+from edge_agent.protocol.roster_book import read_signed_past
 from edge_agent.shell import AgentShell
-from edge_agent.windows.task_windows import ClosedWindow
+from edge_agent.windows.window_accumulator import ClosedWindow
 from privacy.noise_table import SeededBytes, SeededSampler
 from tests.agent_world import T0
 from tests.schedules.machine import Crash, Machine, Process, copy_database

@@ -25,9 +25,9 @@ from aggregator.protocol.known_epochs import KnownEpoch
 from aggregator.witness.chain import WitnessedChain
 from edge_agent.ledger import ledger as ledger_module
 from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_db import entry_row, read_meta
 from edge_agent.ledger.ledger_loss import FenceMark
 from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
-from edge_agent.ledger.ledger_rows import entry_row, read_meta
 from edge_agent.protocol import participant
 from edge_agent.protocol.eligibility import window_fault
 from edge_agent.protocol.protocol_events import CommitSealed, WindowClosed, Withheld

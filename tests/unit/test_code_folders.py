@@ -59,7 +59,7 @@ import scipy.stats, numpy.ma, email.mime.text, pandas
 assert scipy.stats.norm.cdf(0.0) == 0.5
 assert Catalogue.load().sections and load_workloads()
 assert metadata.version("pointillist")
-from edge_agent.protocol.gate_process import choose_gate
+from edge_agent.protocol.task_check import choose_gate
 from privacy.accountant import gate
 assert choose_gate() is gate  # a child would find no package in the folder
 try:
@@ -70,7 +70,7 @@ except PermissionError:
 
 _CHILDREN = """
 from collectors.devices.bounded import Spawner
-from edge_agent.protocol.gate_process import GateProcess, choose_gate
+from edge_agent.protocol.task_check import GateProcess, choose_gate
 from collectors.binaries.symbols import Demangler
 from privacy.accountant import SectionNoise
 from transport.process.privileges import AGENT_USER, drop_to

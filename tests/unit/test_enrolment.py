@@ -25,7 +25,7 @@ from aggregator.enrolment.roster_review import RosterEvidence
 from aggregator.enrolment.task_files import check_and_countersign
 from aggregator.leader.leader_shell import LeaderShell
 from aggregator.protocol.directory import Directory, PinnedParties
-from edge_agent.joining import hardware_names
+from edge_agent.membership import hardware_names
 from pointillist.cli.leader_command import app
 from pointillist.cli.output import CommandError, ExitCode
 from privacy.budget import WEEK_S

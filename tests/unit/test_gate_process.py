@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_agent.protocol.gate_process import GateProcess
+from edge_agent.protocol.task_check import GateProcess
 from privacy.accountant import SectionNoise, gate
 from privacy.errors import ParameterError
 
@@ -43,7 +43,7 @@ def test_gate_process_without_an_answer_refuses(monkeypatch: pytest.MonkeyPatch)
     def silent() -> subprocess.Popen[str]:
         return subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr("edge_agent.protocol.gate_process._begin", silent)
+    monkeypatch.setattr("edge_agent.protocol.task_check._begin", silent)
     with pytest.raises(ParameterError, match="an answer of the accountant"):
         GateProcess()([QUIET], 2_000_000, 1_000)
 
@@ -82,7 +82,7 @@ def test_gate_process_with_another_answer_refuses(
 )
 def test_gate_process_whose_child_hangs_refuses(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """In the middle of its answer, or before it took a question longer than a pipe holds."""
-    monkeypatch.setattr("edge_agent.protocol.gate_process._ANSWER_S", 0.3)
+    monkeypatch.setattr("edge_agent.protocol.task_check._ANSWER_S", 0.3)
     _answered_by(monkeypatch, code)
     with pytest.raises(ParameterError, match="an answer of the accountant"):
         GateProcess()([QUIET] * 2_000, 2_000_000, 1_000)
@@ -90,7 +90,7 @@ def test_gate_process_whose_child_hangs_refuses(monkeypatch: pytest.MonkeyPatch,
 
 def test_gate_process_answers_are_apart_from_what_libraries_print() -> None:
     code = (
-        "import edge_agent.protocol.gate_process as process\n"
+        "import edge_agent.protocol.task_check as process\n"
         "def noisy(*_): print('a library prints'); return 1.0\n"
         "process.gate = noisy\n"
         "process.serve()\n"
@@ -109,4 +109,4 @@ def _answered_by(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    monkeypatch.setattr("edge_agent.protocol.gate_process._begin", begin)
+    monkeypatch.setattr("edge_agent.protocol.task_check._begin", begin)

@@ -10,7 +10,7 @@ import pytest
 
 from aggregator.enrolment.enrolment import enrol_folder, write_spent
 from aggregator.enrolment.join_requests import fetch_requests, open_join
-from edge_agent.joining import NoSealingKey, seal_join, send_join
+from edge_agent.membership import NoSealingKey, seal_join, send_join
 from edge_agent.protocol.task_check import Pins
 from privacy.sealing import HpkeKeyPair, seal_message
 from tests.enrolment_kit import (
@@ -155,7 +155,7 @@ def test_requests_come_from_the_log_and_nonsense_stops_nobody(tmp_path: Path) ->
 def test_host_seals_to_no_key_but_one_in_force_of_its_tokens_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.joining._KEYS_WAIT_S", 0.0)
+    monkeypatch.setattr("edge_agent.membership._KEYS_WAIT_S", 0.0)
     other = signing_key("another leader")
     with EmbeddedLog(tmp_path / "log") as log:
         announce(log)

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from edge_agent.ledger.ledger import CLOCK_TOLERANCE_S, Ledger
-from edge_agent.ledger.ledger_errors import (
+from edge_agent.ledger.ledger_db import read_view
+from edge_agent.ledger.ledger_records import (
+    FREEZE_S,
     ClockSetBack,
+    EpochOpening,
+    HostEntry,
+    KnownSeries,
     LedgerBusy,
     LedgerCloned,
     LedgerCorrupt,
@@ -20,18 +25,11 @@ from edge_agent.ledger.ledger_errors import (
     LedgerMissing,
     LedgerRefused,
     LedgerRolledBack,
+    SealedRecord,
     SpoolFull,
+    SpoolLimits,
     WindowSpent,
 )
-from edge_agent.ledger.ledger_records import (
-    FREEZE_S,
-    EpochOpening,
-    HostEntry,
-    KnownSeries,
-    SealedRecord,
-    SpoolLimits,
-)
-from edge_agent.ledger.ledger_rows import read_view
 from privacy.budget import Entry
 
 NOW = 1_800_000_000

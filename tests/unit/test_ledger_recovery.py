@@ -12,9 +12,16 @@ import pytest
 
 from edge_agent.ledger import ledger as ledger_module
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import ClockSetBack, FenceUnwritable, LedgerFull
 from edge_agent.ledger.ledger_loss import Fence, FenceMark, set_aside
-from edge_agent.ledger.ledger_records import EpochOpening, HostEntry, KnownSeries, SealedRecord
+from edge_agent.ledger.ledger_records import (
+    ClockSetBack,
+    EpochOpening,
+    FenceUnwritable,
+    HostEntry,
+    KnownSeries,
+    LedgerFull,
+    SealedRecord,
+)
 from privacy.budget import Entry
 
 NOW = 1_800_000_000

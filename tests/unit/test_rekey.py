@@ -10,22 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import rekey as rekey_module
+from edge_agent import membership as rekey_module
 from edge_agent.config import AgentConfig
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import (
+from edge_agent.ledger.ledger_records import (
+    HostEntry,
+    KnownSeries,
     LedgerBusy,
     LedgerCloned,
     LedgerMissing,
     LedgerOfOthers,
     LedgerRefused,
     LedgerRolledBack,
+    SealedRecord,
     WindowSpent,
 )
-from edge_agent.ledger.ledger_records import HostEntry, KnownSeries, SealedRecord
 from edge_agent.live import open_ledger
-from edge_agent.rekey import end_of_earlier, rekey
-from edge_agent.retirement import retire
+from edge_agent.membership import end_of_earlier, rekey, retire
 from privacy.budget import Entry
 from privacy.signing import SigningKey
 from tests.agent_live import surroundings

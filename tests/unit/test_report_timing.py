@@ -13,7 +13,7 @@ import pytest
 from collectors.records.activity import Observation, Record
 from edge_agent.ledger.ledger_records import SealedRecord
 from edge_agent.sending.outbox import BEAT_MS, Outbox
-from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
+from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from tests.agent_live import (
     SteppedClock,
     Surroundings,

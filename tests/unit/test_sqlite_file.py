@@ -13,7 +13,7 @@ import pytest
 from aggregator.state.state_file import open_state
 from edge_agent.ledger import ledger_db
 from edge_agent.local.history_tables import LEAST_BYTES, open_file
-from edge_agent.windows import durable_windows
+from edge_agent.windows import window_state
 from transport.embedded.embedded_group import connect as connect_log
 from transport.embedded.embedded_group import prepare_folder
 from transport.files.sqlite_file import OtherSchema, SqliteFile, connect_readonly, transaction
@@ -32,7 +32,7 @@ def _log(path: Path) -> sqlite3.Connection:
     [
         (lambda path: ledger_db.connect(path, create=True), FULL, "wal"),
         (lambda path: open_state(path, TABLES), FULL, "wal"),
-        (durable_windows._FILE.open, FULL, "truncate"),
+        (window_state._FILE.open, FULL, "truncate"),
         (_log, FULL, "wal"),
         (lambda path: open_file(path, LEAST_BYTES), NORMAL, "wal"),
     ],
@@ -48,7 +48,7 @@ def test_commit_is_on_disk_where_budget_reports_and_shares_need_it(
 
 
 def test_open_windows_overwrite_what_they_erase(tmp_path: Path) -> None:
-    db = durable_windows._FILE.open(tmp_path / "file.sqlite")
+    db = window_state._FILE.open(tmp_path / "file.sqlite")
     assert db.execute("PRAGMA secure_delete").fetchone() == (1,)
     db.close()
 

@@ -16,10 +16,10 @@ from aggregator.helper.helper_state import HelperState
 from aggregator.leader.leader_state import LeaderState
 from aggregator.state.state_file import StateUnusable
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_errors import LedgerOfOtherVersion
+from edge_agent.ledger.ledger_records import LedgerOfOtherVersion
 from edge_agent.local.history import History, HistoryLimits
 from edge_agent.local.history_tables import HistoryUnavailable
-from edge_agent.windows.durable_windows import AccumulatorsUnavailable, DurableAccumulators
+from edge_agent.windows.window_state import AccumulatorsUnavailable, DurableAccumulators
 from tests.disk_kit import fill, small_disk
 from transport.embedded.embedded import EmbeddedLog
 from transport.port import TransportUnavailable

@@ -19,8 +19,8 @@ from collectors.records.activity import (
     Record,
     log2_bin,
 )
-from edge_agent.windows.durable_windows import AccumulatorsUnavailable, DurableAccumulators
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
+from edge_agent.windows.window_state import AccumulatorsUnavailable, DurableAccumulators
 from tests.window_kit import CATALOGUE, MINUTE_SECTIONS, OFFSET, SECOND, START, cells, task_of
 from wire.task import SectionSpec, Task
 

@@ -1,18 +1,39 @@
-"""Enrolment: a host asks by a request that its token signs, sealed to the Leader of that token."""
+"""Enrolment: a host asks by a request that its token signs, sealed to the Leader of that token.
+
+A new key for this host, on the same machine: its ledger first, then the key file.
+
+Whatever crash comes between, the same call again ends it, and no state in between publishes: an
+agent whose ledger is of another host than its key refuses to start.
+
+The end of a host: its key and raw data are destroyed, its ledger is kept.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from privacy.sealing import seal_message
 from privacy.signing import verify
+from transport.files.keyfiles import (
+    HostKey,
+    KeyFileAbsent,
+    KeyFileRefused,
+    destroy_key,
+    load_host_key,
+    read_host_key,
+    supersede_host_key,
+    sweep_leftovers,
+    write_host_key,
+)
 from transport.files.private_files import JoinToken
 from transport.port import Transport, create_topics
 from wire import labels
@@ -25,6 +46,11 @@ from wire.rejection import ReportRejected
 from wire.roster import MAX_HARDWARE_IDS, EntryAnswer, GpuModels
 from wire.topics import ENTRIES, JOINS, KEYS, ROSTERS, TOPICS, join_key
 
+from .config import AgentConfig
+from .journal import older
+from .ledger.ledger_db import connect, transaction
+from .ledger.ledger_loss import Fence, Identity, carry_over
+from .ledger.ledger_records import LedgerMissing, LedgerRefused
 from .protocol.epochs import Host, HpkeDirectory, PartyKeys
 from .protocol.roster_book import RosterBook, RosterView
 from .protocol.task_check import Pins
@@ -200,3 +226,160 @@ def _answer(value: bytes, request: JoinRequest, pins: Pins) -> EntryAnswer | Non
     except ReportRejected:
         return None
     return answer if answer.request_hash == request.hash() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rekeyed:
+    """What was done.
+
+    old         None where an earlier call had put the new key in place already
+    carried     whether there was a ledger to go on with; none before an agent's first run
+    """
+
+    old: HostId | None
+    new: HostId
+    carried: bool
+
+
+def with_key(config: AgentConfig, key_file: Path) -> AgentConfig:
+    """Give the configuration of this host under another key."""
+    return replace(config, host=replace(config.host, key_file=key_file.absolute()))
+
+
+def rekey(config: AgentConfig, next_key: Path, binding: bytes, now_s: int) -> Rekeyed:
+    """Put a new key in the old one's place, with its ledger; destroy both files that held it.
+
+    next_key    a host key bound to this machine as it is now
+    binding     of this machine, as `live.this_machine` gives it
+    Raises      LedgerRefused, KeyFileRefused: nothing was changed, or what was is ended by the same
+                call again
+    """
+    place = config.host.key_file
+    if place.exists() and next_key.exists() and place.samefile(next_key):
+        raise KeyFileRefused(f"{next_key}: is the key in use; make a new one in another folder")
+    new, old = load_host_key(next_key, binding), _old_key(place)
+    if old is not None and _id(old) == _id(new):  # an earlier call came as far as this
+        before, carried = None, old.ledger_exists
+    else:
+        before, carried = old, _carry(config, old, new, now_s)
+        # With a ledger or without: a place left empty could not be told from a host without a key.
+        put = write_host_key if old is None else supersede_host_key
+        put(place, replace(new, ledger_exists=carried))
+    made = with_key(config, next_key).gpus_file
+    if made.exists():  # which GPUs the new key is bound to, where host.gpus is "auto"
+        made.replace(config.gpus_file)
+    sweep_leftovers(place.parent)
+    destroy_key(next_key, in_place=True)
+    return Rekeyed(None if before is None else _id(before), _id(new), carried)
+
+
+def end_of_earlier(config: AgentConfig, next_key: Path, binding: bytes) -> Rekeyed | None:
+    """End a call that was cut off while it destroyed the new key's first file.
+
+    Returns     None where that file is not zeroed: there is a call to make
+    Raises      KeyFileRefused
+    """
+    content = next_key.read_bytes()
+    if not content or any(content):
+        return None
+    key = load_host_key(config.host.key_file, binding)
+    destroy_key(next_key, in_place=True)
+    return Rekeyed(None, _id(key), key.ledger_exists)
+
+
+def _old_key(path: Path) -> HostKey | None:
+    try:
+        return read_host_key(path)
+    except KeyFileAbsent:
+        return None
+
+
+def _carry(config: AgentConfig, old: HostKey | None, new: HostKey, now_s: int) -> bool:
+    ledger, fence = config.ledger_file, config.fence_file
+    known = fence.exists() or (old is not None and old.ledger_exists)
+    if not ledger.exists() and not known:
+        if old is None:
+            raise KeyFileAbsent(f"{config.host.key_file}: no such key file, and no ledger of one")
+        return False
+    if not ledger.exists():
+        raise LedgerMissing(f"expected the ledger {ledger}, of which key or fence know")
+    # Without the old key the ledger must be the new identity's: an earlier call was cut off.
+    before = new if old is None else old
+    carry_over(ledger, fence, _identity(before), _identity(new), now_s)
+    return True
+
+
+def _identity(key: HostKey) -> Identity:
+    return Identity(_id(key), key.binding)
+
+
+def _id(key: HostKey) -> HostId:
+    return host_id(key.signing.public_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What was destroyed, and what stays.
+
+    host        None where its key was gone already
+    """
+
+    host: HostId | None
+    destroyed: tuple[Path, ...]
+    kept: tuple[Path, ...]
+
+
+def retire(config: AgentConfig) -> Retired:
+    """Destroy a host's key and raw data, and the sealed reports that wait in its ledger.
+
+    Raises      LedgerBusy while its agent runs; KeyFileRefused, OSError: call it again
+    """
+    with _agent_stopped(config):
+        _drop_spool(config.ledger_file)
+        host = _destroy_key(config.host.key_file)
+        raw = (
+            config.windows_file, config.history_file, config.journal_file,
+            older(config.journal_file), config.kernel_names_file, config.gpus_file,
+        )  # fmt: skip
+        gone = [path for file in raw for path in _with_journal(file) if path.exists()]
+        for path in gone:
+            path.unlink()
+    keys = (config.host.key_file,) if host is not None else ()
+    kept = tuple(path for path in (config.ledger_file, config.fence_file) if path.exists())
+    return Retired(host, (*keys, *gone), kept)
+
+
+@contextlib.contextmanager
+def _agent_stopped(config: AgentConfig) -> Iterator[None]:
+    if not config.fence_file.exists():
+        yield
+        return
+    fence = Fence.open(config.fence_file)
+    try:
+        yield
+    finally:
+        fence.close()
+
+
+def _drop_spool(ledger: Path) -> None:
+    """See that what was sealed and did not leave never does; a damaged ledger is sent by nobody."""
+    with (
+        contextlib.suppress(LedgerRefused),
+        contextlib.closing(connect(ledger, create=False)) as db,
+        transaction(db),
+    ):
+        db.execute("DELETE FROM spool")
+
+
+def _destroy_key(path: Path) -> HostId | None:
+    try:
+        host = host_id(read_host_key(path).signing.public_bytes)
+    except KeyFileAbsent:
+        return None
+    destroy_key(path)
+    return host
+
+
+def _with_journal(file: Path) -> tuple[Path, ...]:
+    """A file and what SQLite keeps beside it."""
+    return tuple(Path(f"{file}{suffix}") for suffix in ("", "-wal", "-shm", "-journal"))
