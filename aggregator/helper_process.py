@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aggregator.helper.helper_shell import HelperShell
-from aggregator.party.party_config import HelperConfig
+from aggregator.helper.helper_runtime import HelperShell
+from aggregator.party.config import HelperConfig
 from aggregator.party.party_start import (
     become,
     health_served,
@@ -14,7 +14,7 @@ from aggregator.party.party_start import (
     prepare_socket,
     silent,
 )
-from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 from transport.opening import Side, prepare_transport
 from transport.process.supervision import Notifier
 

@@ -8,16 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aggregator.leader.leader import Leader
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.leader.report_reader import ReportReader
-from aggregator.party.party_config import LeaderConfig
+from aggregator.party.config import LeaderConfig
 from aggregator.party.party_start import become, health_served, on_signals, prepare_folders, silent
-from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 from aggregator.releases.compaction import NO_ROLL_UPS, RollUps
 from aggregator.releases.store import Store
 from aggregator.spark.driver_process import DriverProcess, spark_job
 from aggregator.spark.spark_reader import SparkReader
-from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.correction import Detector
 from transport.opening import Side, open_transport, prepare_transport
 from transport.port import RETENTION_S
 from transport.process.supervision import Notifier

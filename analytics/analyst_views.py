@@ -16,8 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from aggregator.releases import releases
-from aggregator.releases.release_sources import Meanings, literal
-from aggregator.releases.releases import MoreViews, QueryRefused
+from aggregator.releases.releases import Meanings, MoreViews, QueryRefused, literal
 
 from .cells_sql import NOT_JUDGED, cells_sql
 from .outcomes_sql import OUTCOME_MEANINGS

@@ -8,11 +8,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from aggregator.releases.release_sources import Meanings, literal
-from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
-from aggregator.statistics.judged_sql import judged_sql
-from aggregator.statistics.ratios import normal_quantile
-from aggregator.statistics.ratios_sql import shares_sql
+from aggregator.releases.releases import Meanings, literal
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, judged_sql
+from aggregator.statistics.ratios import normal_quantile, shares_sql
 from aggregator.statistics.statistics import BIAS_CONFIDENCE
 from wire.catalogue import LEFT_OUT, Bins, Catalogue
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from aggregator.releases.release_sources import Meanings
+from aggregator.releases.releases import Meanings
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, q_values
 from aggregator.statistics.ratios import normal_quantile
 

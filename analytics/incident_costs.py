@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from aggregator.releases.cause_files import CAUSE_MEANINGS
 from aggregator.releases.release_files import Q_VALUE
-from aggregator.releases.release_sources import Meanings
+from aggregator.releases.releases import Meanings
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.statistics.ratios import normal_quantile
 

@@ -16,9 +16,8 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from aggregator.releases.release_sources import Meanings
-from aggregator.releases.releases import open_duckdb
-from aggregator.statistics.ratios_sql import shares_sql
+from aggregator.releases.releases import Meanings, open_duckdb
+from aggregator.statistics.ratios import shares_sql
 from wire.catalogue import Catalogue
 
 from .cells_sql import CELL_MEANINGS

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import duckdb
 import pandas as pd
 
+from aggregator.releases.release_files import SimulatedMark, read_mark
 from aggregator.releases.releases import (
     Moment,
     MoreViews,
@@ -22,7 +23,6 @@ from aggregator.releases.releases import (
     read_causes,
     read_windows,
 )
-from aggregator.releases.simulated_mark import SimulatedMark, read_mark
 from wire.catalogue import LEFT_OUT
 
 from .analyst_views import Frames, query, with_whole_numbers

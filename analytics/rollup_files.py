@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from aggregator.releases.packs import windows_by_hour
 from aggregator.releases.release_files import SUPPRESSED_FOLDER
-from aggregator.releases.release_sources import escaped, literal
+from aggregator.releases.releases import escaped, literal
 
 from .rollup_periods import RollupPeriod
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from aggregator.releases.cause_files import CAUSE_MEANINGS
 from aggregator.releases.release_files import Q_VALUE
-from aggregator.releases.release_sources import Meanings
-from aggregator.releases.releases import WINDOW_MEANINGS
+from aggregator.releases.releases import WINDOW_MEANINGS, Meanings
 
 from .cells_sql import CELL_MEANINGS
 from .outcomes_sql import OUTCOME_MEANINGS

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aggregator.releases import releases
+from aggregator.releases.release_files import SimulatedMark
 from aggregator.releases.releases import (
     Moment,
     MoreViews,
@@ -20,7 +21,6 @@ from aggregator.releases.releases import (
     moment,
     open_duckdb,
 )
-from aggregator.releases.simulated_mark import SimulatedMark
 
 from .analyst_views import (
     OUTCOMES_VIEW,

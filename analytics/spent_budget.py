@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from aggregator.enrolment.task_files import MAX_FILE_BYTES, TASK_SUFFIX
+from aggregator.enrolment.tasks import MAX_FILE_BYTES, TASK_SUFFIX
 from privacy.calibrate import MILLION, WEEK_S, windows_touched
 from wire import labels
 from wire.envelope import Signed

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from aggregator.statistics.ratios import normal_quantile
-from aggregator.statistics.section_cells import MODEL_AXIS, UNMEASURED
+from aggregator.statistics.statistics import MODEL_AXIS, UNMEASURED
 from wire.catalogue import LEFT_OUT, Catalogue
 
 SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from aggregator.statistics.ratios import coverage
-from aggregator.statistics.section_cells import UNMEASURED
+from aggregator.statistics.statistics import UNMEASURED
 from analytics import RollupPeriod
 from analytics.changes import changes
 from analytics.release_source import FolderSource

@@ -17,8 +17,7 @@ import numpy as np
 
 from aggregator.enrolment.tasks import build_task, task_plan, windows_from
 from aggregator.protocol.released import Capacity
-from aggregator.statistics.correction import Corrected, Rates, Reported, change, correct
-from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.correction import Corrected, Detector, Rates, Reported, change, correct
 from aggregator.statistics.possible_sums import PossibleSums, SumRules
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure

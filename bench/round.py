@@ -23,9 +23,8 @@ from typing import Final
 import numpy as np
 
 from aggregator.party.key_ring import DAY_S, KeyRing
-from aggregator.protocol.admitted_epochs import AdmittedEpochs, Seal
 from aggregator.protocol.directory import Directory
-from aggregator.protocol.known_epochs import KnownEpoch
+from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch, Seal
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, ROOT, Figure
 from bench.round_fleet import (

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from aggregator.helper.helper import Helper
-from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import HelperState
-from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import (
     CallCountersign,
@@ -28,7 +27,7 @@ from aggregator.leader.leader_events import (
     ReportsArrived,
     Tick,
 )
-from aggregator.leader.leader_runner import LeaderRunner
+from aggregator.leader.leader_runner import LeaderRunner, call_helper
 from aggregator.leader.leader_state import LeaderState
 from bench.round_fleet import (
     HELPER,

@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from aggregator.leader.leader_shell import LeaderShell
-from aggregator.party.quotas import DeadLetterQuota, Quotas
+from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.party.config import DeadLetterQuota, Quotas
 from aggregator.protocol.released import SuppressedWindow
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, Figure

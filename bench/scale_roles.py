@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from aggregator.helper.helper_shell import HelperShell
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.helper.helper_runtime import HelperShell
+from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.party.channel import prepare_socket_folder
 from aggregator.party.channel_address import ChannelAddress
+from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.party.key_ring import DAY_S
-from aggregator.party.party_config import HelperConfig, LeaderConfig
 from aggregator.protocol.released import ReleasedWindow
 from bench.kafka import bare_rate
 from bench.parts import Part

@@ -22,8 +22,13 @@ from aggregator.releases.period_pack import (
     write_period,
     write_suppressed,
 )
-from aggregator.releases.release_files import SUPPRESSED_FOLDER
-from aggregator.releases.simulated_mark import NAME, SimulatedMark, read_mark, write_mark
+from aggregator.releases.release_files import (
+    NAME,
+    SUPPRESSED_FOLDER,
+    SimulatedMark,
+    read_mark,
+    write_mark,
+)
 from simulator.engine.engine_port import WindowOutcome
 from simulator.engine.outcome_store import release_of
 from simulator.engine.simulation import Due, Simulation

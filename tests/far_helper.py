@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.helper.helper_shell import HelperShell
+from aggregator.helper.helper_runtime import HelperShell
 from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from tests.process_kit import FileClock, helper_config
 

@@ -86,7 +86,7 @@ STANDBY_STEPS: Final = (
     "before StoreCountersigned",
 )
 _REFUSED: Final = "aggregator.leader.intake:Intake._count of "
-_REPLY: Final = "aggregator.protocol.helper_port:BatchReply.__init__ of "
+_REPLY: Final = "aggregator.protocol.interfaces:BatchReply.__init__ of "
 
 
 def _killed(role: str, steps: tuple[str, ...]) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ CASES: Final = (
         "helper-disk-full",
         "Helper",
         "ENOSPC under its state",
-        ("aggregator.helper.helper_runner:HelperRunner.submit_batch raises StorageUnavailable",),
+        ("aggregator.helper.helper_runtime:HelperRunner.submit_batch raises StorageUnavailable",),
     ),
     FaultCase(
         "store-disk-full",
@@ -162,14 +162,14 @@ CASES: Final = (
         "consumer-slow",
         "Leader",
         "reads a record a turn, windows behind",
-        ("aggregator.leader.log_watch:LogWatch.came_late",),
+        ("aggregator.leader.schedule:LogWatch.came_late",),
         quick=True,
     ),
     FaultCase(
         "reader-lingers",
         "log",
         "a dead reader of the Leader's group still holds partitions",
-        ("aggregator.leader.log_watch:LogWatch.unread raises TransportUnavailable",),
+        ("aggregator.leader.schedule:LogWatch.unread raises TransportUnavailable",),
         quick=True,
     ),
     FaultCase(
@@ -217,7 +217,7 @@ CASES: Final = (
         "leader-clock-stepped",
         "Leader",
         "two minutes ahead and back",
-        ("aggregator.leader.log_watch:LogWatch.silent returns True",),
+        ("aggregator.leader.schedule:LogWatch.silent returns True",),
     ),
     FaultCase(
         "helper-clock-stepped",
@@ -248,7 +248,7 @@ CASES: Final = (
         "reply-lost",
         "network",
         "the Helper's answers are lost on their way",
-        ("aggregator.leader.helper_calls:_reply returns None",),
+        ("aggregator.leader.leader_runner:_reply returns None",),
         quick=True,
     ),
     FaultCase(
@@ -283,7 +283,7 @@ CASES: Final = (
         "two-helpers",
         "Helper",
         "a second one by mistake, on the same state",
-        ("aggregator.helper.helper_runner:HelperRunner.submit_batch raises FencedOut",),
+        ("aggregator.helper.helper_runtime:HelperRunner.submit_batch raises FencedOut",),
         quick=True,
     ),
     FaultCase(

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.helper.helper_state import FencedOut
-from aggregator.party.party_config import LeaderConfig
+from aggregator.party.config import LeaderConfig
 from aggregator.protocol.directory import PinnedParties
-from aggregator.protocol.helper_port import HelperPort, HelperUnavailable
+from aggregator.protocol.interfaces import HelperPort, HelperUnavailable
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.releases.store import Store
 from aggregator.state.state_file import StorageUnavailable

@@ -11,14 +11,13 @@ import pandas as pd
 
 from aggregator.enrolment.tasks import TaskPlan, build_task
 from aggregator.helper.helper import Helper
-from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import HelperState
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.party.config import LeaderConfig
 from aggregator.party.key_ring import KeyRing
-from aggregator.party.party_config import LeaderConfig
 from aggregator.protocol.directory import Directory, PinnedParties
-from aggregator.protocol.helper_port import HelperPort
-from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.protocol.interfaces import HelperPort, RosterSeen, TaskSeen
 from aggregator.releases.releases import read_windows
 from aggregator.releases.store import Store
 from collectors.gpu_calls.gpu_probes import ProbesSection

@@ -13,12 +13,12 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from aggregator.helper.helper_shell import HelperShell
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.helper.helper_runtime import HelperShell
+from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder
 from aggregator.party.channel_address import ChannelAddress
-from aggregator.party.party_config import HelperConfig, LeaderConfig
-from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
+from aggregator.party.config import HelperConfig, LeaderConfig
+from aggregator.protocol.interfaces import BatchReply, HelperStatus, ReleaseReply
 from aggregator.protocol.released import ReleasedWindow
 from simulator.engine.memory_store import MemoryStore
 from tests.fault_notes import note, note_recovery

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from aggregator.enrolment.tasks import sign_roster, sign_task
 from aggregator.helper.batch_rules import MaskInto
 from aggregator.helper.helper import Helper
-from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import HelperState
-from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import (
     CallCountersign,
@@ -31,11 +30,10 @@ from aggregator.leader.leader_events import (
     StoreSuppressed,
     Tick,
 )
-from aggregator.leader.leader_runner import LeaderRunner, restore_leader
+from aggregator.leader.leader_runner import LeaderRunner, call_helper, restore_leader
 from aggregator.leader.leader_state import LeaderState
-from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import Directory, PinnedParties
-from aggregator.protocol.helper_port import HelperPort
+from aggregator.protocol.interfaces import Checkpoint, HelperPort, no_checkpoint
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.witness.chain import Unwitnessed, WitnessedChain
 from aggregator.witness.port import Witness

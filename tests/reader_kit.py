@@ -8,8 +8,8 @@ from pathlib import Path
 
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import EpochsArrived, ReportsArrived
-from aggregator.party.quotas import Quotas
-from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.party.config import Quotas
+from aggregator.protocol.interfaces import RosterSeen, TaskSeen
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

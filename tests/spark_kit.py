@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from aggregator.leader.leader import Leader
 from aggregator.protocol.directory import PinnedParties
-from aggregator.spark.batch_rows import COLUMNS, from_rows
 from aggregator.spark.codec import encode_update
 from aggregator.spark.driver_state import PassInput
-from aggregator.spark.executing import Pass, TaskMemory, gather_rows
+from aggregator.spark.executor import COLUMNS, Pass, TaskMemory, from_rows, gather_rows
 from aggregator.spark.messages import Command, ReaderUpdate
 from aggregator.spark.partial_sums import Gathered
 from aggregator.spark.spark_reader import SparkReader

@@ -6,11 +6,10 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.party.config import StandbySettings
 from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
-from aggregator.party.standby_settings import StandbySettings
-from aggregator.standby.leadership import Leadership, leader_database
-from aggregator.standby.postgresql_tables import PostgresqlTables
+from aggregator.standby.leadership import Leadership, PostgresqlTables, leader_database
 from aggregator.standby.standing_by import Turn
 from tests.postgresql_kit import PostgresqlServer
 from tests.process_kit import (

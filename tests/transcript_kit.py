@@ -12,7 +12,7 @@ import numpy as np
 
 from aggregator.releases.store import Store
 from aggregator.transcripts.transcript import read_transcript
-from aggregator.transcripts.transcript_export import export_transcript
+from aggregator.transcripts.transcript_check import export_transcript
 from tests.protocol_kit import SERIES, T0, WINDOW_S, Fleet, build_world, honest_reports, open_epochs
 from tests.unit.release_kit import CATALOGUE, make_task, window
 from web.signed_chains import TranscriptFiles

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from aggregator.releases.release_files import SimulatedMark
 from aggregator.releases.releases import moment
-from aggregator.releases.simulated_mark import SimulatedMark
 from analytics import RollupPeriod
 from analytics.served_releases import ADDRESS, FORMAT, NEWEST, ServedRows
 

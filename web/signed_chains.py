@@ -16,21 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.protocol.directory import PinnedParties
+from aggregator.transcripts.evidence import UnreleasedShare, compare_unreleased
 from aggregator.transcripts.transcript_check import (
     HELPER,
     LEADER,
+    LINKS,
+    MOST_EXPORT_BYTES,
+    UNRELEASED,
     CheckedWindow,
     Link,
     TranscriptRefused,
     checked_windows,
-)
-from aggregator.transcripts.transcript_export import (
-    LINKS,
-    MOST_EXPORT_BYTES,
-    UNRELEASED,
     export_parts,
 )
-from aggregator.transcripts.unreleased_shares import UnreleasedShare, compare_unreleased
 
 MOST_TEXT_BYTES: Final = 16 << 20
 """Of one text: the batch of 110,000 hosts, in hex."""

@@ -23,8 +23,8 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
+from aggregator.releases.release_files import MarkUnreadable
 from aggregator.releases.releases import QueryRefused
-from aggregator.releases.simulated_mark import MarkUnreadable
 from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
 from analytics.spent_budget import SeriesTask

@@ -10,11 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.protocol.admitted_epochs import AdmittedEpochs
-from aggregator.protocol.answers import BODY_RETENTION_S
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
-from aggregator.protocol.known_epochs import KnownEpoch
-from aggregator.protocol.party_events import Stopwatch, no_stopwatch
+from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch
+from aggregator.protocol.interfaces import BODY_RETENTION_S, Stopwatch, no_stopwatch
 from privacy.masks import tag_and_nonce, tags_equal
 from privacy.signing import verify
 from wire.batch import SignedBatch

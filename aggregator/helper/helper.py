@@ -13,14 +13,22 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.protocol.admitted_epochs import AdmittedEpochs, Seal
-from aggregator.protocol.answers import HOST_ID_BYTES, Answer, BatchKey
-from aggregator.protocol.check_words import check_sum
-from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
-from aggregator.protocol.helper_port import BatchReply, ReleaseReply
-from aggregator.protocol.known_epochs import KnownEpoch, Mark
-from aggregator.protocol.party_events import RosterSeen, Stopwatch, TaskSeen, no_stopwatch
+from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch, Mark, Seal
+from aggregator.protocol.interfaces import (
+    HOST_ID_BYTES,
+    Answer,
+    BatchKey,
+    BatchReply,
+    Checkpoint,
+    ReleaseReply,
+    RosterSeen,
+    Stopwatch,
+    TaskSeen,
+    check_sum,
+    no_checkpoint,
+    no_stopwatch,
+)
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.possible_sums import SumRules
 from privacy import masks

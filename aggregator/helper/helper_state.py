@@ -16,12 +16,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from aggregator.protocol.answers import BODY_RETENTION_S, HOST_ID_BYTES, Answer, BatchKey
-from aggregator.protocol.known_epochs import KnownEpoch
-from aggregator.state.epoch_counters import COUNTERS, KEEP_COUNTER
-from aggregator.state.state_file import StateUnusable, open_state, transaction, write_durably
-from aggregator.witness import helper_links
-from aggregator.witness.helper_links import LINK_TABLES
+from aggregator.protocol.epochs import KnownEpoch
+from aggregator.protocol.interfaces import BODY_RETENTION_S, HOST_ID_BYTES, Answer, BatchKey
+from aggregator.state.state_file import (
+    COUNTERS,
+    KEEP_COUNTER,
+    StateUnusable,
+    open_state,
+    transaction,
+    write_durably,
+)
+from aggregator.witness import chain as helper_links
+from aggregator.witness.chain import LINK_TABLES
 from wire.batch import SignedRelease
 from wire.witness import ChainHead, ChainLink, LinkKind, answer_item
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
-from aggregator.protocol.known_epochs import KnownEpoch
-from aggregator.protocol.party_events import Stopwatch, no_stopwatch
+from aggregator.protocol.epochs import KnownEpoch
+from aggregator.protocol.interfaces import BatchKey, Stopwatch, no_stopwatch
 from privacy.masks import BoxError, open_box_into
 from transport.port import Record
 from wire.envelope import OVERHEAD_BYTES, Kind, core_place
@@ -29,7 +28,7 @@ from wire.report import (
     report_length,
 )
 
-from .window_sums import OpenWindow
+from .windows import OpenWindow
 
 CLOCK_SKEW_S: Final = 60
 """A window may end this long after the Leader's clock: hosts' clocks are not the Leader's."""

@@ -16,12 +16,17 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.party.quotas import Quotas
-from aggregator.protocol.admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
-from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
+from aggregator.party.config import Quotas
 from aggregator.protocol.directory import Directory, KnownTask
-from aggregator.protocol.known_epochs import Mark
-from aggregator.protocol.party_events import RosterSeen, Stopwatch, TaskSeen, no_stopwatch
+from aggregator.protocol.epochs import AdmittedEpoch, AdmittedEpochs, Mark, Seal
+from aggregator.protocol.interfaces import (
+    HOST_ID_BYTES,
+    BatchKey,
+    RosterSeen,
+    Stopwatch,
+    TaskSeen,
+    no_stopwatch,
+)
 from aggregator.statistics.possible_sums import SumRules
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
@@ -33,8 +38,8 @@ from wire.fields import Scheme, TaskId
 from wire.rejection import Reason, ReportRejected
 
 from .admission import Heading
+from .chains import Chains
 from .intake import Intake
-from .leader_chains import Chains
 from .leader_events import (
     CommitOffsets,
     EpochsArrived,
@@ -47,12 +52,9 @@ from .leader_events import (
     StoreTask,
     Tick,
 )
-from .leader_windows import FrozenWindow
-from .log_watch import LogWatch
 from .report_reader import OwnReader, ReportReader, Sum
-from .schedule import CloseRule, Schedule
-from .window_room import WindowRoom
-from .window_sums import OpenWindow
+from .schedule import CloseRule, LogWatch, Schedule, WindowRoom
+from .windows import FrozenWindow, OpenWindow
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aggregator.protocol.admitted_epochs import AdmittedEpoch
-from aggregator.protocol.answers import BatchKey
-from aggregator.protocol.helper_port import BatchReply, ReleaseReply
-from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.protocol.epochs import AdmittedEpoch
+from aggregator.protocol.interfaces import BatchKey, BatchReply, ReleaseReply, RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from transport.port import Record, TopicPartition
 from wire.task import Task

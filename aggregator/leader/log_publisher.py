@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from aggregator.protocol.checkpoints import Checkpoint
 from aggregator.protocol.directory import PinnedParties
+from aggregator.protocol.interfaces import Checkpoint
 from privacy.signing import verify
 from transport.port import Producer, Transport, create_topics
 from wire import labels
@@ -31,7 +31,7 @@ from wire.topics import (
     task_key,
 )
 
-from .dead_letters import DeadLetters
+from .intake import DeadLetters
 from .leader_state import LeaderState
 
 PUBLISHED_AT_ONCE: Final = 500

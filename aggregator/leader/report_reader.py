@@ -8,15 +8,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.party.party_health import HealthMetric
-from aggregator.protocol.admitted_epochs import AdmittedEpoch
-from aggregator.protocol.answers import BatchKey
-from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.party.health import HealthMetric
+from aggregator.protocol.epochs import AdmittedEpoch
+from aggregator.protocol.interfaces import BatchKey, RosterSeen, TaskSeen
 from transport.port import Record
 from wire.topics import EPOCHS, REPORTS
 
 from .intake import Intake
-from .leader_windows import FrozenWindow
+from .windows import FrozenWindow
 
 Sum = NDArray[np.uint32] | NDArray[np.int64]
 

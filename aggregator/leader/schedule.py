@@ -8,20 +8,152 @@ A window closes when nothing in it is waited for any more: at once when it is co
 its lateness ends, or after an outage of the log when every host has had the time to send again. A
 window with too few hosts for a release loses nothing by waiting longer, so it does: one window
 more, and while nobody at all is heard.
+
+Whether the log served without a break, by what the Leader reads of it.
+
+Reports of a window are due when its lateness ends. After an outage they come later through no
+fault of their hosts, which try again at pauses of up to 30 s: until they have had the time for it,
+windows that lack reports stay open. An outage shows in three ways: the log answers nothing, it is
+silent for longer than the shortest window, or two records in it were appended that far apart.
+
+Which windows a process takes on: one that cannot be finished is refused whole.
+
+Half of every window would be worth nothing: a window below n_min is not released. So under more
+load than fits, windows that have begun go on, and the next is refused until there is room and time.
+A refused window costs a fraction of one that is taken, which is how a Leader catches up.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.directory import Directory, KnownTask
+from aggregator.protocol.interfaces import BatchKey
+from transport.port import Consumer, TransportUnavailable
+from wire.rejection import Reason, ReportRejected
 
-from .leader_windows import EARLY_CLOSE_PERCENT, Chain, freeze_early
-from .log_watch import RESEND_S, LogWatch
-from .window_sums import OpenWindow
+from .windows import EARLY_CLOSE_PERCENT, Chain, OpenWindow, freeze_early
+
+RESEND_S: Final = 60.0
+"""A host tries again within 30 s; reading its control topics and sending may each wait for a
+time-out, 5 s by default, and a broker that has just come back may refuse the first try."""
+
+SILENCE_SLACK_S: Final = 15.0
+"""Hosts send within 5 s after a window; the rest is for a broker that is slow."""
+
+RETURNING_PER_MILLE: Final = 10
+RETURNING_LEAST: Final = 3
+"""Late reports of this part of the fleet's hosts, and of so many, within the shortest window (or
+RESEND_S where that is shorter) keep windows open; those of fewer do not: some are always late."""
+
+LATE_AGAIN_WINDOWS: Final = 10
+"""A host that was late within so many windows counts no further time: hosts that are late for ever
+hold releases up once."""
+
+
+class LogWatch:
+    """What the Leader knows of outages of the log; times are its own clock's, unix seconds."""
+
+    def __init__(self, *, resumed: bool = False) -> None:
+        """Start watching.
+
+        resumed     the Leader has run before: for how long it and the log were away is not known
+        """
+        self._missed = resumed
+        self._level = False
+        self._back_s = -math.inf
+        self._heard_s: float | None = None
+        self._appended_s: float | None = None
+        self._late_s: dict[bytes, float] = {}
+        """Hosts of the roster that came late, and when the last time."""
+        self._returned_s: deque[float] = deque()
+        """When hosts came late that had not been late for long: of the newest window alone."""
+
+    @property
+    def level(self) -> bool:
+        """Whether the log answers and everything in it was read."""
+        return self._level
+
+    @staticmethod
+    def unread(consumer: Consumer, partitions: int) -> int | None:
+        """Give how many records are left to read, for `tick`.
+
+        partitions  of the topics that it reads, together
+        Raises      TransportUnavailable: another member of the group holds some of the partitions,
+                    as one that died does until its lease ends
+        """
+        held = len(consumer.positions())
+        if 0 < held < partitions:
+            raise TransportUnavailable(
+                f"another reader of the group holds {partitions - held} of {partitions} partitions"
+            )
+        return consumer.lag()
+
+    def tick(self, now_s: float, lag: int | None) -> None:
+        """Take how many records are left to read; None while the log does not answer."""
+        self._level = lag == 0
+        if lag is None and self._heard_s is not None:
+            self._missed = True
+        if self._level:
+            if self._missed:
+                self._back_s = max(self._back_s, now_s)
+            self._missed = False
+
+    def heard(self, appended_s: Sequence[float], now_s: float, shortest_s: int) -> None:
+        """Take the times at which records were appended, in the order in which they came.
+
+        shortest_s   the shortest window of the tasks that hosts report now
+        """
+        if not appended_s:
+            return
+        if not self._level:
+            self._look_back(appended_s, now_s, shortest_s)
+        if self.silent(now_s, shortest_s):
+            self._back_s = max(self._back_s, now_s)
+        self._heard_s = now_s
+
+    def _look_back(self, appended_s: Iterable[float], now_s: float, shortest_s: int) -> None:
+        """Find outages in what is read late: by the log's own times, which nobody else keeps."""
+        for at_s in appended_s:
+            if self._appended_s is not None and at_s - self._appended_s > _longest(shortest_s):
+                self._back_s = max(self._back_s, min(at_s, now_s))
+            self._appended_s = max(at_s, self._appended_s or at_s)
+
+    def silent(self, now_s: float, shortest_s: int) -> bool:
+        """Whether no host has been heard for longer than a window, which all of them report."""
+        return self._heard_s is not None and now_s - self._heard_s > _longest(shortest_s)
+
+    def came_late(self, host_id: bytes, fleet: int, now_s: float, shortest_s: int) -> None:
+        """Take a report that came after its window's lateness.
+
+        fleet        hosts on the roster
+        shortest_s   as of `heard`
+        """
+        window_s = min(RESEND_S, shortest_s)
+        before_s = self._late_s.get(host_id, -math.inf)
+        self._late_s[host_id] = now_s
+        if now_s - before_s <= LATE_AGAIN_WINDOWS * max(RESEND_S, shortest_s):
+            return
+        self._returned_s.append(now_s)
+        while self._returned_s[0] <= now_s - window_s:
+            self._returned_s.popleft()
+        if len(self._returned_s) >= max(fleet * RETURNING_PER_MILLE / 1000, RETURNING_LEAST):
+            self._back_s = max(self._back_s, now_s)
+            self._returned_s.clear()
+
+    @property
+    def resent_s(self) -> float:
+        """When every host has had the time to send again; infinite while that is not known."""
+        return self._back_s + RESEND_S if self._level and not self._missed else math.inf
+
+
+def _longest(shortest_s: int) -> float:
+    return shortest_s + SILENCE_SLACK_S
+
 
 TaskCohort = tuple[bytes, int]
 """(task_id, cohort): its windows end in their order."""
@@ -179,3 +311,54 @@ class CloseRule:
             ),
             default=86_400,
         )
+
+
+HOSTS_READ_A_SECOND: Final = 333
+"""Half of what a Leader reads: a window of 100,000 hosts has five minutes. One that is read within
+a second is never too late before its retention ends."""
+
+
+class WindowRoom:
+    """Bounds the vectors of windows that have not ended."""
+
+    def __init__(self, most_bytes: int) -> None:
+        """Take the bytes that all of them may have together; one window alone may have more."""
+        self._most_bytes = most_bytes
+
+    def begin(
+        self,
+        window: OpenWindow,
+        known: KnownTask,
+        start: int,
+        hosts: int,
+        received_s: float,
+        held: Iterable[OpenWindow],
+    ) -> None:
+        """Set room aside for a window whose first authentic report has come.
+
+        hosts       whose reports may come
+        received_s  when the report came, by the party's own clock
+        held        all windows that have not ended
+        Raises      ReportRejected: overload, as for every later report of the window
+        """
+        wanted = hosts * window.row_bytes
+        if window.expected is None:
+            taken = sum(other.held_bytes for other in held)
+            if received_s > begin_until_s(known, start, hosts):
+                self._refuse(window, "a window with time to be read", "one that comes too late")
+            if taken and taken + wanted > self._most_bytes:
+                room = max(0, self._most_bytes - taken)
+                self._refuse(window, f"a window of at most {room} bytes", wanted)
+        window.room_bytes = wanted
+
+    def _refuse(self, window: OpenWindow, expected: str, got: object) -> None:
+        window.refused = True
+        raise ReportRejected(Reason.OVERLOAD, expected, got)
+
+
+def begin_until_s(known: KnownTask, start: int, hosts: int) -> float:
+    """When the first report of a window comes too late for all of its hosts' to be read in time."""
+    over_s = known.over_s(start)
+    read_s = min(hosts // HOSTS_READ_A_SECOND, known.task.retention_s / 4)
+    due_s = known.window_end(start) + known.task.lateness_s
+    return max(due_s, over_s - HELPER_S - read_s) if read_s else over_s

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 import grpc
 
-from aggregator.protocol.helper_port import (
+from aggregator.protocol.interfaces import (
     BatchReply,
     HelperPort,
     HelperStatus,

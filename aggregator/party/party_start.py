@@ -14,8 +14,8 @@ from transport.process.privileges import Dropped, drop_to, ensure_users
 
 from .channel import prepare_socket_folder
 from .channel_address import ChannelAddress
-from .party_config import HttpAddress
-from .party_health import Health
+from .config import HttpAddress
+from .health import Health
 
 
 def silent(line: str) -> None:

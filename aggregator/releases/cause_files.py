@@ -25,8 +25,7 @@ from aggregator.statistics.causes import (
     cause_table,
     judged,
 )
-from aggregator.statistics.correction import Reported
-from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.correction import Detector, Reported
 from wire.catalogue import LEFT_OUT
 
 from .release_files import release_path

@@ -22,15 +22,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 
 from . import packs
 from .cause_files import CAUSE_SCHEMA
 from .cause_files import FOLDER as CAUSES_FOLDER
-from .pack_files import CELL_SCHEMA, write_merged
-from .packs import CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Pack, Single
-from .public_files import make_public, public_folder, sync_folder
-from .release_files import BASIS, MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_SCHEMA
+from .packs import CELL_SCHEMA, CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Pack, Single, write_merged
+from .release_files import (
+    BASIS,
+    MEANINGS,
+    SUPPRESSED_FOLDER,
+    SUPPRESSED_SCHEMA,
+    make_public,
+    public_folder,
+    sync_folder,
+)
 
 LOCK: Final = ".compaction.lock"
 _PLAIN_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])

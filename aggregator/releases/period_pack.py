@@ -15,25 +15,31 @@ import pyarrow as pa
 
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.statistics.causes import CAUSE_SECTIONS, CauseTable
-from aggregator.statistics.incident_detector import Detector
-from aggregator.statistics.section_cells import named_cells
-from aggregator.statistics.statistics import CellBasis, basis_of, estimate, released_units
+from aggregator.statistics.correction import Detector
+from aggregator.statistics.statistics import (
+    CellBasis,
+    basis_of,
+    estimate,
+    named_cells,
+    released_units,
+)
 from wire.catalogue import Catalogue
 from wire.task import Task
 
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import cause_columns, cause_path, tables_of
 from .compaction import Compaction, PackRows
-from .pack_files import CELL_SCHEMA, GROUP_CELLS
-from .packs import MEMBER_SCHEMA, period_of
+from .packs import CELL_SCHEMA, GROUP_CELLS, MEMBER_SCHEMA, period_of
 from .release_files import (
     BASIS,
     SUPPRESSED_FOLDER,
     SUPPRESSED_SCHEMA,
+    of_window,
     release_path,
+    release_rows,
     suppressed_path,
+    utc,
 )
-from .release_rows import of_window, release_rows, utc
 
 
 def series_period(window_start_s: int, window_s: int | None) -> str:

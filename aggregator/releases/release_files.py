@@ -1,14 +1,31 @@
-"""How released Parquet is laid out, for the store that writes it and for its readers."""
+"""How released Parquet is laid out, for the store that writes it and for its readers.
+
+A released window as rows, one a cell.
+
+Files that readers under other users may read, and see whole or not at all.
+
+The mark of a folder of releases that a simulation wrote: no fleet stands behind it.
+
+A file beside the releases. Whoever shows numbers of the folder says what it says.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from aggregator.protocol.released import ReleasedWindow
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.statistics.statistics import Cell
 
 MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "series": (pa.string(), "task series the release belongs to"),
@@ -119,3 +136,153 @@ def suppressed_path(
     """Where one suppressed window lies, partitioned as releases are; no file is written anew."""
     path = release_path(folder / SUPPRESSED_FOLDER, series, cohort, start)
     return path.with_name(f"{path.stem}-v{version or 0}.parquet")
+
+
+def release_rows(release: ReleasedWindow, cells: Sequence[Cell]) -> pa.Table:
+    """Give the rows of a release, in the order of the vector."""
+    same, count = of_window(release), len(cells)
+    columns = [
+        pa.array(
+            [same[f.name]] * count if f.name in same else [getattr(c, f.name) for c in cells],
+            f.type,
+        )
+        for f in SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def of_window(release: ReleasedWindow) -> dict[str, object]:
+    """Give the columns that are the same for all cells of a release."""
+    task = release.task
+    return {
+        "series": task.series,
+        "cohort": release.cohort,
+        "window_start": utc(release.window_start_s),
+        "window_s": task.window_s,
+        "n_hosts": release.n,
+        "epsilon": task.epsilon_millionths / 1e6,
+        "delta": task.delta_1e12 / 1e12,
+        "domain": task.domain,
+        "released_at": utc(release.released_s),
+        "rejections": json.dumps(dict(sorted(release.rejections.items()))),
+    }
+
+
+def utc(seconds: float) -> datetime:
+    """Naive UTC, as every timestamp in the store is."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+def write_whole(rows: pa.Table, target: Path) -> None:
+    """Write beside the target, sync, rename: a reader sees the whole file or none."""
+    for folder in (target.parent.parent, target.parent):
+        public_folder(folder)
+    partial = target.with_name(f".{target.name}.partial")
+    pq.write_table(rows, partial, compression="zstd")
+    make_public(partial)
+    partial.replace(target)
+    sync_folder(target.parent)
+
+
+def make_public(path: Path) -> None:
+    """Let every user read a finished file or folder, whatever the umask, and sync it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Released numbers are public: readers run under other users than the Leader.
+        os.fchmod(descriptor, 0o755 if path.is_dir() else 0o644)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def public_folder(folder: Path) -> None:
+    """Make a folder that every user may enter, and those above it."""
+    if not folder.is_dir():
+        public_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        make_public(folder)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+NAME: Final = "simulated.json"
+FORMAT: Final = 1
+_MOST_BYTES: Final = 1 << 20
+
+
+class MarkUnreadable(ValueError):
+    """A folder's mark says nothing that this version understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedMark:
+    """What was simulated.
+
+    fidelity        of the simulator's engine
+    weeks           of the fleet's time, all of them
+    fingerprint     of everything that the windows depend on
+    done            periods that are written, as "series/period"
+    """
+
+    scenario: str
+    plan: str
+    hosts: int
+    gpus: int
+    fidelity: str
+    seed: int
+    weeks: float
+    fingerprint: str
+    done: tuple[str, ...] = ()
+
+    @property
+    def fleet(self) -> str:
+        """Say in a few words what was simulated."""
+        return (
+            f"{self.hosts:,} hosts of the scenario {self.scenario}, seed {self.seed}, "
+            f"fidelity {self.fidelity}"
+        )
+
+    @property
+    def line(self) -> str:
+        """Say it in a line for people."""
+        return f"simulated: {self.fleet}; no fleet stands behind these numbers"
+
+
+def read_mark(folder: str | os.PathLike[str]) -> SimulatedMark | None:
+    """Read the mark of a folder of releases; None where a fleet made them.
+
+    Raises      MarkUnreadable
+    """
+    path = Path(folder) / NAME
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    try:
+        if len(raw) > _MOST_BYTES:
+            raise ValueError(f"{_MOST_BYTES} bytes at most")
+        content = json.loads(raw)
+        if content.pop("format") != FORMAT:
+            raise ValueError(f"format {FORMAT}")
+        return SimulatedMark(**content | {"done": tuple(content["done"])})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MarkUnreadable(f"{path}: expected the mark of a simulation: {error}") from None
+
+
+def write_mark(folder: Path, mark: SimulatedMark) -> None:
+    """Write it whole, durably."""
+    public_folder(folder)
+    partial = folder / f".{NAME}.partial"
+    partial.write_text(json.dumps({"format": FORMAT, **asdict(mark)}, indent=1) + "\n")
+    make_public(partial)
+    partial.replace(folder / NAME)
+    sync_folder(folder)

@@ -2,12 +2,19 @@
 
 SQL runs in an in-memory DuckDB that can read the releases folder and nothing else, and may only
 select: no other file, no network, no extension, no write.
+
+SQL of where the rows of a folder come from: files of single windows, and packs, as one table.
+
+The columns of a release, in SQL, from what a pack keeps of it.
+
+The same arithmetic as `statistics.estimate`, in the same order of operations, so that a window
+reads the same to the last bit before and after it is packed; tests hold it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -17,14 +24,145 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
-from aggregator.statistics.judged_sql import judged_sql
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, judged_sql
+from aggregator.statistics.ratios import BELOW_NOISE_ERRORS, Z, shares_sql
 
 from .cause_files import CAUSE_MEANINGS
 from .cause_files import FOLDER as CAUSES_FOLDER
-from .packs import list_folder
+from .packs import CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Listing, list_folder
 from .release_files import MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
-from .release_sources import Meanings, ends, escaped, literal, newest, released, rows
+
+_UNITS: Final = "SELECT *, steps * scale AS value, sqrt(variance) AS standard_error FROM ({packed})"
+_INPUTS: Final = f"""
+SELECT *, value AS x, whole AS d, variance AS vx, whole_variance AS vd, covariance AS cov,
+    sampling AS extra
+FROM ({_UNITS})
+"""
+
+DERIVED: Final = f"""
+SELECT series, cohort, window_start, window_s, section, cell, unit, kind, value, standard_error,
+    value - {Z} * standard_error AS low,
+    value + {Z} * standard_error AS high,
+    share, share_low, share_high,
+    value < {BELOW_NOISE_ERRORS!r}::DOUBLE * standard_error AS below_noise,
+    bias_bound, n_hosts, epsilon, delta, domain, released_at, rejections
+FROM ({shares_sql(_INPUTS)})
+"""
+"""To be formatted with `packed`, which selects `series` and `pack_files.CELL_SCHEMA`."""
+
+
+Meanings = Mapping[str, tuple[pa.DataType, str]]
+
+_SQL_TYPES: Final = {
+    "string": "VARCHAR",
+    "int32": "INTEGER",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "timestamp[us]": "TIMESTAMP",
+}
+_SINGLE: Final = "{'series': VARCHAR, 'date': DATE}"
+_PACKED: Final = "{'series': VARCHAR, 'period': VARCHAR, 'generation': VARCHAR}"
+"""What the names of the folders say."""
+_DAY: Final = "CAST(window_start AS DATE) AS date"
+
+
+def released(listing: Listing) -> str:
+    """Select the columns of releases and `date` of a listing, whatever files they lie in."""
+    parts = [rows(listing, MEANINGS)]
+    if cells := listing.files(CELLS):
+        packed = f"SELECT * FROM {_read_sql(cells, _PACKED)}"
+        parts.append(f"SELECT *, {_DAY} FROM ({DERIVED.format(packed=packed)})")
+    return _union(parts)
+
+
+def rows(listing: Listing, meanings: Meanings) -> str:
+    """Select these columns and `date` of the files that have them as they are."""
+    parts = [f"SELECT {_typed_nulls(meanings)} WHERE false"]
+    if singles := [single.path for single in listing.singles]:
+        parts.append(f"SELECT * FROM {_read_sql(singles, _SINGLE, by_name=True)}")
+    if plain := listing.files(PLAIN):
+        parts.append(f"SELECT *, {_DAY} FROM {_read_sql(plain, _PACKED, by_name=True)}")
+    # Files of before a column have it empty, also where no file has it.
+    return f"SELECT {', '.join([*meanings, 'date'])} FROM ({_union(parts)})"
+
+
+def ends(listing: Listing) -> str:
+    """Select the members of a listing's packs: a row for each window, and its series."""
+    names = ", ".join(MEMBER_SCHEMA.names)
+    if not listing.packs:
+        nulls = ", ".join(
+            f"CAST(NULL AS {_SQL_TYPES[str(field.type)]}) AS {field.name}"
+            for field in MEMBER_SCHEMA
+        )
+        return f"SELECT NULL::VARCHAR AS series, {nulls} WHERE false"
+    return f"SELECT series, {names} FROM {_read_sql(listing.files(MEMBERS), _PACKED)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The files that hold the newest window of each series and cohort, and which windows these are.
+
+    condition   on their rows, in SQL
+    """
+
+    listing: Listing
+    condition: str
+
+
+def newest(listing: Listing, packed: Iterable[tuple[str, int, datetime]]) -> Newest:
+    """Find the newest windows of a listing.
+
+    packed      series, cohort and start of the newest window that packs hold
+    """
+    latest = {(series, cohort): start for series, cohort, start in packed}
+    for single in listing.singles:
+        key = single.series, single.cohort
+        latest[key] = max(single.window_start, latest.get(key, single.window_start))
+    singles = [
+        single
+        for single in listing.singles
+        if latest[single.series, single.cohort] == single.window_start
+    ]
+    days = {(series, start.date()) for (series, _), start in latest.items()}
+    packs = [
+        pack
+        for pack in listing.packs
+        if any(series == pack.series and pack.covers(day) for series, day in days)
+    ]
+    windows = ", ".join(
+        f"({literal(series)}, {cohort}, TIMESTAMP '{start}')"
+        for (series, cohort), start in latest.items()
+    )
+    condition = f"(series, cohort, window_start) IN ({windows})" if windows else "false"
+    return Newest(Listing(tuple(singles), tuple(packs)), condition)
+
+
+def literal(text: str) -> str:
+    """Quote a text for SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def escaped(path: str) -> str:
+    """A path in which glob's own characters stand for themselves."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in path)
+
+
+def _read_sql(files: Sequence[Path], types: str, *, by_name: bool = False) -> str:
+    paths = ", ".join(literal(escaped(str(path))) for path in files)
+    options = f"hive_partitioning = true, hive_types = {types}"
+    return f"read_parquet([{paths}], {options}, union_by_name = {str(by_name).lower()})"
+
+
+def _union(parts: Sequence[str]) -> str:
+    return " UNION ALL BY NAME ".join(parts)
+
+
+def _typed_nulls(meanings: Meanings) -> str:
+    columns = {name: _SQL_TYPES[str(kind)] for name, (kind, _) in meanings.items()} | {
+        "date": "DATE"
+    }
+    return ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns.items())
+
 
 Moment = datetime | date | str | int | float
 """A time: a datetime (naive means UTC), a date, ISO text, or unix seconds."""

@@ -6,42 +6,49 @@ without its files; the next start writes what is missing. Closed days go from th
 (`compaction.py`); what a pack has, the DuckDB file lets go of, so it holds about two days.
 Writing a release again changes nothing, and another vector under the same key is refused: a release
 is final.
+
+Compaction beside the Leader's loop: a thread of its own, once an hour.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import duckdb
+import pyarrow as pa
 
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.state.state_file import StorageUnavailable
 from aggregator.statistics.causes import CAUSE_SECTIONS
-from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.correction import Detector
 from aggregator.statistics.statistics import estimate
 from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
-from .compaction import NO_ROLL_UPS, RollUps
+from .compaction import NO_ROLL_UPS, Compacted, Compaction, CompactionUnderWay, RollUps
 from .packs import DAY_S, is_packed
-from .public_files import public_folder, write_whole
 from .release_files import (
     COLUMNS,
     SCHEMA,
     SUPPRESSED_FOLDER,
     SUPPRESSED_SCHEMA,
+    public_folder,
     release_path,
+    release_rows,
     suppressed_path,
+    utc,
+    write_whole,
 )
-from .release_rows import release_rows, utc
 from .releases import open_duckdb, read_releases
 from .store_tables import (
     FORGOTTEN_AT_ONCE,
@@ -51,7 +58,65 @@ from .store_tables import (
     StoredWindow,
     forget,
 )
-from .upkeep import Upkeep
+
+EVERY_S: Final = 3600
+
+
+class _Stopped(Exception):
+    """The process ends: what is left over is done by the next one."""
+
+
+class Upkeep(Closing):
+    """Compacts one folder, as often as it is due."""
+
+    def __init__(self, folder: Path, keep_days: Mapping[str, int], roll_ups: RollUps) -> None:
+        """Begin with nothing; see `Compaction`."""
+        self._folder = folder
+        self._compaction = Compaction(folder, keep_days, roll_ups, self._go_on)
+        self._ending = threading.Event()
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compaction")
+        self._running: Future[Compacted] | None = None
+        self._due_s = 0.0
+
+    def close(self) -> None:
+        """End after the step that is under way: each leaves every window readable."""
+        self._ending.set()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def turn(self, now_s: float) -> bool:
+        """Begin a compaction when one is due; say whether one has ended since the last turn.
+
+        Raises      StorageUnavailable: it could not be done, and is tried again when it is due
+        """
+        if self._running is None:
+            if now_s >= self._due_s:
+                self._due_s = now_s + EVERY_S
+                self._running = self._threads.submit(self._compaction.run, _day(now_s))
+            return False
+        if not self._running.done():
+            return False
+        ended, self._running = self._running, None
+        try:
+            ended.result()
+        except pa.ArrowException as error:
+            raise StorageUnavailable(self._folder, error) from error
+        except CompactionUnderWay:
+            return False
+        return True
+
+    def keeps(self, root: Path, single: Path, now_s: float) -> bool:
+        """Whether a window's file is in a pack, or too old to be kept at all."""
+        return is_packed(root, single) or self._compaction.is_too_old(single, _day(now_s))
+
+    def _go_on(self, step: str) -> None:
+        del step
+        if self._ending.is_set():
+            raise _Stopped
+
+
+def _day(now_s: float) -> date:
+    return datetime.fromtimestamp(now_s, UTC).date()
+
 
 _FAILING: Final = (
     duckdb.IOException,

@@ -10,7 +10,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.interfaces import BatchKey
 from wire.batch import ENTRY
 from wire.fields import MAX_TIME
 from wire.rejection import Reason

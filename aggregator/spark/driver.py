@@ -19,7 +19,7 @@ from threading import Thread
 
 from aggregator.leader.intake import LEADER_GROUP
 from aggregator.party.party_start import on_signals
-from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 from transport.kafka.kafka_aggregator import KafkaOffsets
 from transport.process.supervision import log_to_stderr
 from wire.topics import REPORTS

@@ -18,8 +18,7 @@ from typing import Final
 
 import structlog
 
-from aggregator.party.party_config import LeaderConfig
-from aggregator.party.spark_settings import SparkSettings
+from aggregator.party.config import LeaderConfig, SparkSettings
 from aggregator.protocol.directory import PinnedParties
 from transport.kafka.kafka_frame import KafkaSettings
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
 from aggregator.protocol.directory import PinnedParties
-from aggregator.protocol.known_epochs import KnownEpoch
+from aggregator.protocol.epochs import KnownEpoch
+from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
 from transport.port import Record
 from wire.rejection import Reason
 
@@ -35,8 +35,7 @@ from .messages import (
     WindowEnded,
 )
 from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum, report_id
-from .sum_store import Source, SumStore
-from .wanted_sums import WantedSums
+from .sum_store import Source, SumStore, WantedSums
 
 _FORGET_EVERY_S: Final = 3600.0
 

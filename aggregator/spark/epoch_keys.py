@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aggregator.protocol.known_epochs import KnownEpoch, KnownEpochs
+from aggregator.protocol.epochs import KnownEpoch, KnownEpochs
 
 
 class EpochKeyCache:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
-from aggregator.protocol.known_epochs import KnownEpoch
+from aggregator.protocol.epochs import KnownEpoch
+from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
 from wire.batch import ENTRY
 
 NAME_BYTES: Final = 32

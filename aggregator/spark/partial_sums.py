@@ -14,11 +14,11 @@ from typing import Final
 
 from aggregator.leader.admission import Heading
 from aggregator.leader.intake import Intake
-from aggregator.leader.window_sums import OpenWindow
-from aggregator.party.quotas import Quotas
-from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
+from aggregator.leader.windows import OpenWindow
+from aggregator.party.config import Quotas
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
-from aggregator.protocol.known_epochs import KnownEpoch, KnownEpochs
+from aggregator.protocol.epochs import KnownEpoch, KnownEpochs
+from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
 from transport.port import Record
 from wire.fields import Scheme
 from wire.rejection import ReportRejected

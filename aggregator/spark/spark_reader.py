@@ -17,14 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.leader.leader import Leader
-from aggregator.leader.leader_windows import FrozenWindow
 from aggregator.leader.report_reader import Sum
-from aggregator.leader.window_sums import LOCAL_WORD, MASKED_WORD, OpenWindow
-from aggregator.party.party_health import HealthMetric
-from aggregator.protocol.admitted_epochs import AdmittedEpoch
-from aggregator.protocol.answers import HOST_ID_BYTES, BatchKey
-from aggregator.protocol.known_epochs import KnownEpoch
-from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD, FrozenWindow, OpenWindow
+from aggregator.party.health import HealthMetric
+from aggregator.protocol.epochs import AdmittedEpoch, KnownEpoch
+from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, RosterSeen, TaskSeen
 from transport.port import Record
 from wire.batch import ENTRY
 from wire.fields import Scheme

@@ -18,8 +18,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
 from aggregator.protocol.directory import PinnedParties
+from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 from transport.port import Record, TransportUnavailable
 
 from .driver_state import Bounds, DriverState, PassInput

@@ -19,14 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
-from aggregator.party.spark_settings import SparkSettings
+from aggregator.party.config import SparkSettings
 from aggregator.protocol.directory import PinnedParties
 from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import REPORTS
 
-from .batch_rows import ARROW, from_rows
 from .driver_state import PassInput
-from .executing import Pass, gather_rows
+from .executor import ARROW, Pass, from_rows, gather_rows
 from .kafka_options import kafka_options
 from .partial_sums import Gathered
 

@@ -11,17 +11,14 @@ from typing import Final
 import structlog
 
 from aggregator.leader.leader_state import LeaderState
-from aggregator.party.party_config import LeaderConfig
-from aggregator.party.party_health import Health, HealthMetric, Presence
+from aggregator.party.config import LeaderConfig
+from aggregator.party.health import Health, HealthMetric, Presence, process_document, write_status
 from aggregator.party.postgresql_database import DatabaseUnavailable
-from aggregator.party.status_file import process_document, write_status
-from aggregator.state.state_file import StateUnusable
-from aggregator.state.state_tables import LeadershipLost
+from aggregator.state.state_file import LeadershipLost, StateUnusable
 from transport.files.keyfiles import load_signing_key
 from transport.process.supervision import Notifier
 
-from .leadership import RENEWALS, Leadership, Renewals, leader_database
-from .postgresql_tables import PostgresqlTables
+from .leadership import RENEWALS, Leadership, PostgresqlTables, Renewals, leader_database
 
 MEASURES: Final = (
     HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),

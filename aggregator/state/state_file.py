@@ -1,13 +1,18 @@
-"""How both aggregators open their durable state: one SQLite file, 0600, commits synced."""
+"""How both aggregators open their durable state: one SQLite file, 0600, commits synced.
+
+What a party's tables take, in SQL that SQLite and PostgreSQL both take, with `?` for values.
+
+SQL of the largest ledger counter seen of each host: a party's memory of restored ledgers.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from transport.files import sqlite_file
 from transport.files.sqlite_file import OtherSchema, SqliteFile
@@ -137,3 +142,64 @@ def write_durably(path: Path, content: bytes) -> None:
         sqlite_file.sync(path.parent)
     except OSError as error:
         raise StorageUnavailable(path, error.strerror) from error
+
+
+class LeadershipLost(Exception):
+    """Another machine leads, or may: this one must stop."""
+
+
+class OtherLeader(Exception):
+    """A database holds the state of another Leader."""
+
+
+class StatementRows(Protocol):
+    """What a statement gives."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def __iter__(self) -> Any: ...
+
+    def fetchone(self) -> Any: ...
+
+
+class Readable(Protocol):
+    """Takes statements that change nothing."""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> StatementRows:
+        """Run one.
+
+        Raises      StorageUnavailable, sqlite3.Error
+        """
+        ...
+
+
+class Statements(Readable, Protocol):
+    """Takes statements of one change."""
+
+    def executemany(self, sql: str, values: Iterable[Sequence[Any]], /) -> Any:
+        """Run one for each of these values."""
+        ...
+
+
+class StateTables(Readable, Protocol):
+    """A Leader's tables; one process at a time changes them."""
+
+    def transaction(self) -> AbstractContextManager[Statements]:
+        """Change, durably when the block has ended.
+
+        Raises      StorageUnavailable: nothing was changed; LeadershipLost: another leads
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of them."""
+        ...
+
+
+KEEP_COUNTER: Final = (
+    "INSERT INTO counters VALUES (?,?,?) ON CONFLICT (host_id) DO UPDATE SET "
+    "ledger_ctr = excluded.ledger_ctr, not_before = excluded.not_before "
+    "WHERE excluded.ledger_ctr > counters.ledger_ctr"
+)
+COUNTERS: Final = "SELECT host_id, ledger_ctr, not_before FROM counters"

@@ -21,7 +21,7 @@ from wire.catalogue import MS_PER_S, Catalogue, Section
 from wire.rejection import Reason, ReportRejected
 from wire.task import CHECK_WORDS, SectionSpec, Task
 
-from .section_cells import UNMEASURED, gpus_of, leaf_of, model_groups, reserved_cells
+from .statistics import UNMEASURED, gpus_of, leaf_of, model_groups, reserved_cells
 
 FALSE_SUPPRESSION: Final = 1e-9
 """At most so many sums of honest hosts are refused, by all tests of a sum together.

@@ -17,15 +17,21 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from aggregator.state.state_file import StateUnusable, open_read_only
-from aggregator.state.state_tables import Readable
+from aggregator.state.state_file import Readable, StateUnusable, open_read_only
 from wire.batch import SignedBatch, SignedRelease
 from wire.fields import SIGNATURE_BYTES
 
-from .transcript_check import HELPER, LEADER, Link, Place, Transcript, TranscriptRefused
-from .transcript_export import place_of, read_export
-from .unreleased_shares import UnreleasedShare
-from .window_evidence import WindowEvidence, accepted_ids, bitmap_of, cleared_of
+from .evidence import UnreleasedShare, WindowEvidence, accepted_ids, bitmap_of, cleared_of
+from .transcript_check import (
+    HELPER,
+    LEADER,
+    Link,
+    Place,
+    Transcript,
+    TranscriptRefused,
+    place_of,
+    read_export,
+)
 
 MOST_VALUE_BYTES: Final = 128 << 20
 """Of one value in a party's state: a batch of 2^20 hosts is 72 MiB."""

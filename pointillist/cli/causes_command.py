@@ -99,7 +99,7 @@ def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[
 
     from aggregator.releases.cause_files import CausesUnreadable, tables_of, tables_read
     from aggregator.releases.releases import read_causes, read_releases
-    from aggregator.statistics.incident_detector import Detector, DetectorFileError
+    from aggregator.statistics.correction import Detector, DetectorFileError
 
     say_simulated(folder)
     try:

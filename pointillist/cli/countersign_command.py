@@ -16,7 +16,7 @@ from .party import load_helper, load_identity, public_key
 
 if TYPE_CHECKING:
     from aggregator.enrolment.roster_review import RosterEvidence
-    from aggregator.party.party_config import HelperConfig
+    from aggregator.party.config import HelperConfig
     from aggregator.protocol.directory import PinnedParties
     from privacy.signing import SigningKey
     from wire.rejection import ReportRejected
@@ -50,7 +50,7 @@ class _Signer:
         Raises      ReportRejected, ParameterError
         """
         from aggregator.enrolment.roster_review import NO_EVIDENCE
-        from aggregator.enrolment.task_files import check_and_countersign
+        from aggregator.enrolment.tasks import check_and_countersign
 
         return check_and_countersign(
             content,
@@ -168,7 +168,7 @@ class _Asked:
 
 def _asked(files: Sequence[Path]) -> _Asked:
     """Files as named, and what lacks the Helper's signature of each folder."""
-    from aggregator.enrolment.task_files import MAX_FILE_BYTES
+    from aggregator.enrolment.tasks import MAX_FILE_BYTES
     from transport.files.private_files import read_bounded
     from wire.rejection import ReportRejected
 
@@ -212,7 +212,7 @@ def _of_folder(path: Path) -> bytes:
 
 
 def _lacks(content: bytes) -> bool:
-    from aggregator.enrolment.task_files import label_of
+    from aggregator.enrolment.tasks import label_of
     from wire.envelope import Signed
     from wire.fields import NO_SIGNATURE
     from wire.rejection import ReportRejected
@@ -314,8 +314,7 @@ def _evidence(
     file: Path, settings: HelperConfig, vouchers: Path | None, accept_change: str | None
 ) -> RosterEvidence:
     """Read who vouches for a roster's hosts, and what its reader was told of it."""
-    from aggregator.enrolment.roster_change import accepted_hosts
-    from aggregator.enrolment.roster_review import RosterEvidence
+    from aggregator.enrolment.roster_review import RosterEvidence, accepted_hosts
     from transport.files.private_files import read_bounded
 
     if accept_change is not None:

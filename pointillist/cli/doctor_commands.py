@@ -153,7 +153,7 @@ def leader_doctor(config: ConfigOption, json: JsonFlag = False) -> None:
     it changes nothing. Started as root it looks with the eyes of the Leader's user. Exit code 1
     where something is broken; what is merely absent is no failure.
     """
-    from aggregator.party.party_config import load_leader_config
+    from aggregator.party.config import load_leader_config
     from pointillist.party_doctor.party_findings import leader_findings
 
     loaded, root = read_config(config, "leader", load_leader_config), os.geteuid() == 0

@@ -153,7 +153,7 @@ def topics(
 
 
 def _settings(path: Path) -> KafkaSettings:
-    from aggregator.party.log_config import load_kafka_table
+    from aggregator.party.config import load_kafka_table
     from transport.settings.config import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError):

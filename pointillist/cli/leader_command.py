@@ -26,7 +26,7 @@ from .party import public_key, read_config, show_status
 from .roster_command import app as roster_app
 
 if TYPE_CHECKING:
-    from aggregator.party.party_config import LeaderConfig
+    from aggregator.party.config import LeaderConfig
     from aggregator.transcripts.transcript import Windows
     from aggregator.transcripts.transcript_check import Transcript
 
@@ -82,9 +82,8 @@ def run(
     """
     from aggregator.leader_process import run_leader
     from aggregator.spark.driver_process import SparkMissing, SparkRefused
-    from aggregator.state.state_file import StateUnusable
-    from aggregator.state.state_tables import LeadershipLost, OtherLeader
-    from aggregator.statistics.incident_detector import DetectorFileError
+    from aggregator.state.state_file import LeadershipLost, OtherLeader, StateUnusable
+    from aggregator.statistics.correction import DetectorFileError
     from analytics.rollups import kept_roll_ups
     from transport.port import TransportUnavailable
     from transport.process.privileges import PrivilegeError
@@ -123,7 +122,7 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 
 
 def _load(config: Path) -> LeaderConfig:
-    from aggregator.party.party_config import load_leader_config
+    from aggregator.party.config import load_leader_config
 
     return read_config(config, "leader", load_leader_config)
 
@@ -209,7 +208,7 @@ def export(
     """
     from aggregator.state.state_file import StateUnusable, StorageUnavailable
     from aggregator.transcripts.transcript import read_transcript
-    from aggregator.transcripts.transcript_export import export_transcript
+    from aggregator.transcripts.transcript_check import export_transcript
     from wire.rejection import ReportRejected
 
     need_file(
@@ -238,7 +237,7 @@ def _read_database(config: Path, *, evidence_of: Windows) -> Transcript:
             f"{config}: expected a table of a standby, found none",
             f"{settings.state_dir / 'leader.sqlite'} has the state",
         )
-    from aggregator.standby.postgresql_tables import tables_to_read
+    from aggregator.standby.leadership import tables_to_read
     from aggregator.transcripts.transcript import read_leader_tables
 
     tables = tables_to_read(settings.standby)

@@ -13,7 +13,7 @@ from pointillist.samples import sample_hint
 from .output import CommandError, ExitCode, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
-    from aggregator.party.party_config import HelperConfig
+    from aggregator.party.config import HelperConfig
     from privacy.signing import SigningKey
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:
 
 def load_helper(path: Path) -> HelperConfig:
     """Read helper.toml. Raises CommandError."""
-    from aggregator.party.party_config import load_helper_config
+    from aggregator.party.config import load_helper_config
 
     return read_config(path, "helper", load_helper_config)
 
@@ -68,8 +68,7 @@ def show_status(path: Path, party: str, json: bool) -> None:
     path        its status file
     party       `leader`, `helper` or `witness`
     """
-    from aggregator.party.party_health import is_present
-    from aggregator.party.status_file import read_status
+    from aggregator.party.health import is_present, read_status
 
     if not path.exists():
         raise usage_error(

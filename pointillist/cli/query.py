@@ -136,7 +136,7 @@ def default_folder() -> Path:
 
 def say_simulated(folder: Path) -> None:
     """Say so on stderr where a simulation made the numbers of a folder."""
-    from aggregator.releases.simulated_mark import MarkUnreadable, read_mark
+    from aggregator.releases.release_files import MarkUnreadable, read_mark
 
     with reported(ExitCode.USAGE, MarkUnreadable):
         mark = read_mark(folder)

@@ -136,7 +136,7 @@ def _say_refused(found: Sequence[RefusedRequest]) -> None:
 
 
 def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
-    from aggregator.enrolment.join_requests import fetch_requests, sealing_pairs
+    from aggregator.enrolment.enrolment import fetch_requests, sealing_pairs
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
 
@@ -152,7 +152,7 @@ def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
 
 def _log_settings(log: Path) -> TransportSettings:
     """Which log is meant; one that is not there is never made."""
-    from aggregator.party.log_config import load_transport
+    from aggregator.party.config import load_transport
     from transport.opening import EmbeddedSettings
     from transport.settings.config import ConfigError
 
@@ -172,7 +172,7 @@ def show(
     file: Annotated[Path, typer.Argument(help="A .roster file.")], json: JsonFlag = False
 ) -> None:
     """Show version, hosts and operators of a roster."""
-    from aggregator.enrolment.task_files import summary
+    from aggregator.enrolment.tasks import summary
     from wire.rejection import ReportRejected
 
     need_file(file, "a roster", "`pointillist leader roster build` makes one")

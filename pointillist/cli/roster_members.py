@@ -77,8 +77,7 @@ def remove_hosts(
     A host that comes back needs a new token. With --all the roster is empty, and agents send
     nothing once it is in force.
     """
-    from aggregator.enrolment.roster_departure import Leaving, without
-    from aggregator.enrolment.roster_draft import EnrolmentError
+    from aggregator.enrolment.roster_draft import EnrolmentError, Leaving, without
     from aggregator.state.state_file import StorageUnavailable, write_all_durably
     from wire.rejection import ReportRejected
 

@@ -70,7 +70,7 @@ def _ask_log(
     loaded: AgentConfig,
     verdict: ReportVerdict,
 ) -> None:
-    from aggregator.transcripts.public_chain import check_public, read_chain
+    from aggregator.transcripts.report_check import check_public, read_chain
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable, UnknownTopic
 

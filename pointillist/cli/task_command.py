@@ -71,8 +71,7 @@ def build(
     json: JsonFlag = False,
 ) -> None:
     """Resolve a planned task to bounds, steps and noise; every bound is checked."""
-    from aggregator.enrolment.task_files import summary
-    from aggregator.enrolment.tasks import build_task, task_plan, windows_from
+    from aggregator.enrolment.tasks import build_task, summary, task_plan, windows_from
     from pointillist.plan_file import PlanFileError, default_plan, load_plan
     from privacy.calibrate import WEEK_S
     from privacy.errors import ParameterError
@@ -129,7 +128,7 @@ def sign(
 
     Every draft is checked before the first is signed.
     """
-    from aggregator.enrolment.task_files import summary
+    from aggregator.enrolment.tasks import summary
     from privacy.errors import ParameterError
     from wire.rejection import ReportRejected
 
@@ -156,7 +155,7 @@ def _signed(file: Path, signing: SigningKey) -> bytes:
 
     Raises      ReportRejected, ParameterError; CommandError
     """
-    from aggregator.enrolment.task_files import check_task_noise, leader_sign
+    from aggregator.enrolment.tasks import check_task_noise, leader_sign
     from wire import labels
     from wire.envelope import Signed
     from wire.task import Task
@@ -178,7 +177,7 @@ def verify(
     json: JsonFlag = False,
 ) -> None:
     """Check both signatures and recompute the noise; exit code 3 when it is not enough."""
-    from aggregator.enrolment.task_files import check_task_noise
+    from aggregator.enrolment.tasks import check_task_noise
     from aggregator.protocol.directory import Directory, PinnedParties
     from privacy.errors import ParameterError
     from wire.rejection import ReportRejected
@@ -192,7 +191,7 @@ def verify(
 
 
 def _summary(file: Path) -> dict[str, Any]:
-    from aggregator.enrolment.task_files import summary
+    from aggregator.enrolment.tasks import summary
     from wire.rejection import ReportRejected
 
     need_file(file, "a task", _BUILT)

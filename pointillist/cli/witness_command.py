@@ -11,7 +11,7 @@ from .output import ExitCode, JsonFlag, log_to_stderr, reported, say
 from .party import read_config, show_status
 
 if TYPE_CHECKING:
-    from aggregator.witness.witness_config import WitnessConfig
+    from aggregator.witness.service import WitnessConfig
 
 _EXAMPLES = """Examples:
 
@@ -41,7 +41,7 @@ def run(config: ConfigOption) -> None:
     Helper's. It learns how many answers a Helper gave and when, and hashes; no host and no number.
     """
     from aggregator.state.state_file import StateUnusable
-    from aggregator.witness.witness_shell import run_witness
+    from aggregator.witness.service import run_witness
     from transport.process.privileges import PrivilegeError
 
     settings = _load(config)
@@ -69,6 +69,6 @@ def schema() -> None:
 
 
 def _load(config: Path) -> WitnessConfig:
-    from aggregator.witness.witness_config import load_witness_config
+    from aggregator.witness.service import load_witness_config
 
     return read_config(config, "witness", load_witness_config)

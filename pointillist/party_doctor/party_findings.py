@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from aggregator.party.channel import ChannelHelper, read_private
 from aggregator.party.channel_address import ChannelAddress, TlsFiles
-from aggregator.party.party_config import HelperConfig, LeaderConfig
+from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.protocol.directory import PinnedParties
-from aggregator.protocol.helper_port import HelperStatus, HelperUnavailable
+from aggregator.protocol.interfaces import HelperStatus, HelperUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole
 from pointillist.broker.topic_settings import differing, visible_topics
 from transport.files.keyfiles import KeyFileRefused, load_signing_key

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.enrolment.operators import OperatorKeys
-from aggregator.party.party_health import is_present
+from aggregator.party.health import is_present
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties, VerifiedRoster
 from transport.files.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
 from transport.process.doctor_checks import Result, absent, broken, check, ok

@@ -15,8 +15,13 @@ from typing import Final
 from aggregator.enrolment.enrolment import Enrolment, check_request
 from aggregator.enrolment.roster_draft import draft_roster
 from aggregator.enrolment.roster_review import RosterEvidence
-from aggregator.enrolment.task_files import check_and_countersign, leader_sign
-from aggregator.enrolment.tasks import TaskPlan, build_task, sign_task
+from aggregator.enrolment.tasks import (
+    TaskPlan,
+    build_task,
+    check_and_countersign,
+    leader_sign,
+    sign_task,
+)
 from privacy.signing import SigningKey
 from simulator.simulated_hosts import memberships
 from transport.files.private_files import JoinToken

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.enrolment.tasks import TaskPlan, build_task
-from aggregator.protocol.helper_port import HelperPort
-from aggregator.statistics.section_cells import reserved_cells
+from aggregator.protocol.interfaces import HelperPort
+from aggregator.statistics.statistics import reserved_cells
 from edge_agent.protocol.epochs import HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports
 from edge_agent.windows.encode import encode_rows

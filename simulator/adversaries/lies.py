@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.statistics.section_cells import reserved_cells
+from aggregator.statistics.statistics import reserved_cells
 from privacy.calibrate import SIGMA_UNIT
 from simulator.engine.engine_port import Settled
 from wire.task import CHECK_WORDS, SectionSpec

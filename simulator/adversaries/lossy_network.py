@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.protocol.helper_port import BatchReply, HelperPort, HelperStatus, HelperUnavailable
-from aggregator.protocol.helper_port import ReleaseReply as Reply
+from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, HelperUnavailable
+from aggregator.protocol.interfaces import ReleaseReply as Reply
 from simulator.engine.engine_port import Settled
 from simulator.engine.exact_parties import ExactParties
 

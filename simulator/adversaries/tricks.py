@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.protocol.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
+from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, ReleaseReply
 from simulator.engine.exact_parties import ExactParties
 from wire.batch import Batch, SignedBatch
 

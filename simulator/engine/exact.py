@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from aggregator.leader.leader_events import StoreSuppressed
-from aggregator.protocol.helper_port import HelperPort
+from aggregator.protocol.interfaces import HelperPort
 from aggregator.protocol.released import ReleasedWindow
 from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.simulated_hosts import fleet_members, memberships, roster_of

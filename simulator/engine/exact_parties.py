@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from aggregator.enrolment.tasks import sign_roster, sign_task
 from aggregator.helper.helper import Helper
-from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import HelperState
-from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import (
     CallCountersign,
@@ -27,10 +26,10 @@ from aggregator.leader.leader_events import (
     StoreSuppressed,
     Tick,
 )
-from aggregator.leader.leader_runner import LeaderRunner
+from aggregator.leader.leader_runner import LeaderRunner, call_helper
 from aggregator.leader.leader_state import LeaderState
 from aggregator.protocol.directory import Directory, PinnedParties
-from aggregator.protocol.helper_port import HelperPort
+from aggregator.protocol.interfaces import HelperPort
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.statistics.possible_sums import SumRules
 from privacy.masks import mask_into

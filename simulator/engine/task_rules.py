@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from aggregator.enrolment.tasks import build_task, task_plan
 from aggregator.helper.batch_rules import check_release
-from aggregator.protocol.check_words import check_sum
+from aggregator.protocol.interfaces import check_sum
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.possible_sums import SumRules
 from privacy.calibrate import WEEK_S

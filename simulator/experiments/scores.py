@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.statistics.section_cells import UNMEASURED
+from aggregator.statistics.statistics import UNMEASURED
 from simulator.cell_view import CellView, judged, listed, views_of
 from simulator.engine.simulation import Step
 from simulator.outcome import CoverageTally, TruthCell

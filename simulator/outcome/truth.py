@@ -16,8 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from aggregator.statistics.section_cells import MODEL_AXIS, RESERVED, UNMEASURED
-from aggregator.statistics.statistics import estimate, released_units
+from aggregator.statistics.statistics import (
+    MODEL_AXIS,
+    RESERVED,
+    UNMEASURED,
+    estimate,
+    released_units,
+)
 from simulator.engine.engine_port import WindowOutcome
 from transport.process.supervision import Closing
 from wire.catalogue import LEFT_OUT, Catalogue, Section

@@ -14,8 +14,7 @@ import numpy as np
 
 from aggregator.statistics.causes import CAUSE_SECTIONS, CauseRow, CauseWindow
 from aggregator.statistics.causes import cause_table as released_table
-from aggregator.statistics.correction import Reported
-from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.correction import Detector, Reported
 from privacy.calibrate import WEEK_S
 
 from .truth import TruthCell

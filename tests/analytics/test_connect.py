@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 import pointillist
+from aggregator.releases.release_files import SimulatedMark, write_mark
 from aggregator.releases.releases import QueryForbidden, read_releases
-from aggregator.releases.simulated_mark import SimulatedMark, write_mark
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
 from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main

@@ -12,8 +12,8 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 import pointillist
+from aggregator.releases.release_files import SimulatedMark, write_mark
 from aggregator.releases.releases import QueryForbidden, QueryRefused
-from aggregator.releases.simulated_mark import SimulatedMark, write_mark
 from analytics import (
     VIEW_MEANINGS,
     FleetAccessRefused,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from aggregator.statistics.causes import CauseWindow
-from aggregator.statistics.correction import Reported
-from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.correction import Detector, Reported
 from aggregator.statistics.ratios import Floats
 from diagnosis.detect.findings import Cause
 

@@ -18,8 +18,7 @@ from aggregator.releases.cause_files import CausesUnreadable, cause_columns, tab
 from aggregator.releases.releases import query
 from aggregator.releases.store import Store
 from aggregator.statistics.causes import CauseRow, CauseTable, Trend, cause_table
-from aggregator.statistics.correction import Reported
-from aggregator.statistics.incident_detector import Detector, _poisson_bounds
+from aggregator.statistics.correction import Detector, Reported, _poisson_bounds
 from aggregator.statistics.ratios import CONFIDENCE
 from pointillist.cli.causes_command import remarks
 from pointillist.cli.output import CommandError

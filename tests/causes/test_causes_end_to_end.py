@@ -18,7 +18,7 @@ import pytest
 
 from aggregator.releases.store import Store
 from aggregator.statistics.causes import CauseRow, Trend
-from aggregator.statistics.incident_detector import Detector
+from aggregator.statistics.correction import Detector
 from diagnosis.detect.findings import Cause, Finding
 from diagnosis.detect.journal import encode
 from pointillist.cli import main

@@ -12,13 +12,14 @@ import pytest
 
 from aggregator.statistics.correction import (
     CorrectionRefused,
+    Detector,
+    DetectorFileError,
     Rates,
     Reported,
     change,
     correct,
     correctable,
 )
-from aggregator.statistics.incident_detector import Detector, DetectorFileError
 from tests.causes.causes_kit import (
     HOSTS,
     NOISE,

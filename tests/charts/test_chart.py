@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aggregator.party.party_config import load_helper_config, load_leader_config
+from aggregator.party.config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,7 @@ import pytest
 
 from aggregator.enrolment.enrolment import enrol_folder, load_enrolment
 from aggregator.enrolment.roster_review import RosterEvidence
-from aggregator.enrolment.task_files import check_and_countersign
-from aggregator.enrolment.tasks import TaskPlan, build_task
+from aggregator.enrolment.tasks import TaskPlan, build_task, check_and_countersign
 from aggregator.protocol.released import ReleasedWindow
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, Pins

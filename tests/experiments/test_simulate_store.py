@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator.releases import packs
+from aggregator.releases.release_files import NAME, MarkUnreadable, read_mark
 from aggregator.releases.releases import query, read_releases, read_windows
-from aggregator.releases.simulated_mark import NAME, MarkUnreadable, read_mark
 from aggregator.statistics.statistics import estimate
 from pointillist.cli import causes_command, simulate, store_command
 from pointillist.cli import query as query_command

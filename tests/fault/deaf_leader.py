@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aggregator.protocol.helper_port import HelperPort, HelperUnavailable
+from aggregator.protocol.interfaces import HelperPort, HelperUnavailable
 
 
 class DeafLeader:

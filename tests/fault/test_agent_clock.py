@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.protocol.admitted_epochs import AdmittedEpochs, Seal
+from aggregator.protocol.epochs import AdmittedEpochs, Seal
 from edge_agent.clock import SteadyClock
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import HostEntry

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.leader.leader_events import ReportsArrived
-from aggregator.leader.log_watch import RESEND_S
-from aggregator.protocol.helper_port import BatchReply, HelperUnavailable, ReleaseReply
+from aggregator.leader.schedule import RESEND_S
+from aggregator.protocol.interfaces import BatchReply, HelperUnavailable, ReleaseReply
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

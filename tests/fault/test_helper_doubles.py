@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from aggregator.protocol.helper_port import HelperPort
+from aggregator.protocol.interfaces import HelperPort
 from tests.fault.deaf_leader import DeafLeader
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.outage_kit import HOSTS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.helper.helper_state import FencedOut, HelperState
-from aggregator.protocol.answers import BODY_RETENTION_S, BatchKey
+from aggregator.protocol.interfaces import BODY_RETENTION_S, BatchKey
 from aggregator.state.state_file import StateUnusable
 from tests.privacy.test_helper_batch_rules import Bench
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, open_epochs

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.protocol.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
+from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, ReleaseReply
 from aggregator.statistics.possible_sums import SumRules
 from aggregator.transcripts.transcript import read_transcript
-from aggregator.transcripts.transcript_check import verify_transcripts
-from aggregator.transcripts.transcript_export import export_transcript
+from aggregator.transcripts.transcript_check import export_transcript, verify_transcripts
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.enrolment.task_files import SignedFolder
-from aggregator.enrolment.tasks import sign_roster
+from aggregator.enrolment.tasks import SignedFolder, sign_roster
 from aggregator.leader.leader_events import EpochsArrived, ReportsArrived, StoreSuppressed
 from aggregator.leader.leader_runner import restore_leader
 from aggregator.leader.leader_state import LeaderState
-from aggregator.leader.log_watch import RESEND_S
-from aggregator.protocol.admitted_epochs import AdmittedEpochs
+from aggregator.leader.schedule import RESEND_S
 from aggregator.protocol.directory import Directory
-from aggregator.protocol.helper_port import (
+from aggregator.protocol.epochs import AdmittedEpochs
+from aggregator.protocol.interfaces import (
     BatchReply,
     HelperPort,
     HelperStatus,
     HelperUnavailable,
     ReleaseReply,
+    RosterSeen,
+    TaskSeen,
 )
-from aggregator.protocol.party_events import RosterSeen, TaskSeen
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

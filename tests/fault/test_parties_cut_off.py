@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.leader.leader_shell import LeaderShell
-from aggregator.protocol.helper_port import HelperUnavailable
+from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.protocol.interfaces import HelperUnavailable
 from tests.far_helper import tls_address
 from tests.integration.test_channel_tls import Authority
 from tests.ledger_hosts import LedgerHosts

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.protocol.released import ReleasedWindow
 from tests.fault_fleet import STEP_S, FaultFleet, NotingStore
 from tests.outage_kit import HOSTS, leader_config

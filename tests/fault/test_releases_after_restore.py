@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.protocol.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
+from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, ReleaseReply
 from tests.protocol_kit import (
     Fleet,
     build_world,

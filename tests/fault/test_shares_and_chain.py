@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.protocol.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
+from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, ReleaseReply
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

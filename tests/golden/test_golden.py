@@ -21,14 +21,14 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from aggregator.enrolment.enrolment import load_enrolment
-from aggregator.helper import helper_shell
-from aggregator.leader import leader_status
-from aggregator.party.party_config import load_helper_config, load_leader_config
-from aggregator.party.party_health import HealthMetric
+from aggregator.helper import helper_runtime
+from aggregator.leader import leader_runtime
+from aggregator.party.config import load_helper_config, load_leader_config
+from aggregator.party.health import HealthMetric
 from aggregator.releases.releases import open_views
 from aggregator.releases.store import Store
-from aggregator.witness import witness_shell
-from aggregator.witness.witness_config import load_witness_config
+from aggregator.witness import service
+from aggregator.witness.service import load_witness_config
 from analytics.price_list import load_prices
 from diagnosis.detect.journal import JournalReader, encode
 from edge_agent.config import load_config
@@ -46,9 +46,9 @@ from tests.web_kit import client, releases
 from transport.settings import config
 
 _PARTIES = {
-    "leader": leader_status.MEASURES,
-    "helper": helper_shell.MEASURES,
-    "witness": witness_shell._MEASURES,
+    "leader": leader_runtime.MEASURES,
+    "helper": helper_runtime.MEASURES,
+    "witness": service._MEASURES,
 }
 _CONFIGURATIONS: dict[str, Callable[[Path], object]] = {
     "agent": load_config,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.enrolment.join_requests import open_join
+from aggregator.enrolment.enrolment import open_join
 from edge_agent.ledger import ledger as ledger_module
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view

@@ -13,7 +13,7 @@ import pytest
 
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
 from aggregator.party.channel_address import ChannelAddress
-from aggregator.protocol.helper_port import HelperUnavailable
+from aggregator.protocol.interfaces import HelperUnavailable
 from tests.protocol_kit import (
     Clock,
     Failures,

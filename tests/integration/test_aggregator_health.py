@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.leader.leader_shell import LeaderShell
-from aggregator.party.party_config import HttpAddress, load_helper_config, load_leader_config
-from aggregator.party.party_health import Health
+from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.party.config import HttpAddress, load_helper_config, load_leader_config
+from aggregator.party.health import Health
 from aggregator.releases.store import Store
 from pointillist.cli import root as cli
 from tests.disk_kit import fill, small_disk
@@ -229,8 +229,8 @@ def test_helper_on_a_full_disk_answers_nothing_and_goes_on_afterwards(
 ROLE = """
 import sys, time
 from pathlib import Path
-from aggregator.party.status_file import write_status
-from aggregator.party.party_health import Presence
+from aggregator.party.health import write_status
+from aggregator.party.health import Presence
 path = Path(sys.argv[1])
 presence = Presence(path)
 write_status(path, {"pid": 1, "version": "0", "started": int(time.time()), "ready": 1,
@@ -373,7 +373,7 @@ def test_loop_that_stands_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> Non
     health = Health("leader", ())
     assert health.stuck() == ""
     now_s = time.monotonic()
-    monkeypatch.setattr("aggregator.party.party_health.time.monotonic", lambda: now_s + 61)
+    monkeypatch.setattr("aggregator.party.health.time.monotonic", lambda: now_s + 61)
     assert "not gone round" in health.stuck()
     health.turned()
     assert health.stuck() == ""
@@ -394,7 +394,7 @@ def test_port_of_both_configurations_is_checked(tmp_path: Path) -> None:
 
 
 def test_presence_is_one_of_any_thread_and_ends_with_the_process(tmp_path: Path) -> None:
-    from aggregator.party.party_health import Presence, is_present
+    from aggregator.party.health import Presence, is_present
 
     status = tmp_path / "status.json"
     assert not is_present(status)

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from aggregator.party.channel import ChannelHelper, serve
 from aggregator.party.channel_address import ChannelAddress, TlsFiles
-from aggregator.protocol.helper_port import HelperUnavailable
+from aggregator.protocol.interfaces import HelperUnavailable
 from tests.protocol_kit import Clock, Failures, build_world, start_helper
 from transport.files.keyfiles import KeyFileRefused
 from transport.process.listening import AddressUnavailable, at, listen

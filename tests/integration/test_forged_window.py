@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aggregator.enrolment.tasks import sign_task
 from aggregator.leader.leader_events import EpochsArrived
-from aggregator.protocol.party_events import TaskSeen
+from aggregator.protocol.interfaces import TaskSeen
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from aggregator.party.party_config import HttpAddress
-from aggregator.party.party_health import Health
+from aggregator.party.config import HttpAddress
+from aggregator.party.health import Health
 from edge_agent.config import AgentConfig
 from edge_agent.export.host_numbers import HostSnapshot
 from edge_agent.export.scrape import scrape_port, users_of_scrape

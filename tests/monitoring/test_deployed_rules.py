@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 from aggregator.enrolment.tasks import sign_task
-from aggregator.helper.helper_shell import HelperShell
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.helper.helper_runtime import HelperShell
+from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.leader.report_reader import OwnReader
 from aggregator.party.channel import ChannelHelper
-from aggregator.party.party_config import HttpAddress
-from aggregator.party.party_health import HealthMetric
+from aggregator.party.config import HttpAddress
+from aggregator.party.health import HealthMetric
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.releases.store import Store
 from aggregator.spark.spark_reader import MEASURES as SPARK_MEASURES

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from aggregator.helper.batch_rules import check_accepted
-from aggregator.protocol.answers import BatchKey
-from aggregator.protocol.helper_port import BatchReply
+from aggregator.protocol.interfaces import BatchKey, BatchReply
 from privacy.masks import BoxError, derive_box_key, derive_helper_keys, mask_into, open_box
 from tests.protocol_kit import (
     T0,

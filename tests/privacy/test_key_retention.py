@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from aggregator.enrolment.tasks import sign_roster, sign_task
-from aggregator.helper.helper_shell import HelperShell
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.helper.helper_runtime import HelperShell
+from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.leader.schedule import HELPER_S
 from aggregator.party.key_ring import DAY_S, OVERLAP_S
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S, SealingKeys, open_epoch
@@ -165,7 +165,7 @@ class Parties:
 @pytest.fixture
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parties]:
     monkeypatch.setattr(
-        "aggregator.leader.leader_shell.POLL_S", 0.0
+        "aggregator.leader.leader_runtime.POLL_S", 0.0
     )  # nobody else writes to the log
     # Sixty days pass for the machine, too: a clock that merely says so destroys no key.
     monkeypatch.setattr("aggregator.party.key_ring.boot_s", lambda: made.clock() if made else START)

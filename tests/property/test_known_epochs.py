@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.protocol.known_epochs import KnownEpoch, KnownEpochs
+from aggregator.protocol.epochs import KnownEpoch, KnownEpochs
 
 HOSTS = (bytes(16), b"\1" * 16)
 

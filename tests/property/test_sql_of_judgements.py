@@ -12,10 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from aggregator.statistics.discoveries import p_values, q_values
-from aggregator.statistics.judged_sql import judged_sql, upper_tail_sql
-from aggregator.statistics.ratios import Floats, fieller
-from aggregator.statistics.ratios_sql import shares_sql
+from aggregator.statistics.discoveries import judged_sql, p_values, q_values, upper_tail_sql
+from aggregator.statistics.ratios import Floats, fieller, shares_sql
 
 AMOUNTS = st.floats(-1e15, 1e15)
 VARIANCES = st.floats(0, 1e20)

@@ -9,19 +9,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from aggregator.helper.helper import Helper
-from aggregator.helper.helper_runner import HelperRunner
+from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import FencedOut, HelperState
-from aggregator.protocol.answers import Answer
 from aggregator.protocol.directory import Directory
-from aggregator.protocol.helper_port import (
+from aggregator.protocol.interfaces import (
+    Answer,
     BatchReply,
     HelperStatus,
     HelperUnavailable,
     ReleaseReply,
+    TaskSeen,
 )
-from aggregator.protocol.party_events import TaskSeen
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
-from aggregator.witness import helper_links
+from aggregator.witness import chain as helper_links
 from aggregator.witness.chain import WitnessedChain
 from aggregator.witness.port import RollbackSeen, WitnessUnavailable
 from tests.agent_world import T0

@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import (
     CallCountersign,
@@ -21,11 +20,10 @@ from aggregator.leader.leader_events import (
     StoreRelease,
     Tick,
 )
-from aggregator.leader.leader_runner import LeaderRunner, restore_leader
+from aggregator.leader.leader_runner import LeaderRunner, call_helper, restore_leader
 from aggregator.leader.leader_state import LeaderState
-from aggregator.protocol.answers import BatchKey
 from aggregator.protocol.directory import Directory
-from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.protocol.interfaces import BatchKey, RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from simulator.engine.memory_store import MemoryStore

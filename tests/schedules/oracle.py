@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.leader.intake import Intake
-from aggregator.protocol.answers import Answer, BatchKey
-from aggregator.protocol.helper_port import BatchReply
+from aggregator.protocol.interfaces import Answer, BatchKey, BatchReply
 from aggregator.protocol.released import ReleasedWindow
 from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
 from tests.schedules.agents import Agent, noisy_vector

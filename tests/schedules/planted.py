@@ -14,14 +14,13 @@ from unittest.mock import patch
 import numpy as np
 
 from aggregator.helper.helper_state import HelperState
-from aggregator.leader import leader_chains
+from aggregator.leader import chains
 from aggregator.leader.admission import Admission, Heading
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import CommitOffsets, LeaderEffect, StoreRelease
 from aggregator.leader.leader_runner import LeaderRunner
-from aggregator.leader.leader_windows import resume_window
-from aggregator.leader.window_sums import OpenWindow
-from aggregator.protocol.known_epochs import KnownEpoch
+from aggregator.leader.windows import OpenWindow, resume_window
+from aggregator.protocol.epochs import KnownEpoch
 from aggregator.witness.chain import WitnessedChain
 from edge_agent.ledger import ledger as ledger_module
 from edge_agent.ledger.ledger import Ledger
@@ -229,7 +228,7 @@ PLANTED: Final = (
     ),
     Planted(
         "a batch's reports are forgotten at a restart",
-        ((leader_chains, "resume_window", _any_report),),
+        ((chains, "resume_window", _any_report),),
         Schedule(
             1,
             faults=(

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from aggregator.protocol.answers import Answer
+from aggregator.protocol.interfaces import Answer
 from tests.agent_world import T0
 from tests.schedules.adversary import Liar
 from tests.schedules.agents import Agent

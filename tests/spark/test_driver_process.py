@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.party.spark_settings import SparkSettings
+from aggregator.party.config import SparkSettings
 from aggregator.protocol.directory import PinnedParties
 from aggregator.spark import driver_process
 from aggregator.spark.driver_process import AGAIN_S, HANGS_S, DriverProcess, SparkJob

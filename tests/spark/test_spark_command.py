@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from aggregator.party.spark_settings import SparkSettings
+from aggregator.party.config import SparkSettings
 from aggregator.spark.driver_process import python_of
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.leader.admission import PARKED_PER_HOST
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.interfaces import BatchKey
 from aggregator.spark.codec import BadMessage, decode_update, encode_update
 from aggregator.spark.messages import NamedHosts, PartitionSum, ReaderUpdate, Refusals
 from aggregator.spark.partial_sums import PartialSum
@@ -262,7 +262,7 @@ def test_sum_of_other_hosts_ends_the_driver_that_gave_it(
 def test_sums_that_no_update_has_room_for_come_one_by_one(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.spark.wanted_sums.UPDATE_BYTES", 1)
+    monkeypatch.setattr("aggregator.spark.sum_store.UPDATE_BYTES", 1)
     fleet = SparkFleet(world, tmp_path)
     fleet.drive()
     give_epochs(fleet)

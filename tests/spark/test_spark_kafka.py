@@ -12,9 +12,9 @@ import pytest
 
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import EpochsArrived
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.leader.report_reader import ReportReader
-from aggregator.party.spark_settings import SparkSettings
+from aggregator.party.config import SparkSettings
 from aggregator.spark.driver_process import DriverProcess, SparkJob, python_of
 from aggregator.spark.spark_reader import SparkReader
 from aggregator.state.state_file import open_read_only

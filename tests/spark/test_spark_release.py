@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.leader.admission import PARKED_PER_HOST
 from aggregator.leader.leader_events import EpochsArrived, Tick
-from aggregator.protocol.helper_port import (
+from aggregator.protocol.interfaces import (
     BatchReply,
     HelperStatus,
     HelperUnavailable,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.party.party_config import LeaderConfig, load_leader_config
-from aggregator.party.spark_settings import SparkSettings
+from aggregator.party.config import LeaderConfig, SparkSettings, load_leader_config
 from aggregator.protocol.directory import PinnedParties
 from aggregator.spark.driver_process import SparkMissing, SparkRefused, python_of, spark_job
 from aggregator.spark.kafka_options import kafka_options

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.party.party_config import load_leader_config
+from aggregator.party.config import load_leader_config
 from aggregator.party.postgresql_settings import schema_sql
 from pointillist.cli.leader_command import app
 from pointillist.cli.output import ExitCode

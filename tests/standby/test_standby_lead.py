@@ -10,7 +10,7 @@ from aggregator.leader.leader_events import StoreTask
 from aggregator.leader.leader_state import LeaderState
 from aggregator.party.postgresql_database import DatabaseUnavailable
 from aggregator.standby.leadership import RENEWALS, Leadership, Renewals, leader_database
-from aggregator.state.state_tables import LeadershipLost
+from aggregator.state.state_file import LeadershipLost
 from tests.postgresql_kit import PostgresqlServer
 from tests.process_kit import wait_for
 from tests.standby_kit import DATABASE, LEADER_PK, ROLE, LeaderDatabase

@@ -19,12 +19,15 @@ from aggregator.leader.leader_events import (
     StoreUnsigned,
 )
 from aggregator.leader.leader_state import LeaderState
-from aggregator.protocol.admitted_epochs import AdmittedEpoch
-from aggregator.protocol.answers import BatchKey
-from aggregator.protocol.known_epochs import KnownEpoch
+from aggregator.protocol.epochs import AdmittedEpoch, KnownEpoch
+from aggregator.protocol.interfaces import BatchKey
 from aggregator.standby.leadership import Leadership
-from aggregator.state.state_file import StateUnusable, StorageUnavailable
-from aggregator.state.state_tables import LeadershipLost, OtherLeader
+from aggregator.state.state_file import (
+    LeadershipLost,
+    OtherLeader,
+    StateUnusable,
+    StorageUnavailable,
+)
 from tests.postgresql_kit import PostgresqlServer
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, honest_reports, open_epochs
 from tests.reader_kit import OneProcess, give_epochs, learn, what_came

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.party.party_config import WitnessProcess, load_helper_config, load_leader_config
+from aggregator.party.config import (
+    DeadLetterQuota,
+    Quotas,
+    WitnessProcess,
+    load_helper_config,
+    load_leader_config,
+)
 from aggregator.party.postgresql_settings import PostgresqlSettings
-from aggregator.party.quotas import DeadLetterQuota, Quotas
-from aggregator.witness.witness_config import load_witness_config
+from aggregator.witness.service import load_witness_config
 from transport.opening import EmbeddedSettings
 from transport.settings.config import ConfigError
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.leader.log_watch import LogWatch
-from aggregator.leader.schedule import CloseRule
-from aggregator.protocol.answers import BatchKey
+from aggregator.leader.schedule import CloseRule, LogWatch
+from aggregator.protocol.interfaces import BatchKey
 from pointillist.play.demo_plan import RETENTION_S, WINDOW_S
 from tests.protocol_kit import T0, build_world
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aggregator.party.party_config import load_helper_config, load_leader_config
+from aggregator.party.config import load_helper_config, load_leader_config
 from collectors.devices.device_port import gpu_class
 from edge_agent.config import load_config
 from transport.process.privileges import AGENT_USER, ensure_users

@@ -22,8 +22,8 @@ from aggregator.enrolment.enrolment import (
 )
 from aggregator.enrolment.roster_draft import EnrolmentError
 from aggregator.enrolment.roster_review import RosterEvidence
-from aggregator.enrolment.task_files import check_and_countersign
-from aggregator.leader.leader_shell import LeaderShell
+from aggregator.enrolment.tasks import check_and_countersign
+from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.protocol.directory import Directory, PinnedParties
 from edge_agent.membership import hardware_names
 from pointillist.cli.leader_command import app

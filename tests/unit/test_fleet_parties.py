@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.party.party_config import load_helper_config, load_leader_config
+from aggregator.party.config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
 from pointillist.cli import main
 from pointillist.fleet.party_card import (

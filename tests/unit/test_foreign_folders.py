@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator.enrolment.enrolment import enrol_folder
-from aggregator.enrolment.task_files import SignedFolder
+from aggregator.enrolment.tasks import SignedFolder
 from aggregator.state.state_file import write_all_durably, write_durably
 from pointillist.cli.helper_command import app as helper_app
 from pointillist.cli.output import ExitCode

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from aggregator.leader.helper_calls import call_helper
 from aggregator.leader.leader_events import CallHelper, HelperAnswer
-from aggregator.protocol.answers import BatchKey
-from aggregator.protocol.helper_port import BatchReply, HelperStatus, ReleaseReply
+from aggregator.leader.leader_runner import call_helper
+from aggregator.protocol.interfaces import BatchKey, BatchReply, HelperStatus, ReleaseReply
 from tests.protocol_kit import T0, WINDOW_S, Fleet, build_world, honest_reports, open_epochs
 from wire.batch import SignedBatch
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.enrolment.enrolment import enrol_folder, write_spent
-from aggregator.enrolment.join_requests import fetch_requests, open_join
+from aggregator.enrolment.enrolment import enrol_folder, fetch_requests, open_join, write_spent
 from edge_agent.membership import NoSealingKey, seal_join, send_join
 from edge_agent.protocol.task_check import Pins
 from privacy.sealing import HpkeKeyPair, seal_message

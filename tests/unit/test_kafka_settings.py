@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.party.party_config import load_leader_config
+from aggregator.party.config import load_leader_config
 from pointillist.broker.properties import Ports, server_properties
 from tests.config_kit import parse_config
 from transport.kafka.kafka_frame import (

@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator.enrolment.roster_review import RosterEvidence, signed_before
-from aggregator.enrolment.task_files import check_and_countersign, leader_sign
-from aggregator.enrolment.tasks import sign_roster
+from aggregator.enrolment.tasks import check_and_countersign, leader_sign, sign_roster
 from aggregator.party.key_ring import KeyRing
 from aggregator.protocol.directory import Directory, PinnedParties
 from edge_agent.protocol.epochs import HpkeDirectory, PartyKeys

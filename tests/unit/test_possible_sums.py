@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.leader.period_sums import PeriodSums
+from aggregator.leader.chains import PeriodSums
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.possible_sums import FALSE_SUPPRESSION, PossibleSums, SumRules
-from aggregator.statistics.section_cells import reserved_cells
+from aggregator.statistics.statistics import reserved_cells
 from tests.unit.release_kit import (
     CATALOGUE,
     GPUS,

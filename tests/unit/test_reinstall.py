@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.enrolment.roster_draft import draft_roster
 from aggregator.enrolment.tasks import sign_roster
-from aggregator.protocol.roster_rules import check_change
+from aggregator.protocol.directory import check_change
 from edge_agent.protocol.roster_book import RosterBook
 from edge_agent.protocol.task_check import Pins
 from privacy.budget import WEEK_S, Entry, peak

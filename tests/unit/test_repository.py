@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aggregator.party.party_config import load_helper_config, load_leader_config
-from aggregator.witness.witness_config import load_witness_config
+from aggregator.party.config import load_helper_config, load_leader_config
+from aggregator.witness.service import load_witness_config
 from edge_agent.config import load_config
 from pointillist.alerts.alerts_config import load_alerts_config
 from wire.rejection import Reason

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.enrolment.roster_change import accepted_hosts
-from aggregator.enrolment.roster_review import RosterEvidence, signed_before
-from aggregator.enrolment.task_files import check_and_countersign, leader_sign
-from aggregator.enrolment.tasks import sign_roster
+from aggregator.enrolment.roster_review import RosterEvidence, accepted_hosts, signed_before
+from aggregator.enrolment.tasks import check_and_countersign, leader_sign, sign_roster
 from aggregator.protocol.directory import PinnedParties
 from privacy.budget import WEEK_S
 from privacy.signing import SigningKey

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.enrolment.roster_departure import Leaving, without
-from aggregator.enrolment.roster_draft import EnrolmentError
+from aggregator.enrolment.roster_draft import EnrolmentError, Leaving, without
 from aggregator.enrolment.roster_review import RosterEvidence
-from aggregator.enrolment.task_files import check_and_countersign
-from aggregator.enrolment.tasks import sign_roster
+from aggregator.enrolment.tasks import check_and_countersign, sign_roster
 from aggregator.protocol.directory import Directory, PinnedParties
 from edge_agent.protocol.roster_book import RosterBook
 from edge_agent.protocol.task_check import Pins

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from aggregator.enrolment.roster_review import RosterEvidence, signed_tasks
-from aggregator.enrolment.task_files import check_and_countersign, leader_sign
-from aggregator.enrolment.tasks import sign_roster, sign_task
-from aggregator.protocol.directory import Directory, PinnedParties
-from aggregator.protocol.roster_rules import difference
+from aggregator.enrolment.tasks import check_and_countersign, leader_sign, sign_roster, sign_task
+from aggregator.protocol.directory import Directory, PinnedParties, difference
 from privacy.budget import WEEK_S
 from tests.enrolment_kit import entry, pinned, request, token, vouchers
 from tests.protocol_kit import T0, build_world, signing_key, small_task

@@ -10,10 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from aggregator.leader.log_watch import RESEND_S
-from aggregator.leader.schedule import Schedule
-from aggregator.protocol.answers import BatchKey
-from aggregator.protocol.party_events import TaskSeen
+from aggregator.leader.schedule import RESEND_S, Schedule
+from aggregator.protocol.interfaces import BatchKey, TaskSeen
 from aggregator.protocol.released import SuppressedWindow
 from aggregator.releases.releases import query, read_windows, windows_without_an_end
 from aggregator.releases.store import Store

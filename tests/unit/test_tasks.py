@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from aggregator.enrolment.task_files import check_and_countersign, check_task_noise, leader_sign
-from aggregator.enrolment.tasks import TaskPlan, build_task, sign_task
+from aggregator.enrolment.tasks import (
+    TaskPlan,
+    build_task,
+    check_and_countersign,
+    check_task_noise,
+    leader_sign,
+    sign_task,
+)
 from aggregator.protocol.directory import Directory, PinnedParties
 from privacy.calibrate import ParameterError
 from tests.protocol_kit import T0, signing_key

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from aggregator.state.state_file import StateUnusable
-from aggregator.transcripts import transcript_export
+from aggregator.transcripts import transcript_check
 from aggregator.transcripts.transcript import read_transcript
-from aggregator.transcripts.transcript_check import TranscriptRefused
-from aggregator.transcripts.transcript_export import FORMAT, export_parts
+from aggregator.transcripts.transcript_check import FORMAT, TranscriptRefused, export_parts
 from wire.batch import Release, SignedRelease
 
 HASH = bytes(32)
@@ -76,7 +75,7 @@ def test_piece_is_given_before_the_next_is_read(path: Path) -> None:
 def test_what_is_none_is_refused_with_what_came(
     path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
-    monkeypatch.setattr(transcript_export, "MOST_PARTS", 100)
+    monkeypatch.setattr(transcript_check, "MOST_PARTS", 100)
     with pytest.raises(TranscriptRefused, match="expected a transcript, got") as refused:
         list(parts(path, text, most_text=100_000))
     assert said in str(refused.value)

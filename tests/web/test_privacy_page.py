@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from aggregator.enrolment.task_files import TASK_SUFFIX
+from aggregator.enrolment.tasks import TASK_SUFFIX
 from aggregator.protocol.released import SuppressedWindow
 from aggregator.releases.store import Store
 from pages.threat_words import THREATS, THREATS_IN_SHORT

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from starlette.testclient import TestClient
 
-from aggregator.releases.simulated_mark import SimulatedMark, write_mark
+from aggregator.releases.release_files import SimulatedMark, write_mark
 from tests.web_kit import client, fill
 from web.page_list import PAGES
 from web.page_state import PageState

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from aggregator.transcripts import transcript_export
+from aggregator.transcripts import transcript_check
 from tests.protocol_kit import SERIES, T0, WINDOW_S, signing_key
 from tests.transcript_kit import HOSTS, WINDOWS, SignedFleet, alter, flip, sign_and_export, store_of
 from tests.web_kit import add_token, client
@@ -215,7 +215,7 @@ def test_hostile_file_is_refused_in_words(
 ) -> None:
     monkeypatch.setattr(signed_chains, "MOST_TEXT_BYTES", 60_000)
     monkeypatch.setattr(signed_chains, "MOST_CHAINS", 4)
-    monkeypatch.setattr(transcript_export, "MOST_PARTS", 1_000)
+    monkeypatch.setattr(transcript_check, "MOST_PARTS", 1_000)
     path = signed.files.leader
     path.write_bytes(HOSTILE[kind](path.read_bytes()))
     found = check(signed.files)

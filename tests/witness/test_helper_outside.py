@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 
-from aggregator.helper import helper_shell
-from aggregator.helper.helper_shell import HelperShell
+from aggregator.helper import helper_runtime
+from aggregator.helper.helper_runtime import HelperShell
 from aggregator.helper.own_releases import compare_releases
 from aggregator.party.channel import ChannelHelper
 from aggregator.party.channel_address import ChannelAddress
-from aggregator.party.party_config import HelperConfig, WitnessProcess, WitnessSettings
-from aggregator.protocol.helper_port import HelperUnavailable
+from aggregator.party.config import HelperConfig, WitnessProcess, WitnessSettings
+from aggregator.protocol.interfaces import HelperUnavailable
+from aggregator.witness.backends import ProcessWitness
 from aggregator.witness.port import RollbackSeen, WitnessUnavailable
-from aggregator.witness.process_witness import ProcessWitness
-from aggregator.witness.witness_config import WitnessConfig
-from aggregator.witness.witness_shell import WitnessShell
+from aggregator.witness.service import WitnessConfig, WitnessShell
 from tests.disk_kit import fill, small_disk
 from tests.process_kit import ProcessFleet, helper_config, wait_for
 from tests.protocol_kit import (
@@ -165,7 +164,7 @@ class Running:
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessFleet]:
-    monkeypatch.setattr(helper_shell, "STATUS_EVERY_S", 0.05)
+    monkeypatch.setattr(helper_runtime, "STATUS_EVERY_S", 0.05)
     made = ProcessFleet(build_world(10), tmp_path)
     made.clock.set(LATER)
     yield made
@@ -239,7 +238,7 @@ def test_log_that_is_away_at_the_start_is_waited_for(
             raise TransportUnavailable("log: expected an answer, got none")
         return open_transport(*given)
 
-    monkeypatch.setattr(helper_shell, "open_transport", open_or_not)
+    monkeypatch.setattr(helper_runtime, "open_transport", open_or_not)
     running = Running(fleet, transport=EmbeddedSettings(fleet.folder / "log"))
     channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
     wait_for(lambda: serves(channel))
@@ -311,7 +310,7 @@ def test_rolled_back_process_ends_and_says_how_to_go_on(
 
 @pytest.fixture
 def witness_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WitnessConfig:
-    monkeypatch.setattr("aggregator.witness.witness_shell.STATUS_EVERY_S", 0.05)
+    monkeypatch.setattr("aggregator.witness.service.STATUS_EVERY_S", 0.05)
     (tmp_path / "keys").mkdir()
     write_signing_key(tmp_path / "keys" / "identity.key", WITNESS_KEY)
     return WitnessConfig(

@@ -10,11 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from aggregator.party.party_config import WitnessSettings
+from aggregator.party.config import WitnessSettings
 from aggregator.party.postgresql_settings import PostgresqlSettings
+from aggregator.witness.backends import open_witness
 from aggregator.witness.port import WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
-from aggregator.witness.witness_opening import open_witness
 from tests.integration.test_channel_tls import Authority
 from tests.postgresql_kit import PostgresqlServer
 from tests.witness.conftest import make_stand

@@ -15,10 +15,9 @@ import pytest
 
 from aggregator.party.channel import start_server
 from aggregator.party.channel_address import ChannelAddress
+from aggregator.witness.backends import ProcessWitness
 from aggregator.witness.port import Witness, WitnessUnavailable
-from aggregator.witness.process_witness import ProcessWitness
-from aggregator.witness.witness_service import WitnessBook
-from aggregator.witness.witness_store import WitnessStore
+from aggregator.witness.service import WitnessBook, WitnessStore
 from tests.integration.test_channel_tls import Authority
 from tests.protocol_kit import altered, signing_key
 from tests.witness.witness_kit import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.protocol.helper_port import BatchReply
+from aggregator.protocol.interfaces import BatchReply
 from aggregator.witness.chain import WitnessedChain
 from aggregator.witness.port import RollbackSeen, WitnessUnavailable
 from tests.privacy.test_helper_batch_rules import Bench

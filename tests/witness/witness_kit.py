@@ -14,11 +14,10 @@ import grpc
 
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
+from aggregator.witness.backends import ProcessWitness
 from aggregator.witness.port import Witness, WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
-from aggregator.witness.process_witness import ProcessWitness
-from aggregator.witness.witness_service import WitnessBook, serve_witness
-from aggregator.witness.witness_store import WitnessStore
+from aggregator.witness.service import WitnessBook, WitnessStore, serve_witness
 from privacy.signing import SigningKey
 from tests.postgresql_kit import PostgresqlServer
 from tests.protocol_kit import Failures, seeded_bytes, signing_key

@@ -1,14 +1,25 @@
-"""Configuration of the parties: TOML read once, unknown keys refused, secrets are paths."""
+"""Configuration of the parties: TOML read once, unknown keys refused, secrets are paths.
+
+The table [transport] of any configuration: for tools that need the log alone.
+
+What a Leader takes on before it refuses: memory, an operator's excess, dead letters.
+
+What a Leader is told about Spark: the table [spark].
+
+The table [standby] of a Leader that runs on several machines.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aggregator.enrolment.operators import OperatorKey, OperatorKeys, operator_keys
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import TransportSettings, TransportTable
 from transport.settings.config import ConfigError, build, limited, read_table
 
@@ -20,9 +31,99 @@ from .channel_address import (
     check_paths,
 )
 from .postgresql_settings import PostgresqlSettings
-from .quotas import Quotas
-from .spark_settings import SparkSettings
-from .standby_settings import StandbySettings
+
+RETRIES: Final = 3
+"""A host sends the same bytes again after a time-out whose first try arrived: rarely twice."""
+
+
+def half_of_memory() -> int:
+    """Half of the bytes of this machine's memory: the other half is for epochs, sums and others."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterQuota:
+    """How much is written of messages that are refused.
+
+    per_minute          letters
+    bytes_per_minute    of letters
+    records             whether a letter holds the refused bytes too, where they are short
+    """
+
+    per_minute: int = limited(600, low=1, high=60_000)
+    bytes_per_minute: int = limited(1 << 20, low=4096, high=1 << 30)
+    records: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The table [quotas] of a Leader's file.
+
+    window_bytes   masked vectors of windows that have not ended, of one process
+    retries        reports beyond the first that an operator's hosts may send for one window: so
+                   many times the hosts that the roster gives it
+    operators      retries of single operators, by name
+    dead_letters   None: none are written
+    """
+
+    window_bytes: int = field(default_factory=half_of_memory, metadata={"low": 1 << 20})
+    retries: int = limited(RETRIES, low=0, high=1000)
+    operators: Mapping[str, int] = field(default_factory=dict, metadata={"low": 0, "high": 1000})
+    dead_letters: DeadLetterQuota | None = None
+
+    def excess(self, operator: str, hosts: int) -> int:
+        """The reports beyond the first of each host that an operator may send for one window."""
+        return self.operators.get(operator, self.retries) * hosts
+
+
+BATCH_RECORDS: Final = 20_000
+
+_OURS: Final = ("spark.authenticate", "spark.io.encryption.", "spark.network.crypto.", "spark.ui.")
+"""Keys of epochs and passwords of Kafka are in what these settings protect."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How the Leader runs Spark.
+
+    python         of an environment with PySpark; None: .venv-spark, as `make spark` makes it
+    jars           folder of Spark's connector to Kafka; None: beside that environment's python
+    master         where executors run: local[N] on this machine, or a cluster's address
+    batch_records  most records that one batch takes
+    options        more settings of Spark, by their own names
+    """
+
+    python: Path | None = None
+    jars: Path | None = None
+    master: str = "local[*]"
+    batch_records: int = limited(BATCH_RECORDS, low=1, high=10_000_000)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what depends on where it is started, or would take protection away."""
+        for name in ("python", "jars"):
+            path: Path | None = getattr(self, name)
+            if path is not None and not path.is_absolute():
+                raise ValueError(f"{name}: expected an absolute path, got {path}")
+        for name in self.options:
+            if not name.startswith("spark.") or name.startswith(_OURS):
+                raise ValueError(f"options: expected a setting of Spark that is free, got {name!r}")
+
+
+DEFAULT_LEASE_S: Final = 10.0
+"""A database that restarts is back sooner; nobody leads for so long after a machine fell."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandbySettings:
+    """The database that says which machine of a Leader leads, and holds the Leader's state.
+
+    lease_s     after so long without a word of who leads another machine does
+    """
+
+    postgresql: PostgresqlSettings
+    lease_s: float = limited(DEFAULT_LEASE_S, low=1.0, high=300.0)
+
 
 _KEY_BYTES: Final = 32
 WITNESS_MESSAGE_BYTES: Final = 4096
@@ -307,3 +408,32 @@ def load_helper_config(path: Path) -> HelperConfig:
         witness=None if file.witness is None else file.witness.found,
         transport=None if file.transport is None else file.transport.settings,
     )
+
+
+def load_kafka_table(path: Path) -> KafkaSettings | None:
+    """Read the table [transport.kafka] of any file, None where there is none.
+
+    Raises      ConfigError, OSError
+    """
+    kafka = _transport_table(path).get("kafka")
+    if kafka is None:
+        return None
+    if not isinstance(kafka, dict):
+        raise ConfigError(f"{path}: transport.kafka: expected a table, got {kafka!r}")
+    return build(KafkaSettings, kafka, f"{path}: transport.kafka.")
+
+
+def load_transport(path: Path) -> TransportSettings:
+    """Read the table [transport] of any file: an embedded log's folder, or a cluster.
+
+    Raises      ConfigError, OSError
+    """
+    table = _transport_table(path)
+    if not table:
+        raise ConfigError(f"{path}: expected a table [transport] or [transport.kafka], found none")
+    return build(TransportTable, table, f"{path}: transport.").settings
+
+
+def _transport_table(path: Path) -> dict[str, Any]:
+    table = read_table(path).get("transport")
+    return table if isinstance(table, dict) else {}

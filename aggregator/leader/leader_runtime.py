@@ -1,4 +1,7 @@
-"""The Leader's process: the loop between the log, the state machine, the Helper and the store."""
+"""The Leader's process: the loop between the log, the state machine, the Helper and the store.
+
+The Leader's status document, and which of its numbers are metrics.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,38 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from aggregator.enrolment.task_files import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
+from aggregator.enrolment.tasks import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
 from aggregator.party.channel import ChannelHelper
-from aggregator.party.key_ring import KeyRing
-from aggregator.party.party_config import LeaderConfig
-from aggregator.party.party_health import (
+from aggregator.party.config import LeaderConfig
+from aggregator.party.health import (
+    DISK_MEASURE,
+    STATUS_EVERY_S,
     Health,
+    HealthMetric,
     Presence,
     Trouble,
     Troubles,
     disk_free,
+    process_document,
     told,
+    trouble_measure,
+    write_status,
 )
-from aggregator.party.status_file import STATUS_EVERY_S, process_document, write_status
-from aggregator.protocol.checkpoints import Checkpoint, no_checkpoint
+from aggregator.party.key_ring import KeyRing
 from aggregator.protocol.directory import Directory, PinnedParties
-from aggregator.protocol.helper_port import HelperPort
-from aggregator.protocol.party_events import RosterSeen, TaskSeen
+from aggregator.protocol.interfaces import (
+    Checkpoint,
+    HelperPort,
+    RosterSeen,
+    TaskSeen,
+    no_checkpoint,
+)
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
 from aggregator.statistics.possible_sums import SumRules
@@ -36,9 +49,9 @@ from transport.port import Consumer, Record, TopicPartition, Transport, Transpor
 from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
+from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
-from .helper_calls import HelperCalls
 from .intake import LEADER_GROUP
 from .leader import Leader
 from .leader_events import (
@@ -49,14 +62,75 @@ from .leader_events import (
     ReportsArrived,
     Settled,
     StoreRelease,
+    StoreSuppressed,
     Tick,
 )
-from .leader_runner import LeaderRunner, restore_leader
+from .leader_runner import HelperCalls, LeaderRunner, restore_leader
 from .leader_state import LeaderState
-from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
-from .log_watch import LogWatch
 from .report_reader import ReportReader
+from .schedule import LogWatch
+
+MEASURES: Final = (
+    trouble_measure(*Trouble),
+    HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
+    HealthMetric("standby", "standby", "1 while another machine leads"),
+    HealthMetric("log_lag", "log_lag_records", "records left to read; -1 while the log is away"),
+    HealthMetric("helper_seen", "helper_seen_seconds", "when the Helper last answered, unix time"),
+    HealthMetric(
+        "last_windows",
+        "last_window_end_seconds",
+        "end of the newest settled window, unix time",
+        "series",
+        of=lambda last: {series: ended["window_end"] for series, ended in last.items()},
+    ),
+    HealthMetric("windows_unsettled", "windows_unsettled", "windows open or frozen"),
+    HealthMetric("windows_released", "windows_released", "since the start", counter=True),
+    HealthMetric(
+        "windows_suppressed", "windows_suppressed", "since the start", "reason", counter=True
+    ),
+    HealthMetric("reports_admitted", "reports_admitted", "since the start", counter=True),
+    HealthMetric("rejected", "rejected", "reports and epochs refused", "reason", counter=True),
+    HealthMetric("dead_letters", "dead_letters", "of refused messages", "outcome", counter=True),
+    HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
+    DISK_MEASURE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a window ended: `outcome` is "released" or the reason why not."""
+
+    window_start: int
+    window_end: int
+    outcome: str
+    hosts: int
+
+
+class LastWindows:
+    """The newest window of each series that ended since the start."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Ended] = {}
+
+    def note(self, settled: Settled) -> None:
+        """Take a window that ended; one before the newest changes nothing."""
+        match settled:
+            case StoreRelease():
+                task, outcome, hosts = settled.released.task, "released", settled.released.n
+            case StoreSuppressed(task=Task() as task):
+                outcome, hosts = settled.reason, settled.hosts
+            case _:
+                return
+        before, window = self._last.get(task.series), settled.key.window
+        if before is None or before.window_start <= window:
+            self._last[task.series] = Ended(window, window + task.window_s, outcome, hosts)
+
+    @property
+    def by_series(self) -> Mapping[str, Mapping[str, object]]:
+        """series -> what is told of its newest window."""
+        return {series: asdict(ended) for series, ended in self._last.items()}
+
 
 POLL_RECORDS: Final = 500
 """2 MB at d = 1,000, which stays in a core's cache; the Helper's answer waits for so many."""

@@ -2,17 +2,21 @@
 
 The loop replaces the document as a whole; whoever asks over HTTP reads the newest one. Nothing in
 it names a host.
+
+The document in which a party says how it is, for `status` and whoever watches.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -22,9 +26,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
+from aggregator.state.state_file import write_durably
 from transport.process.supervision import Closing, HttpPort
 
-from .party_config import HttpAddress
+from .config import HttpAddress
 
 
 class Trouble(StrEnum):
@@ -271,3 +276,32 @@ def told(troubles: Troubles) -> dict[str, dict[str, object]]:
         trouble.value: {"since": int(standing.since_s), "detail": standing.detail}
         for trouble, standing in troubles.standing.items()
     }
+
+
+STATUS_EVERY_S: Final = 2.0
+
+
+def process_document(started_s: float, now_s: float) -> dict[str, object]:
+    """What every document says of the process that wrote it."""
+    return {
+        "pid": os.getpid(),
+        "version": version("pointillist"),
+        "started": int(started_s),
+        "time": int(now_s),
+    }
+
+
+def write_status(path: Path, status: Mapping[str, object]) -> None:
+    """Replace the status file; readable by the party's own user alone."""
+    write_durably(path, json.dumps(status, sort_keys=True).encode() + b"\n")
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """Read what a running or stopped party last said about itself.
+
+    Raises      OSError, ValueError
+    """
+    status = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(status, dict):
+        raise ValueError(f"{path}: expected a status document, got {type(status).__name__}")
+    return status

@@ -1,17 +1,26 @@
-"""What a pass over a batch is given, and its answer as rows of Arrow: the way to an executor."""
+"""What runs inside an executor of Spark: one pass over one partition's part of a batch.
+
+A Python process of Spark serves many passes; what the Leader said is kept between them, and a pass
+brings what is new of it.
+
+What a pass over a batch is given, and its answer as rows of Arrow: the way to an executor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 
-from aggregator.protocol.answers import BatchKey
+from aggregator.protocol.directory import PinnedParties
+from aggregator.protocol.interfaces import BatchKey
 from transport.port import Record
 from wire.topics import REPORTS
 
-from .partial_sums import Gathered, ParkedReport, PartialSum
+from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum
 
 COLUMNS: Final = ("partition", "offset", "value", "appended_us")
 
@@ -141,3 +150,64 @@ def _parked_row(report: ParkedReport) -> dict[str, Any]:
 def _parked_of(partition: int, row: Mapping[str, Any]) -> ParkedReport:
     record = Record(REPORTS, partition, row["offset"], b"", row["value"], row["appended_s"])
     return ParkedReport(record, row["received_s"], _key_of(row), row["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What an executor is given; commands and hosts are broadcast, as they are the same for all.
+
+    session      names the driver's process, and with `generation` what was said
+    commands     Broadcast of commands, each; those of a generation in its order
+    before       Broadcast of partition -> hosts that are in a sum
+    now_s        when the pass began, by the driver's clock
+    """
+
+    session: bytes
+    generation: int
+    parties: PinnedParties
+    commands: Sequence[Any]
+    before: Any
+    now_s: float
+
+
+class TaskMemory:
+    """What this process was told, of the newest generation alone."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._generation: tuple[bytes, int] | None = None
+        self._gatherer: Gatherer | None = None
+        self._told = 0
+
+    def gatherer(self, asked: Pass) -> Gatherer:
+        """One that knows what the pass brings."""
+        generation = asked.session, asked.generation
+        if (
+            self._gatherer is None
+            or self._generation != generation
+            or self._told > len(asked.commands)
+        ):
+            self._gatherer, self._told = Gatherer(asked.parties), 0
+            self._generation = generation
+        for commands in asked.commands[self._told :]:
+            self._gatherer.handle(commands.value, asked.now_s)
+            self._told += 1
+        return self._gatherer
+
+
+_MEMORY = TaskMemory()
+
+
+def gather_rows(
+    asked: Pass, batches: Iterable[pa.RecordBatch], memory: TaskMemory = _MEMORY
+) -> Iterator[pa.RecordBatch]:
+    """Make one row of all records of a task, which are of one partition."""
+    records = chain.from_iterable(map(records_of, batches))
+    first = next(records, None)
+    if first is None:
+        return
+    before: Mapping[int, KnownHosts] = asked.before.value
+    found = memory.gatherer(asked).gather(
+        first.partition, chain([first], records), before.get(first.partition, {}), asked.now_s
+    )
+    yield to_row(found)

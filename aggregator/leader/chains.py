@@ -2,25 +2,40 @@
 
 Releases of one (series, cohort) leave in window order, each with the hash of the one before; a
 window is settled once and never comes back.
+
+Sums of a chain's releases over an hour, a day and a week, held to what hosts can have as well.
+
+Noise grows by the root of the number of windows and a lie by their number: what hides in one window
+shows when it goes on. Kept in memory: a Leader that restarts begins anew.
+
+From a verified share to a released vector.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.protocol.answers import BatchKey
-from aggregator.protocol.check_words import check_sum
 from aggregator.protocol.directory import Directory
-from aggregator.protocol.helper_port import BatchReply, ReleaseReply
-from aggregator.protocol.party_events import Stopwatch
-from aggregator.protocol.released import ReleasedWindow
+from aggregator.protocol.interfaces import BatchKey, BatchReply, ReleaseReply, Stopwatch, check_sum
+from aggregator.protocol.released import Capacity, ReleasedWindow
 from aggregator.statistics.possible_sums import SumRules
 from privacy.signing import SigningKey, verify
-from wire.batch import FIRST_PREV, Release, SignedBatch, SignedRelease, vector_hash
+from wire.batch import (
+    FIRST_PREV,
+    Release,
+    Share,
+    SignedBatch,
+    SignedRelease,
+    SignedShare,
+    vector_hash,
+)
+from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 
 from .leader_events import (
@@ -34,17 +49,112 @@ from .leader_events import (
     StoreSuppressed,
     StoreUnsigned,
 )
-from .leader_windows import (
-    Answered,
-    Chain,
-    ChainState,
-    FrozenWindow,
-    StoredRelease,
-    resume_window,
-)
-from .period_sums import PeriodSums
 from .report_reader import Sum
-from .unmasking import is_local, released_window, unmask, verified_share
+from .windows import Answered, Chain, ChainState, FrozenWindow, StoredRelease, resume_window
+
+PERIODS_S: Final = (3600, 86_400, 604_800)
+
+
+class PeriodSums:
+    """The periods that each chain is in."""
+
+    def __init__(self, rules: SumRules) -> None:
+        self._rules = rules
+        self._sums: dict[Chain, dict[int, ReleasedWindow]] = {}
+
+    def add(self, released: ReleasedWindow) -> None:
+        """Take a window that is about to be released, unless its periods cannot be with it.
+
+        Then they begin anew, so that a lie that ends does not hold up the windows after it.
+        Raises      ReportRejected (impossible_sum)
+        """
+        task = released.task
+        before = self._sums.pop((task.series, released.cohort), {})
+        found = {
+            period_s: _with(before.get(period_s), released, period_s)
+            for period_s in PERIODS_S
+            if period_s > task.window_s
+        }
+        for period_s, period in found.items():
+            try:
+                self._rules.of(task, period.n, period.capacity).check(period.vector)
+            except ReportRejected as refusal:
+                got = f"{refusal.got}, over windows of {period_s} s"
+                raise ReportRejected(refusal.reason, refusal.expected, got) from None
+        self._sums[task.series, released.cohort] = found
+
+
+def _with(before: ReleasedWindow | None, window: ReleasedWindow, period_s: int) -> ReleasedWindow:
+    """Both as one, or the later where they are of different periods or task versions."""
+    if before is None or before.task_id != window.task_id:
+        return window
+    if before.window_start_s // period_s != window.window_start_s // period_s:
+        return window
+    capacity = None
+    if before.capacity is not None and window.capacity is not None:
+        capacity = before.capacity + window.capacity
+    vector = before.vector + window.vector
+    return replace(window, n=before.n + window.n, vector=vector, capacity=capacity)
+
+
+def verified_share(frozen: FrozenWindow, share_bytes: bytes, helper_pk: bytes) -> Share:
+    """Decode a share of this very batch.
+
+    Raises      ReportRejected: length, field, padding, share_signature, share_batch, n_min
+    """
+    signed = SignedShare.decode(share_bytes, frozen.batch.n, frozen.known.d)
+    if not verify(helper_pk, share_bytes[:-64], signed.signature):
+        raise ReportRejected(Reason.SHARE_SIGNATURE, "the pinned Helper's signature", "another")
+    if signed.share.batch_hash != frozen.batch.hash():
+        raise ReportRejected(Reason.SHARE_BATCH, "a share of this batch", "another")
+    n_min = frozen.known.task.n_min
+    if signed.share.n_accepted < n_min:
+        raise ReportRejected(Reason.N_MIN, f"at least {n_min} hosts", signed.share.n_accepted)
+    return signed.share
+
+
+def unmask(total: NDArray[np.uint32] | NDArray[np.int64], share: Share) -> NDArray[np.int64]:
+    """Subtract the Helper's masks from the accepted hosts' sum, words[d].
+
+    Returns     int64[d], steps, lifted from words modulo 2^32 to signed
+    Raises      ReportRejected (check_sum) unless both check words equal the accepted hosts
+    """
+    words = (total - share.vector).astype(np.uint32)
+    vector = words.view(np.int32).astype(np.int64)
+    check_sum(vector, share.n_accepted)
+    return vector
+
+
+def released_window(
+    frozen: FrozenWindow,
+    accepted: NDArray[np.bool_],
+    vector: NDArray[np.int64],
+    cleared: dict[str, int],
+    now_s: float,
+) -> ReleasedWindow:
+    """Put a release together; nothing in it names a host."""
+    hosts = frozen.batch.entries["host_id"][accepted].tolist()
+    rejections = dict(frozen.window.rejections)
+    for reason, count in cleared.items():
+        rejections[reason] = rejections.get(reason, 0) + count
+    return ReleasedWindow(
+        task_id=frozen.known.task_id,
+        task=frozen.known.task,
+        cohort=frozen.key.cohort,
+        window_start_s=frozen.key.window,
+        n=len(hosts),
+        vector=vector,
+        rejections=rejections,
+        closed_s=frozen.closed_s,
+        released_s=now_s,
+        capacity=Capacity.of(frozen.roster.entries[host].gpu_models for host in hosts),
+    )
+
+
+def is_local(frozen: FrozenWindow) -> bool:
+    """Whether this window needs no Helper."""
+    return frozen.known.task.scheme is Scheme.LOCAL
+
 
 _TRY_AGAIN = frozenset(
     {Reason.WINDOW_OPEN, Reason.TASK_UNKNOWN, Reason.ROSTER_VERSION, Reason.EPOCH_UNKNOWN}

@@ -1,4 +1,7 @@
-"""A witness that is a process of its own, seen from the Helper: signed heads over the channel."""
+"""A witness that is a process of its own, seen from the Helper: signed heads over the channel.
+
+Open the witness that a configuration names; the one place that knows all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ import grpc
 
 from aggregator.party.channel import code_of, open_channel
 from aggregator.party.channel_address import ChannelAddress
+from aggregator.party.config import WitnessSettings
+from aggregator.party.postgresql_settings import PostgresqlSettings
 from privacy.signing import SigningKey, verify
 from transport.rpc.pointillist_pb2_grpc import WitnessStub
 from wire.proto import pointillist_pb2 as pb
 from wire.rejection import Reason, ReportRejected
 from wire.witness import NONCE_BYTES, ChainHead, ChainLink, WitnessAsk, WitnessHead
 
-from .port import WitnessUnavailable
+from .port import Witness, WitnessUnavailable
 
 
 class ProcessWitness:
@@ -76,3 +81,28 @@ class ProcessWitness:
                 Reason.WITNESS_SIGNATURE, "an answer to this question", "another's"
             )
         return signed.head
+
+
+def open_witness(settings: WitnessSettings, identity: SigningKey) -> Witness:
+    """Make the Helper's end; it connects when it is asked first.
+
+    Raises      WitnessUnavailable where its library is not installed; KeyFileRefused, OSError
+    """
+    if isinstance(settings.witness, PostgresqlSettings):
+        try:
+            from .postgresql import PostgresqlWitness
+        except ImportError as error:
+            raise WitnessUnavailable(
+                "[witness.postgresql]: expected the package psycopg, found none; install "
+                "pointillist[witness-postgresql]"
+            ) from error
+        return PostgresqlWitness(settings.witness, identity.public_bytes, settings.timeout_s)
+
+    return ProcessWitness(settings.witness.address, settings.witness.witness_pk, identity)
+
+
+def kind_of_witness(settings: WitnessSettings | None) -> str:
+    """Name a witness's kind for a status."""
+    if settings is None:
+        return "none"
+    return "postgresql" if isinstance(settings.witness, PostgresqlSettings) else "process"
