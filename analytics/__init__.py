@@ -1,14 +1,13 @@
 """What analysts read: roll-ups of releases, changes, costs; reading spends no budget."""
 
 from .analyst_views import VIEW_OUTCOME_MEANINGS
-from .cells_sql import CELL_MEANINGS
 from .changes import CHANGE_MEANINGS
-from .connecting import connect
-from .fleet_releases import FleetReleases, NothingReleased
-from .incident_costs import COST_MEANINGS
+from .costs import COST_MEANINGS
+from .fleet_releases import FleetReleases, NothingReleased, connect
 from .quantiles_sql import QUANTILE_MEANINGS
-from .release_server import FleetAccessRefused, FleetServerUnavailable, NotAFleetServer
-from .rollup_periods import RollupPeriod
+from .rollup_files import RollupPeriod
+from .server_source import FleetAccessRefused, FleetServerUnavailable, NotAFleetServer
+from .sql import CELL_MEANINGS
 
 __all__ = [
     "QUANTILE_MEANINGS", "VIEW_MEANINGS", "FleetAccessRefused", "FleetReleases",

@@ -18,13 +18,10 @@ import pyarrow as pa
 from aggregator.releases import releases
 from aggregator.releases.releases import Meanings, MoreViews, QueryRefused, literal
 
-from .cells_sql import NOT_JUDGED, cells_sql
-from .outcomes_sql import OUTCOME_MEANINGS
 from .quantiles_sql import create_call
-from .rollup_files import OUTCOMES, SUMS, rows_sql
-from .rollup_months import files_to_read
-from .rollup_periods import RollupPeriod
-from .rollups import SCHEMAS
+from .rollup_files import OUTCOMES, SUMS, RollupPeriod, rows_sql
+from .rollups import SCHEMAS, files_to_read
+from .sql import NOT_JUDGED, OUTCOME_MEANINGS, cells_sql
 
 Frames = Mapping[str, Callable[[], pd.DataFrame]]
 """Views that are made of frames, by name; each is called only where a query names it."""

@@ -12,7 +12,7 @@ from aggregator.releases.releases import Meanings
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, q_values
 from aggregator.statistics.ratios import normal_quantile
 
-from .cells_sql import CELL_MEANINGS
+from .sql import CELL_MEANINGS
 
 KEY: Final = ("series", "cohort", "section", "cell")
 CHANGE_MEANINGS: Final[Meanings] = {

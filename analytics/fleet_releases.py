@@ -1,10 +1,15 @@
-"""What an analyst asks of releases, as pandas frames: `pointillist.connect`."""
+"""What an analyst asks of releases, as pandas frames: `pointillist.connect`.
+
+`pointillist.connect`: releases of a folder, or of a running server.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -14,12 +19,12 @@ from aggregator.releases.releases import Moment, moment
 from wire.catalogue import Catalogue
 
 from .changes import CHANGE_COLUMNS, changes, models_compared
-from .incident_costs import FleetGpus, costs, fleet_gpus
-from .price_list import PriceList, load_prices
+from .costs import FleetGpus, PriceList, costs, fleet_gpus, load_prices
 from .quantiles_sql import quantiles
-from .release_source import ReleaseSource
-from .rollup_periods import RollupPeriod, period_of
-from .spent_budget import SeriesTask, budget
+from .release_source import FolderSource, ReleaseSource
+from .rollup_files import RollupPeriod, period_of
+from .server_source import ReleaseServer, ServerSource, token_of
+from .spent_budget import SeriesTask, budget, tasks_in
 
 BY: Final = {
     "family": "kernel_mix",
@@ -58,7 +63,7 @@ class FleetReleases:
     `share_high` as fractions; `q_value` and `told`, whether the cell is told from zero;
     `suppressed` and `reason`, where there is no number; `coverage`, the released part of the
     period, which is all that value and interval are about; `bias_bound`, what indicators may lack
-    beyond the interval. All columns: `analytics.cells_sql.CELL_MEANINGS`.
+    beyond the interval. All columns: `analytics.sql.CELL_MEANINGS`.
     """
 
     def __init__(
@@ -383,3 +388,43 @@ def _newest_change(rows: pd.DataFrame, period: RollupPeriod) -> pd.DataFrame:
     ended = starts[starts + period.length <= rows["until"].max()]
     after = ended.max()
     return changes(rows[starts == after - period.length], rows[starts == after])
+
+
+def connect(
+    where: str | os.PathLike[str],
+    *,
+    prices: str | os.PathLike[str] | None = None,
+    tasks: str | os.PathLike[str] | None = None,
+    rollups: str | os.PathLike[str] | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+) -> FleetReleases:
+    """Read releases as frames.
+
+    where       the Leader's folder of released Parquet, or the address of a `pointillist web`:
+                https://HOST[:PORT], or http:// on this machine
+    prices      a price list (TOML); None: the shipped one
+    tasks       the folder of signed tasks (*.task): what windows cost of the budget
+    rollups     of a folder: where roll-ups are kept; None: beside the releases, else in the user's
+                cache
+    token_file  of a server: the file of the token that opens it; None: POINTILLIST_TOKEN, if set
+    ca_file     of a server: certificates that are trusted, PEM; None: the system's
+    Raises      FileNotFoundError, PriceListError, ReportRejected, ValueError; of a server
+                NotAFleetServer, FleetAccessRefused, FleetServerUnavailable
+    """
+    text = os.fspath(where)
+    source: ReleaseSource
+    if "://" in text:
+        if rollups is not None:
+            raise ValueError("rollups: expected none beside a server, got a folder")
+        ca = None if ca_file is None else Path(ca_file)
+        source = ServerSource(ReleaseServer(text, token_of(token_file), ca))
+    else:
+        if token_file is not None or ca_file is not None:
+            raise ValueError("token_file, ca_file: expected a server beside them, got a folder")
+        source = FolderSource(text, rollups)
+    return FleetReleases(
+        source,
+        load_prices(None if prices is None else Path(prices)),
+        () if tasks is None else tasks_in(Path(tasks)),
+    )

@@ -20,7 +20,7 @@ from aggregator.releases.releases import Meanings, open_duckdb
 from aggregator.statistics.ratios import shares_sql
 from wire.catalogue import Catalogue
 
-from .cells_sql import CELL_MEANINGS
+from .sql import CELL_MEANINGS
 
 CALL: Final = "quantiles"
 """What SQL calls: `FROM quantiles('weeks', 0.5)`."""

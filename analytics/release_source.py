@@ -26,22 +26,21 @@ from aggregator.releases.releases import (
 from wire.catalogue import LEFT_OUT
 
 from .analyst_views import Frames, query, with_whole_numbers
-from .cells_sql import cells_sql
-from .outcomes_sql import merged_outcomes_sql
 from .rollup_files import (
+    ALWAYS,
+    NEVER,
     OUTCOMES,
     SUMS,
     OrderedHours,
+    RollupPeriod,
     SettledHours,
     files_between,
     rollup_folder,
     rows_sql,
     settled_ns,
 )
-from .rollup_months import files_to_read
-from .rollup_periods import ALWAYS, NEVER, RollupPeriod
-from .rollups import SCHEMAS, Refreshed, refresh
-from .sums_sql import merged_sql
+from .rollups import SCHEMAS, Refreshed, files_to_read, refresh
+from .sql import cells_sql, merged_outcomes_sql, merged_sql
 
 MAX_AGE_S: Final = 30.0
 """How old roll-ups may be before releases are looked at again."""

@@ -11,8 +11,7 @@ from aggregator.releases.cause_files import CAUSE_MEANINGS
 from aggregator.releases.release_files import Q_VALUE
 from aggregator.releases.releases import WINDOW_MEANINGS, Meanings
 
-from .cells_sql import CELL_MEANINGS
-from .outcomes_sql import OUTCOME_MEANINGS
+from .sql import CELL_MEANINGS, OUTCOME_MEANINGS
 
 FORMAT: Final = 1
 ADDRESS: Final = "/api/v1/releases"

@@ -1,38 +1,283 @@
-"""Releases of a running server, as a folder gives them: the same columns, types and order."""
+"""Releases of a running server, as a folder gives them: the same columns, types and order.
+
+A running `pointillist web`, asked by HTTP: bounded answers, clear refusals, no redirects.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import json
+import os
+import re
 import tempfile
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import urllib3
+from urllib3.exceptions import HTTPError, MaxRetryError, SSLError
 
 from aggregator.releases import releases
 from aggregator.releases.release_files import SimulatedMark
-from aggregator.releases.releases import (
-    Moment,
-    MoreViews,
-    QueryRefused,
-    moment,
-    open_duckdb,
-)
+from aggregator.releases.releases import Moment, MoreViews, QueryRefused, moment, open_duckdb
 
-from .analyst_views import (
-    OUTCOMES_VIEW,
-    PERIOD_VIEWS,
-    Frames,
-    views_named,
-    with_whole_numbers,
-)
+from .analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS, Frames, views_named, with_whole_numbers
 from .quantiles_sql import create_call
-from .release_server import NotAFleetServer, ReleaseServer
-from .rollup_periods import RollupPeriod
-from .served_releases import NEWEST, ServedRows
+from .rollup_files import RollupPeriod
+from .served_releases import ADDRESS, FORMAT, NEWEST, ServedRows
+
+TOKEN_VARIABLE: Final = "POINTILLIST_TOKEN"  # noqa: S105  (the name of a variable)
+_TOKEN: Final = re.compile(r"[!-~]{1,512}")
+_NEXT: Final = re.compile(r'<([^<>]{1,4096})>; rel="next"')
+_DESCRIPTION: Final = "/api/v1/openapi.json"
+_CONNECT_S, _READ_S, _WHOLE_S = 10.0, 60.0, 300.0
+_CHUNK_BYTES: Final = 1 << 16
+MOST_BYTES: Final = 256 << 20
+_MOST_JSON_BYTES: Final = 4 << 20
+_TRIES: Final = urllib3.Retry(
+    total=4, connect=1, read=1, redirect=0, backoff_factor=0.5, raise_on_status=False,
+    raise_on_redirect=False, status_forcelist=(429, 503), respect_retry_after_header=False,
+)  # fmt: skip
+"""A store that is read for the first time and a rate that is passed are over in seconds."""
+
+
+class FleetServerUnavailable(OSError):
+    """A server that cannot be reached, or cannot answer now; the message says which and why."""
+
+
+class NotAFleetServer(ValueError):
+    """What answers is no server of releases that this version understands."""
+
+
+class FleetAccessRefused(PermissionError):
+    """The server refuses this token, or the token's role has no such rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """The body of an answer.
+
+    next_since   where the rest of its rows begins, as the server said it; None: that was all
+    """
+
+    body: bytes
+    next_since: str | None = None
+
+
+class ReleaseServer:
+    """One server; its connections are kept and shared by threads.
+
+    url         https://HOST[:PORT], or http on this machine
+    token       that opens it; None: this machine's needs none
+    ca_file     certificates that are trusted; None: the system's
+    Raises      ValueError for any other address, a token that cannot be one or a file that is not
+                one of certificates
+    """
+
+    def __init__(self, url: str, token: str | None = None, ca_file: Path | None = None) -> None:
+        self.url = _checked(url)
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise ValueError("token: expected printable characters on one line, got something else")
+        self._token = token
+        self._headers = {"user-agent": f"pointillist/{metadata.version('pointillist')}"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        if ca_file is not None and not ca_file.is_file():
+            raise FileNotFoundError(f"no file of certificates at {ca_file}")
+        self._pool = urllib3.PoolManager(
+            ca_certs=None if ca_file is None else str(ca_file),
+            timeout=urllib3.Timeout(connect=_CONNECT_S, read=_READ_S),
+            retries=_TRIES,
+        )
+
+    def close(self) -> None:
+        """Let its connections go."""
+        self._pool.clear()
+
+    def about(self) -> dict[str, Any]:
+        """Ask whether it is a server of releases of this version's format.
+
+        Raises      NotAFleetServer, FleetAccessRefused, FleetServerUnavailable
+        """
+        answer = self._asked(ADDRESS, {}, _MOST_JSON_BYTES)
+        if answer.status == 404:
+            raise NotAFleetServer(self._older())
+        said = self._json(self._good(answer))
+        if said.get("product") != "pointillist" or not isinstance(said.get("format"), int):
+            raise NotAFleetServer(f"{self.url}: expected `pointillist web`, got another server")
+        if said["format"] != FORMAT:
+            raise NotAFleetServer(
+                f"{self.url}: expected rows of format {FORMAT}, got {said['format']}: "
+                "use the version of pointillist that the server has"
+            )
+        return said
+
+    def json(self, address: str, asked: Mapping[str, str]) -> dict[str, Any]:
+        """Ask for a document.
+
+        Raises      NotAFleetServer, FleetAccessRefused, FleetServerUnavailable
+        """
+        return self._json(self._good(self._asked(address, asked, _MOST_JSON_BYTES)))
+
+    def rows(self, address: str, asked: Mapping[str, str]) -> ServerAnswer:
+        """Ask for a part of rows, as Parquet.
+
+        Raises      NotAFleetServer, FleetAccessRefused, FleetServerUnavailable
+        """
+        answer = self._good(self._asked(address, asked, MOST_BYTES))
+        return ServerAnswer(answer.body, _next_since(answer.link))
+
+    def _asked(self, address: str, asked: Mapping[str, str], most: int) -> _Answer:
+        url = f"{self.url}{address}" + (f"?{urlencode(asked)}" if asked else "")
+        try:
+            answer = self._pool.request(
+                "GET", url, headers=self._headers, preload_content=False, decode_content=False
+            )
+            try:
+                body = self._read(answer, most)
+            finally:
+                answer.release_conn()
+        except (HTTPError, OSError) as error:
+            if isinstance(error, FleetServerUnavailable):
+                raise
+            raise FleetServerUnavailable(f"{self.url}: {_why(error)}") from None
+        return _Answer(answer.status, body, answer.headers.get("link", ""))
+
+    def _read(self, answer: urllib3.BaseHTTPResponse, most: int) -> bytes:
+        until_s = time.monotonic() + _WHOLE_S
+        body = bytearray()
+        for chunk in answer.stream(_CHUNK_BYTES, decode_content=False):
+            body += chunk
+            if len(body) > most or time.monotonic() > until_s:
+                answer.close()
+                raise FleetServerUnavailable(
+                    f"{self.url}: expected an answer of at most {most:,} bytes within "
+                    f"{_WHOLE_S:g} s, got more or none"
+                )
+        return bytes(body)
+
+    def _good(self, answer: _Answer) -> _Answer:
+        if answer.status == 200:
+            return answer
+        said = _detail(answer.body)
+        if answer.status == 401:
+            raise FleetAccessRefused(
+                f"{self.url}: expected a token that is in force, got "
+                + ("none" if self._token is None else "one that is wrong, expired or revoked")
+                + f"; name its file by token_file, or put it into {TOKEN_VARIABLE}"
+            )
+        if answer.status == 403:
+            raise FleetAccessRefused(f"{self.url}: {said}")
+        if answer.status in {429, 503}:
+            raise FleetServerUnavailable(f"{self.url}: {said}")
+        raise NotAFleetServer(f"{self.url}: expected rows, got status {answer.status}: {said}")
+
+    def _json(self, answer: _Answer) -> dict[str, Any]:
+        try:
+            said = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            raise NotAFleetServer(f"{self.url}: expected `pointillist web`, got another server")
+        return said
+
+    def _older(self) -> str:
+        """Say what a server is that has no releases."""
+        answer = self._asked(_DESCRIPTION, {}, _MOST_JSON_BYTES)
+        info = self._json(answer).get("info") if answer.status == 200 else None
+        if not isinstance(info, dict) or info.get("title") != "Pointillist":
+            return f"{self.url}: expected `pointillist web`, got another server"
+        return f"{self.url}: expected a server that has {ADDRESS}, got an older `pointillist web`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    link: str
+
+
+def token_of(token_file: str | os.PathLike[str] | None) -> str | None:
+    """Read a token from a file, or else from the environment; None where neither has one.
+
+    Raises      FileNotFoundError; ValueError where others may read the file
+    """
+    if token_file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    with Path(token_file).open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        raw = file.read(1_024)
+    if mode & 0o007:
+        raise ValueError(f"{token_file}: expected a file that others may not read")
+    return raw.decode("latin-1").strip()
+
+
+def _checked(url: str) -> str:
+    """Give scheme, host and port of an address that may be asked.
+
+    Raises      ValueError; the message does not repeat what may hold a secret
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    wanted = "connect: expected https://HOST[:PORT], or http:// on this machine"
+    if not host or parts.scheme not in {"http", "https"}:
+        raise ValueError(f"{wanted}, got another address")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"{wanted}, got one with a user's name or password in it")
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise ValueError(f"{wanted}, got one that goes on behind host and port")
+    if parts.scheme == "http" and not _loopback(host):
+        raise ValueError(f"{wanted}, got http to another machine, where anyone could read along")
+    named = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{named}" + (f":{port}" if port is not None else "")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _why(error: Exception) -> str:
+    """Say in a few words why nothing came."""
+    cause = error.reason if isinstance(error, MaxRetryError) and error.reason else error
+    if isinstance(cause, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(cause):
+        return (
+            "expected a certificate that is trusted and names this host, got another; ca_file "
+            "names the file of whoever signed it"
+        )
+    if isinstance(cause, SSLError):
+        return "expected TLS, got something else"
+    return f"expected an answer, got none ({type(cause).__name__})"
+
+
+def _detail(body: bytes) -> str:
+    """Give what a refusal says, as one line of at most 300 printable characters."""
+    try:
+        said = json.loads(body)
+        text = str(said.get("detail", "")) if isinstance(said, dict) else ""
+    except (ValueError, RecursionError):
+        text = body[:1_200].decode(errors="replace")
+    return "".join(letter if letter.isprintable() else " " for letter in text.strip())[:300]
+
+
+def _next_since(link: str) -> str | None:
+    found = _NEXT.fullmatch(link.strip())
+    return None if found is None else parse_qs(urlsplit(found[1]).query).get("since", [None])[0]
+
 
 MOST_ROWS: Final = 5_000_000
 """Of one frame: some two gigabytes."""

@@ -22,7 +22,7 @@ from aggregator.statistics.statistics import UNMEASURED
 from analytics import RollupPeriod
 from analytics.changes import changes
 from analytics.release_source import FolderSource
-from analytics.rollup_periods import utc
+from analytics.rollup_files import utc
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import DEFAULT_PATH, load_plan

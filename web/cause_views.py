@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from aggregator.statistics.causes import Trend
 from aggregator.statistics.ratios import normal_quantile
-from analytics.incident_costs import ALL
+from analytics.costs import ALL
 from pages.interval_chart import IntervalRow, interval_chart
 from pages.number import GPU_HOURS, HOSTS, Unit
 from pages.scale import length_said, moment_said

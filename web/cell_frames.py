@@ -6,7 +6,7 @@ import pandas as pd
 
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.statistics.ratios import normal_quantile
-from analytics.cells_sql import BY_LAUNCHES, LAUNCHES
+from analytics.sql import BY_LAUNCHES, LAUNCHES
 from wire.catalogue import LEFT_OUT
 
 

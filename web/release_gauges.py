@@ -22,7 +22,7 @@ from starlette.responses import Response
 from aggregator.releases.releases import read_releases
 from aggregator.statistics.ratios import normal_quantile
 from analytics import FleetReleases
-from analytics.rollup_periods import utc
+from analytics.rollup_files import utc
 from analytics.spent_budget import SeriesTask
 
 from .page_shape import NUMBERS

@@ -13,8 +13,8 @@ import pandas as pd
 from aggregator.releases.releases import read_releases
 from analytics import FleetReleases, NothingReleased, RollupPeriod
 from analytics.changes import changes
+from analytics.costs import costs, fleet_gpus
 from analytics.fleet_releases import BY, MODELLED
-from analytics.incident_costs import costs, fleet_gpus
 
 from .cell_frames import as_cells, of_model, of_one_cohort, with_shares, without_null
 from .page_state import AUTO, PageState

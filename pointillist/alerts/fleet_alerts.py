@@ -10,7 +10,7 @@ import pandas as pd
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from analytics import FleetReleases, NothingReleased, RollupPeriod
 from analytics.changes import OF_SHARE
-from analytics.rollup_periods import period_of
+from analytics.rollup_files import period_of
 
 from .alert import Alert
 from .alerts_config import FleetRules

@@ -22,7 +22,7 @@ from analytics import (
     NothingReleased,
     connect,
 )  # fmt: skip
-from analytics.release_server import TOKEN_VARIABLE, ReleaseServer, ServerAnswer
+from analytics.server_source import TOKEN_VARIABLE, ReleaseServer, ServerAnswer
 from tests.analytics.test_rollups import HOUR, START, WEEK
 from tests.browser.server_kit import served, wait_until_read
 from tests.certificate_kit import certificate
@@ -56,9 +56,9 @@ ASKED: dict[str, Callable[[FleetReleases], pd.DataFrame]] = {
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a server cannot answer now is not asked for again, and no token is about."""
-    from analytics import release_server
+    from analytics import server_source
 
-    monkeypatch.setattr(release_server, "_TRIES", release_server._TRIES.new(total=0))
+    monkeypatch.setattr(server_source, "_TRIES", server_source._TRIES.new(total=0))
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analytics.incident_costs import ALL, COST_COLUMNS, FleetGpus, costs
-from analytics.price_list import PriceListError, load_prices
+from analytics.costs import ALL, COST_COLUMNS, FleetGpus, PriceListError, costs, load_prices
 
 PRICES = """
 format = 1

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 from aggregator.statistics.ratios import coverage
 from analytics import RollupPeriod, connect
-from analytics.rollup_periods import utc
+from analytics.rollup_files import utc
 from pointillist.play.setup import Changes, Setup
 from scripts.notebook_page import MARK, NOTEBOOK, cells_run, executed, on_page_markdown
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analytics import FleetServerUnavailable, NotAFleetServer, connect
-from analytics.release_server import TOKEN_VARIABLE, ReleaseServer, token_of
 from analytics.served_releases import ADDRESS, NEWEST, ServedRows
+from analytics.server_source import TOKEN_VARIABLE, ReleaseServer, token_of
 
 SECRET = "plst_" + "s" * 43
 ABOUT = {"product": "pointillist", "version": "9", "format": 1, "simulated": None}
@@ -109,7 +109,7 @@ def test_rows_that_are_none_are_refused(answer: Any, said: str) -> None:
 def test_answers_are_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {ADDRESS: _json(ABOUT), CELLS: (200, bytes(300_000), {}), NEWEST: _json({"start": 1})}
     with answering(answers) as address, connect(address) as fleet:
-        monkeypatch.setattr("analytics.release_server.MOST_BYTES", 200_000)
+        monkeypatch.setattr("analytics.server_source.MOST_BYTES", 200_000)
         with pytest.raises(FleetServerUnavailable, match="at most 200,000 bytes"):
             fleet.mix()
         with pytest.raises(NotAFleetServer, match="expected a moment"):

@@ -12,10 +12,8 @@ import pytest
 from aggregator.releases.releases import QueryRefused
 from analytics import connect
 from analytics.release_source import FolderSource
-from analytics.rollup_files import OUTCOMES, SUMS
-from analytics.rollup_months import files_to_read
-from analytics.rollup_periods import RollupPeriod
-from analytics.rollups import refresh
+from analytics.rollup_files import OUTCOMES, SUMS, RollupPeriod
+from analytics.rollups import files_to_read, refresh
 from tests.analytics.rollup_kit import write_releases, write_suppressed
 from tests.analytics.test_rollups import DAY, HOUR, START, release
 

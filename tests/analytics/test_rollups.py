@@ -16,8 +16,7 @@ import analytics.rollups as rollups_module
 from aggregator.protocol.released import ReleasedWindow
 from analytics import connect
 from analytics.release_source import FolderSource
-from analytics.rollup_files import OUTCOMES, SUMS, RollupsUnavailable, file_of
-from analytics.rollup_periods import RollupPeriod, utc
+from analytics.rollup_files import OUTCOMES, SUMS, RollupPeriod, RollupsUnavailable, file_of, utc
 from analytics.rollups import has_rolled_up, refresh
 from tests.analytics.rollup_kit import write_releases, write_suppressed
 from tests.running_sum import RunningSum

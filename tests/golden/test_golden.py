@@ -29,7 +29,7 @@ from aggregator.releases.releases import open_views
 from aggregator.releases.store import Store
 from aggregator.witness import service
 from aggregator.witness.service import load_witness_config
-from analytics.price_list import load_prices
+from analytics.costs import load_prices
 from diagnosis.detect.journal import JournalReader, encode
 from edge_agent.config import load_config
 from edge_agent.observer import AgentStatus
