@@ -27,9 +27,8 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.plan import Plan
-from simulator.engine.engine_port import EngineSettings, Noise
-from simulator.engine.outcome_store import release_of
-from simulator.engine.simulation import Simulation
+from simulator.engine.interface import EngineSettings, Noise
+from simulator.engine.simulation import Simulation, release_of
 from simulator.outcome import truth_cells
 from simulator.scenario import load
 from tests.analytics.rollup_kit import write_releases

@@ -45,7 +45,7 @@ from bench.round_fleet import (
 from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import verify
-from simulator.engine.memory_store import MemoryStore
+from simulator.engine.interface import MemoryStore
 from wire import labels
 from wire.epoch import HEADER_BYTES, Epoch
 from wire.fields import TaskId, key_id

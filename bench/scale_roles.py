@@ -34,7 +34,7 @@ from bench.scale_hour import (
     hour_of_reports,
 )
 from pointillist.broker.local import RunningBroker
-from simulator.engine.memory_store import MemoryStore
+from simulator.engine.interface import MemoryStore
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import Side, open_transport

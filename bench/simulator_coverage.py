@@ -24,14 +24,14 @@ from pointillist.plan_file import default_plan
 from privacy.calibrate import WEEK_S
 from privacy.indicator_bias import left_out_hosts
 from privacy.plan import Plan, PlannedSection
-from simulator.engine.engine_port import EngineSettings, Noise
-from simulator.engine.randomness import summed_noise
+from simulator.engine.blocks import summed_noise
+from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.fleet.hosts import FleetState, unpack
 from simulator.outcome import TOTAL, CoverageTally, TrueTable, cause_table, truth_cells
-from simulator.outcome.day_runs import DAY_S
+from simulator.outcome.attribution import DAY_S
 from simulator.scenario import Scenario, load
 from simulator.streams import philox
 from wire.catalogue import LEFT_OUT, Catalogue

@@ -13,11 +13,9 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan, PlannedSection, PlannedTask
-from simulator.engine.engine_port import BLOCK_HOSTS, EngineSettings, WindowOutcome
-from simulator.engine.exact import ExactEngine
-from simulator.engine.exact_parties import ExactParties
-from simulator.engine.masked import MaskedEngine
-from simulator.engine.noise_engine import NoiseEngine
+from simulator.engine.exact import ExactEngine, ExactParties
+from simulator.engine.fast import MaskedEngine, NoiseEngine
+from simulator.engine.interface import BLOCK_HOSTS, EngineSettings, WindowOutcome
 from simulator.engine.task_rules import fleet_tasks, merged
 from simulator.fleet import FleetModel, FleetRows
 from simulator.scenario import load

@@ -29,12 +29,11 @@ from simulator.adversaries import (
     play_trick,
 )
 from simulator.applications import Application, load_applications
-from simulator.engine.engine_port import EngineSettings
+from simulator.engine.interface import EngineSettings
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
-from simulator.outcome.attribution import attribute, attribute_released
-from simulator.outcome.day_runs import DAY_S, DayRuns, live_days
+from simulator.outcome.attribution import DAY_S, DayRuns, attribute, attribute_released, live_days
 from simulator.outcome.seen import Design, Sampling, SeenCurve, seen_curve
 from simulator.scenario import Applications, Dropout, Jobs, Scenario, load
 from wire.catalogue import Catalogue

@@ -50,8 +50,8 @@ from bench.record import CACHE, Figure
 from pointillist.plan_file import default_plan
 from pointillist.play.setup import Changes, Setup
 from pointillist.play.weeks import SCENARIO, StorePlayer
-from simulator.engine.engine_port import EngineSettings, Noise
-from simulator.engine.randomness import summed_noise
+from simulator.engine.blocks import summed_noise
+from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import capacity_of
 from simulator.scenario import load

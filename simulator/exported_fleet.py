@@ -25,13 +25,12 @@ from privacy.noise import OpenDpSampler
 from privacy.noise_table import TableSampler
 from privacy.signing import SigningKey
 from simulator.engine.blocks import spans
-from simulator.engine.engine_port import BLOCK_HOSTS
+from simulator.engine.interface import BLOCK_HOSTS
 from simulator.fleet import FleetModel
 from simulator.fleet.hosts import HostInventory
-from simulator.live_fleet import LiveFleet, LiveSettings
 from simulator.scenario import Scenario
 from simulator.simulated_hosts import gpus_of, host_of, vouched_requests
-from simulator.simulated_windows import SimulatedWindows, WindowTruth
+from simulator.slices import LiveFleet, LiveSettings, SimulatedWindows, WindowTruth
 from transport.files.private_files import JoinToken
 from transport.opening import Side, TransportSettings, open_transport, prepare_transport
 from wire.catalogue import Catalogue

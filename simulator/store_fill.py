@@ -29,9 +29,8 @@ from aggregator.releases.release_files import (
     read_mark,
     write_mark,
 )
-from simulator.engine.engine_port import WindowOutcome
-from simulator.engine.outcome_store import release_of
-from simulator.engine.simulation import Due, Simulation
+from simulator.engine.interface import WindowOutcome
+from simulator.engine.simulation import Due, Simulation, release_of
 
 FIDELITY: Final = "noise"
 """The cheapest that is honest: see docs/simulator-engine.md."""

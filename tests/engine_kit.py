@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.plan import Plan, PlannedSection, PlannedTask
-from simulator.engine.engine_port import EngineSettings, Noise, RowSource, WindowOutcome
-from simulator.engine.exact import HONEST, ExactEngine, Tampering
-from simulator.engine.exact_parties import ExactParties
-from simulator.engine.masked import MaskedEngine
-from simulator.engine.noise_engine import NoiseEngine
+from simulator.engine.exact import HONEST, ExactEngine, ExactParties, Tampering
+from simulator.engine.fast import MaskedEngine, NoiseEngine
+from simulator.engine.interface import EngineSettings, Noise, RowSource, WindowOutcome
 from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel, FleetRows, FleetState
 from simulator.scenario import Dropout, Scenario

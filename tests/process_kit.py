@@ -20,7 +20,7 @@ from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.protocol.interfaces import BatchReply, HelperStatus, ReleaseReply
 from aggregator.protocol.released import ReleasedWindow
-from simulator.engine.memory_store import MemoryStore
+from simulator.engine.interface import MemoryStore
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
 from transport.embedded.embedded import EmbeddedConsumer, EmbeddedLog

@@ -40,7 +40,7 @@ from aggregator.witness.port import Witness
 from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_nonce
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey
-from simulator.engine.memory_store import MemoryStore
+from simulator.engine.interface import MemoryStore
 from transport.port import Record, TopicPartition
 from wire import labels
 from wire.envelope import Kind, wrap

@@ -24,7 +24,7 @@ _start, _summarise = Family.start, demo_summary.summarise
 
 
 def _recorded(self: Family, name: str, *module: str) -> RoleProcess:
-    if module[0] == "simulator.slice_process":
+    if module[0] == "simulator.slices":
         module = ("tests.recording_slice", *module[1:])
     return _start(self, name, *module)
 

@@ -1,6 +1,6 @@
 """A slice of the demo's fleet that writes down, in steps, what it encoded and what noise it drew.
 
-Started in place of `simulator.slice_process` by `tests.recorded_demo`; one line of JSON per window.
+Started in place of `simulator.slices` by `tests.recorded_demo`; one line of JSON per window.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from edge_agent.protocol import participant
 from edge_agent.protocol.seal_report import Sealing, seal_reports
 from edge_agent.windows.encode import encode_rows
 from privacy.noise import NoiseSampler
-from simulator import slice_process
-from simulator.slice_config import SliceConfig
+from simulator import slices
+from simulator.slices import SliceConfig
 from wire.fields import Scheme, TaskId
 from wire.task import Task
 
@@ -76,17 +76,17 @@ class RecordedSampler:
 
 def main() -> None:
     """Run the slice as it is, watched."""
-    samplers = slice_process._samplers
+    samplers = slices._samplers
     with Path(os.environ[FILE]).open("a", encoding="utf-8", buffering=1) as file:
         recorder = Recorder(file.write)
 
         def watched(config: SliceConfig) -> NoiseSampler:
             return RecordedSampler(samplers(config), recorder)
 
-        slice_process._samplers = watched
+        slices._samplers = watched
         participant.encode_rows = recorder.encode  # type: ignore[attr-defined]
         participant.seal_reports = recorder.seal  # type: ignore[attr-defined]
-        slice_process.main()
+        slices.main()
 
 
 if __name__ == "__main__":

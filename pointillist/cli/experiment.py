@@ -12,8 +12,7 @@ from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported,
 from .run_folder import interrupt_on_signals, writable_folder
 
 if TYPE_CHECKING:
-    from simulator.experiments.experiment_file import Experiment
-    from simulator.experiments.experiment_runs import ExperimentRun
+    from simulator.experiments.experiment_file import Experiment, ExperimentRun
 
 _EXAMPLES = """Examples:
 
@@ -56,7 +55,7 @@ def experiment(
     it, which needs no network.
     """
     from simulator.experiments.experiment_file import ExperimentError, load
-    from simulator.experiments.experiment_plots import FIGURES
+    from simulator.experiments.figures import FIGURES
     from simulator.experiments.kinds import KINDS
 
     interrupt_on_signals()
@@ -99,7 +98,7 @@ def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
     from pointillist.play.setup import plan_path
     from privacy.errors import ParameterError
     from privacy.plan import Plan
-    from simulator.experiments.experiment_runs import runs_of
+    from simulator.experiments.experiment_file import runs_of
     from simulator.scenario import Scenario, ScenarioError, load
     from wire.catalogue import Catalogue
 

@@ -263,7 +263,7 @@ def _cut_off(how: str) -> Iterator[None]:
     """Report what ends a run too early; `how` says what goes on with one that a person ends."""
     from aggregator.releases.compaction import CompactionUnderWay
     from simulator.engine.crew import CrewFailed
-    from simulator.engine.outcome_store import AnotherRun
+    from simulator.engine.simulation import AnotherRun
 
     try:
         with (

@@ -24,7 +24,7 @@ from simulator.engine.blocks import Span
 from simulator.fleet import SteadyFleet
 from simulator.fleet.hosts import HostInventory
 from simulator.simulated_hosts import host_of
-from simulator.slice_config import SliceConfig, parts_of
+from simulator.slices import SliceConfig, parts_of
 from transport.files.keyfiles import (
     HostKey,
     host_binding,
@@ -138,7 +138,7 @@ class DemoFleet:
         for role in ("helper", "leader"):
             self._family.start(role, "pointillist", role, "run", "--config", self.toml(role))
         children = [
-            self._family.start(config.name, "simulator.slice_process", str(self._told(config)))
+            self._family.start(config.name, "simulator.slices", str(self._told(config)))
             for config in slices
         ]
         if live is not None:

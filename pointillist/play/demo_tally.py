@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from simulator.cell_view import CellView, judged, views_of
-from simulator.engine.engine_port import WindowOutcome
+from simulator.engine.interface import WindowOutcome
 from simulator.experiments.scores import SectionMean
 from simulator.outcome import CoverageTally, SectionCoverage, truth_cells, with_release
 from wire.catalogue import Catalogue

@@ -19,7 +19,7 @@ from simulator.exported_fleet import (
 )
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
-from simulator.simulated_windows import WindowTruth
+from simulator.slices import WindowTruth
 from transport.opening import TransportTable
 from transport.settings.config import limited, read_tree
 from wire.catalogue import Catalogue

@@ -22,12 +22,11 @@ from pointillist.table import Column
 from simulator.adversaries import CohortPlan, play_scenario
 from simulator.cell_view import CellView, ranked
 from simulator.engine.crew import peak_bytes
-from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
-from simulator.engine.outcome_store import release_of
-from simulator.engine.simulation import CHECKPOINT, Simulation, Step
+from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
+from simulator.engine.simulation import CHECKPOINT, Simulation, Step, release_of
 from simulator.experiments.scores import Scores, SectionMean
 from simulator.outcome import TruthCell, TruthWriter, cause_table, coverage_rows, percents
-from simulator.outcome.truth_tables import SECTIONS
+from simulator.outcome.truth import SECTIONS
 from simulator.scenario import Adversaries, Scenario, names
 from wire.catalogue import Catalogue
 

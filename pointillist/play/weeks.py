@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.local.quantity import counted
-from simulator.engine.engine_port import EngineSettings, Noise
+from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
 from simulator.store_fill import FIDELITY, StoreFill, store_bytes
 from wire.catalogue import Catalogue

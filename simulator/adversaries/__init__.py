@@ -4,12 +4,19 @@ Nothing here changes a party: hosts lie in what they report, a Leader in what it
 what it carries, a guesser in what it infers. Results: docs/simulator-adversaries.md.
 """
 
+from .attacks import (
+    LIES,
+    TRICKS,
+    Movement,
+    Played,
+    TrickResult,
+    move_statistic,
+    play_scenario,
+    play_trick,
+)
 from .cohort import Cohort, CohortPlan
 from .guess import Guess, guess_application, guess_without_mask, guess_working
-from .lies import LIES, Movement, move_statistic
 from .lossy_network import FAULTS, FaultResult, face
-from .played import Played, play_scenario
-from .tricks import TRICKS, TrickResult, play_trick
 
 __all__ = [
     "FAULTS",

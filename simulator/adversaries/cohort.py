@@ -26,8 +26,8 @@ from edge_agent.protocol.seal_report import Sealing, seal_reports
 from edge_agent.windows.encode import encode_rows
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from privacy.noise_table import SeededBytes, SeededSampler
-from simulator.engine.engine_port import Settled
-from simulator.engine.exact_parties import ExactParties
+from simulator.engine.exact import ExactParties
+from simulator.engine.interface import Settled
 from simulator.simulated_hosts import memberships, new_hosts, roster_of
 from transport.embedded.embedded import EmbeddedLog
 from transport.port import Producer

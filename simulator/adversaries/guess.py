@@ -20,7 +20,7 @@ from aggregator.statistics.ratios import Coverage, coverage
 from privacy.calibrate import SIGMA_UNIT
 from privacy.masks import mask_into, tag_and_nonce
 from privacy.noise_table import TableSampler
-from simulator.engine.randomness import OsStream
+from simulator.engine.blocks import OsStream
 from wire.fields import ReportId
 from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, Task

@@ -10,8 +10,8 @@ import numpy as np
 
 from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, HelperUnavailable
 from aggregator.protocol.interfaces import ReleaseReply as Reply
-from simulator.engine.engine_port import Settled
-from simulator.engine.exact_parties import ExactParties
+from simulator.engine.exact import ExactParties
+from simulator.engine.interface import Settled
 
 from .cohort import SMALL, START_S, WAITING, WINDOW_S, Cohort, CohortPlan, honest_rows
 

@@ -13,15 +13,14 @@ from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Protocol, TypeVar
 
-from .blocks import BlockRows, Span
-from .engine_port import EngineSettings, RowSource
-from .randomness import BlockRandomness
+from .blocks import BlockRandomness, BlockRows, Span
+from .interface import EngineSettings, RowSource
 
 _JOIN_S = 10.0
 _PRELOAD = [
     "simulator.engine.exact_hosts",
-    "simulator.engine.masked",
-    "simulator.engine.noise_engine",
+    "simulator.engine.fast",
+    "simulator.engine.fast",
 ]
 
 

@@ -45,7 +45,7 @@ from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .blocks import Drawn, Span
 from .crew import BlockHosts
-from .engine_port import EngineSettings
+from .interface import EngineSettings
 
 _SPOOL_BYTES = 4 << 30
 

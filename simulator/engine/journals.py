@@ -25,7 +25,7 @@ from simulator.streams import philox
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task
 
-from .engine_port import RowSource
+from .interface import RowSource
 
 SUFFIX: Final = ".jsonl"
 MAX_JOURNALS: Final = 1_000

@@ -24,7 +24,7 @@ from wire.catalogue import Catalogue
 from wire.rejection import Reason, ReportRejected
 from wire.task import DEMO_DOMAIN, Task
 
-from .engine_port import WindowOutcome
+from .interface import WindowOutcome
 
 LATENESS_S: Final = 30
 RETENTION_S: Final = 6 * 3600

@@ -1,17 +1,159 @@
-"""An experiment from its TOML file: parts, each a base scenario and the axes that it sweeps."""
+"""An experiment from its TOML file: parts, each a base scenario and the axes that it sweeps.
+
+What a sweep can turn, and how each turn changes the scenario or the plan.
+
+From an experiment to its runs: one scenario and plan each, with a key of their own for ever.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
-from simulator.scenario import FIDELITIES, NAME
+from privacy.plan import Plan, PlannedSection, PlannedTask
+from simulator.scenario import FIDELITIES, NAME, Scenario
 from transport.settings.config import build, did_you_mean, limited, read_table
+from wire.catalogue import Catalogue
+from wire.task import CHECK_WORDS
 
-from .axes import AXES, Axis
+MILLION: Final = 1_000_000
+SHORT_S: Final = 3600
+"""The tasks whose windows are at most this long are swept; a day, a week and eight weeks stay."""
+
+Setup = tuple[Scenario, Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Bounds of an axis' values, both included."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+
+AXES: Final[Mapping[str, Axis]] = MappingProxyType(
+    {
+        "epsilon": Axis(0.01, 32),
+        "window": Axis(1, SHORT_S, whole=True),
+        "cohort": Axis(1, 1_000_000, whole=True),
+        "dropout": Axis(0, 0.9),
+        "d": Axis(16, 65_536, whole=True),
+        "sampling_rate": Axis(1e-4, 1),
+        "load": Axis(0, 0.98),
+        "applications": Axis(1, 250, whole=True),
+        "lying": Axis(0, 0.5),
+        "candidates": Axis(1, 250, whole=True),
+        "job_gpus": Axis(1, 65_536, whole=True),
+        "unknown": Axis(0, 0.9),
+    }
+)
+"""Axis -> bounds; `window` in seconds, `cohort` in hosts, `d` in coordinates of a short task."""
+
+
+def turned(setup: Setup, point: Mapping[str, float], catalogue: Catalogue) -> Setup:
+    """Apply one point of a sweep to a scenario and its plan."""
+    for axis, value in point.items():
+        if axis in _TURNS:  # the others are a kind's own
+            setup = _TURNS[axis](setup, value, catalogue)
+    return setup
+
+
+def _epsilon(setup: Setup, value: float, _: Catalogue) -> Setup:
+    scenario, plan = setup
+    return scenario, replace(plan, epsilon_millionths=round(value * MILLION))
+
+
+def _window(setup: Setup, value: float, _: Catalogue) -> Setup:
+    return _short(setup, lambda task: replace(task, window_s=int(value)))
+
+
+def _cohort(setup: Setup, value: float, _: Catalogue) -> Setup:
+    scenario, plan = setup
+    return scenario.scaled(hosts=int(value)), plan
+
+
+def _dropout(setup: Setup, value: float, _: Catalogue) -> Setup:
+    scenario, plan = setup
+    return scenario.with_(dropout=replace(scenario.dropout, share=float(value))), plan
+
+
+def _sampling(setup: Setup, value: float, _: Catalogue) -> Setup:
+    rate = max(1, round(value * MILLION))
+
+    def sampled(task: PlannedTask) -> PlannedTask:
+        sections = tuple(replace(section, rate_millionths=rate) for section in task.sections)
+        return replace(task, sections=sections)
+
+    return _short(setup, sampled)
+
+
+def _d(setup: Setup, value: float, catalogue: Catalogue) -> Setup:
+    return _short(setup, lambda task: _fitted(task, int(value), catalogue))
+
+
+def _fitted(task: PlannedTask, d: int, catalogue: Catalogue) -> PlannedTask:
+    """Keep the first sections that fit into d coordinates; they share the task's whole budget."""
+    kept: list[PlannedSection] = []
+    left = d - CHECK_WORDS
+    for section in task.sections:
+        length = catalogue.section(section.name).length
+        if length <= left:
+            kept.append(section)
+            left -= length
+    if not kept:
+        return task
+    whole, part = task.weight_millionths, sum(section.weight_millionths for section in kept)
+    return replace(
+        task,
+        sections=tuple(
+            replace(section, weight_millionths=section.weight_millionths * whole // part)
+            for section in kept
+        ),
+    )
+
+
+def _load(setup: Setup, value: float, _: Catalogue) -> Setup:
+    scenario, plan = setup
+    return scenario.with_(load=replace(scenario.load, busy_share=float(value))), plan
+
+
+def _applications(setup: Setup, value: float, _: Catalogue) -> Setup:
+    scenario, plan = setup
+    return scenario.with_(applications=replace(scenario.applications, numbered=int(value))), plan
+
+
+def _lying(setup: Setup, value: float, _: Catalogue) -> Setup:
+    scenario, plan = setup
+    return scenario.with_(adversaries=replace(scenario.adversaries, lying_share=float(value))), plan
+
+
+def _short(setup: Setup, change: Callable[[PlannedTask], PlannedTask]) -> Setup:
+    scenario, plan = setup
+    tasks = tuple(change(task) if task.window_s <= SHORT_S else task for task in plan.tasks)
+    return scenario, replace(plan, tasks=tasks)
+
+
+_TURNS: Final[Mapping[str, Callable[[Setup, float, Catalogue], Setup]]] = MappingProxyType(
+    {
+        "epsilon": _epsilon,
+        "window": _window,
+        "cohort": _cohort,
+        "dropout": _dropout,
+        "d": _d,
+        "sampling_rate": _sampling,
+        "load": _load,
+        "applications": _applications,
+        "lying": _lying,
+    }
+)
+
 
 FORMAT: Final = 1
 MAX_PARTS: Final = 64
@@ -54,7 +196,7 @@ class ExperimentPart:
     """One sweep: every combination of its axes' values, each with every seed.
 
     title       of its figure; chapter: under which heading; note: a sentence of the author's own
-    figure      how it is drawn (simulator/experiments/experiment_plots.py), "" for that of its kind
+    figure      how it is drawn (simulator/experiments/figures.py), "" for that of its kind
     kind        what is done with a point (simulator/experiments/kinds.py)
     scenario    name of a shipped scenario, or a file
     plan        in place of the scenario's, "" to leave it
@@ -139,3 +281,97 @@ def parse(
                     f"got {getattr(part, key)!r:.80}"
                 )
     return found
+
+
+ROW_FORMAT: Final = 1
+"""Raised when the columns of a row change their meaning: older rows are then played again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentRun:
+    """One point of one part.
+
+    point   axis -> value
+    """
+
+    part: str
+    kind: str
+    section: str
+    point: Mapping[str, float]
+    scenario: Scenario
+    plan: Plan
+    options: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Hash of everything that its row depends on, 16 hex digits."""
+        parts = (
+            *(ROW_FORMAT, self.kind, self.section, self.scenario, self.plan),
+            *(sorted(self.point.items()), sorted(self.options.items())),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        turns = " ".join(f"{axis}={value:g}" for axis, value in self.point.items())
+        return f"{self.part} {turns} seed={self.scenario.seed}".replace("  ", " ")
+
+    def columns(self) -> dict[str, Any]:
+        """Give the columns that say which run a row is of."""
+        scenario = self.scenario
+        return {
+            "part": self.part,
+            "kind": self.kind,
+            "key": self.key,
+            "scenario": scenario.name,
+            "plan": self.plan.name,
+            "section": self.section,
+            "seed": scenario.seed,
+            "hosts": scenario.hosts,
+            "hours": scenario.hours,
+            "epsilon": self.plan.epsilon_millionths / 1e6,
+            "delta": self.plan.delta_1e12 / 1e12,
+            "dropout_share": scenario.dropout.share,
+            "load": scenario.load.busy_share,
+            **{f"axis_{axis}": value for axis, value in self.point.items()},
+        }
+
+
+Scenarios = Callable[[str], Scenario]
+Plans = Callable[[str], Plan]
+
+
+def runs_of(
+    experiment: Experiment, scenarios: Scenarios, plans: Plans, catalogue: Catalogue
+) -> Iterator[ExperimentRun]:
+    """Give every run, part by part.
+
+    scenarios, plans    load by name or path
+    Raises              what they raise
+    """
+    for part in experiment.parts:
+        base = _based(part, scenarios(part.scenario))
+        plan = plans(part.plan or base.plan)
+        for values in product(*part.axes.values()):
+            point = dict(zip(part.axes, values, strict=True))
+            for more in range(part.seeds):
+                seeded = base.with_(seed=base.seed + more)
+                scenario, turned_plan = turned((seeded, plan), point, catalogue)
+                yield ExperimentRun(
+                    part.name, part.kind, part.section, point, scenario, turned_plan, part.options
+                )
+
+
+def _based(part: ExperimentPart, scenario: Scenario) -> Scenario:
+    # A run travels to another process, which a read-only view of a table does not survive.
+    shares = dict(scenario.applications.shares)
+    changes: dict[str, Any] = {
+        "fidelity": part.fidelity,
+        "applications": replace(scenario.applications, shares=shares),
+    }
+    if part.hosts:
+        changes["hosts"] = part.hosts
+    if part.hours:
+        changes["duration_s"] = max(1, round(part.hours * 3600))
+    return scenario.with_(**changes)

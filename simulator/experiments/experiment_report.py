@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from .experiment_file import Experiment, ExperimentPart
-from .experiment_plots import OF_KIND, PlotFolder, draw
 from .figure_frame import Row, points, swept
+from .figures import OF_KIND, PlotFolder, draw
 
 CSS: Final = Path(__file__).with_name("report.css")
 MOST_TABLE_ROWS: Final = 60

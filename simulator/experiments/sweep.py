@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from privacy.errors import ParameterError
 from wire.catalogue import Catalogue
 
-from .experiment_runs import ExperimentRun
+from .experiment_file import ExperimentRun
 from .kinds import KINDS
 
 ROWS: Final = "rows"

@@ -13,21 +13,20 @@ from simulator.scenario import Scenario
 from simulator.streams import philox, stream
 from wire.catalogue import Catalogue, Section
 
-from .fleet_events import RareEvents
-from .fleet_faults import event_rates, incident_rates
-from .floor import Floor, gather_bits
+from .fleet_events import RareEvents, event_rates, incident_rates
 from .hosts import (
     IDLE,
     SEEN_WORDS,
     FleetState,
+    Floor,
     HostInventory,
     attendance,
     bits,
+    gather_bits,
     link_speeds,
     make_inventory,
 )
-from .jobs import overlap_share
-from .queue import Groups, PlacementBatch, make_groups
+from .jobs import Groups, PlacementBatch, make_groups, overlap_share
 from .scheduler import Scheduler
 
 Bits = NDArray[np.uint64]

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from simulator.scenario import Scenario
 
 from .fleet_events import RareEvents, WideJob
-from .floor import Floor
-from .jobs import busy_target, slow_kind
-from .queue import Groups, JobQueue, PlacementBatch, member_of
+from .hosts import Floor
+from .jobs import Groups, JobQueue, PlacementBatch, busy_target, member_of, slow_kind
 
 Hosts = NDArray[np.int64]
 

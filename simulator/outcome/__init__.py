@@ -6,13 +6,15 @@ docs/simulator-outcomes.md.
 
 from .coverage import TOTAL, CoverageTally, SectionCoverage, coverage_rows, percents
 from .truth import (
+    TrueCause,
+    TrueTable,
     TruthCell,
     TruthWriter,
+    cause_table,
     read_truth,
     truth_cells,
     with_release,
 )
-from .truth_tables import TrueCause, TrueTable, cause_table
 
 __all__ = [
     "TOTAL",

@@ -22,7 +22,7 @@ from privacy.quantise import left_out_chance
 from simulator.streams import philox
 from wire.task import Task
 
-from .day_runs import DayRuns
+from .attribution import DayRuns
 
 Floats = NDArray[np.float64]
 

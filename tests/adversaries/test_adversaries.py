@@ -21,9 +21,9 @@ from simulator.adversaries import (
     move_statistic,
     play_trick,
 )
+from simulator.adversaries.attacks import Played, play_scenario
 from simulator.adversaries.cohort import SMALL
 from simulator.adversaries.guess import epsilon_bound, gaussian_bound
-from simulator.adversaries.played import Played, play_scenario
 from simulator.scenario import Dropout, load
 from wire.rejection import Reason
 from wire.task import Task

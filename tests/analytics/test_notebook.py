@@ -19,7 +19,7 @@ from analytics import RollupPeriod, connect
 from analytics.rollup_files import utc
 from pointillist.play.setup import Changes, Setup
 from scripts.notebook_page import MARK, NOTEBOOK, cells_run, executed, on_page_markdown
-from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
+from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Due, Simulation
 from simulator.outcome import truth_cells
 from simulator.store_fill import StoreFill

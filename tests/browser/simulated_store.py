@@ -10,9 +10,8 @@ from typing import Final
 from aggregator.protocol.released import SuppressedWindow
 from aggregator.releases.store import Store
 from pointillist.plan_file import load_plan
-from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
-from simulator.engine.outcome_store import release_of
-from simulator.engine.simulation import Simulation
+from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
+from simulator.engine.simulation import Simulation, release_of
 from simulator.scenario import load
 from wire.catalogue import Catalogue
 

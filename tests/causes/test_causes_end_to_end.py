@@ -25,9 +25,9 @@ from pointillist.cli import main
 from pointillist.plan_file import default_plan
 from pointillist.play.setup import PLANS
 from privacy.plan import Plan
-from simulator.engine.engine_port import WindowOutcome
+from simulator.engine.interface import WindowOutcome
 from simulator.engine.journals import JournalError, JournalRows, PlayedJournal, cast, load_journals
-from simulator.engine.outcome_store import release_of
+from simulator.engine.simulation import release_of
 from simulator.fleet import FleetRows
 from simulator.outcome import cause_table, truth_cells
 from simulator.scenario import Dropout, FailSlow, Faults

@@ -11,8 +11,8 @@ from scipy import stats
 
 from edge_agent.ledger.ledger import Ledger
 from pointillist.broker.local import RunningBroker
-from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.exact import Tampering
+from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.scenario import Dropout
 from tests.engine_kit import SEEDED, SILENT, SmallFleet, errors, plan, scenario, small_fleet
 from transport.kafka.kafka_frame import KafkaSettings

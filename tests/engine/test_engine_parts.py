@@ -18,12 +18,11 @@ from aggregator.helper.batch_rules import check_accepted, check_release
 from aggregator.protocol.directory import KnownTask, VerifiedRoster
 from edge_agent.ledger.ledger import Ledger
 from privacy.calibrate import ParameterError
-from simulator.engine import randomness
-from simulator.engine.blocks import spans
+from simulator.engine import blocks as randomness
+from simulator.engine.blocks import OsStream, spans, summed_noise
 from simulator.engine.crew import Crew, CrewFailed
-from simulator.engine.engine_port import EngineSettings, Noise
 from simulator.engine.exact import make_roster
-from simulator.engine.randomness import OsStream, summed_noise
+from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.task_rules import by_operator
 from simulator.fleet.hosts import HostInventory
 from tests.engine_kit import SEEDED, SmallFleet, plan, scenario, small_fleet

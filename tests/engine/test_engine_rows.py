@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.engine.engine_port import Noise
-from simulator.engine.noise_engine import NoiseEngine
+from simulator.engine.fast import NoiseEngine
+from simulator.engine.interface import Noise
 from simulator.fleet import FleetState
 from simulator.scenario import Dropout
 from tests.engine_kit import (

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from privacy.plan import Plan, PlannedSection, PlannedTask
-from simulator.engine.engine_port import EngineSettings, Noise
-from simulator.engine.outcome_store import AnotherRun
-from simulator.engine.simulation import Due, Simulation, Step, schedule
+from simulator.engine.interface import EngineSettings, Noise
+from simulator.engine.simulation import AnotherRun, Due, Simulation, Step, schedule
 from simulator.scenario import Scenario
 from tests.engine_kit import CATALOGUE, plan, scenario
 

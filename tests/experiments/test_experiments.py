@@ -11,12 +11,17 @@ import pytest
 
 from pointillist.plan_file import default_plan
 from simulator.experiments import sweep as sweeping
-from simulator.experiments.axes import turned
-from simulator.experiments.experiment_file import Experiment, ExperimentError, parse
+from simulator.experiments.experiment_file import (
+    Experiment,
+    ExperimentError,
+    ExperimentRun,
+    parse,
+    runs_of,
+    turned,
+)
 from simulator.experiments.experiment_file import load as load_experiment
-from simulator.experiments.experiment_plots import FIGURES, draw
 from simulator.experiments.experiment_report import report_html, show
-from simulator.experiments.experiment_runs import ExperimentRun, runs_of
+from simulator.experiments.figures import FIGURES, draw
 from simulator.experiments.kinds import KINDS
 from simulator.experiments.sweep import SweepFailed, read_rows, sweep, write_table
 from simulator.scenario import load

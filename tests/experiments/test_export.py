@@ -19,7 +19,7 @@ from edge_agent.protocol.task_check import Bounds, Pins
 from pointillist.broker.local import RunningBroker
 from pointillist.play.export import ExportConfigError, load_export_config
 from privacy.signing import SigningKey
-from simulator.engine.exact_parties import ExactParties
+from simulator.engine.exact import ExactParties
 from simulator.exported_fleet import (
     ExportedFleet,
     ExportSettings,
@@ -29,7 +29,7 @@ from simulator.exported_fleet import (
 )
 from simulator.fleet import make_inventory
 from simulator.scenario import Dropout, Scenario, load
-from simulator.simulated_windows import WindowTruth
+from simulator.slices import WindowTruth
 from tests.agent_live import SteppedClock
 from tests.kafka_kit import fresh_prefix, plain_settings
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport

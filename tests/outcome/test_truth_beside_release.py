@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aggregator.statistics.statistics import estimate
-from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
+from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Simulation
 from simulator.outcome import (
     TOTAL,

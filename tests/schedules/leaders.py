@@ -26,7 +26,7 @@ from aggregator.protocol.directory import Directory
 from aggregator.protocol.interfaces import BatchKey, RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
-from simulator.engine.memory_store import MemoryStore
+from simulator.engine.interface import MemoryStore
 from tests.agent_world import T0
 from tests.schedules.helpers import Channel
 from tests.schedules.machine import Crash, Machine, Process, copy_database

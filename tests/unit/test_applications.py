@@ -9,13 +9,16 @@ import pytest
 from simulator.applications import (
     Variant,
     VariantRow,
+    Workload,
+    WorkloadError,
     _variant,
+    check_classes,
     derive,
     load_applications,
+    load_workloads,
     numbered_applications,
     real_application_profiles,
 )
-from simulator.workloads import Workload, WorkloadError, check_classes, load_workloads
 from tests.window_kit import CATALOGUE
 from transport.settings.config import build
 

@@ -35,7 +35,7 @@ import importlib, pkgutil
 from importlib import metadata, resources
 from pathlib import Path
 packages = [importlib.import_module(name) for name in {(*ROLE_PACKAGES, "bpf", "simulator")}]
-from simulator.workloads import load_workloads
+from simulator.applications import load_workloads
 from transport.process.privileges import HELPER_USER, drop_to
 from wire.catalogue import Catalogue
 drop_to(HELPER_USER)

@@ -13,7 +13,7 @@ from privacy.calibrate import SIGMA_UNIT
 from privacy.noise_table import SeededSampler
 from privacy.plan import section_figures
 from simulator.fleet import FleetModel, HostInventory
-from simulator.fleet.fleet_faults import CAUSE_COUNTS, fault_rates, incident_rates
+from simulator.fleet.fleet_events import CAUSE_COUNTS, fault_rates, incident_rates
 from simulator.fleet.hosts import make_inventory
 from simulator.fleet.jobs import COMMUNICATION, COMPUTE, LARGE
 from simulator.scenario import Faults, FleetLoad, Jobs, load

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.fleet import FleetModel
-from simulator.fleet.jobs import durations, job_sizes, published
-from simulator.fleet.queue import JobQueue, make_groups
+from simulator.fleet.jobs import JobQueue, durations, job_sizes, make_groups, published
 from simulator.scenario import Jobs, load
 from tests.shared_data import shared_data
 from tests.window_kit import CATALOGUE

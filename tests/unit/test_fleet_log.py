@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.fleet.floor import HostLog, gather_bits
-from simulator.fleet.hosts import bits, unpack
+from simulator.fleet.hosts import HostLog, bits, gather_bits, unpack
 from simulator.fleet.jobs import overlap_share
 
 

@@ -12,7 +12,7 @@ from pointillist.play.demo_plan import WINDOW_S, DemoPlan
 from simulator.engine.blocks import Span
 from simulator.fleet import IDLE, SteadyFleet
 from simulator.scenario import Dropout, load
-from simulator.simulated_windows import SimulatedWindows, WindowTruth
+from simulator.slices import SimulatedWindows, WindowTruth
 from wire.catalogue import Catalogue
 from wire.fields import TaskId
 from wire.task import Task

@@ -70,7 +70,7 @@ def test_setup_compiles_what_the_demo_loads_whatever_the_environment_says(
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     done = run(checkout, "scripts/setup.sh")
-    assert "simulator.slice_process" in calls(checkout, "python")[-1]
+    assert "simulator.slices" in calls(checkout, "python")[-1]
     assert done.stdout.splitlines()[-1] == ""  # what the stub's environment says of bytecode
 
 

@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from kernels.families import FamilyRules
 from pointillist.play.demo_fleet import SCENARIO
-from simulator.applications import Application
-from simulator.fleet import IDLE, FleetRows, SteadyFleet
-from simulator.scenario import load
-from simulator.workloads import (
+from simulator.applications import (
+    Application,
     Workload,
     WorkloadError,
     check_classes,
@@ -21,6 +19,8 @@ from simulator.workloads import (
     load_workloads,
     shipped_folder,
 )
+from simulator.fleet import IDLE, FleetRows, SteadyFleet
+from simulator.scenario import load
 from tests.window_kit import CATALOGUE, task_of
 from wire.catalogue import Catalogue
 from wire.task import SectionKind, SectionSpec, Task

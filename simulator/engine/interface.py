@@ -1,4 +1,7 @@
-"""What an engine is given for each window, and what it gives back."""
+"""What an engine is given for each window, and what it gives back.
+
+A store of releases that keeps them in memory.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.protocol.released import Capacity
+from aggregator.protocol.released import Capacity, ReleasedWindow, SuppressedWindow
 from simulator.fleet.hosts import FleetState
 from transport.kafka.kafka_frame import KafkaSettings
 from wire.task import Task
@@ -126,3 +129,26 @@ class Fidelity(Protocol):
     def close(self) -> None:
         """End its processes and let its files go."""
         ...
+
+
+class MemoryStore:
+    """Keeps what ends in memory, for simulations and benchmarks: see `ReleaseStore`."""
+
+    def __init__(self) -> None:
+        self.written: list[ReleasedWindow] = []
+        self.suppressed: list[SuppressedWindow] = []
+
+    def write(self, release: ReleasedWindow) -> None:
+        """See `ReleaseStore.write`."""
+        self.written.append(release)
+
+    def repair(self) -> int:
+        """See `ReleaseStore.repair`: a crash leaves nothing."""
+        return 0
+
+    def suppress(self, window: SuppressedWindow) -> None:
+        """See `ReleaseStore.suppress`."""
+        self.suppressed.append(window)
+
+    def tidy(self, now_s: float) -> None:
+        """See `ReleaseStore.tidy`: memory has no files."""

@@ -1,4 +1,9 @@
-"""The distribution alone: true rows clipped and rounded, plus noise of the summed distribution.
+"""Real encoding, noise and masks, summed as Leader and Helper do; nothing is sealed or sent.
+
+What a host and the Helper would share by an epoch's seal, the key K_H, is drawn here and known to
+both sides of this file. Everything after it is theirs: derived keys, tags, nonces, masks.
+
+The distribution alone: true rows clipped and rounded, plus noise of the summed distribution.
 
 A row of equal windows is one sum. Its rows are drawn once and stand for each of its windows, so the
 truth is exactly that many times theirs. Rounding is drawn once too; what it adds is scaled by the
@@ -7,24 +12,151 @@ root of their number, which gives every variance and covariance of as many indep
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_agent.protocol.epochs import EPOCH_PERIOD_S
 from edge_agent.windows.encode import encode_rows
+from privacy.masks import derive_helper_keys, mask_into, tag_and_nonce
 from privacy.quantise import clip_rows, left_out_chance
 from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.streams import philox
+from wire.fields import ReportId
+from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, SectionKind, Task
 
-from .blocks import Drawn, spans
+from .blocks import Drawn, Span, spans, summed_noise
 from .crew import BlockHosts, CrewEngine
-from .engine_port import EngineSettings, Noise, RowSource, WindowOutcome
-from .randomness import summed_noise
+from .interface import EngineSettings, Noise, RowSource, WindowOutcome
 from .task_rules import merged, settled, summed
+
+_KEY_BYTES: Final = 32
+_ID_BYTES: Final = 16
+COHORT: Final = 0
+
+HelperKeys = tuple[bytes, bytes]
+"""(k_mask, k_id) of one host, epoch and task."""
+
+
+@dataclass(slots=True)
+class Masked:
+    """What one process's hosts came to in one window.
+
+    vectors, masks  uint32[d]: sum of the masked vectors at the Leader, of the masks at the Helper
+    """
+
+    truth: NDArray[np.int64]
+    vectors: NDArray[np.uint32]
+    masks: NDArray[np.uint32]
+    stage_s: dict[str, float] = field(default_factory=dict)
+
+
+class MaskedHosts(BlockHosts):
+    """The hosts of one process, and both parties' sums over them."""
+
+    def __init__(self, spans_: tuple[Span, ...], settings: EngineSettings) -> None:
+        super().__init__(spans_, settings)
+        self._epochs: dict[tuple[str, int], tuple[int, list[HelperKeys]]] = {}
+
+    def window(self, task: Task, state: FleetState) -> Masked:
+        """Encode, add noise and masks, and sum, block by block."""
+        k, d = task.d - CHECK_WORDS, task.d
+        total = Masked(
+            np.zeros(k, dtype=np.int64), np.zeros(d, dtype=np.uint32), np.zeros(d, dtype=np.uint32)
+        )
+        with self._lap:
+            for drawn in self._rows.draw(task, state, total.truth):
+                self._lap("rows")
+                self._add(task, state.start_s, drawn, total)
+        total.stage_s = self._lap.take()
+        return total
+
+    def _add(self, task: Task, start_s: int, drawn: Drawn, total: Masked) -> None:
+        """Add a block to both parties' sums."""
+        noisy = self._noisy(task, start_s, drawn)
+        in_time = np.flatnonzero(drawn.reporting)
+        # A late host has encoded, and drawn its noise, as the others have: it is left out here.
+        kept = noisy[~drawn.late[drawn.present]] if drawn.late.any() else noisy
+        words = kept.astype("<u4")
+        self._lap("encode")
+        keys = self._keys(task, start_s, drawn.span)
+        self._lap("derive_keys")
+        ids = os.urandom(_ID_BYTES * len(in_time))
+        head = ReportHeader(COHORT, task.d, start_s, ReportId(bytes(_ID_BYTES))).encode()[:32]
+        headers = [head + ids[at : at + _ID_BYTES] for at in range(0, len(ids), _ID_BYTES)]
+        mask = np.empty_like(words)
+        held = [keys[host] for host in in_time.tolist()]
+        self._masks(held, headers, mask)
+        self._lap("host.mask")
+        words += mask
+        total.vectors += words.sum(axis=0, dtype=np.uint32)
+        self._lap("leader.sum")
+        self._masks(held, headers, mask)
+        self._lap("helper.mask")
+        total.masks += mask.sum(axis=0, dtype=np.uint32)
+        self._lap("helper.sum")
+
+    def _noisy(self, task: Task, start_s: int, drawn: Drawn) -> NDArray[np.int64]:
+        self._random.begin(task.series, start_s, drawn.span.block)
+        present = drawn.present
+        rows = drawn.rows if present.all() else drawn.rows[present]
+        steps = encode_rows(task, rows, self._random.rounding)
+        steps += self._random.sample(len(steps), task.sigma_vector_1024())
+        return steps
+
+    @staticmethod
+    def _masks(
+        keys: Sequence[HelperKeys], headers: Sequence[bytes], out: NDArray[np.uint32]
+    ) -> None:
+        """Write the mask of every report, as a host and the Helper each do."""
+        for at, ((k_mask, k_id), header) in enumerate(zip(keys, headers, strict=True)):
+            mask_into(k_mask, tag_and_nonce(k_id, header)[1], out[at])
+
+    def _keys(self, task: Task, start_s: int, span: Span) -> list[HelperKeys]:
+        """Give the derived keys of a block's hosts: new ones every hour, as epochs are."""
+        hour = (start_s + task.window_s) // EPOCH_PERIOD_S
+        known = self._epochs.get((task.series, span.block))
+        if known is not None and known[0] == hour:
+            return known[1]
+        name = sha256(task.series.encode()).digest()  # stands for the task's id
+        fresh = os.urandom(2 * _KEY_BYTES * (span.hi - span.lo))
+        parts = [fresh[at : at + 64] for at in range(0, len(fresh), 64)]
+        keys = [derive_helper_keys(part[:32], part[32:], name) for part in parts]
+        self._epochs[task.series, span.block] = hour, keys
+        return keys
+
+    def close(self) -> None:
+        """Forget the keys."""
+        self._epochs.clear()
+
+
+class MaskedEngine(CrewEngine[MaskedHosts]):
+    """`Fidelity` without seals and transport."""
+
+    name = "masked"
+
+    def __init__(self, inventory: HostInventory, settings: EngineSettings) -> None:
+        parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
+        super().__init__([partial(MaskedHosts, part, settings) for part in parts])
+
+    def window(
+        self, task: Task, window_start: int, state: FleetState, rows: RowSource
+    ) -> WindowOutcome:
+        """See `Fidelity.window`."""
+        found: list[Masked] = self._call(task.series, rows, "window", task, state)
+        vectors = summed([part.vectors for part in found])
+        masks = summed([part.masks for part in found])
+        # The low 32 bits of a signed sum: lifted back, as the Leader does.
+        released = (vectors - masks).view(np.int32).astype(np.int64)
+        truth = summed([part.truth for part in found])
+        return settled(task, window_start, state, released, truth, [part.stage_s for part in found])
 
 
 @dataclass(slots=True)
