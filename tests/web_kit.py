@@ -19,14 +19,12 @@ from starlette.testclient import TestClient
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.releases.store import Store
 from tests.unit.release_kit import CATALOGUE, GPUS, make_task, noise, true_steps, window
-from web.access_tokens import new_token, read_tokens, write_tokens
+from web.access_tokens import SeriesOwners, new_token, read_tokens, write_tokens
+from web.guard import QueryRecord
 from web.page_shape import Role
-from web.query_record import QueryRecord
 from web.signed_chains import TranscriptFiles
 from web.store_watch import StoreWatch
-from web.viewers import SeriesOwners
-from web.web_server import guarded
-from web.web_settings import WebSettings
+from web.web_server import WebSettings, guarded
 
 HOSTS = 12_500
 WINDOW_S = 60

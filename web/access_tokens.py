@@ -1,11 +1,15 @@
-"""Tokens of the web application: a file of hashes; the secret is shown once, when it is made."""
+"""Tokens of the web application: a file of hashes; the secret is shown once, when it is made.
+
+Who looks, and which series they may see by the rule that releases are made by.
+"""
 
 from __future__ import annotations
 
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -14,9 +18,65 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wire.fields import NAME
+from wire.task import DEMO_DOMAIN
 
 from .page_shape import Role
-from .viewers import Viewer
+from .store_watch import SeriesState
+
+FLEET_DOMAIN: Final = "fleet"
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Somebody who looks: the token's name and role; an operator's name where that is the role."""
+
+    name: str
+    role: Role
+    operator: str | None = None
+
+
+LOCAL: Final = Viewer("local", Role.LOCAL)
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesOwners:
+    """Whose a series is, where the store does not say it.
+
+    fleet      series of fleet tasks: their releases are of hosts of three operators at least, and
+               are made for everybody
+    operators  operator -> series of its own operator tasks, which are released to it alone
+    """
+
+    fleet: frozenset[str] = frozenset()
+    operators: Mapping[str, frozenset[str]] | None = None
+
+    def __post_init__(self) -> None:
+        seen: dict[str, str] = dict.fromkeys(self.fleet, "the fleet")
+        for operator, series in (self.operators or {}).items():
+            for name in series:
+                if name in seen:
+                    raise ValueError(
+                        f"series {name!r}: expected one owner, got {seen[name]} and {operator}"
+                    )
+                seen[name] = operator
+
+    def visible(self, viewer: Viewer, series: Iterable[SeriesState]) -> frozenset[str] | None:
+        """Give the series that a viewer may see; None: all.
+
+        A series that is not known to be of the whole fleet is shown to its operator alone.
+        """
+        if viewer.role is Role.LOCAL:
+            return None
+        own = (self.operators or {}).get(viewer.operator or "", frozenset())
+        others = {name for names in (self.operators or {}).values() for name in names}
+        mixed = {
+            one.name
+            for one in series
+            if one.name in self.fleet
+            or (one.domain in {FLEET_DOMAIN, DEMO_DOMAIN} and one.name not in others)
+        }
+        return frozenset(mixed | own)
+
 
 _PREFIX: Final = "plst_"
 _SECRET_BYTES: Final = 32

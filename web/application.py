@@ -17,14 +17,12 @@ from starlette.responses import JSONResponse, Response
 
 from pages.layout import ASSETS, Notice, Screen, asset, asset_address, asset_packed, rendered
 
-from .packed_answer import PackedAnswer, answered
-from .page_answers import PageAnswers, StoreAway
-from .page_frame import links
+from .access_tokens import LOCAL, Viewer
+from .page_answers import PackedAnswer, PageAnswers, StoreAway, answered
 from .page_shape import Page, View
 from .page_state import PageState
 from .query_words import refuse_unknown, wrong_values
-from .view_files import answer_model
-from .viewers import LOCAL, Viewer
+from .view_panel import answer_model, links
 
 _API: Final = "/api/v1"
 _STATE: Final = Annotated[PageState, Query()]

@@ -2,14 +2,26 @@
 
 Everything that is served is read by GET or HEAD and changes nothing, so there is no request that
 another site could have a viewer's browser make to any effect; other methods are refused.
+
+How often one viewer may ask: a bucket that refills, for each of a bounded number of viewers.
+
+Who asked what and when: one line of JSON a request, in a file that only this user reads.
 """
 
 from __future__ import annotations
 
 import base64
+import json
+import logging
+import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,10 +31,82 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pages.page_headers import PAGE_HEADERS
 from transport.settings.config import asked_name
 
-from .access_tokens import TokenBook, TokenFileRefused
-from .query_record import QueryRecord
-from .rate_limit import RateLimit
-from .viewers import LOCAL, Viewer
+from .access_tokens import LOCAL, TokenBook, TokenFileRefused, Viewer
+
+_MOST_VIEWERS = 10_000
+
+
+class RateLimit:
+    """Buckets by name; the one that was longest unused is dropped for a new one.
+
+    per_s, burst   requests that come back each second, and that may come at once
+    now            a clock that only goes forward, seconds
+    """
+
+    def __init__(self, per_s: float, burst: int, now: Callable[[], float]) -> None:
+        self._per_s, self._burst, self._now = per_s, burst, now
+        self._lock = Lock()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, name: str) -> bool:
+        """Take one request out of a bucket; False where it is empty."""
+        return self._left(name, 1.0) >= 0
+
+    def spent(self, name: str) -> bool:
+        """Say whether a bucket is empty, and take nothing."""
+        return self._left(name, 0.0) < 1
+
+    def _left(self, name: str, taken: float) -> float:
+        with self._lock:
+            left, at = self._buckets.pop(name, (float(self._burst), self._now()))
+            now = self._now()
+            left = min(self._burst, left + (now - at) * self._per_s) - taken
+            self._buckets[name] = max(left, 0.0) if left < 0 else left, now
+            while len(self._buckets) > _MOST_VIEWERS:
+                self._buckets.popitem(last=False)
+            return left
+
+
+class QueryRecord:
+    """Appends to a file; one that was moved away by rotation is begun anew.
+
+    path    None: nothing is recorded
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._handler: WatchedFileHandler | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+            self._handler = WatchedFileHandler(path, encoding="utf-8")
+
+    def note(
+        self, viewer: Viewer | None, address: str, target: str, status: int, at_s: float
+    ) -> None:
+        """Record one request; JSON keeps what was asked on its line, whatever it holds.
+
+        viewer   None: nobody was let in
+        target   path and query as they were asked
+        """
+        if self._handler is None:
+            return
+        line = {
+            "at": datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds"),
+            "viewer": viewer.name if viewer else None,
+            "role": viewer.role.value if viewer else None,
+            "address": address,
+            "asked": target,
+            "status": status,
+        }
+        self._handler.handle(
+            logging.LogRecord("query", logging.INFO, "", 0, json.dumps(line), None, None)
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handler is not None:
+            self._handler.close()
+
 
 _TLS_HEADERS: Final = {"strict-transport-security": "max-age=31536000"}
 _MOST_TARGET: Final = 2_048

@@ -1,27 +1,179 @@
-"""Answers by page and state: made once for each generation of the store, then handed out packed."""
+"""Answers by page and state: made once for each generation of the store, then handed out packed.
+
+Bytes of an answer, and how they are handed out: packed, and by a tag where nothing changed.
+
+Values that cost time to make, kept by key: each is made by one thread, the rest wait for it.
+
+Or nobody waits: what is asked for behind is made by a thread of its own, for whoever asks next.
+"""
 
 from __future__ import annotations
 
+import gzip
 import time
-from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from hashlib import sha256
+from threading import Lock
+from typing import Final, Generic, TypeVar
 
 import pandas as pd
+from starlette.requests import Request
+from starlette.responses import Response
 
 from pages.layout import Panel, Screen, rendered
 
-from .kept_values import KeptValues, MadeBehind
-from .packed_answer import PackedAnswer
-from .page_frame import controls, links, notices, status_said
+from .access_tokens import SeriesOwners, Viewer
 from .page_shape import Page, View
 from .page_state import PageState
 from .store_reading import StoreReading
 from .store_watch import FAILURES, StoreStanding, StoreState, StoreWatch, unreadable
-from .view_files import as_csv, as_json, as_parquet
-from .view_panel import view_frame, view_panel
-from .viewers import SeriesOwners, Viewer
+from .view_panel import (
+    as_csv,
+    as_json,
+    as_parquet,
+    controls,
+    links,
+    notices,
+    status_said,
+    view_frame,
+    view_panel,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedAnswer:
+    """Bytes of an answer, plain and by gzip, and the tag that they are asked for by again.
+
+    packed   None: gzip would not make them fewer
+    """
+
+    body: bytes
+    packed: bytes | None
+    tag: str
+
+    def weight(self) -> int:
+        """Bytes that it takes."""
+        return len(self.body) + len(self.packed or b"")
+
+    @staticmethod
+    def of(body: bytes) -> PackedAnswer:
+        """Pack bytes."""
+        return PackedAnswer(body, gzip.compress(body, 6, mtime=0), _tag(body))
+
+    @staticmethod
+    def packed_already(body: bytes) -> PackedAnswer:
+        """Keep bytes that are compressed in their own way."""
+        return PackedAnswer(body, None, _tag(body))
+
+
+def answered(
+    request: Request, packed: PackedAnswer, media_type: str, kept: str = "private, no-cache"
+) -> Response:
+    """Hand out packed bytes, or say that what is held is still right."""
+    headers = {"etag": packed.tag, "cache-control": kept, "vary": "accept-encoding, authorization"}
+    asked = request.headers.get("if-none-match", "")
+    if packed.tag in [tag.strip() for tag in asked.split(",")]:
+        return Response(status_code=304, headers=headers)
+    if packed.packed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["content-encoding"] = "gzip"
+        return Response(packed.packed, headers=headers, media_type=media_type)
+    return Response(packed.body, headers=headers, media_type=media_type)
+
+
+def _tag(body: bytes) -> str:
+    return f'W/"{sha256(body).hexdigest()[:24]}"'
+
+
+_T = TypeVar("_T")
+
+
+class KeptValues(Generic[_T]):
+    """Values by key; the least used are dropped beyond so many bytes.
+
+    most      bytes
+    weigh     gives a value's bytes
+    """
+
+    def __init__(self, most: int, weigh: Callable[[_T], int]) -> None:
+        self._most, self._weigh, self._bytes = most, weigh, 0
+        self._lock = Lock()
+        self._kept: OrderedDict[Hashable, _T] = OrderedDict()
+        self._making: dict[Hashable, Lock] = {}
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Give the value of a key, making it where it is not kept; what `make` raises is raised."""
+        if (kept := self.find(key)) is not None:
+            return kept
+        with self._alone(key):
+            if (kept := self.find(key)) is not None:
+                return kept
+            value = make()
+            self._keep(key, value)
+            return value
+
+    def find(self, key: Hashable) -> _T | None:
+        """Give the value of a key, or None where it is not kept."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def drop(self, key: Hashable) -> None:
+        """Let the value of a key go, if it is kept."""
+        with self._lock:
+            if key in self._kept:
+                self._bytes -= self._weigh(self._kept.pop(key))
+
+    @contextmanager
+    def _alone(self, key: Hashable) -> Iterator[None]:
+        with self._lock:
+            lock = self._making.setdefault(key, Lock())
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
+
+    def _keep(self, key: Hashable, value: _T) -> None:
+        with self._lock:
+            self._kept[key] = value
+            self._bytes += self._weigh(value)
+            while self._bytes > self._most and len(self._kept) > 1:
+                self._bytes -= self._weigh(self._kept.popitem(last=False)[1])
+
+
+class MadeBehind:
+    """Has what is asked for made by one thread, in order; what waits is not asked for twice."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._asked: set[Hashable] = set()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="pages")
+
+    def ask(self, key: Hashable, make: Callable[[], object]) -> None:
+        """Have it made; what it raises is for whoever waits for it another time."""
+        with self._lock:
+            if key in self._asked:
+                return
+            self._asked.add(key)
+        self._pool.submit(self._made, key, make)
+
+    def close(self) -> None:
+        """Wait for what is asked for, and make nothing more."""
+        self._pool.shutdown()
+
+    def _made(self, key: Hashable, make: Callable[[], object]) -> None:
+        # What is asked for from here on may be newer than what is made now.
+        with self._lock:
+            self._asked.discard(key)
+        make()
+
 
 _MOST_BYTES: Final = 128 << 20
 _MOST_SHOWN: Final = 10_000

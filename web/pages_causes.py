@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .cause_views import CauseViews
+from .mix_views import CauseViews
 from .page_shape import COHORT_CHOICE, SERIES_CHOICE, UNTIL_CHOICE, Page
 
 PAGE: Final = Page(

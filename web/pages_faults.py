@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .cause_views import CauseViews
 from .histogram_views import HistogramView
+from .mix_views import CauseViews
 from .page_shape import COHORT_CHOICE, SERIES_CHOICE, SPAN_CHOICE, UNTIL_CHOICE, Page
 
 _SAMPLES: Final = "of the samples of all GPUs"

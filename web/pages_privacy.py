@@ -11,7 +11,7 @@ from pages.threat_words import THREATS, THREATS_IN_SHORT
 from pages.wording import counted
 from wire.rejection import Reason
 
-from .cohort_view import COHORTS
+from .histogram_views import COHORTS
 from .page_shape import EVERYBODY, SPAN_CHOICE, FrameColumn, Page, View
 from .page_state import PageState
 from .store_reading import StoreReading

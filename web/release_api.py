@@ -1,13 +1,22 @@
-"""The API that `pointillist.connect(URL)` reads: rows of releases, as a viewer may see them."""
+"""The API that `pointillist.connect(URL)` reads: rows of releases, as a viewer may see them.
+
+Rows of releases for other programs: bounded Parquet of what a viewer may see, piece by piece.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from importlib import metadata
-from typing import Annotated, Any, Final, Literal, TypeVar
+from threading import BoundedSemaphore
+from typing import Annotated, Any, Final, Literal, TypeVar, assert_never
 from urllib.parse import urlencode
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from fastapi import FastAPI, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
@@ -16,17 +25,211 @@ from starlette.responses import Response
 from aggregator.releases.release_files import SimulatedMark
 from aggregator.releases.releases import moment
 from analytics import RollupPeriod
-from analytics.served_releases import ADDRESS, FORMAT, NEWEST, ServedRows
+from analytics.release_source import ReleaseSource
+from analytics.served_releases import ADDRESS, FORMAT, MOST_ROWS, NEWEST, ServedRows
+from wire.catalogue import Catalogue
 
+from .access_tokens import SeriesOwners, Viewer
 from .application import PROBLEMS
-from .packed_answer import answered
-from .page_answers import StoreAway
+from .page_answers import KeptValues, PackedAnswer, StoreAway, answered
 from .page_shape import EVERYBODY, NUMBERS, Role
-from .served_rows import ReleaseRows, RowsAsked
-from .view_files import model_of
-from .viewers import Viewer
+from .store_watch import FAILURES, NO_STORE, StoreState, StoreWatch, unreadable
+from .view_panel import model_of
 
 _T = TypeVar("_T")
+
+_MOST_BYTES: Final = 64 << 20
+_AT_ONCE: Final = 2
+"""Answers that are made at a time: pages must not wait behind programs."""
+_OUTCOMES: Final = 12
+"""Rows that the windows of a period and cohort have at most, but for many reasons of rejection."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAsked:
+    """What rows are asked for.
+
+    since, until   naive UTC; None: from the first, to the last
+    """
+
+    kind: ServedRows
+    period: RollupPeriod = RollupPeriod.HOUR
+    section: str | None = None
+    series: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    by_cohort: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAnswer:
+    """Parquet of a part of what was asked for, and where the next part begins; None: none does."""
+
+    parquet: PackedAnswer
+    next_since: datetime | None
+
+    def weight(self) -> int:
+        """Bytes that it takes."""
+        return self.parquet.weight()
+
+
+class ReleaseRows:
+    """Rows of one store, as each viewer may see them."""
+
+    def __init__(self, watch: StoreWatch, owners: SeriesOwners) -> None:
+        self._watch, self._owners = watch, owners
+        self._kept = KeptValues[RowsAnswer](_MOST_BYTES, RowsAnswer.weight)
+        self._turns = BoundedSemaphore(_AT_ONCE)
+        sections = Catalogue.load().sections
+        self._cells = {section.name: len(section.cells) for section in sections}
+
+    def rows(self, asked: RowsAsked, viewer: Viewer) -> RowsAnswer:
+        """Give what was asked for, or its first part.
+
+        Raises      StoreAway
+        """
+        generation, visible = self._standing(viewer)
+        return self._kept.get(
+            (asked, visible, generation), lambda: self._read(lambda: self._made(asked, visible))
+        )
+
+    def newest(
+        self, period: RollupPeriod, section: str | None, series: str | None, viewer: Viewer
+    ) -> datetime | None:
+        """Give the start of the newest period that has ended, of what a viewer may see.
+
+        Raises      StoreAway
+        """
+        _, visible = self._standing(viewer)
+        return self._read(lambda: _newest(self._source(), period, section, series, visible))
+
+    def simulated(self, viewer: Viewer) -> dict[str, Any] | None:
+        """Say what a simulation wrote of itself; None where a fleet made the releases.
+
+        Raises      StoreAway
+        """
+        self._standing(viewer)
+        mark = self._read(lambda: self._source().mark())
+        return None if mark is None else {**asdict(mark), "done": ()}
+
+    def _standing(self, viewer: Viewer) -> tuple[str, frozenset[str] | None]:
+        standing = self._watch.standing()
+        if standing.state is StoreState.LOADING or standing.generation == NO_STORE:
+            raise StoreAway(standing.detail)
+        return standing.generation, self._owners.visible(viewer, standing.series)
+
+    def _source(self) -> ReleaseSource:
+        return self._watch.fleet().source
+
+    def _read(self, make: Callable[[], _T]) -> _T:
+        try:
+            with self._turns:
+                return make()
+        except FAILURES as error:
+            raise StoreAway(unreadable(error)) from error
+
+    def _made(self, asked: RowsAsked, visible: frozenset[str] | None) -> RowsAnswer:
+        if visible is not None and asked.series is not None and asked.series not in visible:
+            return RowsAnswer(_parquet(asked.kind.schema.empty_table()), None)
+        source = self._source()
+        end = self._end(asked, _seen(source.outcomes(RollupPeriod.EIGHT_WEEKS), asked, visible))
+        frame = _seen(_frame(source, replace(asked, until=end or asked.until)), asked, visible)
+        if asked.kind is ServedRows.CAUSES:
+            frame, end = _first_tables(frame)
+        table = pa.Table.from_pandas(frame, asked.kind.schema, preserve_index=False)
+        return RowsAnswer(_parquet(table.replace_schema_metadata(None)), end)
+
+    def _end(self, asked: RowsAsked, settled: pd.DataFrame) -> datetime | None:
+        """Give where a part must end so that it has about as many rows as are planned.
+
+        settled   how windows ended, of all that may be asked for
+        Returns   None where all of it is that short, and for tables of causes, which are cut
+                  when they are read
+        """
+        if settled.empty or asked.kind is ServedRows.CAUSES:
+            return None
+        first, last = settled["period_start"].min(), settled["until"].max()
+        begin = first if asked.since is None else max(first, pd.Timestamp(asked.since))
+        stop = last if asked.until is None else min(last, pd.Timestamp(asked.until))
+        span_s = self._span_s(asked, settled)
+        if (stop - begin).total_seconds() <= span_s:
+            return None
+        end: datetime = (begin + timedelta(seconds=span_s)).to_pydatetime()
+        return end
+
+    def _span_s(self, asked: RowsAsked, settled: pd.DataFrame) -> int:
+        """Give seconds in which there are about as many rows as are planned; one period at least.
+
+        It counts cohorts even where they are added up, and sections that a series may not have.
+        """
+        each = settled.groupby(["series", "cohort"])[["covered_s", "windows"]].sum()
+        if asked.kind is ServedRows.WINDOWS:
+            rows_per_s = float((each["windows"] / each["covered_s"]).sum())
+            return max(int(MOST_ROWS / rows_per_s), 1)
+        rows = sum(self._cells.values())
+        if asked.kind is ServedRows.OUTCOMES:
+            rows = _OUTCOMES
+        elif asked.section is not None:
+            rows = self._cells.get(asked.section, rows)
+        return max(MOST_ROWS // (rows * len(each)), 1) * asked.period.seconds
+
+
+def _frame(source: ReleaseSource, asked: RowsAsked) -> pd.DataFrame:
+    match asked.kind:
+        case ServedRows.CELLS:
+            return source.cells(
+                asked.period, asked.section, series=asked.series, since=asked.since,
+                until=asked.until, by_cohort=asked.by_cohort,
+            )  # fmt: skip
+        case ServedRows.OUTCOMES:
+            return source.outcomes(
+                asked.period, series=asked.series, since=asked.since, until=asked.until
+            )
+        case ServedRows.WINDOWS:
+            return source.windows(series=asked.series, since=asked.since, until=asked.until)
+        case ServedRows.CAUSES:
+            section = asked.section or ""
+            return source.causes(section, since=asked.since, until=asked.until)
+        case _ as never:
+            assert_never(never)
+
+
+def _seen(frame: pd.DataFrame, asked: RowsAsked, visible: frozenset[str] | None) -> pd.DataFrame:
+    """Leave out rows of series that were not asked for or that the viewer may not see."""
+    wanted = visible if asked.series is None else {asked.series}
+    return frame if wanted is None else frame[frame["series"].isin(wanted)]
+
+
+def _first_tables(rows: pd.DataFrame) -> tuple[pd.DataFrame, datetime | None]:
+    """Cut off tables of causes beyond what is planned; give where the rest begins."""
+    if len(rows) <= MOST_ROWS:
+        return rows, None
+    starts = rows["window_start"].sort_values(ignore_index=True)
+    end = starts[MOST_ROWS]
+    if end == starts[0]:  # one window alone has more
+        later = starts[starts > end]
+        end = None if later.empty else later.iloc[0]
+    return (rows, None) if end is None else (rows[rows["window_start"] < end], end.to_pydatetime())
+
+
+def _newest(
+    source: ReleaseSource,
+    period: RollupPeriod,
+    section: str | None,
+    series: str | None,
+    visible: frozenset[str] | None,
+) -> datetime | None:
+    if visible is None or (series is not None and series in visible):
+        return source.newest(period, section, series)
+    found = [source.newest(period, section, name) for name in visible if series is None]
+    return max((start for start in found if start is not None), default=None)
+
+
+def _parquet(table: pa.Table) -> PackedAnswer:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return PackedAnswer.packed_already(buffer.getvalue())
+
 
 _PARQUET: Final = "application/vnd.apache.parquet"
 _YEARS: Final = (1970, 8999)

@@ -25,9 +25,9 @@ from analytics import FleetReleases
 from analytics.rollup_files import utc
 from analytics.spent_budget import SeriesTask
 
+from .access_tokens import SeriesOwners, Viewer
 from .page_shape import NUMBERS
 from .store_watch import FAILURES, SeriesState, StoreState, StoreWatch
-from .viewers import SeriesOwners, Viewer
 
 MOST_CELLS: Final = 5_000
 """Twice the catalogue: cells beyond are counted, not shown, so that a scrape stays bounded."""

@@ -12,13 +12,13 @@ from pages.layout import Notice
 from pages.report_page import PageReport, ReportPart, rendered_report
 from pages.scale import moment_said
 
+from .access_tokens import SeriesOwners, Viewer
 from .page_answers import PageAnswers
-from .page_frame import notices, status_said
 from .page_list import PAGES
 from .page_shape import Page, Role
 from .page_state import PageState
 from .store_watch import FAILURES, StoreState, StoreWatch, unreadable
-from .viewers import SeriesOwners, Viewer
+from .view_panel import notices, status_said
 
 _PAGES: Final = ("fleet", "applications", "causes", "privacy")
 _READER: Final = Viewer("report", Role.ANALYST)

@@ -19,8 +19,8 @@ from .party import public_key
 from .query import ReleasesFolder, default_folder
 
 if TYPE_CHECKING:
+    from web.access_tokens import SeriesOwners
     from web.signed_chains import TranscriptFiles
-    from web.viewers import SeriesOwners
 
 _HELP = """Look at the released numbers in a browser.
 
@@ -128,8 +128,7 @@ def web(
         return
     from transport.settings.config import ListenRefused, listen_address
     from web.access_tokens import TokenFileRefused
-    from web.web_server import serve
-    from web.web_settings import DEFAULT_PORT, WebSettings
+    from web.web_server import DEFAULT_PORT, WebSettings, serve
 
     with reported(ExitCode.USAGE, ListenRefused, TokenFileRefused):
         host, port = listen_address(
@@ -263,7 +262,7 @@ def _token_line(row: dict[str, str | None]) -> str:
 
 def series_owners(fleet: list[str], operators: list[str]) -> SeriesOwners:
     """Read whose series are. Raises CommandError."""
-    from web.viewers import SeriesOwners
+    from web.access_tokens import SeriesOwners
 
     owned: dict[str, frozenset[str]] = {}
     for text in operators:

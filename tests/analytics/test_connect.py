@@ -21,7 +21,7 @@ from pointillist.cli import main
 from tests.analytics.rollup_kit import write_releases
 from tests.analytics.test_rollups import DAY, START, TASK, WEEK, WIDE, release
 from tests.unit.release_kit import CATALOGUE
-from web.cell_frames import as_cells
+from web.store_reading import as_cells
 from wire.rejection import ReportRejected
 
 SERIES = "every-kind"

@@ -27,9 +27,8 @@ from tests.analytics.test_rollups import HOUR, START, WEEK
 from tests.browser.server_kit import served, wait_until_read
 from tests.certificate_kit import certificate
 from tests.web_kit import client, fill
-from web.access_tokens import new_token, read_tokens, write_tokens
+from web.access_tokens import SeriesOwners, new_token, read_tokens, write_tokens
 from web.page_shape import Role
-from web.viewers import SeriesOwners
 
 ASKED: dict[str, Callable[[FleetReleases], pd.DataFrame]] = {
     "mix": lambda fleet: fleet.mix(),
@@ -95,7 +94,7 @@ def test_long_frames_come_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch
 def _compare_in_parts(
     here: FleetReleases, there: FleetReleases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("web.served_rows.MOST_ROWS", 70)
+    monkeypatch.setattr("web.release_api.MOST_ROWS", 70)
     asked: list[str] = []
     ask = ReleaseServer.rows
 
@@ -106,10 +105,10 @@ def _compare_in_parts(
     monkeypatch.setattr(ReleaseServer, "rows", noted)
     assert_frame_equal(there.mix(), here.mix())
     assert_frame_equal(there.source.causes("incidents"), here.source.causes("incidents"))
-    monkeypatch.setattr("web.served_rows.MOST_ROWS", 40)
+    monkeypatch.setattr("web.release_api.MOST_ROWS", 40)
     span: Any = {"since": START, "until": START + 3 * HOUR}
     assert_frame_equal(there.mix("duration", "hour", **span), here.mix("duration", "hour", **span))
-    monkeypatch.setattr("web.served_rows.MOST_ROWS", 2)
+    monkeypatch.setattr("web.release_api.MOST_ROWS", 2)
     begin = START + 2 * WEEK + HOUR
     span = {"since": begin - 60, "until": begin + 240}
     assert_frame_equal(there.windows(**span), here.windows(**span))
@@ -123,7 +122,7 @@ def test_frame_that_is_too_long_is_refused(
     with pytest.raises(ValueError, match=r"cells: expected at most 100 rows in .*, got more"):
         fleets[1].mix()
     monkeypatch.undo()
-    monkeypatch.setattr("web.served_rows.MOST_ROWS", 70)
+    monkeypatch.setattr("web.release_api.MOST_ROWS", 70)
     monkeypatch.setattr("analytics.server_source._MOST_PARTS", 2)
     with pytest.raises(ValueError, match="rows in 2 parts, got more"):
         fleets[1].mix(until=START + 3 * WEEK + 1)

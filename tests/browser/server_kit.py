@@ -16,11 +16,10 @@ from typing import Final
 import httpx
 import uvicorn
 
-from web.query_record import QueryRecord
+from web.access_tokens import SeriesOwners
+from web.guard import QueryRecord
 from web.store_watch import StoreWatch
-from web.viewers import SeriesOwners
-from web.web_server import guarded
-from web.web_settings import WebSettings
+from web.web_server import WebSettings, guarded
 
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+")
 

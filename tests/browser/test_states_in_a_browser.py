@@ -13,11 +13,10 @@ from playwright.sync_api import Browser, Page, Request, expect
 from tests.browser.page_kit import opened, png_saved_by, serious_findings
 from tests.browser.server_kit import command, served, wait_until_read
 from tests.web_kit import BASIC_USER, fill, make_hostile
-from web.access_tokens import new_token, read_tokens, write_tokens
+from web.access_tokens import SeriesOwners, new_token, read_tokens, write_tokens
 from web.page_list import PAGES
 from web.page_shape import Role
 from web.store_watch import StoreWatch
-from web.viewers import SeriesOwners
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

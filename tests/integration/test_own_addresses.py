@@ -33,8 +33,7 @@ from tests.netns_kit import inside, only_ipv6
 from transport.process.doctor_checks import examine
 from transport.process.listening import AddressUnavailable, holder, listen, loopback
 from transport.settings.config import ListenRefused, listen_address
-from web.web_server import serve
-from web.web_settings import WebSettings
+from web.web_server import WebSettings, serve
 
 KEY = "ab" * 32
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from web.kept_values import KeptValues, MadeBehind
+from web.page_answers import KeptValues, MadeBehind
 
 
 def test_value_is_made_once_however_many_ask_at_a_time() -> None:

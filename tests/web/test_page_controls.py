@@ -19,9 +19,8 @@ from starlette.testclient import TestClient
 from aggregator.releases.store import Store
 from tests.unit.release_kit import CATALOGUE
 from tests.web_kit import HOSTS, client, fill, releases
-from web.cause_views import CauseViews
 from web.histogram_views import HistogramView
-from web.mix_views import NOISE_ROWS, drawn
+from web.mix_views import NOISE_ROWS, CauseViews, drawn
 from web.pages_pipeline import PAGE as PIPELINE
 
 SMALLER = "smaller"

@@ -10,11 +10,11 @@ import pytest
 
 from analytics import FleetReleases
 from tests.web_kit import fill
+from web.access_tokens import LOCAL, SeriesOwners
 from web.page_answers import PageAnswers
 from web.page_list import PAGES
 from web.page_state import PageState
 from web.store_watch import StoreWatch
-from web.viewers import LOCAL, SeriesOwners
 
 FLEET = next(page for page in PAGES if page.name == "fleet")
 END_S = 1_767_571_200

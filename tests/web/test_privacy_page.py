@@ -18,10 +18,10 @@ from pages.threat_words import THREATS, THREATS_IN_SHORT
 from tests.protocol_kit import SERIES, T0, WINDOW_S, build_world
 from tests.unit.release_kit import CATALOGUE, make_task, window
 from tests.web_kit import add_token, client, fill
+from web.access_tokens import SeriesOwners
 from web.page_shape import Role
 from web.page_state import PageState
 from web.span_report import span_report
-from web.viewers import SeriesOwners
 
 ROOT = Path(__file__).resolve().parents[2]
 API = "/api/v1/pages/privacy"

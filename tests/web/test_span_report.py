@@ -14,9 +14,9 @@ import pytest
 from pointillist.cli.output import CommandError
 from pointillist.cli.root import command
 from tests.web_kit import client, fill
+from web.access_tokens import SeriesOwners
 from web.page_state import PageState
 from web.span_report import ReportRefused, span_report
-from web.viewers import SeriesOwners
 
 WEEK = PageState(span="week")
 NOBODY = SeriesOwners()

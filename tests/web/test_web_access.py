@@ -13,11 +13,19 @@ from starlette.testclient import TestClient
 from pages.page_headers import PAGE_HEADERS
 from tests.web_kit import add_token, client, fill, header_of
 from transport.settings.config import ListenRefused, listen_address
-from web.access_tokens import TokenBook, TokenFileRefused, new_token, read_tokens, write_tokens
+from web.access_tokens import (
+    LOCAL,
+    SeriesOwners,
+    TokenBook,
+    TokenFileRefused,
+    Viewer,
+    new_token,
+    read_tokens,
+    write_tokens,
+)
+from web.guard import RateLimit
 from web.page_shape import Role
-from web.rate_limit import RateLimit
-from web.viewers import LOCAL, SeriesOwners, Viewer
-from web.web_settings import DEFAULT_PORT, WebSettings
+from web.web_server import DEFAULT_PORT, WebSettings
 
 
 @pytest.fixture(scope="module")

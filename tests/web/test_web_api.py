@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.schemas import BaseSchema
 
 from tests.web_kit import fill
-from web.query_record import QueryRecord
+from web.guard import QueryRecord
 from web.store_watch import StoreWatch
-from web.web_server import guarded
-from web.web_settings import WebSettings
+from web.web_server import WebSettings, guarded
 
 
 @pytest.fixture(scope="module")

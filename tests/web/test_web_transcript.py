@@ -18,11 +18,11 @@ from aggregator.transcripts import transcript_check
 from tests.protocol_kit import SERIES, T0, WINDOW_S, signing_key
 from tests.transcript_kit import HOSTS, WINDOWS, SignedFleet, alter, flip, sign_and_export, store_of
 from tests.web_kit import add_token, client
-from web import signed_chains, transcript_answers
+from web import signed_chains, transcripts
+from web.access_tokens import SeriesOwners
 from web.page_shape import Role
 from web.signed_chains import SignedChains, TranscriptFiles, check, check_apart
-from web.transcript_checker import CheckState, TranscriptCheck, TranscriptChecker
-from web.viewers import SeriesOwners
+from web.transcripts import CheckState, TranscriptCheck, TranscriptChecker
 
 PAGE, API = "/privacy/transcript", "/api/v1/transcript"
 
@@ -30,8 +30,8 @@ PAGE, API = "/privacy/transcript", "/api/v1/transcript"
 @pytest.fixture(autouse=True)
 def _checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check runs in this process, but where its own is what is looked at."""
-    monkeypatch.setattr("web.transcript_checker.check_apart", check)
-    monkeypatch.setattr("web.transcript_checker.EVERY_S", 0.0)
+    monkeypatch.setattr("web.transcripts.check_apart", check)
+    monkeypatch.setattr("web.transcripts.EVERY_S", 0.0)
     monkeypatch.setattr("web.store_watch.EVERY_S", 0.0)
 
 
@@ -320,7 +320,7 @@ def test_check_runs_in_a_process_that_can_be_ended(signed: SignedFleet) -> None:
 def test_many_chains_are_named_with_what_is_wrong_first(
     signed: SignedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transcript_answers, "MOST_CHAINS", 1)
+    monkeypatch.setattr(transcripts, "MOST_CHAINS", 1)
     store = store_of(signed.files.leader.parent, 1, series="zz")
     answer = answer_of(SignedFleet(signed.files, store))
     assert [chain["series"] for chain in answer["chains"]] == ["zz"]
