@@ -9,9 +9,8 @@ from typing import Final
 
 from markupsafe import Markup
 
-from .number import Number, Unit
 from .svg import LETTER, NARROW, both_widths, fitted, mark, picture, tag
-from .wording import number_in_full, value_said
+from .wording import Number, Unit, number_in_full, value_said
 
 SHADES: Final = 7
 _HEAD = 26

@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .number import Number, Unit
-from .scale import LinearScale, around, round_numbers
-from .svg import LETTER, NARROW, both_widths, fitted, joined, mark, picture, tag
-from .wording import number_in_full, number_said, value_said
+from .svg import (
+    LETTER,
+    NARROW,
+    LinearScale,
+    around,
+    both_widths,
+    fitted,
+    joined,
+    mark,
+    picture,
+    round_numbers,
+    tag,
+)
+from .wording import Number, Unit, number_in_full, number_said, value_said
 
 _ROW = 26
 _TALL_ROW = 44

@@ -1,8 +1,14 @@
-"""Pages of HTML from what was drawn: one template, everything that is not markup is escaped."""
+"""Pages of HTML from what was drawn: one template, everything that is not markup is escaped.
+
+Pages in one file to send round: style, script and icon stand in it, and it loads nothing.
+
+What every answer with a page carries, so that a browser runs and loads its own files alone.
+"""
 
 from __future__ import annotations
 
 import gzip
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -149,3 +155,64 @@ def template(name: str) -> Any:
 
 def _source(name: str) -> str:
     return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPart:
+    """One page's part: `name` is its anchor, and stands before those of its panels."""
+
+    name: str
+    title: str
+    question: str
+    panels: Sequence[Panel]
+
+
+@dataclass(frozen=True, slots=True)
+class PageReport:
+    """What the file holds; `about` says of when it is, `status` what it is made of."""
+
+    title: str
+    about: str
+    screens: Sequence[ReportPart]
+    notices: Sequence[Notice] = ()
+    status: str = ""
+
+
+def rendered_report(report: PageReport) -> str:
+    """Give the HTML of a whole report.
+
+    Its policy lets a browser run this very script and style, and load nothing.
+    """
+    style, script = (_inlined(asset(name)) for name in ("page.css", "page.js"))
+    policy = (
+        f"default-src 'none'; script-src {_source_hash(script)}; style-src {_source_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    icon = f"data:image/svg+xml;base64,{b64encode(asset('icon.svg')).decode()}"
+    return str(
+        template("report.html").render(
+            report=report, style=style, script=script, policy=policy, icon=icon
+        )
+    )
+
+
+def _inlined(content: bytes) -> Markup:
+    return Markup(content.decode())  # noqa: S704  (a file of this package)
+
+
+def _source_hash(content: Markup) -> str:
+    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
+
+
+PAGE_HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}

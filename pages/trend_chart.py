@@ -1,4 +1,7 @@
-"""Numbers over time as lines with their intervals as bands; windows without a release are gaps."""
+"""Numbers over time as lines with their intervals as bands; windows without a release are gaps.
+
+A number's way in the height of a line of text, with its band.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,25 @@ from typing import Final
 
 from markupsafe import Markup
 
-from .number import Number, Unit
-from .scale import LinearScale, around, length_said, moment_said, round_numbers, round_times
-from .svg import LETTER, NARROW, both_widths, fitted, joined, mark, path, picture, spread, tag
-from .wording import ABSENT, interval_said, number_said, value_said
+from .svg import (
+    LETTER,
+    NARROW,
+    LinearScale,
+    around,
+    both_widths,
+    fitted,
+    joined,
+    length_said,
+    mark,
+    moment_said,
+    path,
+    picture,
+    round_numbers,
+    round_times,
+    spread,
+    tag,
+)
+from .wording import ABSENT, Number, Unit, interval_said, number_said, value_said
 
 TONES: Final = 8
 """Colours that are told apart, also by who sees few: a chart has no more lines."""
@@ -212,3 +230,33 @@ def _in_a_row(lines: Sequence[TrendLine], width: int) -> int:
 def _last(line: TrendLine) -> float:
     known = [p.number.value for p in line.points if p.number.value is not None]
     return known[-1] if known else 0.0
+
+
+WIDTH = 120
+HEIGHT = 26
+
+
+def sparkline(name: str, points: Sequence[TrendPoint]) -> Markup:
+    """Draw points without axes, from their least to their greatest; gaps stay gaps."""
+    known = [point for point in points if point.number.known]
+    if not known:
+        return Markup("")
+    low, high = around((e for p in known for e in p.number.interval), zero=False)
+    if all(end == low for point in known for end in point.number.interval):
+        low, high = low - 0.5, low + 0.5  # what never changes lies in the middle
+    across = LinearScale(points[0].at_s, max(points[-1].at_s, points[0].at_s + 1), 2, WIDTH - 4)
+    up = LinearScale(low, high, HEIGHT - 3, 3)
+    upper = [(across(p.at_s), up(p.number.interval[1])) for p in known]
+    lower = [(across(p.at_s), up(p.number.interval[0])) for p in known]
+    middle = [(across(p.at_s), up(p.number.value or 0.0)) for p in known]
+    x, y = middle[-1]
+    return tag(
+        "span",
+        picture(
+            WIDTH, HEIGHT, f"{name} over time",
+            tag("path", d=path(upper + lower[::-1], closed=True), class_="band"),
+            tag("path", d=path(middle), class_="line"),
+            tag("circle", cx=x, cy=y, r=2.5, class_="dot"),
+        ),
+        class_="sparkline trend accent",
+    )  # fmt: skip

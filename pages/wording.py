@@ -1,11 +1,83 @@
-"""How numbers with errors are said: no more digits than the error leaves, never mere noise."""
+"""How numbers with errors are said: no more digits than the error leaves, never mere noise.
+
+A number with its error, as every page shows one.
+
+Bins of histograms, as the catalogue names them, for people.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from typing import Final
 
-from .number import Number, Unit
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a number counts, and how it is written.
+
+    factor    the number is written times this: 100 for percent of a share
+    suffix    what stands after it, its space included
+    decimals  at most
+    between   what lies between `low` and `high` of a number
+    """
+
+    name: str
+    factor: float = 1.0
+    suffix: str = ""
+    decimals: int = 2
+    between: str = "95 % interval"
+
+
+SHARE: Final = Unit("share", 100.0, " %")
+POINTS: Final = Unit("points", 100.0, " points")
+HOSTS: Final = Unit("hosts", decimals=0)
+WINDOWS: Final = Unit("windows", decimals=0)
+GPU_HOURS: Final = Unit("GPU hours", suffix=" GPU h", decimals=1)
+PLAIN: Final = Unit("number")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A released number, or why there is none.
+
+    value           None where nothing is known
+    low, high       of its 95 % interval, or of what else its unit says; None: it has no error
+    told            whether it is told from zero; one that is not is drawn as mostly noise
+    reason          why it is suppressed, in words
+    coverage        of the windows that it is made of: released by expected, 0 to 1
+    """
+
+    value: float | None
+    standard_error: float | None = None
+    low: float | None = None
+    high: float | None = None
+    told: bool = True
+    reason: str | None = None
+    coverage: float | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a number at all."""
+        return self.value is not None and math.isfinite(self.value)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it has no error: it was counted, not released."""
+        return self.low is None and self.high is None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its 95 % interval; the value twice where none is known."""
+        at = self.value if self.value is not None else math.nan
+        low = self.low if self.low is not None else at
+        high = self.high if self.high is not None else at
+        return low, high
+
+
+SUPPRESSED: Final = Number(None, reason="suppressed")
+
 
 ABSENT = "–"
 _UNITS = re.compile(r"(?<=\d) (%|°C|W|GB|s|min|h|days|weeks|GPU h|[A-Z]{3})(?!\w)")
@@ -89,3 +161,48 @@ def listed(names: list[str]) -> str:
 def plain(name: object) -> str:
     """Write a name of the catalogue for people: `llm_inference` as llm inference."""
     return str(name).replace("_", " ")
+
+
+_BIN: Final = re.compile(r"(2\^)?(\d{1,6})\.\.(?:2\^)?(\d{1,6})? (\w+)")
+_LARGER: Final = {
+    "ns": ((1e9, "s"), (1e6, "ms"), (1e3, "µs")),
+    "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")),
+}
+_MOST_POWER: Final = 63
+_SIGNS: Final = {"percent": "%", "celsius": "°C", "watt": "W", "bytes": "B"}
+
+
+def bin_low(name: str) -> float:
+    """Give the lower end of a bin; 0 for what is none."""
+    ends = _ends(name)
+    return ends[0] if ends else 0.0
+
+
+def bin_said(name: str) -> str:
+    """Write a bin: `2^12..2^13 ns` as 4.1–8.2 µs; what is none as it stands."""
+    ends = _ends(name)
+    if ends is None:
+        return name
+    low, high, unit = ends
+    by, sign = next(
+        (larger for larger in _LARGER.get(unit, ()) if low >= larger[0]),
+        (1.0, _SIGNS.get(unit, unit)),
+    )
+    if high is None:
+        return f"{_said(low / by)} {sign} and more"
+    return f"{_said(low / by)}–{_said(high / by)} {sign}"
+
+
+def _ends(name: str) -> tuple[float, float | None, str] | None:
+    found = _BIN.fullmatch(name)
+    if found is None or (found[1] and max(int(found[2]), int(found[3] or 0)) > _MOST_POWER):
+        return None
+    low, high = (
+        None if end is None else float(2 ** int(end) if found[1] else int(end))
+        for end in (found[2], found[3])
+    )
+    return low or 0.0, high, found[4]
+
+
+def _said(number: float) -> str:
+    return f"{number:.1f}" if number < 10 and number % 1 else f"{number:,.0f}"

@@ -28,7 +28,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pages.page_headers import PAGE_HEADERS
+from pages.layout import PAGE_HEADERS
 from transport.settings.config import asked_name
 
 from .access_tokens import LOCAL, TokenBook, TokenFileRefused, Viewer

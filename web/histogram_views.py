@@ -12,11 +12,9 @@ from typing import Final
 import pandas as pd
 from markupsafe import Markup
 
-from pages.bins import bin_low, bin_said
 from pages.heat_map import HeatTable, heat_map
-from pages.number import SHARE, Unit
-from pages.scale import moment_said
-from pages.wording import counted, value_said
+from pages.svg import moment_said
+from pages.wording import SHARE, Unit, bin_low, bin_said, counted, value_said
 
 from .mix_views import FROM, how, named
 from .page_shape import FrameColumn, View, numbers_of

@@ -17,10 +17,22 @@ from aggregator.statistics.causes import Trend
 from aggregator.statistics.ratios import normal_quantile
 from analytics.costs import ALL
 from pages.interval_chart import IntervalRow, interval_chart
-from pages.number import GPU_HOURS, HOSTS, POINTS, SHARE, Number, Unit
-from pages.scale import length_said, moment_said
+from pages.svg import length_said, moment_said
 from pages.trend_chart import TrendLine, TrendPoint, trend_chart
-from pages.wording import counted, interval_said, listed, number_said, plain, value_said
+from pages.wording import (
+    GPU_HOURS,
+    HOSTS,
+    POINTS,
+    SHARE,
+    Number,
+    Unit,
+    counted,
+    interval_said,
+    listed,
+    number_said,
+    plain,
+    value_said,
+)
 
 from .page_shape import FrameColumn, View, numbers_of
 from .page_state import ALL_MODELS, PageState

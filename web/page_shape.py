@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from pages.number import Number, Unit
 from pages.trend_chart import TrendLine
+from pages.wording import Number, Unit
 
 from .page_state import PageState
 from .store_reading import StoreReading

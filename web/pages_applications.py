@@ -8,8 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from pages.interval_chart import interval_chart
-from pages.number import SHARE
-from pages.wording import counted, plain
+from pages.wording import SHARE, counted, plain
 
 from .mix_views import ROWS, MixViews, how, interval_rows, largest
 from .page_shape import (

@@ -8,8 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from pages.heat_map import HeatTable, heat_map
-from pages.number import SHARE
-from pages.wording import counted, plain
+from pages.wording import SHARE, counted, plain
 
 from .mix_views import NO_WORK, SHARE_COLUMN, MixViews, how, measured
 from .page_shape import (

@@ -8,10 +8,9 @@ from typing import Final
 import pandas as pd
 from markupsafe import Markup
 
-from pages.number import SHARE
-from pages.scale import length_said, moment_said
+from pages.svg import length_said, moment_said
 from pages.trend_chart import TrendLine
-from pages.wording import counted
+from pages.wording import SHARE, counted
 
 from .histogram_views import time_map
 from .mix_views import FROM, trend_lines

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pages.layout import Notice
-from pages.report_page import PageReport, ReportPart, rendered_report
-from pages.scale import moment_said
+from pages.layout import Notice, PageReport, ReportPart, rendered_report
+from pages.svg import moment_said
 
 from .access_tokens import SeriesOwners, Viewer
 from .page_answers import PageAnswers

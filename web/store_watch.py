@@ -28,7 +28,7 @@ from aggregator.releases.releases import QueryRefused
 from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
 from analytics.spent_budget import SeriesTask
-from pages.scale import length_said, moment_said
+from pages.svg import length_said, moment_said
 from transport.process.printable import first_line, printable
 from wire.task import DEMO_DOMAIN
 

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
 from pages.layout import Panel, Screen, TableCell, rendered
-from pages.scale import moment_said
+from pages.svg import moment_said
 from pages.wording import ABSENT, counted
 
 from .access_tokens import Viewer

@@ -22,11 +22,9 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, create_model
 
 from pages.layout import Control, Notice, Panel, TableCell
-from pages.number import Number
-from pages.scale import moment_said
-from pages.sparkline import sparkline
-from pages.trend_chart import TrendLine
-from pages.wording import ABSENT, interval_said, plain, value_said
+from pages.svg import moment_said
+from pages.trend_chart import TrendLine, sparkline
+from pages.wording import ABSENT, Number, interval_said, plain, value_said
 
 from .access_tokens import Viewer
 from .page_shape import FrameColumn, Page, View, numbers_of

@@ -12,10 +12,9 @@ from edge_agent.local.view_lines import FamilyStep, HostView, KernelLine, Proces
 from pages.heat_map import HeatTable, heat_map
 from pages.interval_chart import IntervalRow, interval_chart
 from pages.layout import Panel, TableCell
-from pages.number import Number, Unit
-from pages.scale import length_said, moment_said
+from pages.svg import length_said, moment_said
 from pages.trend_chart import TrendLine, TrendPoint, trend_chart
-from pages.wording import ABSENT, counted, interval_said, plain, value_said
+from pages.wording import ABSENT, Number, Unit, counted, interval_said, plain, value_said
 
 PERCENT: Final = Unit("percent", 1.0, " %", 0, "from least to most")
 _NS: Final = 1_000_000_000

@@ -19,8 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_agent.config import AgentConfig, is_loopback
-from pages.layout import ASSETS, Screen, asset, asset_address, rendered
-from pages.page_headers import PAGE_HEADERS
+from pages.layout import ASSETS, PAGE_HEADERS, Screen, asset, asset_address, rendered
 from transport.process.listening import LOOPBACKS, at, listen
 from transport.settings.config import OWN_NAMES, ListenRefused, asked_name, listen_address
 from wire.catalogue import Catalogue

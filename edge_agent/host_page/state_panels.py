@@ -29,11 +29,9 @@ from edge_agent.local.quantity import quantity
 from edge_agent.local.sent_view import SentReport, SentSection
 from pages.interval_chart import IntervalRow, interval_chart
 from pages.layout import Panel, TableCell
-from pages.number import Number, Unit
-from pages.scale import length_said, moment_said
-from pages.svg import tag
+from pages.svg import length_said, moment_said, tag
 from pages.trend_chart import TrendLine, TrendPoint, trend_chart
-from pages.wording import ABSENT, counted, interval_said, listed, plain
+from pages.wording import ABSENT, Number, Unit, counted, interval_said, listed, plain
 
 from .host_reading import SpikeStory
 

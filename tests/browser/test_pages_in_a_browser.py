@@ -9,8 +9,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from pages.number import Number
-from pages.wording import interval_said, value_said
+from pages.wording import Number, interval_said, value_said
 from tests.browser.page_kit import WIDTHS, opened, png_saved_by, serious_findings
 from web.page_list import PAGES
 from web.page_shape import View

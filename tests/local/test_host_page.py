@@ -26,8 +26,7 @@ from edge_agent.journal import Journal
 from edge_agent.local.history import History
 from edge_agent.local.local_rows import EventRow
 from edge_agent.local.view import view_of
-from pages.layout import ASSETS, asset_address
-from pages.page_headers import PAGE_HEADERS
+from pages.layout import ASSETS, PAGE_HEADERS, asset_address
 from tests.calls_kit import GEMM
 from tests.diagnosis_kit import JOB, NOISE
 from tests.gpu_times_kit import gpu_times

@@ -23,8 +23,7 @@ from edge_agent.local.quantity import quantity
 from edge_agent.local.recent import Recent
 from edge_agent.local.view_lines import document
 from edge_agent.service.feed import AgentFeed, Feed
-from pages.number import Number, Unit
-from pages.wording import interval_said, value_said
+from pages.wording import Number, Unit, interval_said, value_said
 from pointillist.cli.agent_history import history
 from pointillist.cli.agent_top import top
 from pointillist.cli.output import rate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pages.bins import bin_low, bin_said
+from pages.wording import bin_low, bin_said
 
 
 @pytest.mark.parametrize(

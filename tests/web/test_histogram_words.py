@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pages.scale import moment_said
+from pages.svg import moment_said
 from web.histogram_views import HistogramView, time_map
 
 VIEW = HistogramView("durations", "How long kernels run", "duration", "duration", "of GPU time")

@@ -11,12 +11,18 @@ from markupsafe import Markup
 
 from pages.heat_map import HeatTable, heat_map
 from pages.interval_chart import IntervalRow, interval_chart
-from pages.number import HOSTS, POINTS, SHARE, Number
-from pages.scale import LinearScale, length_said, round_numbers, round_times
-from pages.sparkline import sparkline
-from pages.svg import fitted, spread
-from pages.trend_chart import TrendLine, TrendPoint, trend_chart
-from pages.wording import interval_said, kept_together, number_in_full, value_said
+from pages.svg import LinearScale, fitted, length_said, round_numbers, round_times, spread
+from pages.trend_chart import TrendLine, TrendPoint, sparkline, trend_chart
+from pages.wording import (
+    HOSTS,
+    POINTS,
+    SHARE,
+    Number,
+    interval_said,
+    kept_together,
+    number_in_full,
+    value_said,
+)
 
 SURE = Number(0.342, 0.001, 0.340, 0.344)
 NOISE = Number(0.001, 0.002, -0.003, 0.005, told=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from pages.page_headers import PAGE_HEADERS
+from pages.layout import PAGE_HEADERS
 from tests.web_kit import add_token, client, fill, header_of
 from transport.settings.config import ListenRefused, listen_address
 from web.access_tokens import (
