@@ -146,7 +146,7 @@ tools:  ## what tests and benches need of the system; root installs
 
 # Java and Maven, for the tests against a real broker: root installs them, others are told.
 java: $(STAMP)  ## Java and the jars of Apache Kafka; root installs
-	@$(PYTHON) -m pointillist.broker.jars
+	@$(PYTHON) -m pointillist.broker.local
 
 # An environment of its own: Spark asks for an older pandas.
 spark: $(STAMP) java  ## Spark into .venv-spark; 456 MB

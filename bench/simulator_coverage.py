@@ -19,8 +19,7 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from bench.simulator_outcome import events
 from edge_agent.windows.encode import encode_rows
-from pointillist.indicator_counts import COUNTS_FILE
-from pointillist.plan_file import default_plan
+from pointillist.plan_file import COUNTS_FILE, default_plan
 from privacy.calibrate import WEEK_S
 from privacy.indicator_bias import left_out_hosts
 from privacy.plan import Plan, PlannedSection

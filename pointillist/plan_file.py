@@ -1,14 +1,21 @@
-"""Read a plan from TOML: exact numbers, unknown keys refused, each error with its place."""
+"""Read a plan from TOML: exact numbers, unknown keys refused, each error with its place.
+
+How many indicators simulated hosts have to tell: what `pointillist plan` holds m against.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
+from privacy.indicator_bias import Counts
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from transport.settings.config import build, limited, read_table
 
@@ -147,3 +154,29 @@ class _PlanTable:
             gpus_per_host=self.gpus_per_host,
             tasks=tuple(table.task for table in self.tasks),
         )
+
+
+COUNTS_FILE: Final = Path(__file__).with_name("plans") / "indicator_counts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class IndicatorCounts:
+    """Host-windows of one section by how many indicators they have set.
+
+    scenarios   scenario -> counts
+    """
+
+    window_s: int
+    scenarios: dict[str, Counts]
+
+
+def shipped_counts() -> dict[str, IndicatorCounts]:
+    """Read what came with this installation, by section."""
+    content = json.loads(COUNTS_FILE.read_text())
+    return {
+        section: IndicatorCounts(
+            found["window_s"],
+            {name: np.array(hosts, np.int64) for name, hosts in found["host_windows"].items()},
+        )
+        for section, found in content["sections"].items()
+    }

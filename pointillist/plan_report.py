@@ -8,7 +8,7 @@ from functools import partial
 from math import fsum, sqrt
 from typing import Final
 
-from pointillist.indicator_counts import shipped_counts
+from pointillist.plan_file import shipped_counts
 from privacy.accountant import SectionNoise, gate
 from privacy.calibrate import MILLION
 from privacy.indicator_bias import SectionCrowding, crowding

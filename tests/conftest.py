@@ -13,8 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from pointillist.broker.jars import installable, missing_programs
-from pointillist.broker.local import BrokerOptions, LocalBroker, RunningBroker
+from pointillist.broker.local import (
+    BrokerOptions,
+    LocalBroker,
+    RunningBroker,
+    installable,
+    missing_programs,
+)
 from scripts.gpu_present import nvidia_gpus
 from tests.monitoring_kit import missing_monitors
 from tests.postgresql_kit import server_programs

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
-from pointillist.broker.jars import jars
 from pointillist.broker.local import (
     BrokerOptions,
     ClusterMember,
     LocalBroker,
     RunningBroker,
     free_ports,
+    jars,
     new_cluster_id,
 )
 from pointillist.broker.properties import Ports

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pointillist.samples import sample_hint
+from pointillist.installation import sample_hint
 
 from .output import CommandError, ExitCode, need_file, reported, say
 

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pointillist.samples import sample_hint
+from pointillist.installation import sample_hint
 from transport.process.foreign import libc
 
 from . import agent_file

@@ -14,10 +14,8 @@ import typer
 from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from pointillist.alerts.alert import Alert
-    from pointillist.alerts.alert_check import AlertRound
-    from pointillist.alerts.alert_outbox import AlertOutbox
-    from pointillist.alerts.alerts_config import AlertsConfig
+    from pointillist.alerts.alert import Alert, AlertsConfig
+    from pointillist.alerts.sending import AlertOutbox, AlertRound
 
 _EXAMPLES = """Examples:
 
@@ -66,8 +64,8 @@ def check(
     with --once the exit code is then 4. Looking costs no privacy budget.
     """
     from aggregator.state.state_file import StorageUnavailable
-    from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable, taken
-    from pointillist.alerts.alerts_config import load_alerts_config
+    from pointillist.alerts.alert import load_alerts_config
+    from pointillist.alerts.sending import AlertOutbox, OutboxUnusable, taken
     from transport.settings.config import ConfigError
 
     if (store is None) == (journal is None):
@@ -94,8 +92,8 @@ def check(
 def _look(
     outbox: AlertOutbox, config: AlertsConfig, store: Path | None, journal: Path | None
 ) -> AlertRound:
-    from pointillist.alerts.alert_check import check as check_once
-    from pointillist.alerts.alert_receivers import receivers
+    from pointillist.alerts.sending import check as check_once
+    from pointillist.alerts.sending import receivers
 
     return check_once(outbox, _found(outbox, config, store, journal), receivers(config), time.time)
 
@@ -110,11 +108,11 @@ def _found(
 
     try:
         if journal is not None:
-            from pointillist.alerts.alert_check import journal_alerts
+            from pointillist.alerts.sending import journal_alerts
 
             return journal_alerts(journal, config, outbox)
         from analytics import connect
-        from pointillist.alerts.fleet_alerts import fleet_alerts
+        from pointillist.alerts.facts import fleet_alerts
 
         assert store is not None  # noqa: S101  (one of the two)
         with reported(ExitCode.USAGE, ValueError), connect(store) as fleet:

@@ -150,7 +150,7 @@ def _person_looks_on() -> bool:
 
 
 def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
-    from pointillist.broker.jars import BrokerError
+    from pointillist.broker.local import BrokerError
     from pointillist.play.demo_fleet import DemoFleet, RunFolders
     from pointillist.play.demo_run import DemoPages, released
     from pointillist.play.processes import ChildFailed, Family

@@ -24,8 +24,7 @@ from .output import (
 from .run_folder import interrupt_on_signals
 
 if TYPE_CHECKING:
-    from pointillist.fleet.party_next import NextStep
-    from pointillist.fleet.party_setup import PartyFolder
+    from pointillist.fleet.party_setup import NextStep, PartyFolder
     from pointillist.fleet.trial_run import FirstRelease, TrialRun
 
 _EXAMPLES = """Examples:
@@ -235,7 +234,7 @@ def next_(
 
 def _show_next(folder: PartyFolder, json: bool) -> None:
     from pointillist.fleet.party_card import CardRefused, card_fingerprint
-    from pointillist.fleet.party_next import next_steps
+    from pointillist.fleet.party_setup import next_steps
     from pointillist.plan_file import PlanFileError
 
     with reported(ExitCode.USAGE, CardRefused, PlanFileError):

@@ -46,8 +46,7 @@ def start(
     Needs Java 17 and Maven, which fetches Kafka once; as root on Debian and Ubuntu they are
     installed.
     """
-    from pointillist.broker.jars import BrokerError
-    from pointillist.broker.local import BrokerOptions, LocalBroker
+    from pointillist.broker.local import BrokerError, BrokerOptions, LocalBroker
 
     options = BrokerOptions(secure=secure, heap_mib=heap_mib, quick=False)
     with reported(ExitCode.UNAVAILABLE, BrokerError):
@@ -116,8 +115,7 @@ def topics(
     reads all of these and writes the latter; the Helper the same, without the reports. The Leader
     also writes answers to join requests, which agents read, and releases, which a reader reads.
     """
-    from pointillist.broker.rights import KafkaRole, grant
-    from pointillist.broker.topic_settings import differing, put_right
+    from pointillist.broker.rights import KafkaRole, differing, grant, put_right
     from transport.kafka.kafka_aggregator import AggregatorKafka
     from transport.port import create_topics
     from wire.topics import DEAD_LETTERS, TOPICS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pointillist.key_folders import default_folder, default_folders
+from pointillist.installation import default_folder, default_folders
 from pointillist.table import terminal_columns, value_lines
 
 from .keys_rotate import DESTROY_EPILOG, ROTATE_EPILOG, destroy, new_sealing_key

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pointillist.samples import sample_hint
+from pointillist.installation import sample_hint
 
 from .output import CommandError, ExitCode, emit, need_file, reported, usage_error
 

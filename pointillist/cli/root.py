@@ -250,7 +250,7 @@ def _wrong_options(error: Exception) -> CommandError | None:
 
 def _missing_package(error: Exception) -> CommandError | None:
     """Name the extra of a package that is not installed; None for any other error."""
-    from pointillist.extras import extra_with
+    from pointillist.installation import extra_with
 
     if not isinstance(error, ModuleNotFoundError):
         return None

@@ -25,7 +25,7 @@ app = typer.Typer(
 @app.command("list", epilog="Example: pointillist sample list --json")
 def list_(json: JsonFlag = False) -> None:
     """List the samples of this installation."""
-    from pointillist.samples import samples
+    from pointillist.installation import samples
     from pointillist.table import Column, table_lines, terminal_columns
 
     rows = [{"name": sample.name, "what": sample.what} for sample in samples()]
@@ -37,7 +37,7 @@ def list_(json: JsonFlag = False) -> None:
 @app.command(epilog="Example: pointillist sample show leader.toml > leader.toml")
 def show(name: Annotated[str, typer.Argument(help="Its name, as `list` prints it.")]) -> None:
     """Print a sample, byte for byte, for a file of your own."""
-    from pointillist.samples import samples
+    from pointillist.installation import samples
 
     found = {sample.name: sample for sample in samples()}
     if name not in found:

@@ -3,6 +3,8 @@
 It is real in all but two things: one person makes the keys of both parties, and most hosts are
 simulated, so that a window reaches n_min. Its tasks carry the domain "demo", which no agent takes
 that is not told to, and which is shown wherever its numbers are.
+
+Where a trial keeps what each party owns: a folder each, as on machines of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.party.channel_address import ChannelTable
-from pointillist.key_folders import AGENT_HOME, HOST_KEYS
+from pointillist.installation import AGENT_HOME, HOST_KEYS
 from privacy.signing import SigningKey
 from simulator.exported_fleet import make_identities
 from simulator.fleet import make_inventory
@@ -51,7 +53,97 @@ from .party_files import (
     write_identity,
     write_new,
 )
-from .trial_folders import TrialFolders
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFolders:
+    """The folders and files of one trial, below an absolute base."""
+
+    base: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.base / "trial.toml"
+
+    @property
+    def plan(self) -> Path:
+        return self.leader / "plan.toml"
+
+    @property
+    def leader(self) -> Path:
+        return self.base / "leader"
+
+    @property
+    def leader_toml(self) -> Path:
+        return self.leader / "leader.toml"
+
+    @property
+    def leader_key(self) -> Path:
+        return self.leader / "keys" / "leader" / "identity.key"
+
+    @property
+    def plans(self) -> Path:
+        return self.leader / "plans.toml"
+
+    @property
+    def joins(self) -> Path:
+        return self.leader / "joins"
+
+    @property
+    def task(self) -> Path:
+        return self.leader / "trial.task"
+
+    @property
+    def roster(self) -> Path:
+        return self.leader / "1.roster"
+
+    @property
+    def releases(self) -> Path:
+        return self.leader / "releases" / "parquet"
+
+    @property
+    def helper(self) -> Path:
+        return self.base / "helper"
+
+    @property
+    def helper_toml(self) -> Path:
+        return self.helper / "helper.toml"
+
+    @property
+    def helper_key(self) -> Path:
+        return self.helper / "keys" / "helper" / "identity.key"
+
+    @property
+    def operator(self) -> Path:
+        return self.base / "operator"
+
+    @property
+    def simulated(self) -> Path:
+        return self.base / "simulated"
+
+    @property
+    def log(self) -> Path:
+        return self.base / "log"
+
+    @property
+    def logs(self) -> Path:
+        """What each process says."""
+        return self.base / "logs"
+
+    @property
+    def socket(self) -> Path:
+        return self.base / "run" / "helper.sock"
+
+    def host(self, name: str) -> Path:
+        """The folder of a real host."""
+        return self.base / "hosts" / name
+
+    def agent_toml(self, name: str) -> Path:
+        return self.host(name) / "agent.toml"
+
+    def token(self, name: str) -> Path:
+        return self.host(name) / "token"
+
 
 FORMAT: Final = 1
 PLAN: Final = "trial"

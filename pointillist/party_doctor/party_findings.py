@@ -22,8 +22,7 @@ from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import HelperStatus, HelperUnavailable
-from pointillist.broker.rights import READS, WRITES, KafkaRole
-from pointillist.broker.topic_settings import differing, visible_topics
+from pointillist.broker.rights import READS, WRITES, KafkaRole, differing, visible_topics
 from transport.files.keyfiles import KeyFileRefused, load_signing_key
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.log_clock import BEHIND_S, clock_beside_log

@@ -35,7 +35,7 @@ from edge_agent.config import load_config
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.reload import SelfStatus, StatusCollector
-from pointillist.alerts.alerts_config import load_alerts_config
+from pointillist.alerts.alert import load_alerts_config
 from pointillist.cli import query, root
 from pointillist.plan_file import load_plan
 from pointillist.play.export import load_export_config

@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pointillist.broker.jars import jars
-from pointillist.broker.local import new_cluster_id
+from pointillist.broker.local import jars, new_cluster_id
 from pointillist.broker.properties import Ports, server_properties
 from tests.images.podman import HARDENED, REPOSITORY, Containers, image
 from tests.integration.test_channel_tls import Authority

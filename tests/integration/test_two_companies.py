@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.broker.jars import jars
-from pointillist.broker.local import LocalBroker
+from pointillist.broker.local import LocalBroker, jars
 from pointillist.fleet.party_card import card_fingerprint, read_card
 from tests.fleet_kit import fleet_folder
 from tests.three_hosts_kit import ROOT, NamedHost, three_hosts

@@ -21,12 +21,18 @@ from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause, Diagnosis, StepTimes
 from diagnosis.detect.journal import encode
 from edge_agent.journal import Journal
-from pointillist.alerts.alert import Alert
-from pointillist.alerts.alert_check import AlertRound, check, journal_alerts
-from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable, taken
-from pointillist.alerts.alert_receivers import Receiver, receivers
-from pointillist.alerts.alerts_config import NOBODY, AlertsConfig, load_alerts_config
-from pointillist.alerts.fleet_alerts import fleet_alerts
+from pointillist.alerts.alert import NOBODY, Alert, AlertsConfig, load_alerts_config
+from pointillist.alerts.facts import fleet_alerts
+from pointillist.alerts.sending import (
+    AlertOutbox,
+    AlertRound,
+    OutboxUnusable,
+    Receiver,
+    check,
+    journal_alerts,
+    receivers,
+    taken,
+)
 from pointillist.cli.output import ExitCode
 from tests.monitoring_kit import answered, free_port, monitor
 from tests.unit.release_kit import CATALOGUE, GPUS, make_task, noise, true_steps, window

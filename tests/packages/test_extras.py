@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.extras import PACKAGES, extra_with
+from pointillist.installation import PACKAGES, extra_with
 from tests.fleet_kit import fleet_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import pytest
 
 from pointillist.cli import root as cli
-from pointillist.samples import FOLDERS, samples
+from pointillist.installation import FOLDERS, samples
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Of each kind that programs load: eBPF, CUPTI's library, rules, catalogue, pages, plans.

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.fleet.trial import TrialSettings
-from pointillist.fleet.trial_folders import TrialFolders
-from pointillist.fleet.trial_steps import TrialStep, trial_steps
+from pointillist.fleet.trial import TrialFolders, TrialSettings
+from pointillist.fleet.trial_run import TrialStep, trial_steps
 from tests.closed_kit import may_mount
 from tests.page_machine import PageMachine, Running, page_machine
 from tests.page_runs import typed_in

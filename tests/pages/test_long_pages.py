@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.broker.jars import jar_folder, jars
+from pointillist.broker.local import jar_folder, jars
 from tests.bpf_kit import cgroup
 from tests.closed_kit import REPOSITORY
 from tests.page_machine import PageMachine

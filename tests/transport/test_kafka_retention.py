@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pointillist.broker.local import RunningBroker
-from pointillist.broker.topic_settings import differing, put_right
+from pointillist.broker.rights import differing, put_right
 from pointillist.cli.kafka import app
 from tests.kafka_kit import fresh_prefix, plain_settings
 from transport.opening import Side, open_transport

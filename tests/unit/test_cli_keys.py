@@ -16,8 +16,7 @@ from typer.testing import CliRunner, Result
 
 from pointillist.cli.keys_command import DAY_S, app
 from pointillist.cli.output import CommandError, ExitCode
-from pointillist.key_folders import default_folder, default_folders
-from pointillist.samples import samples
+from pointillist.installation import default_folder, default_folders, samples
 from privacy.signing import verify
 from transport.files.keyfiles import KeyFileRefused
 from wire.epoch import KeyAnnouncement

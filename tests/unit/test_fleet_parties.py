@@ -19,9 +19,14 @@ from pointillist.fleet.party_card import (
     card_fingerprint,
     read_card,
 )
-from pointillist.fleet.party_next import next_steps
-from pointillist.fleet.party_setup import PartyFolder, PartyWishes, begin_party, take_card
-from pointillist.key_folders import HOST_KEYS
+from pointillist.fleet.party_setup import (
+    PartyFolder,
+    PartyWishes,
+    begin_party,
+    next_steps,
+    take_card,
+)
+from pointillist.installation import HOST_KEYS
 from pointillist.plan_file import load_plan
 from privacy.signing import SigningKey
 from tests.fleet_kit import fleet_folder

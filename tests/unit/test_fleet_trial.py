@@ -15,10 +15,15 @@ from edge_agent.live import LIVE_DOMAIN
 from pointillist.cli import main
 from pointillist.cli.agent_run import _domain_of, log_hint
 from pointillist.fleet.party_files import FolderUnusable, lock_folder
-from pointillist.fleet.trial import TrialSettings, make_trial, read_trial
-from pointillist.fleet.trial_folders import TrialFolders
-from pointillist.fleet.trial_run import TrialFailed, TrialOver, TrialRun, _call
-from pointillist.fleet.trial_steps import TrialStep, trial_steps
+from pointillist.fleet.trial import TrialFolders, TrialSettings, make_trial, read_trial
+from pointillist.fleet.trial_run import (
+    TrialFailed,
+    TrialOver,
+    TrialRun,
+    TrialStep,
+    _call,
+    trial_steps,
+)
 from pointillist.plan_file import load_plan
 from pointillist.play.export import load_export_config
 from pointillist.play.processes import Family

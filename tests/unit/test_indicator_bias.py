@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pointillist.indicator_counts import shipped_counts
-from pointillist.plan_file import default_plan
+from pointillist.plan_file import default_plan, shipped_counts
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
 from privacy.indicator_bias import BIAS_ERRORS, crowding, left_out_hosts

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.broker import jars
-from pointillist.broker.jars import BrokerError, install_programs, java_version, missing_programs
+from pointillist.broker import local
+from pointillist.broker.local import BrokerError, install_programs, java_version, missing_programs
 from tests.conftest import why_not
 
 JAVA = 'echo "openjdk version \\"{}\\" 2025-04-15" >&2'
@@ -23,7 +23,7 @@ class FakePath:
         self.calls = folder / "calls"
         (folder / "bin").mkdir()
         monkeypatch.setenv("PATH", str(folder / "bin"))
-        monkeypatch.setattr(jars, "jar_folder", lambda: folder / "kept")
+        monkeypatch.setattr(local, "jar_folder", lambda: folder / "kept")
 
     def add(self, name: str, script: str) -> None:
         path = self._folder / "bin" / name
@@ -36,7 +36,7 @@ class FakePath:
     def keep_jars(self) -> None:
         kept = self._folder / "kept"
         kept.mkdir()
-        (kept / f"kafka_2.13-{jars.VERSION}.jar").touch()
+        (kept / f"kafka_2.13-{local.VERSION}.jar").touch()
 
     def apt_that_installs(self, *, update: int = 0) -> None:
         """Note each call; `install` puts Java and Maven on PATH."""
@@ -163,7 +163,7 @@ def test_maven_that_cannot_fetch_leaves_no_jars_behind(
     path.java("17.0.15")
     path.add("mvn", 'echo "Could not resolve org.apache.kafka"; exit 1')
     with pytest.raises(BrokerError, match=r"could not fetch Kafka:\nCould not resolve"):
-        jars.jars(say)
+        local.jars(say)
     assert not (tmp_path / "kept").exists()
 
 

@@ -19,8 +19,8 @@ from aggregator.party.channel import serve
 from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from pointillist.broker.local import free_ports
 from pointillist.broker.rights import KafkaRole
-from pointillist.fleet import channel_certificate
-from pointillist.fleet.channel_certificate import make_certificate
+from pointillist.fleet import party_card
+from pointillist.fleet.party_card import make_certificate
 from pointillist.fleet.trial import TrialSettings, make_trial
 from pointillist.party_doctor.party_findings import HelperPeer, log_checks, tls_checks
 from pointillist.party_doctor.place_checks import (
@@ -235,7 +235,7 @@ def test_certificate_that_ends_first_of_those_accepted_is_named(
     make_certificate(tmp_path, "leader", ["leader.example.org"], None)
     accepted = ""
     for number, left in enumerate(days):
-        monkeypatch.setattr(channel_certificate, "VALID_DAYS", left)
+        monkeypatch.setattr(party_card, "VALID_DAYS", left)
         (tmp_path / str(number)).mkdir()
         accepted += make_certificate(tmp_path / str(number), "helper", ["h.example.org"], None)
     (tmp_path / "helper.pem").write_text(accepted)

@@ -15,7 +15,7 @@ import yaml
 from aggregator.party.config import load_helper_config, load_leader_config
 from aggregator.witness.service import load_witness_config
 from edge_agent.config import load_config
-from pointillist.alerts.alerts_config import load_alerts_config
+from pointillist.alerts.alert import load_alerts_config
 from wire.rejection import Reason
 
 REPOSITORY = Path(__file__).resolve().parents[2]

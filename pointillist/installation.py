@@ -1,10 +1,23 @@
-"""Packages that are an extra's: what to install where a command lacks one."""
+"""Packages that are an extra's: what to install where a command lacks one.
+
+Sample files that come with every installation: configurations, units, rules, dashboards.
+
+Where key files lie unless somebody says otherwise: each role has a folder of its own inside.
+
+A host's are in /etc: the ledger's fence lies beside the key, and no one backup may take the fence
+and the ledger, which is in /var/lib. A party writes a sealing key every day, and its service may
+write below /var/lib/pointillist alone.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+import platformdirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +88,61 @@ def extra_with(module: str, group: str) -> tuple[str, str] | None:
         return None
     own = _EXTRA_OF.get(group, "")
     return package.name, own if own in (*package.extras, "simulator") else package.extras[0]
+
+
+FOLDERS: Final[Mapping[str, str]] = {
+    "config": "a program's configuration, with every key",
+    "grafana": "a dashboard of Grafana",
+    "otel": "a configuration of OpenTelemetry's collector",
+    "prometheus": "rules or a configuration of Prometheus",
+    "systemd": "a unit of systemd, or its users",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample file; no two have the same name."""
+
+    name: str
+    what: str
+    path: Path
+
+
+def samples() -> tuple[Sample, ...]:
+    """Give all samples, by folder and name."""
+    folder = _folder()
+    return tuple(
+        Sample(path.name, what, path)
+        for name, what in FOLDERS.items()
+        for path in sorted((folder / name).iterdir())
+    )
+
+
+def sample_hint(name: str) -> str:
+    """Say how a person gets a sample, for an error that asks for such a file."""
+    return f"`pointillist sample show {name}` prints a sample with every key"
+
+
+def _folder() -> Path:
+    """Give their folder: beside this module when installed, deploy/ in the repository."""
+    here = Path(__file__).resolve().parent
+    packaged = here / "samples"
+    return packaged if packaged.exists() else here.parent / "deploy"
+
+
+HOST_KEYS: Final = Path("/etc/pointillist/keys")
+AGENT_HOME: Final = Path("/var/lib/pointillist/agent")
+_PARTY_KEYS: Final = Path("/var/lib/pointillist")
+ROLES: Final = ("host", "leader", "helper", "witness")
+
+
+def default_folder(role: str) -> Path:
+    """Give root's folder of a role's keys, or that of any other user, which has all roles'."""
+    if os.geteuid() != 0:
+        return Path(platformdirs.user_config_dir("pointillist")) / "keys"
+    return HOST_KEYS if role == "host" else _PARTY_KEYS / role / "keys"
+
+
+def default_folders() -> list[Path]:
+    """Give every folder in which a role's keys lie by default."""
+    return list(dict.fromkeys(default_folder(role) for role in ROLES))
