@@ -6,8 +6,8 @@ own load and its own mix around the table's.
 What simulated hosts measure: kernels by recorded tables, and signals that no trace carries.
 
 Where the kernels of an application land in each section, on each GPU model, comes from real traces
-(`simulator/applications.py`). The levels of GPU gauges and host means are chosen, not measured; what
-is published is cited.
+(`simulator/applications.py`). The levels of GPU gauges and host means are chosen, not measured;
+what is published is cited.
 """
 
 from __future__ import annotations
