@@ -265,7 +265,8 @@ def on_a_launchs_way(root: Path) -> dict[str, tuple[float, str]]:
     with tempfile.TemporaryDirectory() as folder:
         answer = subprocess.run(
             [sys.executable, "-P", root / "bench" / "launch_way.py", folder],
-            cwd=root, check=True, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(root)},
+            cwd=root, check=True, stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(root)},
         ).stdout  # fmt: skip
     passed = {name for stretch in json.loads(answer).values() for name in stretch}
     agents = [name for name in passed if name.startswith("edge_agent/")]
