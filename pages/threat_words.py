@@ -89,7 +89,7 @@ THREATS: Final = (
         "Whether Leader and Helper keep apart: no software can tell you.",
         "Trust the agent on your host to add its noise and to stay within its budget, the two "
         "parties not to work together, and the roster to hold few made-up hosts.",
-        ("Root on a host", "Limits that are stated rather than solved"),
+        ("Root on a host", "What is not protected"),
     ),
 )
 
