@@ -75,7 +75,7 @@ fuzz: $(STAMP)  ## parsers of strangers' bytes; MINUTES=60; resumable
 # Installed, run, upgraded, removed and purged for real, in a root of its own.
 test-deb: $(STAMP)  ## packages installed, run, upgraded, removed; as root
 	@scripts/apt.sh "Tests of Debian packages" debootstrap iproute2 util-linux
-	@$(PYTHON) -m pytest -m deb tests/packages $(ARGS)
+	@$(PYTHON) -m pytest -m deb tests/deploy/packages $(ARGS)
 
 # Debian's kernels 6.12 and 6.1 under QEMU, without KVM: each program, the doctor, launches counted.
 test-kernels: $(STAMP)  ## BPF objects under other kernels, by QEMU; four minutes

@@ -1,6 +1,6 @@
 """What the library in GPU programs costs, beside a fake CUPTI: records, switching, memory, and off.
 
-Programs, CUPTI and driver are those of tests/fake_cupti: only this project's code is timed.
+Programs, CUPTI and driver are those of tests/fakes/cupti: only this project's code is timed.
 """
 
 from __future__ import annotations

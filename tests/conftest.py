@@ -116,7 +116,7 @@ def _beside(item: pytest.Item) -> str:
     return str(path.parent if path.parent.name in _SHARING else path)
 
 
-_SHARING = {"browser", "judging", "pages", "witness"}
+_SHARING = {"browser", "judging", "stories", "witness"}
 """Folders whose files share what takes long to make."""
 
 

@@ -1,7 +1,7 @@
 """Drains of the GPU programs as JSON: recorded once from real processes, played back anywhere.
 
-`python -m tests.drain_kit` (as root) records `local/probe_drains.json` anew: one second of stub
-programs that launch, copy, wait, allocate, fail and speak to each other.
+`python -m tests.drain_kit` (as root) records `edge_agent/local/probe_drains.json` anew:
+one second of stub programs that launch, copy, wait, allocate, fail and speak to each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, GpuCalls, MemoryState, ProbeGroup, ProcessLabels
 
-RECORDED: Final = Path(__file__).parent / "local" / "probe_drains.json"
+RECORDED: Final = Path(__file__).parent / "edge_agent" / "local" / "probe_drains.json"
 _ROWS: Final[Mapping[str, Any]] = {
     "launches": LaunchRow,
     "calls": CallRow,

@@ -12,7 +12,7 @@ from collectors.devices.bandwidth import Bandwidth
 from collectors.records.basics import Gap
 from tests.fake_library import Scenario, built
 
-SOURCE = Path(__file__).parent / "fake_cuda" / "fake_cuda.c"
+SOURCE = Path(__file__).parent / "fakes" / "cuda" / "fake_cuda.c"
 COPY_BYTES = 3 << 20
 
 

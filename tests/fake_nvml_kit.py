@@ -10,7 +10,7 @@ from pathlib import Path
 from collectors.devices.nvml import NvmlReader
 from tests.fake_library import Scenario, built
 
-SOURCE = Path(__file__).parent / "fake_nvml" / "fake_nvml.c"
+SOURCE = Path(__file__).parent / "fakes" / "nvml" / "fake_nvml.c"
 
 
 class Clock:

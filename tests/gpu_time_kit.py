@@ -16,7 +16,7 @@ from tests.fake_library import built, built_program
 from tests.real_libraries import installed
 
 CUPTI: Final = Path(__file__).parents[1] / "cupti"
-FAKES: Final = Path(__file__).parent / "fake_cupti"
+FAKES: Final = Path(__file__).parent / "fakes" / "cupti"
 PATIENCE_S: Final = 20.0
 
 

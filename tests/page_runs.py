@@ -11,15 +11,16 @@ from typing import Final
 from tests.page_commands import PAGES, TESTS, every_command_of, options_of, path_of
 from transport.settings.config import read_tree
 
-LONG: Final = TESTS / "pages" / "test_long_pages.py"
-TABLE: Final = TESTS / "pages" / "commands.toml"
+STORIES: Final = TESTS / "docs" / "stories"
+LONG: Final = STORIES / "test_long_pages.py"
+TABLE: Final = STORIES / "commands.toml"
 _TYPES: Final = {"type", "begin"}
 """Methods of `tests.page_machine.PageMachine` that run a command of a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunElsewhere:
-    """Commands that another test runs than those of `tests/pages`.
+    """Commands that another test runs than those of `tests/docs/stories`.
 
     target      of the Makefile, which runs the test
     test        path below tests/
@@ -68,8 +69,8 @@ def typed_in(tree: ast.AST) -> set[str]:
 
 
 def typed_here(*, long: bool = False) -> set[str]:
-    """Give all that tests/pages types in `make test`, or in `make test-long`."""
-    files = [*(TESTS / "pages").glob("test_*.py"), TESTS / "pages" / "conftest.py"]
+    """Give all that tests/docs/stories types in `make test`, or in `make test-long`."""
+    files = [*(STORIES).glob("test_*.py"), STORIES / "conftest.py"]
     files = [file for file in files if (file == LONG) == long]
     return set().union(*(typed_in(ast.parse(file.read_text(encoding="utf-8"))) for file in files))
 

@@ -17,7 +17,7 @@ from collectors.gpu_calls.probe_plan import FilePlan, plan_file
 from collectors.gpu_calls.probe_table import ProbeTable
 from tests.real_libraries import DRIVER, NCCL, RUNTIMES, shared_runtime, unpacked
 
-TABLE: Final = Path(__file__).parent / "probes" / "planned_places.tsv"
+TABLE: Final = Path(__file__).parent / "collectors" / "gpu_calls" / "planned_places.tsv"
 LIBRARIES: Final[Mapping[str, Callable[[], Path]]] = {
     "libcuda.so.1": partial(unpacked, DRIVER),
     "libcudart.so.12": partial(shared_runtime, RUNTIMES[0]),

@@ -22,7 +22,7 @@ from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.readout import ProbeLimits
 from collectors.records.gpu_calls import ProbeGroup
 
-STUBS = Path(__file__).parent / "probes" / "stubs"
+STUBS = Path(__file__).parent / "collectors" / "gpu_calls" / "stubs"
 PUSH = ("-fno-omit-frame-pointer", "-fcf-protection=none")
 """Every function begins with `push`, as in the real libraries."""
 ENDBR = ("-fno-omit-frame-pointer", "-fcf-protection=full")

@@ -13,8 +13,8 @@ import numpy as np
 from aggregator.releases.store import Store
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import export_transcript
+from tests.aggregator.releases.release_kit import CATALOGUE, make_task, window
 from tests.protocol_kit import SERIES, T0, WINDOW_S, Fleet, build_world, honest_reports, open_epochs
-from tests.unit.release_kit import CATALOGUE, make_task, window
 from web.signed_chains import TranscriptFiles
 
 HOSTS = 9

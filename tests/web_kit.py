@@ -18,7 +18,14 @@ from starlette.testclient import TestClient
 
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.releases.store import Store
-from tests.unit.release_kit import CATALOGUE, GPUS, make_task, noise, true_steps, window
+from tests.aggregator.releases.release_kit import (
+    CATALOGUE,
+    GPUS,
+    make_task,
+    noise,
+    true_steps,
+    window,
+)
 from web.access_tokens import SeriesOwners, new_token, read_tokens, write_tokens
 from web.guard import QueryRecord
 from web.page_shape import Role

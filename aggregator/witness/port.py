@@ -1,6 +1,6 @@
 """A witness as the Helper sees it.
 
-The contract, which `tests/witness/test_conformance_witness.py` holds for each implementation:
+The contract, which `tests/aggregator/witness/test_conformance_witness.py` holds for each:
 
 - A link is taken only where it continues the chain: compare and set.
 - A link that was taken is durable when `append` returns, and the same link again changes nothing.

@@ -4,7 +4,7 @@ python -m bench.diagnosis.agent_journals     as root; about a minute a fault
 
 The agents are the production ones with their eBPF sources, as users without root, all on this
 machine; a demo identity each, because a machine has but one that counts. What an agent wrote down
-is kept as it is, without the pictures; a fleet that lives through it is in tests/causes.
+is kept as it is, without the pictures; a fleet that lives through it is in tests/diagnosis/causes.
 """
 
 from __future__ import annotations

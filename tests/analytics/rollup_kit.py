@@ -20,7 +20,7 @@ from aggregator.releases.release_files import (
     suppressed_path,
 )
 from aggregator.statistics.statistics import Cell, estimate
-from tests.unit.release_kit import CATALOGUE
+from tests.aggregator.releases.release_kit import CATALOGUE
 
 _SCHEMA = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
 

@@ -18,9 +18,9 @@ from aggregator.releases.releases import QueryForbidden, read_releases
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
 from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main
+from tests.aggregator.releases.release_kit import CATALOGUE
 from tests.analytics.rollup_kit import write_releases
 from tests.analytics.test_rollups import DAY, START, TASK, WEEK, WIDE, release
-from tests.unit.release_kit import CATALOGUE
 from web.store_reading import as_cells
 from wire.rejection import ReportRejected
 

@@ -12,9 +12,9 @@ import pytest
 from aggregator.releases.releases import QueryRefused
 from analytics import QUANTILE_MEANINGS, connect
 from analytics.quantiles_sql import quantiles
+from tests.aggregator.releases.release_kit import CATALOGUE, true_steps, window
 from tests.analytics.rollup_kit import write_releases
 from tests.analytics.test_rollups import HOSTS, START, WALL, WEEK, WIDE
-from tests.unit.release_kit import CATALOGUE, true_steps, window
 
 HISTOGRAMS = ("kernel_duration", "gpu_utilisation")
 TASK = replace(WIDE, sections=tuple(s for s in WIDE.sections if s.name in HISTOGRAMS))

@@ -18,9 +18,17 @@ from analytics import connect
 from analytics.release_source import FolderSource
 from analytics.rollup_files import OUTCOMES, SUMS, RollupPeriod, RollupsUnavailable, file_of, utc
 from analytics.rollups import has_rolled_up, refresh
+from tests.aggregator.releases.release_kit import (
+    CATALOGUE,
+    GPUS,
+    capacity,
+    make_task,
+    noise,
+    true_steps,
+    window,
+)
 from tests.analytics.rollup_kit import write_releases, write_suppressed
 from tests.running_sum import RunningSum
-from tests.unit.release_kit import CATALOGUE, GPUS, capacity, make_task, noise, true_steps, window
 from wire.task import Task
 
 HOUR, DAY, WEEK = 3600, 86_400, 604_800

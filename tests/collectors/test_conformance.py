@@ -30,11 +30,11 @@ from collectors.records.gpu_calls import GpuCalls
 from collectors.replay.replay_source import ReplaySource
 from collectors.steps.steps_source import StepProbe, StepsSource
 from kernels.families import FamilyRules
+from tests.collectors.devices.test_devices_source import PlayedDevices
+from tests.collectors.host.test_pressure_and_rdma import make_ports
+from tests.collectors.replay.test_replay import kernel, write_trace
 from tests.faults_kit import FakeHost
 from tests.probe_source_kit import ONLY_OURS
-from tests.unit.test_devices_source import PlayedDevices
-from tests.unit.test_pressure_and_rdma import make_ports
-from tests.unit.test_replay import kernel, write_trace
 from wire.catalogue import Catalogue
 
 RECORDS = typing.get_args(Record)

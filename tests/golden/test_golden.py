@@ -39,9 +39,9 @@ from pointillist.alerts.alert import load_alerts_config
 from pointillist.cli import query, root
 from pointillist.plan_file import load_plan
 from pointillist.play.export import load_export_config
+from tests.aggregator.releases.release_kit import CATALOGUE
 from tests.fleet_kit import fleet_folder
 from tests.golden_kit import FOLDER, commands, compare, compare_document
-from tests.unit.release_kit import CATALOGUE
 from tests.web_kit import client, releases
 from transport.settings import config
 

@@ -24,6 +24,7 @@ from aggregator.party.config import HttpAddress, load_helper_config, load_leader
 from aggregator.party.health import Health
 from aggregator.releases.store import Store
 from pointillist.cli import root as cli
+from tests.aggregator.releases.release_kit import CATALOGUE, make_task
 from tests.disk_kit import fill, small_disk
 from tests.process_kit import ProcessFleet, leader_config, wait_for
 from tests.protocol_kit import (
@@ -35,7 +36,6 @@ from tests.protocol_kit import (
     open_epochs,
     start_helper,
 )
-from tests.unit.release_kit import CATALOGUE, make_task
 from transport.process.supervision import HttpPort
 
 pytestmark = pytest.mark.slow

@@ -14,6 +14,7 @@ from privacy.errors import ParameterError
 from tests.agent_world import T0 as FIRST
 from tests.agent_world import World as AgentWorld
 from tests.agent_world import close_window, started
+from tests.aggregator.enrolment.test_tasks import PLAN
 from tests.privacy.test_helper_batch_rules import Bench
 from tests.protocol_kit import (
     T0,
@@ -24,7 +25,6 @@ from tests.protocol_kit import (
     open_epochs,
     true_sum,
 )
-from tests.unit.test_tasks import PLAN
 from wire.catalogue import Catalogue
 
 END = T0 + WINDOW_S

@@ -25,9 +25,9 @@ from aggregator.witness import chain as helper_links
 from aggregator.witness.chain import WitnessedChain
 from aggregator.witness.port import RollbackSeen, WitnessUnavailable
 from tests.agent_world import T0
+from tests.aggregator.witness.witness_kit import MemoryStand
 from tests.schedules.machine import Crash, Machine, Process, copy_database
 from tests.schedules.signed_world import parties, signed_roster, signed_task, world
-from tests.witness.witness_kit import MemoryStand
 from wire.fields import KeyId, key_id
 
 

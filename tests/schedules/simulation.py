@@ -10,6 +10,7 @@ from typing import Final
 
 from aggregator.protocol.interfaces import Answer
 from tests.agent_world import T0
+from tests.aggregator.witness.witness_kit import MemoryStand
 from tests.schedules.adversary import Liar
 from tests.schedules.agents import Agent
 from tests.schedules.helpers import Channel, HelperProcess
@@ -26,7 +27,6 @@ from tests.schedules.signed_world import (
     control_records,
 )
 from tests.schedules.simulated_log import SimulatedLog, unread
-from tests.witness.witness_kit import MemoryStand
 
 CALM_SLOTS: Final = WINDOWS * WINDOW_S // SLOT_S - SLOTS
 SETTLE_SLOTS: Final = 20

@@ -17,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from aggregator.releases.store import Store
-from tests.unit.release_kit import CATALOGUE
+from tests.aggregator.releases.release_kit import CATALOGUE
 from tests.web_kit import HOSTS, client, fill, releases
 from web.histogram_views import HistogramView
 from web.mix_views import NOISE_ROWS, CauseViews, drawn

@@ -15,8 +15,8 @@ from aggregator.enrolment.tasks import TASK_SUFFIX
 from aggregator.protocol.released import SuppressedWindow
 from aggregator.releases.store import Store
 from pages.threat_words import THREATS, THREATS_IN_SHORT
+from tests.aggregator.releases.release_kit import CATALOGUE, make_task, window
 from tests.protocol_kit import SERIES, T0, WINDOW_S, build_world
-from tests.unit.release_kit import CATALOGUE, make_task, window
 from tests.web_kit import add_token, client, fill
 from web.access_tokens import SeriesOwners
 from web.page_shape import Role

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator.releases.releases import read_releases
 from aggregator.releases.store import Store
-from tests.unit.release_kit import CATALOGUE
+from tests.aggregator.releases.release_kit import CATALOGUE
 from tests.web_kit import client, fill
 from web import release_gauges
 

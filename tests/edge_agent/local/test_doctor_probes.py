@@ -1,0 +1,178 @@
+"""What the doctor says of GPU calls: one line and one thing to do for each need.
+
+What it says of programs it finds out by loading them: the kernel that refuses one here is this one.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from collectors.bpf import libbpf
+from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, expect_links
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.port import SourceUnavailable
+from collectors.steps.steps_source import StepProbe, StepsSource
+from edge_agent.service.doctor_sources import (
+    CallProbes,
+    load_probes,
+    source_advice,
+    source_check,
+)
+from transport.process.doctor_checks import CheckVerdict, Finding, examine
+
+BPF, PERFMON, PTRACE, DAC = 1 << 39, 1 << 38, 1 << 19, 1 << 2
+
+
+BPF_FILES = Path(__file__).parents[3] / "bpf"
+LOADERS = {
+    "gpu_return": "collectors.gpu_calls.programs.files",
+    "step_end": "collectors.steps.steps_source.files",
+    "on_irq_exit": "collectors.ebpf.ebpf_libbpf.files",
+}
+"""A program of each object, and where its loader looks for the file."""
+
+READS_R7 = bytes.fromhex("bf76000000000000")
+"""r6 = r7"""
+
+
+def spoil(program: str, folder: Path) -> Path:
+    """Copy the objects into a folder; give it. One program begins by reading what nobody wrote."""
+    (folder / "objects").mkdir(exist_ok=True)
+    for path in (BPF_FILES / "objects").glob("*.bpf.o"):
+        image = bytearray(path.read_bytes())
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            table = elf.get_section_by_name(".symtab")
+            assert isinstance(table, SymbolTableSection)
+            for symbol in table.get_symbol_by_name(program) or ():
+                at = elf.get_section(symbol["st_shndx"])["sh_offset"] + symbol["st_value"]
+                image[at : at + 8] = READS_R7
+        (folder / "objects" / path.name).write_bytes(image)
+    return folder
+
+
+def verdicts(effective: int, load: Callable[[], str] = lambda: "libbpf") -> dict[str, Finding]:
+    return {one.name: one for one in examine(CallProbes(effective=effective, load=load))}
+
+
+@pytest.mark.parametrize(
+    ("effective", "absent"),
+    [
+        (BPF | PERFMON | PTRACE | DAC, set()),
+        (BPF | PERFMON | PTRACE, {"batch jobs"}),
+        (BPF | PERFMON | DAC, {"batch jobs", "containers"}),
+        (PERFMON | PTRACE | DAC, {"counting"}),
+        (0, {"counting", "containers", "batch jobs"}),
+    ],
+)
+def test_doctor_says_what_is_lost_without_each_capability(effective: int, absent: set[str]) -> None:
+    found = verdicts(effective)
+    named = {"counting", "containers", "batch jobs"}
+    assert {name for name in named if found[name].verdict is CheckVerdict.ABSENT} == absent
+    assert all(found[name].do for name in absent)
+    assert not any(found[name].do for name in named - absent)
+
+
+def test_doctor_names_the_capability_that_is_missing() -> None:
+    counting = verdicts(PERFMON)["counting"]
+    assert counting.found == "without CAP_BPF: no GPU call is seen, other sources go on"
+    assert "CAP_BPF" in (counting.do or "")
+    assert "CAP_PERFMON" not in (counting.do or "")
+
+
+def test_doctor_says_what_an_older_kernel_needs() -> None:
+    old = next(examine(CallProbes(release="6.1.0-44-amd64")))
+    assert old.verdict is CheckVerdict.ABSENT
+    assert old.found.startswith("expected Linux 6.6 or later (uprobe_multi), this is 6.1.0-44")
+    assert "6.6" in (old.do or "")
+    assert source_advice("probes", f"GPU calls: {old.found}") == old.do
+
+
+def test_doctor_notices_a_pid_namespace(tmp_path: Path) -> None:
+    namespace = tmp_path / "proc/self/ns/pid"
+    namespace.parent.mkdir(parents=True)
+    namespace.touch()
+    found = {one.name: one for one in examine(CallProbes(tmp_path, 0))}["process ids"]
+    assert found.verdict is CheckVerdict.ABSENT
+    assert "hostPID" in (found.do or "")
+
+
+@pytest.mark.parametrize("states", ["", "cur state: R0_w=1 R10=fp0\nold state: R10=fp0\n"])
+def test_the_objection_of_a_verifier_is_its_last_line_but_for_its_account(states: str) -> None:
+    """As Linux 6.1 and 6.12 ended the log of a program that loops."""
+    log = (
+        "libbpf: prog 'gpu_entry': -- BEGIN PROG LOAD LOG --\n"
+        "610: (16) if w9 == 0x0 goto pc-262\ninfinite loop detected at insn 610\n"
+        f"{states}processed 9406 insns (limit 1000000) max_states_per_insn 4 total_states 391\n"
+        "-- END PROG LOAD LOG --\n"
+    )
+    assert libbpf._objection(log) == "infinite loop detected at insn 610"
+
+
+@pytest.mark.root
+@pytest.mark.kernel
+def test_doctor_tries_the_programs_and_names_what_the_kernel_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = verdicts(BPF | PERFMON, load_probes)["counting"]
+    assert well.verdict is CheckVerdict.OK
+    assert well.found == "calls are counted: the programs load here, by libbpf"
+    libbpf._library()[0].libbpf_set_print(libbpf.Print())  # BCC takes it for itself
+    monkeypatch.setattr(LOADERS["gpu_return"], lambda _: spoil("gpu_return", tmp_path))
+    refused = verdicts(BPF | PERFMON, load_probes)["counting"]
+    assert refused.verdict is CheckVerdict.ABSENT
+    assert refused.found == (
+        f"Linux {platform.release()} refuses gpu_return: R7 !read_ok: "
+        "no GPU call is seen, other sources go on"
+    )
+    assert "kernels that were tried" in (refused.do or "")
+
+
+@pytest.mark.root
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    ("program", "make", "goes_on"),
+    [
+        ("on_irq_exit", lambda: EbpfSource("libbpf"), "the host source serves CPU"),
+        ("step_end", lambda: StepsSource([StepProbe("/no.so", "step")]), "taken from GPU calls"),
+    ],
+)
+def test_doctor_tries_each_source_that_loads_programs(
+    program: str,
+    make: Callable[[], EbpfSource | StepsSource],
+    goes_on: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = source_check(make().name, make)
+    (found,) = examine(source)
+    assert found.verdict is CheckVerdict.OK
+    assert found.found.startswith("can be collected")
+    if make().name == "steps":
+        assert found.found.endswith("without no.so:step: /no.so: No such file or directory")
+    monkeypatch.setattr(LOADERS[program], lambda _: spoil(program, tmp_path))
+    (refused,) = examine(source)
+    assert refused.verdict is CheckVerdict.ABSENT
+    assert f"Linux {platform.release()} refuses {program}: R7 !read_ok; " in refused.found
+    assert goes_on in refused.found
+    assert "kernels that were tried" in (refused.do or "")
+
+
+@pytest.mark.root
+@pytest.mark.kernel
+def test_links_of_many_places_are_tried_and_not_read_from_a_version() -> None:
+    steps = BpfObject((BPF_FILES / "objects/steps.bpf.o").read_bytes())
+    try:
+        steps.expect_attach_type("step_call", UPROBE_MULTI)
+        steps.load()
+        expect_links(steps.program_fd("step_call"))
+        with pytest.raises(SourceUnavailable, match="makes no uprobe_multi link: Invalid argument"):
+            expect_links(steps.program_fd("step_end"))
+    finally:
+        steps.close()
