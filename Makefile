@@ -49,17 +49,11 @@ test-quick: $(STAMP)  ## those without a broker or a program in the kernel
 golden: $(STAMP)  ## tests/golden written anew: options, columns, JSON keys, API
 	@POINTILLIST_GOLDEN=1 $(PYTHON) -m pytest -q tests/golden $(ARGS)
 
-# What a loaded machine cannot do in the time of an ordinary run.
-test-long: $(STAMP) tools java  ## three brokers, an OpenTelemetry collector; takes longer
-	@scripts/otel_collector.sh || [ $$? -eq 77 ]
-	@$(PYTHON) -m pytest -m "long and not fault_case" $(ARGS)
-
-# Every fault of docs/faults.md, each reached at its point of the code.
-test-faults: $(STAMP) tools java  ## killed roles, full disks, clocks, messages, brokers
-	@$(PYTHON) -m pytest -m fault_case $(ARGS)
-
-test-spark: spark  ## those that run Spark, against a broker
-	@$(PYTHON) -m pytest -m spark $(ARGS)
+# What a machine has no part for is left out, and says why.
+test-all: $(STAMP) tools java  ## those of a release: faults, upgrades, pages, Spark, packages; half an hour
+	@scripts/apt.sh "Tests of Debian packages" debootstrap iproute2 util-linux || true
+	@for part in gpu_libraries cuda_wheels otel_collector charts spark; do scripts/$$part.sh || true; done
+	@$(PYTHON) -m scripts.run_tests --all $(ARGS)
 
 # A quarter of an hour of one core; SCHEDULES says how many.
 SCHEDULES ?= 10000
@@ -72,11 +66,6 @@ fuzz: $(STAMP)  ## parsers of strangers' bytes; MINUTES=60; resumable
 	@scripts/fuzz.sh
 	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
-# Installed, run, upgraded, removed and purged for real, in a root of its own.
-test-deb: $(STAMP)  ## packages installed, run, upgraded, removed; as root
-	@scripts/apt.sh "Tests of Debian packages" debootstrap iproute2 util-linux
-	@$(PYTHON) -m pytest -m deb tests/deploy/packages $(ARGS)
-
 # Debian's kernels 6.12 and 6.1 under QEMU, without KVM: each program, the doctor, launches counted.
 test-kernels: $(STAMP)  ## BPF objects under other kernels, by QEMU; four minutes
 	@scripts/apt.sh "Tests under other kernels" qemu-system-x86 busybox-static cpio xz-utils libbpf1 gcc libc6-dev
@@ -85,9 +74,6 @@ test-kernels: $(STAMP)  ## BPF objects under other kernels, by QEMU; four minute
 # Containers by podman with runc, in a network of their own.
 test-images: images java tools  ## a fleet of containers up to a release; as root
 	@$(PYTHON) -m pytest -m images $(ARGS)
-
-test-charts: charts  ## the Helm chart and the compose file; needs Go
-	@$(PYTHON) -m pytest -m charts $(ARGS)
 
 # Fails for a known vulnerability alone: where the database is out of reach it says so.
 audit-deps: $(STAMP)  ## locked packages against known vulnerabilities
@@ -211,9 +197,8 @@ bench-arithmetic: $(STAMP)  ## noise, epsilons and lies, by arithmetic alone
 bench-house: $(STAMP)  ## how the product is divided into rooms and modules
 	@$(PYTHON) -m bench.house $(ARGS)
 
-bench-suite: $(STAMP)  ## how long make test and make test-quick take
-	@$(MAKE) test-quick || true
-	@$(MAKE) test || true
+bench-suite: $(STAMP)  ## how long make test, test-quick and test-all take
+	@for run in test-quick test test-all; do $(MAKE) $$run || true; done
 	@$(PYTHON) -m bench suite --part tests $(ARGS)
 
 bench-scale: $(STAMP) spark  ## what both roles carry and withstand

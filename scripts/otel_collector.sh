@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # OpenTelemetry's collector with the parts that deploy/otel/collector.yaml names, built of its own Go
-# modules (tests/edge_agent/export/otelcol, by hash) into .tools/otelcol for long tests. The first build takes some 12
-# minutes on two cores. Exit code 77: there is no Go here, and the tests beside it are skipped.
+# modules (tests/edge_agent/export/otelcol, by hash) into .tools/otelcol for tests. The first build
+# takes some 12 minutes on two cores. Exit code 77: there is no Go here, and the tests beside it are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$PWD/.tools/otelcol

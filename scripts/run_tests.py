@@ -1,10 +1,11 @@
-"""Run the tests in two tiers, each watched from outside, and sum up what was run.
+"""Run the tests, watched from outside, and sum up what was run.
 
-python -m scripts.run_tests [--quick] [PYTEST ARGUMENTS]
+python -m scripts.run_tests [--quick | --all] [PYTEST ARGUMENTS]
 
-First everything that only has to be right, by several workers side by side; what shares the broker
-or the kernel is one group of it. Then what judges time (marker `live`), by itself on the machine.
-WORKERS sets the number of workers, 0 runs all in one process.
+Several workers run them side by side; what shares the broker or the kernel is one group. --quick
+leaves out both, and what is slow. --all runs what is left for a release (marker `release`): first
+side by side, then what judges time (marker `live`), by itself on the machine. WORKERS sets the
+number of workers, 0 runs all in one process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from scripts import watchdog
 from tests.heartbeat import Outcome
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-RUN_S: Final = 1200
+RUN_S: Final = 1800
 STALL_S: Final = 300
 """Both of a machine without other load: the watchdog gives a loaded one up to three times."""
 WORKERS: Final = 3
@@ -34,10 +35,18 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes folders of our own
 MEMORY_BYTES: Final = 6 << 30
 """Room that has to be there: some tests write logs and sparse files of gigabytes."""
 
-APART: Final = "not long and not spark and not images and not charts and not deb"
-"""What has a make target of its own."""
-TIERS: Final = {"side by side": f"not live and {APART}", "by itself": f"live and {APART}"}
-QUICK: Final = f"{TIERS['side by side']} and not kafka and not kernel and not slow"
+SIDE_BY_SIDE: Final = "side by side"
+BY_ITSELF: Final = "by itself"
+ORDINARY: Final = "not release and not images"
+RUNS: Final = {
+    "": {SIDE_BY_SIDE: ORDINARY},
+    "quick": {SIDE_BY_SIDE: f"{ORDINARY} and not kafka and not kernel and not slow"},
+    "all": {
+        SIDE_BY_SIDE: "(release or fault_case) and not live and not images",
+        BY_ITSELF: "live",
+    },
+}
+"""What each run chooses, one tier after the other; all cases of faults together, see each point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +57,9 @@ class Ran:
     ended: watchdog.Ended
 
 
-def summary_file(quick: bool) -> Path:
-    """Where figures of the newest run lie, for `make bench-suite`."""
-    return ROOT / ".venv" / f"tests{'-quick' * quick}.json"
+def summary_file(run: str) -> Path:
+    """Where figures of the newest run of RUNS lie, for `make bench-suite`."""
+    return ROOT / ".venv" / f"tests{run and '-'}{run}.json"
 
 
 def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
@@ -63,9 +72,8 @@ def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 def main(arguments: list[str]) -> int:
     """Run the tiers one after the other; give 0 where all of them passed."""
-    quick = "--quick" in arguments
-    rest = [one for one in arguments if one != "--quick"]
-    tiers = {"side by side": QUICK} if quick else TIERS
+    kind = next((name for name in RUNS if name and f"--{name}" in arguments), "")
+    rest = [one for one in arguments if one != f"--{kind}"]
     # Every process that a test starts would otherwise compile what it imports anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Workers share the cores; threads of linear algebra beside them would only wait for each other.
@@ -75,15 +83,17 @@ def main(arguments: list[str]) -> int:
     if _memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     ran: list[Ran] = []
-    for name, chosen in tiers.items():
+    for name, chosen in RUNS[kind].items():
+        if name == BY_ITSELF and "-m" in rest:  # has been run
+            break
         print(f"--- {name}", flush=True)
-        ran.append(_tier(chosen, rest, side_by_side=name == "side by side"))
+        ran.append(_tier(chosen, rest, side_by_side=name == SIDE_BY_SIDE))
         code = ran[-1].ended.code
         if code == watchdog.STOOD_STILL or (code not in {0, NO_TESTS} and "-x" in rest):
             break
     outcomes = [outcome for one in ran for outcome in one.ended.outcomes]
     total = {"seconds": sum(one.seconds for one in ran), **counted(outcomes)}
-    summary_file(quick).write_text(json.dumps({"arguments": rest, **total}))
+    summary_file(kind).write_text(json.dumps({"arguments": rest, **total}))
     watchdog.tell(outcomes)
     if why := ran[-1].ended.why:
         print(f"--- ended: {why}")

@@ -34,9 +34,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 MACHINES = ("root", "kafka", "postgresql", "prometheus", "gpu", "browser")
 """Markers of tests that need a special machine."""
 
-MOST_RETRIED = 3
-"""Tests of one tier that may need a second try before CI fails: its machines are shared."""
-_retried: set[str] = set()
 _runnable_but_skipped: list[str] = []
 
 pytest_plugins = ["tests.leftovers", "tests.fault_points", "tests.golden_kit"]
@@ -85,15 +82,15 @@ def pytest_configure() -> None:
     gc.disable()  # Next to nothing of what is collected is ever garbage.
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups, and pytest what is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what runs beside what, and give what depends on the machine's own time more tries."""
+    """Say what runs beside what, and give what judges the machine's own time more tries."""
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(_beside(item)))
-        timed = item.get_closest_marker("live") or item.get_closest_marker("kernel")
-        if timed or os.environ.get("CI"):
-            item.add_marker(pytest.mark.flaky(reruns=2 if timed else 1, reruns_delay=5))
+        if item.get_closest_marker("live"):
+            item.add_marker(pytest.mark.release)
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=5))
     items.sort(key=_turn)
 
 
@@ -162,9 +159,7 @@ _LOCALE = locale.setlocale(locale.LC_CTYPE)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notice a skip that this machine need not have made, and a retry; where workers report to."""
-    if str(report.outcome) == "rerun":  # pytest-rerunfailures says so
-        _retried.add(report.nodeid)
+    """Notice a skip that this machine need not have made; where workers report to."""
     markers = [marker for marker in MACHINES if marker in report.keywords]
     if report.skipped and markers and all(why_not(marker) is None for marker in markers):
         _runnable_but_skipped.append(report.nodeid)
@@ -172,14 +167,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     gc.unfreeze()
-    if os.environ.get("CI") and (_runnable_but_skipped or len(_retried) > MOST_RETRIED):
+    if os.environ.get("CI") and _runnable_but_skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid in _runnable_but_skipped:
         terminalreporter.write_line(f"SKIPPED THOUGH THIS MACHINE CAN RUN IT: {nodeid}")
-    for nodeid in sorted(_retried):
-        terminalreporter.write_line(f"RETRIED: {nodeid}")
-    if os.environ.get("CI") and len(_retried) > MOST_RETRIED:
-        terminalreporter.write_line(f"expected at most {MOST_RETRIED} retried tests")

@@ -1,8 +1,7 @@
 """The faults that tests put real parts through, in one table: name, role, fault, points reached.
 
-`make test-faults` runs every case, `make test` those that are quick. A case names points of the
-code, and a test of it that reaches none of them fails. `python -m tests.fault_cases` writes the
-table of docs/faults.md.
+`make test-all` runs every case. A case names points of the code, and a test of it that reaches none
+of them fails. `python -m tests.fault_cases` writes the table of docs/faults.md.
 
 A point is `module:Class.method`; with ` raises Error`, when that leaves it; with ` returns Value`,
 when it gives that; with ` of word`, when it is called with that word; or `role@step`: where a
@@ -24,14 +23,12 @@ class FaultCase:
     role      whose part fails
     fault     what happens, in a few words
     points    where its tests reach the code; each is reached by at least one of them
-    quick     `make test` has it too
     """
 
     name: str
     role: str
     fault: str
     points: tuple[str, ...]
-    quick: bool = False
 
 
 AGENT_STEPS: Final = (
@@ -102,7 +99,6 @@ CASES: Final = (
         "Spark's driver",
         "kill -9 at each step of a batch",
         _killed("driver", DRIVER_STEPS),
-        quick=True,
     ),
     FaultCase(
         "leading-machine-killed",
@@ -163,49 +159,42 @@ CASES: Final = (
         "Leader",
         "reads a record a turn, windows behind",
         ("aggregator.leader.schedule:LogWatch.came_late",),
-        quick=True,
     ),
     FaultCase(
         "reader-lingers",
         "log",
         "a dead reader of the Leader's group still holds partitions",
         ("aggregator.leader.schedule:LogWatch.unread raises TransportUnavailable",),
-        quick=True,
     ),
     FaultCase(
         "messages-duplicated",
         "log",
         "each record comes three times",
         (_REFUSED + "duplicate",),
-        quick=True,
     ),
     FaultCase(
         "messages-reordered",
         "log",
         "reports before their epochs, hosts and windows mixed",
         ("aggregator.leader.intake:Intake._park",),
-        quick=True,
     ),
     FaultCase(
         "messages-delayed",
         "log",
         "held back past the lateness",
         (_REFUSED + "window_late",),
-        quick=True,
     ),
     FaultCase(
         "messages-truncated",
         "log",
         "cut short at each length",
         (_REFUSED + "length", _REFUSED + "envelope"),
-        quick=True,
     ),
     FaultCase(
         "messages-forged",
         "log",
         "altered, of no host, of another window",
         (_REFUSED + "box", _REFUSED + "host_unknown", _REFUSED + "window_misaligned"),
-        quick=True,
     ),
     FaultCase(
         "agent-clock-stepped",
@@ -230,7 +219,6 @@ CASES: Final = (
         "all",
         "each role seconds apart, both ways",
         ("aggregator.leader.admission:Admission.check_window",),
-        quick=True,
     ),
     FaultCase(
         "agent-cut-off",
@@ -249,7 +237,6 @@ CASES: Final = (
         "network",
         "the Helper's answers are lost on their way",
         ("aggregator.leader.leader_runner:_reply returns None",),
-        quick=True,
     ),
     FaultCase(
         "day-outage",
@@ -277,21 +264,18 @@ CASES: Final = (
         "Leader",
         "a second one by mistake, with a state of its own",
         (_REPLY + "answered_otherwise",),
-        quick=True,
     ),
     FaultCase(
         "two-helpers",
         "Helper",
         "a second one by mistake, on the same state",
         ("aggregator.helper.helper_runtime:HelperRunner.submit_batch raises FencedOut",),
-        quick=True,
     ),
     FaultCase(
         "helper-restored",
         "Helper",
         "put back from a backup of before its answer",
         (_REPLY + "closed_before_restore",),
-        quick=True,
     ),
 )
 
@@ -310,10 +294,10 @@ def case(name: str) -> FaultCase:
 
 def table() -> Iterator[str]:
     """The lines of the page's table."""
-    yield "| case | role | what happens | in `make test` |"
-    yield "|---|---|---|---|"
+    yield "| case | role | what happens |"
+    yield "|---|---|---|"
     for one in CASES:
-        yield f"| `{one.name}` | {one.role} | {one.fault} | {'yes' if one.quick else ''} |"
+        yield f"| `{one.name}` | {one.role} | {one.fault} |"
 
 
 def written(page: str) -> str:

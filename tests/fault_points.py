@@ -37,15 +37,6 @@ def cases_of(item: pytest.Item) -> list[FaultCase]:
     return [case(str(mark.args[0])) for mark in item.iter_markers("fault_case")]
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is long
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what is not quick to `make test-faults`."""
-    for item in items:
-        cases = cases_of(item)
-        if cases and not any(one.quick for one in cases):
-            item.add_marker(pytest.mark.long)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Watch the points of a test's cases; fail where one of its cases was reached nowhere."""
@@ -97,13 +88,24 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     """Where all cases were asked for, each point of each was reached."""
     yield
     asked = session.config.option
+    worker = getattr(session.config, "workeroutput", None)
+    if worker is not None:
+        worker[FOLDER] = {name: sorted(points) for name, points in _reached.items()}
+        return
     whole = session.config.args_source is pytest.Config.ArgsSource.TESTPATHS and not asked.keyword
-    if whole and asked.markexpr == "fault_case" and not asked.collectonly:
+    if whole and "fault_case" in asked.markexpr and not asked.collectonly:
         missing = list(unreached())
         for line in missing:
             print(f"\nNOT REACHED: {line}")
         if missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what the tests of a worker of pytest-xdist have reached."""
+    for name, points in getattr(node, "workeroutput", {}).get(FOLDER, {}).items():
+        _reached[name].update(points)
 
 
 @contextmanager

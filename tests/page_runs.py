@@ -12,7 +12,6 @@ from tests.page_commands import PAGES, TESTS, every_command_of, options_of, path
 from transport.settings.config import read_tree
 
 STORIES: Final = TESTS / "docs" / "stories"
-LONG: Final = STORIES / "test_long_pages.py"
 TABLE: Final = STORIES / "commands.toml"
 _TYPES: Final = {"type", "begin"}
 """Methods of `tests.page_machine.PageMachine` that run a command of a page."""
@@ -22,12 +21,10 @@ _TYPES: Final = {"type", "begin"}
 class RunElsewhere:
     """Commands that another test runs than those of `tests/docs/stories`.
 
-    target      of the Makefile, which runs the test
     test        path below tests/
     pages       pages, of whose blocks it runs every command
     """
 
-    target: str
     test: str
     commands: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
@@ -68,10 +65,9 @@ def typed_in(tree: ast.AST) -> set[str]:
     }
 
 
-def typed_here(*, long: bool = False) -> set[str]:
-    """Give all that tests/docs/stories types in `make test`, or in `make test-long`."""
-    files = [*(STORIES).glob("test_*.py"), STORIES / "conftest.py"]
-    files = [file for file in files if (file == LONG) == long]
+def typed_here() -> set[str]:
+    """Give all that tests/docs/stories types."""
+    files = [*STORIES.glob("test_*.py"), STORIES / "conftest.py"]
     return set().union(*(typed_in(ast.parse(file.read_text(encoding="utf-8"))) for file in files))
 
 
@@ -82,18 +78,16 @@ def commands_of_pages() -> Iterator[tuple[str, str]]:
             yield page, " ".join(words)
 
 
-def run_by(target: str) -> set[str]:
-    """Give the commands that tests of a target run, as the pages have them."""
-    rows = [row for row in table().run if row.target == target]
+def run_by_a_test() -> set[str]:
+    """Give the commands that tests run, as the pages have them."""
+    rows = table().run
     blocks = [
         " ".join(words)
         for row in rows
         for page in row.pages
         for words in every_command_of(page, fenced_alone=True)
     ]
-    return {*blocks, *(command for row in rows for command in row.commands)} | (
-        typed_here(long=target == "test-long") if target in {"test", "test-long"} else set()
-    )
+    return {*blocks, *(command for row in rows for command in row.commands), *typed_here()}
 
 
 class Runs:
@@ -126,7 +120,7 @@ def _alike(command: str) -> tuple[tuple[str, ...], frozenset[str], bool]:
 
 def without_a_reason() -> Sequence[tuple[str, str]]:
     """Give page and command of those that are neither run nor named with a reason."""
-    runs = Runs(set().union(*map(run_by, {"test", *(row.target for row in table().run)})))
+    runs = Runs(run_by_a_test())
     told = {command for row in table().not_run for command in row.commands}
     return [
         (page, command)

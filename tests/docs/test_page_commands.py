@@ -93,5 +93,3 @@ def test_test_of_the_table_has_its_pages_and_the_words_of_its_commands(row: RunE
         words = command.split()
         missing = [word for word in {path_of(words)[-1], *options_of(words)} if word not in text]
         assert missing == [], command
-    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
-    assert re.search(rf"^{row.target}:", makefile, re.MULTILINE)

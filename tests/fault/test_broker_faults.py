@@ -20,7 +20,7 @@ from tests.process_kit import wait_for
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.opening import TransportTable
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.release, pytest.mark.timeout(300)]
 
 
 def started(folder: Path, settings: KafkaSettings) -> FaultFleet:

@@ -37,6 +37,7 @@ def test_clocks_seconds_apart_cost_no_report(fleet: FaultFleet, leader_s: float)
     assert fleet.all_refused() == {}
 
 
+@pytest.mark.release
 @pytest.mark.fault_case("agent-clock-stepped")
 def test_agent_that_was_an_hour_ahead_goes_on_and_doubles_nothing(long_fleet: FaultFleet) -> None:
     """A step is believed once it stands for ten minutes; windows spent ahead stay spent."""
@@ -52,6 +53,7 @@ def test_agent_that_was_an_hour_ahead_goes_on_and_doubles_nothing(long_fleet: Fa
     assert sum(verdict.lost.values()) <= 24 - 13
 
 
+@pytest.mark.release
 @pytest.mark.fault_case("leader-clock-stepped")
 def test_leader_that_is_two_minutes_ahead_waits_for_the_hosts(fleet: FaultFleet) -> None:
     """By its clock nobody was heard for longer than a window: it takes that for an outage."""
@@ -63,6 +65,7 @@ def test_leader_that_is_two_minutes_ahead_waits_for_the_hosts(fleet: FaultFleet)
     assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
 
 
+@pytest.mark.release
 @pytest.mark.fault_case("helper-clock-stepped")
 def test_helper_that_is_behind_answers_once_its_clock_is_right(fleet: FaultFleet) -> None:
     fleet.run_to(fleet.first + 50, step_s=STEP_S)

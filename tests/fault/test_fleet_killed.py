@@ -22,6 +22,7 @@ def fleet(tmp_path: Path) -> Iterator[FaultFleet]:
     made.close()
 
 
+@pytest.mark.release
 @pytest.mark.fault_case("agent-killed")
 @pytest.mark.parametrize("point", AGENT_STEPS)
 def test_agent_killed_in_a_fleet_loses_no_sealed_report(fleet: FaultFleet, point: str) -> None:

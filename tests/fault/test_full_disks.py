@@ -48,6 +48,7 @@ def fleet(tmp_path: Path, room: Path) -> Iterator[RoomyFleet]:
     made.close()
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "room",
     [
@@ -65,6 +66,7 @@ def test_full_disk_costs_no_window(fleet: RoomyFleet, room: Path) -> None:
     assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
 
 
+@pytest.mark.release
 @pytest.mark.fault_case("agent-disk-full")
 @pytest.mark.parametrize("room", ["agent"], indirect=True)
 def test_agent_on_a_full_disk_spends_and_sends_nothing(fleet: RoomyFleet, room: Path) -> None:

@@ -20,7 +20,7 @@ from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.long]
+pytestmark = [pytest.mark.kafka, pytest.mark.release]
 
 TRIES = 200
 

@@ -85,6 +85,7 @@ def test_outage_over_midnight_leaves_hosts_with_the_next_days_keys(start: Start)
     assert list(fleet.ends().outcome) == ["released"] * 18
 
 
+@pytest.mark.release
 @pytest.mark.fault_case("day-outage")
 def test_outage_of_a_day_loses_what_expired_on_the_hosts_and_counts_it(tmp_path: Path) -> None:
     """Reports older than six hours are given up by their hosts, which say so; the rest comes."""

@@ -69,6 +69,7 @@ def turns(fleet: ProcessFleet, leader: LeaderShell) -> bool:
     return True
 
 
+@pytest.mark.release
 @pytest.mark.fault_case("parties-cut-off")
 def test_link_between_the_parties_down_costs_no_window(
     fleet: ProcessFleet, leader: LeaderShell, hosts: LedgerHosts, link: Link

@@ -179,7 +179,7 @@ class Companies:
         raise AssertionError("expected a released window, waited in vain")
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.kafka

@@ -23,7 +23,7 @@ from transport.opening import Side, open_transport
 from transport.port import create_topics
 from transport.process.privileges import LEADER_USER, ensure_users, reachable
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.release]
 
 PATIENCE_S = 200.0
 

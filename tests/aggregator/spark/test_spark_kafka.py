@@ -40,7 +40,7 @@ from transport.opening import Side, open_transport
 from transport.port import Record, create_topics
 from wire.topics import EPOCHS, REPORTS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.release]
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 STEPS = ["", "driver before sink commit", "driver after sink commit"]

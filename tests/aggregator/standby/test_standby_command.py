@@ -66,7 +66,7 @@ def machines(
         process.communicate()
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.postgresql
 @pytest.mark.timeout(300)
 def test_machine_that_stands_by_leads_when_the_other_is_killed(
@@ -81,7 +81,7 @@ def test_machine_that_stands_by_leads_when_the_other_is_killed(
     assert machines["b"].wait(60) == ExitCode.OK
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.postgresql
 @pytest.mark.timeout(300)
 def test_machine_without_its_database_ends_and_says_so(

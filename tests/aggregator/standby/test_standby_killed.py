@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.release
 @pytest.mark.fault_case("leading-machine-killed")
 def test_other_machine_goes_on_where_the_killed_one_fell(
     postgresql_server: PostgresqlServer, tmp_path: Path

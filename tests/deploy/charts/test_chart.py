@@ -27,7 +27,7 @@ LOADERS: dict[str, Callable[[Path], object]] = {
     "helper": load_helper_config,
 }
 
-pytestmark = pytest.mark.charts
+pytestmark = pytest.mark.release
 
 
 @pytest.fixture(autouse=True, scope="module")

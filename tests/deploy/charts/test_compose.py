@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = ROOT / ".tools" / "charts" / "bin" / "compose"
 FILE = ROOT / "deploy" / "compose" / "compose.yaml"
 
-pytestmark = pytest.mark.charts
+pytestmark = pytest.mark.release
 
 
 def read(path: Path) -> subprocess.CompletedProcess[str]:

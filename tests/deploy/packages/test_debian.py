@@ -12,7 +12,7 @@ import pytest
 from tests.deploy.packages.debian_kit import DebianRoot, built, copy_of_root, missing, repacked
 
 pytestmark = [
-    pytest.mark.deb,
+    pytest.mark.release,
     pytest.mark.timeout(3_000),
     pytest.mark.skipif(bool(missing()), reason=missing() or "-"),
 ]

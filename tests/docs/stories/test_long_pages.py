@@ -1,4 +1,4 @@
-"""Commands of pages that take minutes, a broker, or programs in the kernel: `make test-long`."""
+"""Commands of pages that take minutes, a broker, or programs in the kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.closed_kit import REPOSITORY
 from tests.docs.stories.conftest import HERE
 from tests.page_machine import PageMachine
 
-pytestmark = [pytest.mark.root, pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.root, pytest.mark.release, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS, STEP_NS = 10_000, 10_000_000
 

@@ -25,7 +25,7 @@ SAMPLE = DEPLOY / "otel" / "collector.yaml"
 YEAR_2026_S = 1_767_225_600
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.release,
     pytest.mark.skipif(not PROGRAM.exists(), reason="make otel-collector builds it, with Go"),
 ]
 
