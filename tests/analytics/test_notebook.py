@@ -201,6 +201,7 @@ def _shown(cell: NotebookNode) -> str:
     return str(output.data.get("text/markdown", output.data["text/plain"]))
 
 
+@pytest.mark.release
 def test_kernel_without_ipywidgets_runs_every_cell_and_asks_a_server(ran: NotebookNode) -> None:
     code = [cell for cell in cells() if cell["cell_type"] == "code"]
     assert cells_run(ran) == len(code) + 1

@@ -11,7 +11,7 @@ from analytics import RollupPeriod
 from bench.analytics import FLEETS, figures_of, play
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_days_of_a_simulated_fleet_hold_its_truth_in_95_of_100() -> None:
     hours = next(fleet for fleet in FLEETS if fleet.name == "hours")
     small = replace(hours, hosts=100, hours=48, periods=(RollupPeriod.DAY,), step_s=600)

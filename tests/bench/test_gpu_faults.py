@@ -93,7 +93,7 @@ def look(tmp_path: Path) -> Look:
     return looked
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_gpu_faults_are_what_the_driver_then_tells(look: Look) -> None:
     assert {name: told(look(name)) for name, told in TELLS.items()} == dict.fromkeys(TELLS, True)
 

@@ -14,7 +14,7 @@ from tests.browser.page_kit import WIDTHS, opened, png_saved_by, serious_finding
 from web.page_list import PAGES
 from web.page_shape import View
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.release]
 
 SPAN: Final = "?span=day"
 TABLE_ROWS: Final = 60

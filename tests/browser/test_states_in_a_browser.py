@@ -18,7 +18,7 @@ from web.page_list import PAGES
 from web.page_shape import Role
 from web.store_watch import StoreWatch
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.release]
 
 HOSTILE: Final = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'&{{7*7}}"
 NEWS_MS: Final = 6_000

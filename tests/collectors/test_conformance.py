@@ -82,7 +82,7 @@ MADE: dict[str, tuple[Made, tuple[pytest.MarkDecorator, ...]]] = {
     "gpu_time": (_gpu_time, ()),
     "steps": (lambda _: StepsSource([StepProbe("/nowhere/libtrain.so", "step")]), IN_THE_KERNEL),
     "ebpf-libbpf": (lambda _: EbpfSource("libbpf"), IN_THE_KERNEL),
-    "ebpf-bcc": (lambda _: EbpfSource("bcc"), IN_THE_KERNEL),
+    "ebpf-bcc": (lambda _: EbpfSource("bcc"), (*IN_THE_KERNEL, pytest.mark.release)),
     "probes": (_probes, IN_THE_KERNEL),
 }
 

@@ -186,7 +186,7 @@ def test_doctor_asks_the_driver_whose_library_it_finds(
     assert done.stdout == f"{says}\n"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_gpu_that_is_taken_away_is_named_and_the_host_goes_on(open_folder: Path) -> None:
     """By the commands, as a newcomer types them; the GPUs are those of the tests' NVML."""
     driver = FakeDriver(open_folder)

@@ -32,7 +32,7 @@ from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.release, pytest.mark.kafka]
 
 SPOOL_RECORDS = 6
 

@@ -18,7 +18,7 @@ from transport.embedded.embedded import EmbeddedLog
 from wire.envelope import unwrap
 from wire.topics import RELEASES, release_key
 
-pytestmark = [pytest.mark.slow, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 LEADER_KILLED = [f"leader {step}" for step in LEADER_STEPS]
 HELPER_KILLED = [f"helper {step}" for step in HELPER_STEPS]

@@ -50,7 +50,7 @@ def test_outage_of_the_log_costs_no_window(start: Start, outage_s: int, windows:
     assert windows_without_an_end(fleet.folder / "releases").empty
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(("hours", "lost"), [(6, 0), (7, 3)])
 def test_outage_of_hours_costs_what_is_past_the_retention_and_says_so(
     start: Start, hours: int, lost: int
@@ -70,7 +70,7 @@ def test_outage_of_hours_costs_what_is_past_the_retention_and_says_so(
     assert windows_without_an_end(fleet.folder / "releases").empty
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_outage_over_midnight_leaves_hosts_with_the_next_days_keys(start: Start) -> None:
     """Sealing keys are a day's; nothing comes from the log while that day begins."""
     fleet = start(window_s=WINDOW_S, windows=18, first=T0 + 21 * 3600)

@@ -289,6 +289,7 @@ def test_agent_cli_bad_configuration_is_wrong_usage(
     assert "hosst: unknown key (did you mean 'host'?); expected one of host" in err
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_agent_cli_run_stops_in_order_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     made = surroundings(tmp_path)

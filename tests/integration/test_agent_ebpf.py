@@ -20,7 +20,7 @@ from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.live_socket import LiveClient
 from transport.process.privileges import AGENT_USER, CAPABILITIES
 
-pytestmark = [pytest.mark.root, pytest.mark.kernel]
+pytestmark = [pytest.mark.release, pytest.mark.root, pytest.mark.kernel]
 PATIENCE_S = 60
 
 

@@ -31,7 +31,7 @@ from tests.golden_kit import noted
 from tests.terminal_kit import Terminal
 from wire.batch import vector_hash
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 LONGEST_S = 150
 CTRL_C = b"\x03"
@@ -249,6 +249,7 @@ def test_demo_with_a_seed_repeats_and_releases_the_truth_and_its_noise(
     check_seeded_runs(seeded_runs)
 
 
+@pytest.mark.release
 @pytest.mark.kafka
 @pytest.mark.timeout(5 * LONGEST_S)
 def test_demo_with_a_seed_releases_through_kafka_what_it_does_through_the_embedded_log(

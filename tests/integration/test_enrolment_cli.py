@@ -226,6 +226,7 @@ def test_join_says_that_a_host_is_enrolled_once_a_signed_roster_has_it(
     enrol_by_log(fleet, capsys, monkeypatch)
 
 
+@pytest.mark.release
 @pytest.mark.kafka
 def test_host_is_enrolled_over_a_cluster_by_the_same_commands(
     broker: RunningBroker,

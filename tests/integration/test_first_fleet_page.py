@@ -28,7 +28,6 @@ def test_page_has_the_two_commands_and_what_is_looked_at_afterwards() -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
 def test_every_command_of_the_page_works_as_it_stands() -> None:
     with fleet_folder() as base:

@@ -12,7 +12,7 @@ import pytest
 from tests.fleet_kit import fleet_folder
 from tests.golden_kit import noted
 
-pytestmark = [pytest.mark.release, pytest.mark.slow]
+pytestmark = pytest.mark.release
 
 LONGEST_S = 600
 

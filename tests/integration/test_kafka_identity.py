@@ -23,7 +23,7 @@ from wire.envelope import Kind, wrap
 from wire.report import Report
 from wire.topics import EPOCHS, REPORTS
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.release, pytest.mark.kafka]
 
 WINDOWS = 3
 TRIES = 40

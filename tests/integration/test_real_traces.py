@@ -27,7 +27,7 @@ TRACES = (
 SECOND = 10**9
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_families_other_is_below_one_percent_at_the_median_trace(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -180,7 +180,6 @@ class Companies:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.kafka
 @pytest.mark.timeout(LONGEST_S)

@@ -18,7 +18,7 @@ DRAWN = 120
 CHUNK = 10
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("first", range(0, DRAWN, CHUNK))
 def test_drawn_schedules_lose_nothing(first: int) -> None:
     for seed in range(first, first + CHUNK):

@@ -98,7 +98,7 @@ def test_gpu_pressure_is_judged_by_held_out_cases_alone(
     assert [one["value"] for one in body["figures"]] == [0.5, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_gpu_pressure_presses_in_every_way_on_a_fake_gpu(tmp_path: Path) -> None:
     driver, cuda = FakeDriver(tmp_path), FakeCuda(tmp_path)
     driver.play("gpus 1")

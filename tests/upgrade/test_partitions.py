@@ -16,6 +16,8 @@ from transport.opening import TransportTable
 from transport.port import create_topics
 from wire.topics import REPORTS
 
+pytestmark = pytest.mark.release
+
 
 @pytest.mark.parametrize("partitions", [1, 4, 32])
 def test_agents_and_leader_take_the_log_as_it_is(tmp_path: Path, partitions: int) -> None:

@@ -26,6 +26,8 @@ from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS
 
+pytestmark = pytest.mark.release
+
 PARTIES = ("leader", "helper")
 HOSTS = 8
 OLD_HALF, NEW_HALF = list(range(4)), list(range(4, HOSTS))

@@ -29,6 +29,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
 schema = schemathesis.pytest.from_fixture("api")
 
 
+@pytest.mark.release
 @schema.parametrize()
 @settings(
     max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate],

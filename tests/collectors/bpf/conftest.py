@@ -33,7 +33,7 @@ def bcc_source() -> Iterator[EbpfSource]:
     yield from _running("bcc")
 
 
-@pytest.fixture(params=["libbpf", "bcc"])
+@pytest.fixture(params=["libbpf", pytest.param("bcc", marks=pytest.mark.release)])
 def either_source(request: pytest.FixtureRequest) -> EbpfSource:
     """Each loader in turn: what both can do passes the same tests."""
     name = "source" if request.param == "libbpf" else "bcc_source"

@@ -38,6 +38,7 @@ def assert_on_the_grid(ticks: HostTicks) -> None:
     assert abs(places - (len(ticks.boottime_ns) - 1 + ticks.missed)) <= 1
 
 
+@pytest.mark.release
 def test_snapshots_come_every_ten_milliseconds(source: EbpfSource, tmp_path: Path) -> None:
     ticks = ticks_of_a_spin(source, 1.0, tmp_path)
     assert ticks.lost == 0
@@ -58,6 +59,7 @@ def test_ticks_of_older_kernels_keep_the_same_grid(tmp_path: Path) -> None:
     assert_on_the_grid(ticks)
 
 
+@pytest.mark.release
 def test_perf_events_tick_where_there_is_no_timer(tmp_path: Path) -> None:
     source = EbpfSource("libbpf", Limits(timer=False))
     source.start()

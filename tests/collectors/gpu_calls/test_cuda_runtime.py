@@ -109,6 +109,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.release
 @pytest.mark.root
 @pytest.mark.kernel
 def test_discovery_finds_the_runtimes_of_a_python_process() -> None:

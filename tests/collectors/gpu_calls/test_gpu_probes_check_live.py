@@ -12,6 +12,8 @@ from scripts.gpu_probes import Loop, Probes, attached
 from tests.fake_cuda_kit import FakeCuda
 from tests.probes_kit import Stubs, compile_stub
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[3]
 LOOP = """
 import ctypes, sys

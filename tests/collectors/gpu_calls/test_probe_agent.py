@@ -30,7 +30,7 @@ from wire.epoch import Epoch
 from wire.report import Report
 from wire.topics import EPOCHS, REPORTS
 
-pytestmark = [pytest.mark.root, pytest.mark.kernel]
+pytestmark = [pytest.mark.release, pytest.mark.root, pytest.mark.kernel]
 
 LAUNCHES = {"gemm": 7010, "softmax": 2110, "attention": 890}
 WINDOW_S = 3

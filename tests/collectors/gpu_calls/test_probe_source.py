@@ -166,6 +166,7 @@ def start(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
+@pytest.mark.release
 def test_governor_bounds_the_cost_and_the_interval_holds_the_truth(
     stubs: Stubs, tmp_path: Path
 ) -> None:
@@ -239,6 +240,7 @@ def test_source_stops_without_a_trace_and_starts_again(stubs: Stubs, tmp_path: P
     watched.source.stop()
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("thread", ["switching", "discovery"])
 def test_source_without_one_of_its_threads_detaches_and_fails(
     stubs: Stubs, tmp_path: Path, thread: str

@@ -22,6 +22,8 @@ from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from tests.probes_kit import Probed, Stubs, attachments, now_ns, run, start_ns, staying
 
+pytestmark = pytest.mark.release
+
 FULL = 4
 # A perf event takes a tenth of a second to detach: only what these tests call is attached.
 ROWS = frozenset(

@@ -10,7 +10,7 @@ MOST_TRIES = 12
 """A third of what a test is given; a quiet machine needs one."""
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_the_library_records_is_compared_with_what_a_program_did() -> None:
     found: list[Outcome] = []
     for _ in range(MOST_TRIES):  # a busy machine has spans that are left out

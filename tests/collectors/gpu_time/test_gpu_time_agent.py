@@ -26,7 +26,7 @@ from tests.gpu_time_kit import Program, program, until
 from tests.integration.test_agent_cli import write_config
 from tests.terminal_kit import Terminal
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 PATIENCE_S = 60
 _CODE = (

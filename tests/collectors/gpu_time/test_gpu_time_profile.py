@@ -52,7 +52,7 @@ def training(tmp_path: Path) -> Iterator[Program]:
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.release
 def test_profile_has_gpu_time_where_it_is_known_to_come_from(
     training: Program, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from collectors.gpu_time.segment import RecordingState
 from scripts.gpu_time.listening import OFF, ON, Listening, listening
 from tests.gpu_time_kit import CUPTI, Program, program, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 SANITIZERS = {
     "addresses": ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),

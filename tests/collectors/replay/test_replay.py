@@ -247,7 +247,7 @@ def huge_trace(path: Path, events: int) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_replay_streams_a_huge_trace_in_bounded_memory(tmp_path: Path) -> None:
     trace = huge_trace(tmp_path / "huge.json.gz", 20_000)  # 12 MB of text
     source = ReplaySource(trace, FamilyRules.load(), gpus=1, reorder=500)

@@ -118,7 +118,7 @@ def drifts(store: Path, config: AlertsConfig, rollups: Path) -> list[Alert]:
 
 
 @pytest.mark.prometheus
-@pytest.mark.slow
+@pytest.mark.release
 def test_drift_waits_for_alertmanager_and_is_told_to_it_once(
     tmp_path: Path, run_cli: Callable[..., int]
 ) -> None:
@@ -196,6 +196,7 @@ def test_token_that_no_header_can_hold_is_refused_and_not_quoted(
     assert "s3cr" not in said
 
 
+@pytest.mark.release
 def test_what_was_found_is_on_disk_before_it_is_sent(tmp_path: Path) -> None:
     config = load_alerts_config(
         configured(tmp_path, f'[webhook]\nurl = "http://127.0.0.1:{free_port()}"\n')

@@ -45,7 +45,7 @@ from tests.protocol_kit import (
 from tests.web_kit import HOSTS, fill, shares_of_time
 from transport.process.supervision import HttpPort
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
+pytestmark = [pytest.mark.prometheus, pytest.mark.release]
 
 FOLDER = DEPLOY / "grafana"
 CASES = Path(__file__).with_name("pointillist.rules.test.yml")

@@ -24,7 +24,7 @@ from tests.diagnosis.causes.test_causes_end_to_end import (
     weekly_fleet,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 JOURNALS = Path(__file__).parents[3] / "bench" / "journals"
 LEAST_CAUSES = 9

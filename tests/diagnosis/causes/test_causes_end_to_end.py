@@ -35,7 +35,7 @@ from tests.diagnosis.causes.causes_kit import CLASSES, MODEL, WEEK_S, K, as_file
 from tests.diagnosis.causes.findings_kit import diagnosis, ended
 from tests.engine_kit import CATALOGUE, SEEDED, SmallFleet, scenario
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 HOSTS = 1_500
 START_S = 2_928 * WEEK_S

@@ -73,7 +73,7 @@ def _same_frame(found: Frame, written: Frame) -> None:
         _same_steps(subject.rhythm, meant.rhythm)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @settings(max_examples=40)
 @given(written=frames(), meta=st.dictionaries(st.text(max_size=5), st.integers(), max_size=2))
 def test_recording_gives_back_what_was_written(
@@ -246,7 +246,7 @@ def test_recording_that_does_not_fit_is_refused(tmp_path: Path, rows: _Rows, wor
         read_recording(path)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_recording_of_few_bytes_that_stand_for_millions_is_refused(tmp_path: Path) -> None:
     """A series of one value stands for every frame: 4,096 frames of 2,000 signals are 64 MB."""
     times = list(range(1, 4_097))

@@ -14,7 +14,7 @@ from tests.diagnosis.stragglers.test_trace_file import kineto
 from tests.docs.stories.conftest import HERE
 from tests.page_machine import PageMachine
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.release]
 
 LAUNCHES = [
     {"cat": "kernel", "name": name, "ts": at, "dur": 5, "pid": 0}

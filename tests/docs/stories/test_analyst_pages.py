@@ -14,7 +14,7 @@ from tests.closed_kit import REPOSITORY
 from tests.docs.stories.conftest import HERE
 from tests.page_machine import PageMachine
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.release]
 
 USERS = "/srv/user/.local/share/pointillist"
 """Where commands look that name no folder."""

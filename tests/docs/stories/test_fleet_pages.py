@@ -15,7 +15,7 @@ from tests.page_machine import PageMachine
 from tests.page_output import missing, shown
 from transport.process.privileges import AGENT_USER
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.release]
 
 WITNESS_TOML = """
 [witness]

@@ -16,7 +16,7 @@ from tests.closed_kit import REPOSITORY
 from tests.docs.stories.conftest import HERE
 from tests.page_machine import PageMachine
 
-pytestmark = [pytest.mark.root, pytest.mark.release, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.root, pytest.mark.release, pytest.mark.timeout(900)]
 
 STEPS, STEP_NS = 10_000, 10_000_000
 

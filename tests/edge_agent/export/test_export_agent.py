@@ -106,7 +106,7 @@ def test_fake_driver_answers_every_exported_field(host: tuple[Exporting, str]) -
 
 
 @pytest.mark.prometheus
-@pytest.mark.slow
+@pytest.mark.release
 def test_prometheus_scrapes_by_the_deployed_configuration(
     host: tuple[Exporting, str], tmp_path: Path
 ) -> None:

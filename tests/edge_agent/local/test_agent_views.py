@@ -32,7 +32,7 @@ from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 PATIENCE_S = 60
 _PANELS = (

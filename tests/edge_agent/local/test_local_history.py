@@ -82,6 +82,7 @@ def test_history_gives_a_span_and_a_name(path: Path) -> None:
     history.close()
 
 
+@pytest.mark.release
 def test_history_stays_within_its_bytes_and_keeps_the_newest(path: Path) -> None:
     history = filled(path, SMALL)
     for minute in range(60):

@@ -28,7 +28,7 @@ from simulator.scenario import Dropout, load
 from wire.rejection import Reason
 from wire.task import Task
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 LIARS = 4
 IMPOSSIBLE = ("far_beyond", "spread")

@@ -19,7 +19,7 @@ from transport.kafka.kafka_frame import KafkaSettings
 from transport.port import ForwardingTransport, Producer, Transport
 from wire.topics import REPORTS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 FIDELITIES = ("exact", "masked", "noise")
 
@@ -129,6 +129,7 @@ def test_blocks_and_processes_do_not_change_a_word(
             assert_same(one, other)
 
 
+@pytest.mark.release
 @pytest.mark.kafka
 def test_exact_through_a_broker_releases_the_same_words(
     fleet: SmallFleet, seeded: dict[str, list[WindowOutcome]], broker: RunningBroker

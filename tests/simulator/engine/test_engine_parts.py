@@ -30,7 +30,7 @@ from wire.fields import TaskId
 from wire.rejection import Reason, ReportRejected
 from wire.task import Task
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 
 def inventory_of(operators: list[int]) -> HostInventory:

@@ -25,7 +25,7 @@ from tests.engine_kit import (
 )
 from wire.task import CHECK_WORDS, Task
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 WINDOWS = 60
 HOSTS = 40

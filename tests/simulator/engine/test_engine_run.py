@@ -14,7 +14,7 @@ from simulator.engine.simulation import AnotherRun, Due, Simulation, Step, sched
 from simulator.scenario import Scenario
 from tests.engine_kit import CATALOGUE, plan, scenario
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 SETTINGS = EngineSettings(noise=Noise.SEEDED, block_hosts=24)
 

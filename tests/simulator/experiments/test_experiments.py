@@ -27,7 +27,7 @@ from simulator.experiments.sweep import SweepFailed, read_rows, sweep, write_tab
 from simulator.scenario import load
 from wire.catalogue import Catalogue
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 CATALOGUE = Catalogue.load()
 REPORT = Path(__file__).parents[3] / "docs" / "experiments"

@@ -18,7 +18,7 @@ from pointillist.play.setup import Changes, NoSuchRun, Setup
 from pointillist.play.stage import Progress, screen
 from simulator.scenario import ScenarioError, names
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 SMALL = ["steady", "--hosts", "60", "--hours", "0.05", "--fidelity", "noise"]
 

@@ -19,7 +19,7 @@ from simulator.fleet.jobs import COMMUNICATION, COMPUTE, LARGE
 from simulator.scenario import Faults, FleetLoad, Jobs, load
 from tests.window_kit import CATALOGUE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 STEADY = load("steady")
 EMPTY = FleetLoad(busy_share=0)

@@ -24,7 +24,7 @@ from simulator.scenario import (
 )
 from tests.window_kit import CATALOGUE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 STEADY = load("steady")
 QUIET = Faults(per_1000_node_days=0, incidents_scale=0)

@@ -51,6 +51,7 @@ def rdkafka_threads() -> int:
     return sum(name.startswith("rdk:") for name in names)
 
 
+@pytest.mark.release
 def test_replaced_members_leave_while_revocations_wait(
     broker: RunningBroker, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_agent_is_not_held_up_by_a_client_that_stands_still(broker: RunningBroke
     assert not held_up
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("side", Side)
 def test_frozen_broker_holds_nobody(
     local_broker: LocalBroker, broker: RunningBroker, side: Side
