@@ -26,7 +26,7 @@ _LIBRARY_FAMILIES: Final = frozenset(
 )  # fmt: skip
 
 OPERATION_WEIGHT: Final = 0.25
-"""Weight of operations beside families in a distance: bench/results/signatures.json has the alternatives."""
+"""Weight of operations beside families in a distance: bench/results/signatures.json has others."""
 
 
 class MixMeasure(StrEnum):

@@ -33,7 +33,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -238,28 +238,6 @@ def generated(text: str) -> str:
     return _MARK.sub(lambda found: "\n" * found[0].count("\n"), text)
 
 
-def whole_pages() -> dict[str, Callable[[], str]]:
-    """Give the pages that are generated from their first line to their last."""
-    return {"docs/diagnosis-figures.md": _diagnosis}
-
-
-def _diagnosis() -> str:
-    from bench.diagnosis_figures import PICTURE
-    from pointillist.judging.page import page
-
-    document, agent, gpu = (_document(name) for name in ("diagnosis", "agent", "diagnosis_gpu"))
-    # Other benchmarks measure these again without judging the recordings anew.
-    fresh = {one["name"]: one["value"] for one in (*agent["figures"], *gpu["figures"])}
-    for one in document["figures"]:
-        one["value"] = fresh.get(one["name"], one["value"])
-    return page(document, PICTURE)
-
-
-def _document(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
-
-
 def pages() -> list[Path]:
     """Give every page of prose."""
     docs = sorted((ROOT / "docs").glob("*.md"))
@@ -271,18 +249,17 @@ def review(write: bool) -> list[str]:
 
     write       put right what can be put right
     """
-    filler, whole, stated = Pages(context_of(RESULTS)), whole_pages(), Stated.load(STATED)
+    filler, stated = Pages(context_of(RESULTS)), Stated.load(STATED)
     wrong: list[str] = []
     for path in pages():
         name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
         try:
-            fresh = whole[name]() if name in whole else filler.fill(name, with_blocks(name, text))
+            fresh = filler.fill(name, with_blocks(name, text))
         except (FigureError, ValueError) as error:
             wrong.append(str(error))
             continue
-        if name not in whole:
-            wrong += stated.objections(name, generated(text))
-            wrong += filler.misquoted(name, stated.quoted.get(name, {}))
+        wrong += stated.objections(name, generated(text))
+        wrong += filler.misquoted(name, stated.quoted.get(name, {}))
         if write and fresh != text:
             path.write_text(fresh, encoding="utf-8")
         elif fresh != text:

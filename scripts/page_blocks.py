@@ -1,4 +1,4 @@
-"""What pages have from code: a report that left a host, what an epsilon costs, and the signals.
+"""What pages have from code: a report that left a host, and what an epsilon costs.
 
 `python -m scripts.figures` writes each block between its marks, and checks them all.
 
@@ -21,12 +21,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from diagnosis.frames.signals import SIGNALS, Hurts, Scope
 from pointillist.plan_file import DEFAULT_PATH, plan_from, read_content
 from pointillist.plan_report import catalogue_shapes, plan_report
 from privacy.errors import ParameterError
@@ -37,7 +35,6 @@ KEPT: Final = ROOT / "docs" / "assets" / "report-that-left.json"
 PICTURE: Final = ROOT / "docs" / "images" / "epsilon.svg"
 EPSILONS: Final = ("0.5", "1", "2", "4", "8")
 HOSTS: Final = (1_000, 12_500, 100_000)
-HURTS: Final = {Hurts.UP: "more", Hurts.DOWN: "less", Hurts.EITHER: "either"}
 _BYTES_A_LINE: Final = 16
 _PARTS: Final = (
     (0, 16, "host", "which host: made from its key"),
@@ -180,20 +177,6 @@ def _said(cell: Cost | None) -> str:
     return f"± {cell.hour_percent:.2g} %, ± {cell.week_hosts:.0f} hosts"
 
 
-def signal_table() -> str:
-    """Give the tables of signals, one per group, in the order of signals.toml."""
-    lines: list[str] = []
-    for group, signals in groupby(SIGNALS.values(), key=lambda one: one.group):
-        lines += [f"### {group}", "", "| signal | unit | of | hurts | what |", "|---" * 5 + "|"]
-        for one in signals:
-            scopes = ", ".join(scope for scope in Scope if scope in one.scopes)
-            hurts = HURTS[one.hurts] + (", fine" if one.fine else "")
-            row = f"`{one.name}` | {one.unit or 'number'} | {scopes} | {hurts} | {one.about}"
-            lines.append(f"| {row} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
 def draw(found: Costs) -> str:
     """Draw the error of an hour's mix over epsilon, a line for each size."""
     import matplotlib as mpl
@@ -226,7 +209,6 @@ def draw(found: Costs) -> str:
 BLOCKS: Final[Mapping[str, Callable[[], Mapping[str, str]]]] = {
     "docs/owners.md": report_blocks,
     "docs/choosing-epsilon.md": lambda: {"planner": "\n".join(table(costs())) + "\n"},
-    "docs/diagnosis-signals.md": lambda: {"signals": signal_table()},
 }
 """Page -> its blocks, by the name in their marks."""
 

@@ -230,11 +230,6 @@ def gpu_run(run: Judged) -> bool:
     return any(cause in GPU_CAUSES for outcome in run.outcomes for cause in outcome.episode.causes)
 
 
-def worded(name: str) -> str:
-    """Write a cause, a group or a rule as people do."""
-    return name.replace("_", " ")
-
-
 def known(value: float) -> float | None:
     """Round a figure for a table; None for NaN, which JSON does not know."""
     return None if np.isnan(value) else round(float(value), 4)

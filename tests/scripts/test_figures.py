@@ -131,11 +131,11 @@ def test_wrong_answer_on_a_made_gpu_fault_is_listed() -> None:
     context = dict(context_of(figures.RESULTS))
     tables = context["diagnosis_gpu"]["tables"]
     wrong = next(one for one in tables["recordings"] if one["held_out"] and one.get("impact"))
-    page = (figures.ROOT / "docs/gpu-faults.md").read_text(encoding="utf-8")
+    page = (figures.ROOT / "docs/diagnosis-figures.md").read_text(encoding="utf-8")
     assert "- wrong:" not in generated(page)
     rows = [one | ({"answer": "unknown"} if one is wrong else {}) for one in tables["recordings"]]
     context["diagnosis_gpu"] = context["diagnosis_gpu"] | {"tables": tables | {"recordings": rows}}
-    assert f"- wrong: `{wrong['injector']}`" in Pages(context).fill("gpu-faults.md", page)
+    assert f"- wrong: `{wrong['injector']}`" in Pages(context).fill("diagnosis-figures.md", page)
 
 
 def test_arithmetic_is_what_the_code_says_today() -> None:

@@ -18,7 +18,6 @@ from diagnosis.frames.signals import (
     of_scope,
 )
 
-_PAGE = Path(__file__).parents[3] / "docs" / "diagnosis-signals.md"
 _GOOD = (
     'scopes = ["host"]\ngroup = "scheduler"\nhurts = "up"\nabout = "x"\nsaid = "it was {value}"\n'
 )
@@ -39,25 +38,6 @@ def test_signals_fine_are_few_and_of_the_host() -> None:
 
 def test_signals_have_faults_of_every_kind() -> None:
     assert {f"faults_{kind}_per_s" for kind in FAULT_KINDS} <= set(of_scope(SIGNALS, Scope.HOST))
-
-
-def test_signals_page_lists_the_table() -> None:
-    rows = [line.split("|") for line in _PAGE.read_text(encoding="utf-8").splitlines()]
-    told = {
-        row[1].strip(" `"): tuple(cell.strip() for cell in row[2:6])
-        for row in rows
-        if len(row) == 7 and row[1].strip().startswith("`")
-    }
-    hurts = {"up": "more", "down": "less", "either": "either"}
-    assert told == {
-        one.name: (
-            one.unit or "number",
-            ", ".join(scope for scope in Scope if scope in one.scopes),
-            hurts[one.hurts] + (", fine" if one.fine else ""),
-            one.about,
-        )
-        for one in SIGNALS.values()
-    }
 
 
 @pytest.mark.parametrize(
