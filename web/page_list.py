@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Final
 
-from . import (
-    pages_applications,
-    pages_causes,
-    pages_faults,
-    pages_fleet,
-    pages_kernels,
-    pages_pipeline,
-    pages_privacy,
-)
 from .page_shape import Page
 
-PAGES: Final[tuple[Page, ...]] = (
-    pages_fleet.PAGE,
-    pages_applications.PAGE,
-    pages_kernels.PAGE,
-    pages_causes.PAGE,
-    pages_faults.PAGE,
-    pages_privacy.PAGE,
-    pages_pipeline.PAGE,
+NAMES: Final = (
+    "fleet",
+    "applications",
+    "kernels",
+    "causes",
+    "faults",
+    "privacy",
+    "pipeline",
+)
+"""Each is the `PAGE` of a module `pages_NAME`."""
+
+PAGES: Final[tuple[Page, ...]] = tuple(
+    import_module(f"{__package__}.pages_{name}").PAGE for name in NAMES
 )

@@ -1,6 +1,6 @@
 """Pages as data: a title, the question it answers, and views, each a frame with a chart and words.
 
-A new page is one module with a `PAGE` of this shape, and its line in `page_list`.
+A new page is one module with a `PAGE` of this shape, and its name in `page_list`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class FrameColumn:
     """A column of a view's frame, as its table and the API's description have it.
 
     name      in the API, and in the frame where it is no number with an error
-    unit      of a number with an error; None: text, time or a count, as it stands
+    unit      of a number with an error; text: the frame's column that names each row's unit; None:
+              text, time or a count, as it stands
     prefix    of a number's columns in the frame: value, standard_error, low, high, told, reason
               and coverage
     signed    a difference
@@ -52,11 +53,17 @@ class FrameColumn:
     name: str
     head: str
     meaning: str
-    unit: Unit | None = None
+    unit: Unit | str | None = None
     prefix: str = ""
     signed: bool = False
     number: bool = False
     say: Callable[[str], str] = str
+
+    def units(self, frame: pd.DataFrame) -> list[Unit]:
+        """Give the unit of each row's number."""
+        if isinstance(self.unit, str):
+            return [Unit(name, suffix=f" {name}") for name in frame[self.unit]]
+        return [self.unit] * len(frame) if self.unit else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, create_model
 from pages.layout import Control, Notice, Panel, TableCell
 from pages.svg import moment_said
 from pages.trend_chart import TrendLine, sparkline
-from pages.wording import ABSENT, Number, interval_said, plain, value_said
+from pages.wording import ABSENT, Number, Unit, interval_said, plain, value_said
 
 from .access_tokens import Viewer
 from .page_shape import FrameColumn, Page, View, numbers_of
@@ -49,7 +49,10 @@ NumberAnswer: Final = model_of(
 
 
 class ColumnAnswer(BaseModel):
-    """What a column of a view holds; `unit` is of numbers with errors alone."""
+    """What a column of a view holds; `unit` is of numbers with errors alone.
+
+    Where each row has a unit of its own, `unit` names the field of the rows that has it.
+    """
 
     name: str
     meaning: str
@@ -90,7 +93,7 @@ def as_json(page: Page, view: View, frame: pd.DataFrame) -> bytes:
             {
                 "name": column.name,
                 "meaning": column.meaning,
-                "unit": column.unit.name if column.unit else None,
+                "unit": column.unit.name if isinstance(column.unit, Unit) else column.unit,
             }
             for column in view.columns
         ],
@@ -235,16 +238,20 @@ def _cells(frame: pd.DataFrame, column: FrameColumn) -> list[list[TableCell]]:
         return [
             [TableCell(_written(value, column, seconds), number=column.number) for value in values]
         ]
-    numbers, unit, signed = numbers_of(frame, column.prefix), column.unit, column.signed
+    signed = column.signed
+    numbers = list(zip(numbers_of(frame, column.prefix), column.units(frame), strict=True))
     return [
         [
             TableCell(
                 value_said(number, unit, signed=signed), number=True,
                 unsure=not (number.known and number.told),
             )
-            for number in numbers
+            for number, unit in numbers
         ],
-        [TableCell(interval_said(number, unit, signed=signed), number=True) for number in numbers],
+        [
+            TableCell(interval_said(number, unit, signed=signed), number=True)
+            for number, unit in numbers
+        ],
     ]  # fmt: skip
 
 
