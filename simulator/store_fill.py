@@ -33,7 +33,7 @@ from simulator.engine.interface import WindowOutcome
 from simulator.engine.simulation import Due, Simulation, release_of
 
 FIDELITY: Final = "noise"
-"""The cheapest that is honest: see docs/simulator-engine.md."""
+"""The cheapest that is honest: see docs/simulator-model.md."""
 
 
 class AnotherStore(ValueError):

@@ -1,7 +1,7 @@
 """Who does not follow the protocol, played against the production state machines.
 
 Nothing here changes a party: hosts lie in what they report, a Leader in what it asks, a network in
-what it carries, a guesser in what it infers. Results: docs/simulator-adversaries.md.
+what it carries, a guesser in what it infers. Results: docs/simulator-model.md.
 """
 
 from .attacks import (

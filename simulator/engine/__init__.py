@@ -6,5 +6,5 @@
 `noise`   the true rows clipped and rounded, plus noise of the summed distribution
 
 All three release the same distribution. With the same seed `exact` and `masked` release the very
-same vectors, and all three the same truth and the same rounding. Docs: docs/simulator-engine.md.
+same vectors, and all three the same truth and the same rounding. Docs: docs/simulator-model.md.
 """

@@ -1,7 +1,7 @@
 """What a simulated fleet released, held against what its hosts truly did.
 
 Everything here looks at outcomes and never changes them. Terms: docs/concepts.md; results:
-docs/simulator-outcomes.md.
+docs/simulator-model.md.
 """
 
 from .coverage import TOTAL, CoverageTally, SectionCoverage, coverage_rows, percents
