@@ -1,6 +1,6 @@
 """The embedded log: a SQLite file that several processes of one machine share.
 
-The contract is `transport.port`'s; for whom it is and what it is not, see docs/transport.md.
+The contract is `transport.port`'s; for whom it is and what it is not, see docs/kafka.md.
 
 One member of a consumer group, reading the embedded log.
 """
