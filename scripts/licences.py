@@ -14,6 +14,7 @@ from typing import Any, Final
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "licences.md"
 UNSAID: Final = "not said in its metadata"
+PROGRAMS: Final = ("agent", "aggregators")
 HEAD: Final = """# Licences
 
 Pointillist is under the Apache License 2.0; its programs for the kernel are under BSD or GPL, as
@@ -22,8 +23,8 @@ each list as CycloneDX. Licences are what each package's metadata says. A wheel 
 of others (OpenSSL, OpenBLAS, libsodium, librdkafka): their terms lie in the folder `*.dist-info`
 beside it. No package is changed.
 
-| package | version | licence | agent | aggregators |
-|---|---|---|---|---|
+| licence | on | packages |
+|---|---|---|
 """
 
 
@@ -53,12 +54,14 @@ def page(documents: Sequence[Iterable[dict[str, Any]]]) -> str:
         for component in components:
             listed = Listed(component["version"], licence_of(component))
             packages.setdefault(component["name"].lower(), listed).lists.add(number)
-    rows = (
-        f"| {name} | {listed.version} | {listed.licence} |"
-        + "".join(f" {'yes' if n in listed.lists else ''} |" for n in range(len(documents)))
-        for name, listed in sorted(packages.items())
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, listed in sorted(packages.items()):
+        on = "both" if len(listed.lists) > 1 else PROGRAMS[min(listed.lists)]
+        rows.setdefault((listed.licence, on), []).append(f"{name} {listed.version}")
+    return HEAD + "".join(
+        f"| {licence} | {on} | {', '.join(names)} |\n"
+        for (licence, on), names in sorted(rows.items())
     )
-    return HEAD + "\n".join(rows) + "\n"
 
 
 def main() -> None:

@@ -22,13 +22,14 @@ def pinned(lock: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("lock", "column"), [("agent", 3), ("parties", 4)])
-def test_licences_page_lists_what_a_package_installs(lock: str, column: int) -> None:
+@pytest.mark.parametrize(("lock", "program"), [("agent", "agent"), ("parties", "aggregators")])
+def test_licences_page_lists_what_a_package_installs(lock: str, program: str) -> None:
     cells = [line.split("|") for line in PAGE.read_text("utf-8").splitlines() if "|" in line][2:]
     listed = {
-        row[1].strip().replace("_", "-"): row[2].strip()
+        name.replace("_", "-"): version
         for row in cells
-        if row[column + 1].strip() == "yes"
+        if row[2].strip() in {"both", program}
+        for name, version in (package.split() for package in row[3].split(","))
     }
     wanted = pinned(lock)
     assert listed.keys() == wanted.keys(), "make sbom"
@@ -52,6 +53,6 @@ def test_package_of_both_lists_has_one_row() -> None:
     component = {"name": "Some_Thing", "version": "1", "licenses": []}
     rows = page([[component], [component, {**component, "name": "other"}]]).splitlines()[-2:]
     assert rows == [
-        f"| other | 1 | {UNSAID} |  | yes |",
-        f"| some_thing | 1 | {UNSAID} | yes | yes |",
+        f"| {UNSAID} | aggregators | other 1 |",
+        f"| {UNSAID} | both | some_thing 1 |",
     ]
