@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf, isfinite, sqrt
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .basics import NORMAL, ProcessKey
 
@@ -75,15 +75,8 @@ class CountedCalls(NamedTuple):
 
         scale   by which the sum is multiplied, for what was not watched
         """
-        rows = list(counts)
-        return cls(
-            sum(row.seen for row in rows),
-            sum(row.value for row in rows) * scale,
-            sum(row.variance for row in rows) * scale**2,
-            share,
-            sum(row.below for row in rows) * scale,
-            sum(row.above for row in rows) * scale,
-        )
+        seen, value, variance, _, below, above = map(sum, zip(_NO_CALLS, *counts, strict=True))
+        return cls(seen, value * scale, variance * scale**2, share, below * scale, above * scale)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -97,6 +90,9 @@ class CountedCalls(NamedTuple):
         if self.above > self.value or not isfinite(self.variance):
             return inf
         return NORMAL * sqrt(self.variance) + max(self.below, self.above)
+
+
+_NO_CALLS: Final = CountedCalls(0, 0.0, 0.0, 0.0)
 
 
 class ProcessLabels(NamedTuple):

@@ -90,14 +90,14 @@ class HistoryColumn:
         if not self.members:
             return json.dumps(members)
         names = [member.name for member in self.members]
-        return json.dumps(
-            [dict(zip(names, map(bounded, member), strict=True)) for member in members]
-        )
+        return json.dumps([dict(zip(names, _bounded(member), strict=True)) for member in members])
 
 
-def bounded(value: Any) -> Any:
+def _bounded(values: Iterable[Any]) -> list[Any]:
     """Keep what a process may have made up within SQLite's integers."""
-    return min(value, _MOST_INTEGER) if isinstance(value, int) else value
+    return [
+        _MOST_INTEGER if type(value) is int and value > _MOST_INTEGER else value for value in values
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,13 +126,13 @@ class HistoryTable:
         body = f"({columns}, PRIMARY KEY (boot, at_ns, {self.key[0]})) WITHOUT ROWID"
         return f"CREATE TABLE IF NOT EXISTS {self.name} {body}"
 
-    @property
+    @cached_property
     def insert(self) -> str:
         """Give the statement that adds a row; of two rows with one key the later stands."""
         marks = ", ".join("?" * (len(self.columns) + len(self.key) + 2))
         return f"INSERT OR REPLACE INTO {self.name} VALUES ({marks})"  # noqa: S608
 
-    @property
+    @cached_property
     def select(self) -> str:
         """Give the columns that are read: the number of the name where it has one, its own."""
         names = [name for name in self.key if name == "name"]
@@ -156,7 +156,7 @@ class HistoryTable:
 
     def write(self, values: Iterable[Any]) -> list[Any]:
         """Give what the file keeps of a row's values, in the order of the columns."""
-        kept = list(values)
+        kept = _bounded(values)
         for place in self.lists:
             kept[place] = self.columns[place].listed(kept[place])
         return kept

@@ -38,7 +38,6 @@ from collectors.records.gpu_time import (
     summed,
 )
 
-from .history_tables import bounded
 from .local_rows import CallsRow, GovernorRow, GpuTimesRow, ProcessTimeRow, Row, clean_name
 
 REST: Final = "(the rest)"
@@ -124,25 +123,25 @@ class _Spans:
         }
 
     def add(
-        self, group: ProbeGroup, found: Iterable[tuple[GpuCalls, CountedCalls]]
+        self, group: ProbeGroup, records: Iterable[GpuCalls], counts: Sequence[CountedCalls]
     ) -> CountedCalls:
-        """Add counts of a row up; watched records without the row counted nothing.
+        """Add up counts of a row in some records; watched ones without the row counted nothing.
 
         A record that was not watched counts where it has an estimate of its own.
         """
-        rows, blind = list(found), self.blind[group]
-        told = [
-            (record, count)
-            for record, count in rows
-            if id(record) not in blind or isfinite(count.variance)
-        ]
-        left_out = blind.keys() - {id(record) for record, _ in told} if blind else ()
-        watched_ns = self.whole_ns - sum(blind[record] for record in left_out)
+        told, blind, watched_ns = counts, self.blind[group], self.whole_ns
+        if blind:
+            known = [
+                (id(record), count)
+                for record, count in zip(records, counts, strict=True)
+                if id(record) not in blind or isfinite(count.variance)
+            ]
+            told = [count for _, count in known]
+            watched_ns -= sum(blind[place] for place in blind.keys() - dict(known).keys())
         if not watched_ns:
-            return CountedCalls(0, 0.0, float("inf"), 0.0)
-        scale = self.whole_ns / watched_ns
-        total = CountedCalls.total((count for _, count in told), self.shares[group], scale)
-        return total if len(told) == len(rows) else total._replace(above=inf)
+            return CountedCalls(0, 0.0, inf, 0.0)
+        total = CountedCalls.total(told, self.shares[group], self.whole_ns / watched_ns)
+        return total if len(told) == len(counts) else total._replace(above=inf)
 
 
 def _by(
@@ -150,8 +149,8 @@ def _by(
 ) -> list[_Found[_Row]]:
     """Gather rows of the same key, in the order of the records."""
     found: dict[Hashable, _Found[_Row]] = {}
-    for record, row in rows:
-        found.setdefault(key(row), []).append((record, row))
+    for pair in rows:
+        found.setdefault(key(pair[1]), []).append(pair)
     return list(found.values())
 
 
@@ -160,12 +159,12 @@ def _live(process: ProcessCalls) -> int:
 
 
 def _kernel(found: _Found[KernelCalls], spans: _Spans) -> KernelCalls:
-    return found[-1][1]._replace(
-        launches=spans.add(
-            ProbeGroup.LAUNCH, ((record, kernel.launches) for record, kernel in found)
-        ),
-        blocks=sum(kernel.blocks for _, kernel in found),
-        threads=sum(kernel.threads for _, kernel in found),
+    records, rows = zip(*found, strict=True)
+    last: KernelCalls = rows[-1]
+    return last._replace(
+        launches=spans.add(ProbeGroup.LAUNCH, records, [row.launches for row in rows]),
+        blocks=sum(row.blocks for row in rows),
+        threads=sum(row.threads for row in rows),
     )
 
 
@@ -182,46 +181,45 @@ def _rest(found: _Found[KernelCalls]) -> KernelCalls:
 
 
 def _process(found: _Found[ProcessCalls], spans: _Spans) -> ProcessCalls:
-    waits = spans.add(
-        ProbeGroup.SYNCHRONISE, ((record, process.waits.calls) for record, process in found)
-    )
+    records, rows = zip(*found, strict=True)
+    waits = spans.add(ProbeGroup.SYNCHRONISE, records, [row.waits.calls for row in rows])
+    last: ProcessCalls = rows[-1]
     return replace(
-        found[-1][1],
-        launches=spans.add(
-            ProbeGroup.LAUNCH, ((record, process.launches) for record, process in found)
+        last,
+        launches=spans.add(ProbeGroup.LAUNCH, records, [row.launches for row in rows]),
+        waits=WaitCalls(waits, sum(row.waits.wait_ns for row in rows)),
+        copies=_copies([(record, copy) for record, row in found for copy in row.copies], spans),
+        collectives=tuple(
+            _collectives(
+                [(record, call) for record, row in found for call in row.collectives], spans
+            )
         ),
-        waits=WaitCalls(waits, sum(process.waits.wait_ns for _, process in found)),
-        copies=_copies([(r, copy) for r, process in found for copy in process.copies], spans),
-        collectives=_collectives(
-            [(r, c) for r, process in found for c in process.collectives], spans
-        ),
-        errors=_errors(error for _, process in found for error in process.errors),
+        errors=_errors(error for row in rows for error in row.errors),
     )
 
 
-def _copies(rows: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
+def _copies(found: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
     merged = []
-    for found in _by(rows, lambda row: row.direction):
+    for same in _by(found, lambda row: row.direction):
+        records, rows = zip(*same, strict=True)
         bins: dict[int, int] = {}
-        for place, count in (pair for _, copy in found for pair in copy.log2_bins):
-            bins[place] = bins.get(place, 0) + count
-        copies = spans.add(ProbeGroup.COPY, ((record, copy.copies) for record, copy in found))
-        total = sum(copy.bytes for _, copy in found)
-        merged.append(CopyCalls(found[0][1].direction, copies, total, tuple(sorted(bins.items()))))
+        for row in rows:
+            for place, count in row.log2_bins:
+                bins[place] = bins.get(place, 0) + count
+        copies = spans.add(ProbeGroup.COPY, records, [row.copies for row in rows])
+        total = sum(row.bytes for row in rows)
+        merged.append(CopyCalls(rows[0].direction, copies, total, tuple(sorted(bins.items()))))
     return tuple(merged)
 
 
-def _collectives(rows: _Found[CollectiveCalls], spans: _Spans) -> tuple[CollectiveCalls, ...]:
-    return tuple(
-        found[0][1]._replace(
-            calls=spans.add(
-                ProbeGroup.COLLECTIVE, ((record, collective.calls) for record, collective in found)
-            ),
-            bytes=sum(collective.bytes for _, collective in found),
-            duration_ns=sum(collective.duration_ns for _, collective in found),
+def _collectives(found: _Found[CollectiveCalls], spans: _Spans) -> Iterator[CollectiveCalls]:
+    for same in _by(found, lambda row: (row.communicator, row.call)):
+        records, rows = zip(*same, strict=True)
+        yield rows[0]._replace(
+            calls=spans.add(ProbeGroup.COLLECTIVE, records, [row.calls for row in rows]),
+            bytes=sum(row.bytes for row in rows),
+            duration_ns=sum(row.duration_ns for row in rows),
         )
-        for found in _by(rows, lambda row: (row.communicator, row.call))
-    )
 
 
 def _errors(found: Iterable[ErrorCalls]) -> tuple[ErrorCalls, ...]:
@@ -270,11 +268,8 @@ class CallSpans:
 
 def kernel_values(row: KernelCalls, process: str, span_ns: int) -> tuple[Any, ...]:
     """Give the values of the table's columns."""
-    values = (
-        *row.process, process, row.family, span_ns, *_counted(row.launches), row.blocks,
-        row.threads,
-    )  # fmt: skip
-    return tuple(map(bounded, values))
+    counted = _counted(row.launches)
+    return (*row.process, process, row.family, span_ns, *counted, row.blocks, row.threads)
 
 
 def process_values(row: ProcessCalls, span_ns: int) -> tuple[Any, ...]:
@@ -288,11 +283,10 @@ def process_values(row: ProcessCalls, span_ns: int) -> tuple[Any, ...]:
     ]
     errors = sorted(row.errors, key=lambda error: -error.failures)[:KEPT_DETAILS]
     waits = row.wait_share(span_ns) if row.waits.calls.share > 0 else None
-    values = (
-        *row.process, *(clean_name(place) for place in places), span_ns, *_counted(row.launches),
+    return (
+        *row.process, *map(clean_name, places), span_ns, *_counted(row.launches),
         row.waits.wait_ns, waits, *memory, copies, collectives, errors,
     )  # fmt: skip
-    return tuple(map(bounded, values))
 
 
 def _counted(counted: CountedCalls) -> tuple[int | float | None, ...]:
@@ -409,12 +403,11 @@ def process_time_values(process: TimedProcess) -> tuple[Any, ...]:
         for k in process.kernels
     ]
     families = [(family.family, *_estimate(family.time)) for family in process.families]
-    values = (
+    return (
         *process.process, clean_name(process.container), process.application, process.state.value,
         process.cupti, process.span_ns, process.recorded_ns, process.lost,
         *_estimate(process.time), families, kernels, list(process.devices),
     )  # fmt: skip
-    return tuple(map(bounded, values))
 
 
 def _estimate(time: EstimatedTime) -> tuple[float, float | None, int, int]:

@@ -55,10 +55,8 @@ def of_list(name: str) -> str:
 
 
 def _counted(seen: str, value: str, variance: str, below: str, above: str, share: str) -> str:
-    """The sums that `calls_of` reads; what one row lacks the sum has not."""
-    errors = (
-        f"CASE WHEN count({e}) = count(*) THEN sum({e}) END" for e in (variance, below, above)
-    )
+    """The sums that `calls_of` reads; an error that one row lacks is infinite (9e999) in all."""
+    errors = (f"sum(coalesce({error}, 9e999))" for error in (variance, below, above))
     return (
         f"sum({seen}), sum({value}), {', '.join(errors)}, "
         f"sum({share} * span_ns) / max(sum(span_ns), 1)"

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from math import hypot
 from pathlib import Path
 from typing import Any, Final
@@ -57,8 +58,8 @@ _SHOWN_ERRORS: Final = 4
 _NS_PER_S: Final = 1_000_000_000
 
 
-_Copies = tuple[str, CountedCalls, int, Mapping[int, int]]
-"""Direction, copies, bytes of those seen, how many have which size in powers of two."""
+_Copies = tuple[str, CountedCalls, float, Mapping[int, int]]
+"""Direction, copies, bytes, how many of those seen have which size in powers of two."""
 _BY: Final = "SELECT pid, start_ns"
 _CALLED: Final = (
     f"{_BY}, name.name, family, sum(threads), {COUNTED} FROM {{rows}} "
@@ -274,7 +275,17 @@ class _Lines:
 
     def copies(self) -> tuple[CopyLine, ...]:
         """Give copies by direction, over the time of all rows of calls."""
-        return _copied([row for rows in self._moved.values() for row in rows], self._calls_s)
+        found: dict[str, list[_Copies]] = defaultdict(list)
+        for row in chain.from_iterable(self._moved.values()):
+            found[row[0]].append(row)
+        rows = []
+        for direction, parts in found.items():
+            _, calls, moved, bins = zip(*parts, strict=True)
+            total, sizes = CountedCalls.total(calls, min(of.share for of in calls)), Counter[int]()
+            for sizes_of in bins:
+                sizes.update(sizes_of)
+            rows.append((direction, total, sum(moved), dict(sorted(sizes.items()))))
+        return _copied(rows, self._calls_s)
 
     def processes(self) -> list[ProcessLine]:
         """Give each process once, what it called and how it is timed; the busiest first."""
@@ -351,7 +362,8 @@ class _Lines:
             bins[pid, start, direction][size] = count
         found: dict[tuple[int, int], list[_Copies]] = defaultdict(list)
         for _, pid, start, direction, size, *counted in self._lists(_COPIES, "copies"):
-            row = direction, calls_of(*counted), size, bins[pid, start, direction]
+            calls = calls_of(*counted)
+            row = direction, calls, _seen_of(size, calls), bins[pid, start, direction]
             found[pid, start].append(row)
         return found
 
@@ -407,21 +419,11 @@ class _Lines:
 
 
 def _copied(rows: Iterable[_Copies], seconds: float) -> tuple[CopyLine, ...]:
-    """Add copies up by direction, that first with most bytes."""
-    found: dict[str, list[_Copies]] = defaultdict(list)
-    for row in rows:
-        found[row[0]].append(row)
-    lines = []
-    for direction, parts in found.items():
-        calls = [part[1] for part in parts]
-        rate = RateEstimate.of_calls(
-            CountedCalls.total(calls, min(of.share for of in calls)), seconds
-        )
-        moved = sum(_seen_of(part[2], part[1]) for part in parts) / seconds
-        bins: Counter[int] = Counter()
-        for part in parts:
-            bins.update(part[3])
-        lines.append(CopyLine(direction, rate, moved, tuple(sorted(bins.items()))))
+    """Give a line for each direction, that first with most bytes."""
+    lines = [
+        CopyLine(name, RateEstimate.of_calls(calls, seconds), moved / seconds, tuple(bins.items()))
+        for name, calls, moved, bins in rows
+    ]
     return tuple(sorted(lines, key=lambda line: -line.bytes_per_s))
 
 

@@ -6,12 +6,11 @@ the same. Names are clean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from math import isfinite
-from operator import attrgetter
-from types import NoneType
 from typing import Any, Final, NamedTuple
 
 from collectors.records.gpu_calls import CountedCalls
@@ -36,8 +35,9 @@ class RateEstimate:
     @classmethod
     def of_calls(cls, counted: CountedCalls, seconds: float) -> RateEstimate:
         """Give calls a second; what is infinite is not known."""
-        ends = (end / seconds for end in (*counted.interval, counted.error))
-        low, high, error = (end if isfinite(end) else None for end in ends)
+        low, high, error = [
+            end / seconds if isfinite(end) else None for end in (*counted.interval, counted.error)
+        ]
         return cls(counted.value / seconds, low, high, error, counted.share)
 
     @classmethod
@@ -229,26 +229,32 @@ class HostView:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-_PLAIN: Final = frozenset({str, int, float, bool, NoneType})
+_PAGE: Final = 100
 
 
-def document(value: Any) -> Any:
-    """Give a view, or a part of one, as JSON has it."""
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, LevelLine):
-        return value._asdict()
-    if is_dataclass(value):
-        names, give = _parts_of(value.__class__)
-        pairs: Iterable[tuple[str, Any]] = zip(names, give(value), strict=True)
-    elif isinstance(value, Mapping):
-        pairs = value.items()
-    else:
-        return [document(part) for part in value] if isinstance(value, tuple | list) else value
-    return {name: part if type(part) in _PLAIN else document(part) for name, part in pairs}
+def pieces(view: HostView) -> Iterator[str]:
+    """Give a view as JSON in pieces: of thousands of metrics a page at a time is at hand."""
+    rest = {name: part for name, part in _members(view).items() if name != "levels"}
+    yield f'{_encoded(rest)[:-1]}, "levels": ['
+    for begin in range(0, len(view.levels), _PAGE):
+        lines = [line._asdict() for line in view.levels[begin : begin + _PAGE]]
+        yield f"{', ' if begin else ''}{_encoded(lines)[1:-1]}"
+    yield "]}"
+
+
+def document(view: HostView) -> dict[str, Any]:
+    """Give a view as JSON has it."""
+    found: dict[str, Any] = json.loads("".join(pieces(view)))
+    return found
+
+
+def _members(line: Any) -> dict[str, Any]:
+    return {name: getattr(line, name) for name in _names_of(line.__class__)}
 
 
 @cache
-def _parts_of(kind: type[Any]) -> tuple[tuple[str, ...], attrgetter[Any]]:
-    names = tuple(part.name for part in fields(kind))
-    return names, attrgetter(*names)
+def _names_of(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(part.name for part in fields(kind))
+
+
+_encoded: Final = json.JSONEncoder(default=_members).encode

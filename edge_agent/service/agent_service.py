@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import structlog
@@ -29,7 +29,7 @@ from edge_agent.local.local_rows import EventRow, Flattener, ReportRow, clean_na
 from edge_agent.local.log_level import LEVELS, LevelGate
 from edge_agent.local.recent import Recent
 from edge_agent.local.sent_view import report_views, unmeasured_event
-from edge_agent.local.view_lines import document
+from edge_agent.local.view_lines import HostView, pieces
 from edge_agent.observer import AgentStatus
 from edge_agent.service.reload import Changed, change_sources
 from edge_agent.shell import AgentShell
@@ -204,7 +204,7 @@ class AgentService:
             self._reload_wanted = False
             self._reload()
         if self._socket is not None:
-            self._socket.serve(self.view)
+            self._socket.serve(lambda: pieces(self.view()))
         self._gathering.step(now_ms)
         if not 0 < self._clock_ms - now_ms <= _CLOCK_EVERY_MS:
             self._clock_ms = now_ms + _CLOCK_EVERY_MS
@@ -234,8 +234,8 @@ class AgentService:
 
     # What others see ----------------------------------------------------------------------------
 
-    def view(self) -> dict[str, Any]:
-        """Give the view of now as a JSON document."""
+    def view(self) -> HostView:
+        """Give the view of now."""
         self._gathering.fold()
         now_ms, windows = self._now_ms(), self._shell.windows
         status = self._shell.status()
@@ -253,15 +253,13 @@ class AgentService:
             "next_send_s": None if sends_ms is None else max(0, sends_ms - now_ms) / 1000,
             "transport_up": status.transport_up,
         }
-        shown = replace(
+        return replace(
             self._recent.view(self._point()),
             agent=agent,
             models=dict(self._devices.models),
             gpu_use_not_told=self._devices.not_told,
             reports=tuple(report_views(opened, self._catalogue, now_ms)),
         )
-        found: dict[str, Any] = document(shown)
-        return found
 
     def self_status(self) -> SelfStatus | None:
         """Give what the counters show."""

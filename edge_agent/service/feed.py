@@ -135,8 +135,7 @@ class SourceFeed(Feed):
             models=dict(self._devices.models),
             gpu_use_not_told=self._devices.not_told,
         )
-        found: dict[str, Any] = document(shown)
-        return found
+        return document(shown)
 
     def wait(self, seconds: float) -> None:
         """Two drains: the first sets the base of sources that count."""

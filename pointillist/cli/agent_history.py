@@ -122,7 +122,7 @@ def history(
         elif json and kind is None:
             emit(document(view()), True)
         elif json and kind:
-            more = {"over_time": document(view().steps)} if kind == "gpu_time" else {}
+            more = {"over_time": document(view())["steps"]} if kind == "gpu_time" else {}
             _print_json(kind, rows, limit, (since_ns, until_ns), more)
         elif kind == "gpu_time":
             typer.echo(

@@ -24,6 +24,7 @@ import pytest
 from pyarrow import parquet
 
 from edge_agent.local.history_read import HistoryReader
+from edge_agent.local.view_lines import document
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings
 from tests.agent_world import T0
@@ -283,7 +284,7 @@ def test_the_live_view_shows_the_report_and_its_noise_and_changes_nothing(tmp_pa
     run_until(shell, clock, T0 + 6)
     first, second = service.view(), service.view()
     assert first == second
-    (report,) = first["reports"]
+    (report,) = document(first)["reports"]
     assert report["series"] == "demo"
     (mix, host) = report["sections"]
     spec = made.task.sections[0]
@@ -292,5 +293,4 @@ def test_the_live_view_shows_the_report_and_its_noise_and_changes_nothing(tmp_pa
     assert mix["cells"][0]["cell"].endswith("unmeasured")
     assert mix["cells"][0]["value"] == 2 * 4 * 1000  # two GPUs that no source watches
     assert host["unit"] == "millionths of full scale"
-    json.dumps(first)
     shell.close()

@@ -74,7 +74,7 @@ def test_top_shows_recorded_gpu_calls_in_a_small_terminal(made: Surroundings) ->
     config, live = write_config(made), LiveSocket(made.config.live_socket)
 
     def serve() -> None:
-        live.serve(recorded_view)
+        live.serve(lambda: [json.dumps(recorded_view())])
 
     arguments = ("agent", "top", "-c", str(config), "--interval", "0.2")
     with Terminal(80, 24, [sys.executable, "-c", _CODE, *arguments]) as terminal:

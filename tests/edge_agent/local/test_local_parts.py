@@ -354,7 +354,7 @@ def test_live_socket_answers_from_a_deep_folder_and_is_private(tmp_path: Path) -
     listening = LiveSocket(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert client.poll() is None
-    assert listening.serve(lambda: {"values": list(range(10_000))}) == 1
+    assert listening.serve(lambda: ['{"values": ', json.dumps(list(range(10_000))), "}"]) == 1
     assert client.poll() == {"values": list(range(10_000))}
     assert listening.serve(lambda: pytest.fail("nobody asked")) == 0
     listening.close()
@@ -379,7 +379,7 @@ def test_live_socket_of_a_later_agent_stays_when_an_earlier_one_ends(tmp_path: P
     earlier.close()
     client = LiveClient(path)
     assert client.poll() is None
-    assert later.serve(lambda: {"of": "later"}) == 1
+    assert later.serve(lambda: ['{"of": "later"}']) == 1
     assert client.poll() == {"of": "later"}
     later.close()
     assert not path.exists()

@@ -91,7 +91,7 @@ def shown(
         recent.add(rows)
     kept.close()
     config, until_ns = write_config(made), UNIX + SECONDS * S
-    view = json.loads(json.dumps(document(recent.view(at(BOOT + SECONDS * S)))))
+    view = document(recent.view(at(BOOT + SECONDS * S)))
 
     @contextmanager
     def told(_config: AgentConfig | None) -> Iterator[Feed]:

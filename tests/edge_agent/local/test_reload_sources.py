@@ -156,10 +156,10 @@ def test_reload_that_raises_the_log_level_still_says_so(agent: _Reloaded) -> Non
 def test_reload_asks_again_for_what_was_absent(agent: _Reloaded) -> None:
     agent.missing.add("ebpf-bcc")
     assert "start ebpf-bcc" not in agent.reload(loader="bcc")
-    assert agent.service.view()["agent"]["absent"] == [["ebpf", "not on this host"]]
+    assert agent.service.view().agent["absent"] == [["ebpf", "not on this host"]]
     agent.missing.clear()
     assert agent.reload()[0] == "start ebpf-bcc"
-    assert agent.service.view()["agent"]["absent"] == []
+    assert agent.service.view().agent["absent"] == []
 
 
 def test_reload_of_a_wrong_file_keeps_everything_and_says_why(agent: _Reloaded) -> None:
@@ -170,5 +170,5 @@ def test_reload_of_a_wrong_file_keeps_everything_and_says_why(agent: _Reloaded) 
     (said,) = [line for line in logs if line["event"] == "reloaded"]
     assert said["outcome"] == "refused"
     assert said["error"] == agent.error
-    events = agent.service.view()["events"]
+    events = agent.service.view().events
     assert agent.error in {event["detail"] for event in events}
