@@ -43,7 +43,7 @@ SourceFactory = Callable[[], Source]
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
+class UnavailableSource:
     """A source that will not run, and the line that says why."""
 
     source: str
@@ -55,7 +55,7 @@ class ReportsAbsences(Protocol):
     """A source that works also where this host lacks a part of it."""
 
     @property
-    def absent(self) -> Sequence[Absence]:
+    def absent(self) -> Sequence[UnavailableSource]:
         """Parts that are missing, once started."""
         ...
 
@@ -74,7 +74,7 @@ class CountsLeftOut(Protocol):
 class TriesOut(Protocol):
     """A source whose start would attach to other programs, or take an agent's place."""
 
-    def try_out(self) -> Sequence[Absence]:
+    def try_out(self) -> Sequence[UnavailableSource]:
         """Load what `start` loads, let it go, and give the parts that this host lacks.
 
         Nothing is attached.
@@ -112,19 +112,19 @@ class SourceRegistry:
         """Give what a source is made from. Raises KeyError for a name that is not there."""
         return self._settings[name]
 
-    def start(self, name: str) -> Source | Absence:
+    def start(self, name: str) -> Source | UnavailableSource:
         """Make and start one source, or say why this host lacks it."""
         source = self.make(name)
         reason = _failure_to_start(source)
-        return source if reason is None else Absence(name, reason)
+        return source if reason is None else UnavailableSource(name, reason)
 
-    def start_all(self) -> tuple[list[Source], list[Absence]]:
+    def start_all(self) -> tuple[list[Source], list[UnavailableSource]]:
         """Start every source that this host has; the others come back with their reason."""
         running: list[Source] = []
-        absent: list[Absence] = []
+        absent: list[UnavailableSource] = []
         for name in self._factories:
             source = self.start(name)
-            if isinstance(source, Absence):
+            if isinstance(source, UnavailableSource):
                 absent.append(source)
             else:
                 running.append(source)

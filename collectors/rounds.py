@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .devices.device_port import DeviceLook, ReportsDevices
-from .port import Absence, ReportsAbsences, Source, SourceUnavailable, guarded
+from .port import ReportsAbsences, Source, SourceUnavailable, UnavailableSource, guarded
 from .records.activity import Record
 
 
@@ -38,7 +38,7 @@ class Rounds:
         """Sources that failed in the last whole round, and why."""
 
     @property
-    def lacking(self) -> list[Absence]:
+    def lacking(self) -> list[UnavailableSource]:
         """Parts that running sources lack on this host."""
         return [
             part

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.boot_clock import read_point
-from collectors.port import Absence, broken
+from collectors.port import UnavailableSource, broken
 from collectors.records.activity import Observation, Record
 from collectors.rounds import Drained
 from diagnosis.detect.diagnoser import Diagnoser
@@ -40,12 +40,12 @@ class DiagnosisSettings:
     journal: Path | None
     faults: bool
 
-    def start(self) -> HostDiagnosis | Absence:
+    def start(self) -> HostDiagnosis | UnavailableSource:
         """Begin to learn what is usual, or say why it cannot."""
         try:
             return HostDiagnosis(self)
         except OSError as error:
-            return Absence(NAME, f"{NAME}: {error}")
+            return UnavailableSource(NAME, f"{NAME}: {error}")
 
 
 def diagnosis_settings(config: AgentConfig, *, keep: bool = True) -> DiagnosisSettings | None:
@@ -96,7 +96,7 @@ class HostDiagnosis:
         if self._path is not None:
             self._journal = Journal(self._path, section.journal_bytes)
 
-    def lack(self, absent: Iterable[Absence]) -> None:
+    def lack(self, absent: Iterable[UnavailableSource]) -> None:
         """Leave out what running sources lack the parts for."""
         self._framer.lack(lacking(absent))
 

@@ -19,7 +19,7 @@ from collectors.gpu_time.gpu_time_source import GpuTimeSource
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
-from collectors.port import Absence, Source, SourceRegistry
+from collectors.port import Source, SourceRegistry, UnavailableSource
 from collectors.replay.replay_source import ReplaySource
 from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
@@ -211,7 +211,7 @@ def open_agent(
     fault_point: Callable[[str], None] = _no_fault,
     spawner: Spawner | None = None,
     users: GpuUsers | None = None,
-) -> tuple[AgentShell, list[Absence]]:
+) -> tuple[AgentShell, list[UnavailableSource]]:
     """Open everything a live agent needs; give it with the sources that this machine lacks.
 
     domain      "live", or "demo" of an agent whose configuration says trust.trial: it serves demo
@@ -246,7 +246,7 @@ def open_agent(
         running, absent = sources_of(config, catalogue, spawner, users).start_all()
         settings = diagnosis_settings(config)
         diagnosis = None if settings is None else settings.start()
-        if isinstance(diagnosis, Absence):
+        if isinstance(diagnosis, UnavailableSource):
             absent.append(diagnosis)
             diagnosis = None
         windows = TaskWindows(

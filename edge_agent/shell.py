@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from collectors.port import Absence, Source
+from collectors.port import Source, UnavailableSource
 from collectors.rounds import Rounds
 from transport.port import Transport, TransportUnavailable
 from wire.fields import TaskId
@@ -136,7 +136,7 @@ class AgentShell:
             diagnosis.lack(self._rounds.lacking)
 
     @property
-    def lacking(self) -> Sequence[Absence]:
+    def lacking(self) -> Sequence[UnavailableSource]:
         """Parts that running sources lack on this host."""
         return self._rounds.lacking
 

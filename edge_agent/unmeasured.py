@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from collectors.port import Absence
+from collectors.port import UnavailableSource
 from wire.catalogue import Catalogue
 from wire.task import Task
 
@@ -67,7 +67,7 @@ def unmeasured(
     task: Task,
     config: AgentConfig,
     running: Collection[str],
-    absent: Iterable[Absence] = (),
+    absent: Iterable[UnavailableSource] = (),
     *,
     has_gpus: bool,
     catalogue: Catalogue,

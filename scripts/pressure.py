@@ -20,7 +20,7 @@ from collectors.devices.device_port import ALL, DeviceReader
 from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Diagnosis
-from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
+from diagnosis.frames.frame import FINE_BINS, HostSample, Steps, Subject
 from diagnosis.frames.gpu_signals import GpuSignals
 from diagnosis.frames.signals import FINE
 from scripts.gpu_copies import INJECTORS, context_of, made
@@ -80,7 +80,7 @@ class Result:
         return self.rise >= IMPACT
 
 
-def frame_of(second: Second) -> Frame:
+def frame_of(second: Second) -> HostSample:
     """Make the second a frame: one subject on GPU 0, no host signals."""
     ended = np.array([one for one, _ in second.steps], np.int64)
     took = np.array([one for _, one in second.steps], np.int64)
@@ -88,7 +88,7 @@ def frame_of(second: Second) -> Frame:
     subject = Subject(_SUBJECT, "gpu-check", {}, steps, None, (0,))
     fine = np.full((len(FINE), FINE_BINS), np.nan, np.float32)
     gpus = {0: second.gpu}
-    return Frame(second.at_ns, second.span_ns, {}, fine, {_SUBJECT: subject}, {}, gpus)
+    return HostSample(second.at_ns, second.span_ns, {}, fine, {_SUBJECT: subject}, {}, gpus)
 
 
 def results_of(seconds: Sequence[Second], cases: Sequence[Case]) -> list[Result]:

@@ -11,7 +11,7 @@ import numpy as np
 from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded
-from diagnosis.frames.frame import FINE_BINS, Frame, Signals, Steps, Subject
+from diagnosis.frames.frame import FINE_BINS, HostSample, Signals, Steps, Subject
 from diagnosis.frames.signals import FINE
 
 SECOND_NS: Final = 1_000_000_000
@@ -87,7 +87,7 @@ class Host:
         self._jobs = tuple(jobs)
         self.seconds = 100  # since boot
 
-    def frame(self, what: Second = USUAL, elsewhere: Second = USUAL) -> Frame:
+    def frame(self, what: Second = USUAL, elsewhere: Second = USUAL) -> HostSample:
         """One more second; `what` happens to the first job, `elsewhere` to the others."""
         self.seconds += 1
         jobs = {job: what if i == 0 else elsewhere for i, job in enumerate(self._jobs)}
@@ -104,9 +104,9 @@ class Host:
             steady = {k: v for k, v in what.gpu.items() if k in _STEADY}
             gpus[0] = self._jittered({**_GPU, **what.gpu}) | steady
         end_ns = self.seconds * SECOND_NS
-        return Frame(end_ns, SECOND_NS, host, fine, subjects, cgroups, gpus)
+        return HostSample(end_ns, SECOND_NS, host, fine, subjects, cgroups, gpus)
 
-    def frames(self, what: Second, seconds: int) -> list[Frame]:
+    def frames(self, what: Second, seconds: int) -> list[HostSample]:
         """Many such seconds."""
         return [self.frame(what) for _ in range(seconds)]
 
@@ -139,7 +139,7 @@ class Host:
         return {k: float(v * self._random.normal(1, 0.03)) for k, v in signals.items()}
 
 
-def run(diagnoser: Diagnoser, frames: Iterable[Frame]) -> list[Finding]:
+def run(diagnoser: Diagnoser, frames: Iterable[HostSample]) -> list[Finding]:
     """All findings of these frames."""
     return [found for frame in frames for found in diagnoser.handle(frame)]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
-from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
+from diagnosis.frames.frame import FINE_BINS, HostSample, Steps, Subject
 from diagnosis.frames.signals import FINE
 from pointillist.judging.runs import Facts, InjectedFault, RecordedRun, RunKind
 
@@ -91,7 +91,9 @@ def made_up_run(
     return RecordedRun(facts, tuple(frames))
 
 
-def _frame(second: int, cause: Cause | None, strength: float, drawn: np.random.Generator) -> Frame:
+def _frame(
+    second: int, cause: Cause | None, strength: float, drawn: np.random.Generator
+) -> HostSample:
     moves = {} if cause is None else MOVES[cause]
     host = _moved(HOST, moves, strength, drawn)
     own = _moved(OWN, moves, strength, drawn)
@@ -101,7 +103,7 @@ def _frame(second: int, cause: Cause | None, strength: float, drawn: np.random.G
     steps = _steps(second, cause is not None, drawn)
     rhythm = Steps(StepSource.RHYTHM, steps.ended_ns, steps.duration_ns)
     subject = Subject(SUBJECT, "worker", own, steps, rhythm)
-    return Frame(second * NS, NS, host, fine, {SUBJECT: subject}, {SUBJECT: own})
+    return HostSample(second * NS, NS, host, fine, {SUBJECT: subject}, {SUBJECT: own})
 
 
 def _moved(

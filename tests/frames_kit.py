@@ -30,7 +30,7 @@ from collectors.records.gpu_calls import (
     ProcessLabels,
     WaitCalls,
 )
-from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
+from diagnosis.frames.frame import FINE_BINS, HostSample, Steps, Subject
 from diagnosis.frames.framer import Framer
 from diagnosis.frames.host_signals import Places, ProcessPlace
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
@@ -117,7 +117,7 @@ def framer(places: Mapping[int, str] | None = None, **settings: object) -> Frame
     return made
 
 
-def frame_of(made: Framer, second: int = 1) -> Frame:
+def frame_of(made: Framer, second: int = 1) -> HostSample:
     """Give the frame that ends so many seconds after T0."""
     found = made.frame(T0 + second * S)
     assert found is not None
@@ -160,9 +160,9 @@ def subjects(draw: st.DrawFn, end_ns: int) -> Subject:
 
 
 @st.composite
-def frames(draw: st.DrawFn) -> list[Frame]:
+def frames(draw: st.DrawFn) -> list[HostSample]:
     """Some seconds of a host."""
-    made: list[Frame] = []
+    made: list[HostSample] = []
     end_ns = draw(st.integers(0, 10_000 * S))
     for _ in range(draw(st.integers(0, 5))):
         span_ns = draw(st.integers(S // 2, 3 * S))
@@ -170,7 +170,7 @@ def frames(draw: st.DrawFn) -> list[Frame]:
         fine = draw(nps.arrays(np.float32, (len(FINE), FINE_BINS), elements=_FINITE, fill=_FINITE))
         fine[draw(st.integers(0, len(FINE) - 1))] = np.nan
         made.append(
-            Frame(
+            HostSample(
                 end_ns,
                 span_ns,
                 draw(_signals(Scope.HOST)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from collectors.records.activity import StepSource
-from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
+from diagnosis.frames.frame import FINE_BINS, HostSample, Steps, Subject
 from diagnosis.frames.signals import FINE
 
 S = 1_000_000_000
@@ -16,7 +16,7 @@ SUBJECT = "/train/rank0"
 STEPS = 100
 
 
-def frames_of_contention(seconds: int, slow_from: int, slow_until: int) -> Iterator[Frame]:
+def frames_of_contention(seconds: int, slow_from: int, slow_until: int) -> Iterator[HostSample]:
     """Give a frame a second; while it is slow every tenth step waits for a CPU another took."""
     rng = np.random.default_rng(7)
     for number in range(1, seconds + 1):
@@ -24,7 +24,7 @@ def frames_of_contention(seconds: int, slow_from: int, slow_until: int) -> Itera
         yield _frame(number, slow, rng)
 
 
-def _frame(number: int, slow: bool, rng: np.random.Generator) -> Frame:
+def _frame(number: int, slow: bool, rng: np.random.Generator) -> HostSample:
     end_ns = BOOT + number * S
     ms = rng.normal(9.0, 0.2, STEPS)
     if slow:
@@ -40,4 +40,4 @@ def _frame(number: int, slow: bool, rng: np.random.Generator) -> Frame:
     steps = Steps(StepSource.UPROBE, ended_ns.astype(np.int64), duration_ns)
     subject = Subject(SUBJECT, "trainer", own, steps, None)
     cgroups = {SUBJECT: own, "/others/thief": thief}
-    return Frame(end_ns, S, host, fine, {SUBJECT: subject}, cgroups)
+    return HostSample(end_ns, S, host, fine, {SUBJECT: subject}, cgroups)

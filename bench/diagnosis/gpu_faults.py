@@ -42,7 +42,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.devices.bounded import BoundedReader
 from collectors.devices.devices_source import DevicesSource
 from collectors.steps.steps_source import StepProbe, StepsSource
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
 from diagnosis.frames.recording import write_recording
 from pointillist.judging.runs import NOTHING_WRONG
@@ -236,14 +236,14 @@ def _start(
     return Job(case, gpu, pace, steps, cgroup, neighbour.pid, begins_s, random.Random(case.name))
 
 
-def _frames(live: LiveFrames, began_ns: int) -> Iterator[Frame]:
+def _frames(live: LiveFrames, began_ns: int) -> Iterator[HostSample]:
     ends_s = time.monotonic() + BEFORE_S + _SPREAD_S + FAULT_S + AFTER_S
     for frame in live.frames(until=lambda: time.monotonic() > ends_s):
         if frame.boottime_ns - began_ns > _SETTLE_S * 1e9:
             yield frame
 
 
-def _write(job: Job, frames: Sequence[Frame], began_ns: int, folder: Path) -> Path:
+def _write(job: Job, frames: Sequence[HostSample], began_ns: int, folder: Path) -> Path:
     """Write the recording of one job: the host, its own GPU, itself."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{job.case.name}.parquet"
@@ -252,7 +252,7 @@ def _write(job: Job, frames: Sequence[Frame], began_ns: int, folder: Path) -> Pa
     return path
 
 
-def _alone(frame: Frame, job: Job) -> Frame:
+def _alone(frame: HostSample, job: Job) -> HostSample:
     """Leave out the other jobs: each is a host of its own."""
     mine = job.cgroup.path
     return replace(

@@ -24,7 +24,7 @@ from bench.diagnosis.workload import Workload
 from bench.record import commit
 from collectors.boot_clock import boottime_ns
 from collectors.steps.steps_source import StepProbe, StepsSource
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
 from diagnosis.frames.recording import RecordingWriter
 
@@ -149,7 +149,7 @@ def record(
     return facts
 
 
-def only_subjects(frame: Frame, works: Sequence[Workload]) -> Frame:
+def only_subjects(frame: HostSample, works: Sequence[Workload]) -> HostSample:
     """Leave out the subjects that the bench's other processes are: their signals stay."""
     groups = {work.job.path for work in works}
     kept = {key: one for key, one in frame.subjects.items() if one.cgroup in groups}

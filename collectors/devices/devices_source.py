@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from collectors.kernel_log import load_rules
-from collectors.port import Absence, SourceUnavailable
+from collectors.port import SourceUnavailable, UnavailableSource
 from collectors.records.activity import GpuCoverage, Observation
 from collectors.records.basics import Gap, GapKind, ProcessKey
 from transport.process.printable import printable
@@ -309,10 +309,10 @@ class DevicesSource:
         """Fields without a value, by why, since the start."""
 
     @property
-    def absent(self) -> list[Absence]:
+    def absent(self) -> list[UnavailableSource]:
         """GPUs that the host is known by, and no driver lists."""
         return [
-            Absence(f"{self.name}: {uuid}", "no driver lists it; its time is unmeasured")
+            UnavailableSource(f"{self.name}: {uuid}", "no driver lists it; its time is unmeasured")
             for uuid in self._missing
         ]
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import bpf
 from collectors.bpf.bcc import compile_program, tracing
 from collectors.bpf.bpf_maps import ArrayView, PerCpuMap, possible_cpus
-from collectors.port import Absence, SourceUnavailable
+from collectors.port import SourceUnavailable, UnavailableSource
 
 from . import ebpf_tables as layout
 from .host_ticks import HostPrograms, Limits, PerCpuTicks
@@ -79,7 +79,7 @@ def load(limits: Limits) -> HostPrograms:
             sample_freq=hertz,
         )
         absent += _header_check()
-        absent += [Absence(metric, "needs the libbpf loader") for metric in LIBBPF_ONLY]
+        absent += [UnavailableSource(metric, "needs the libbpf loader") for metric in LIBBPF_ONLY]
         loaded = _maps(program, cpus, limits.tick_ns)
         loaded.absent = absent
         loaded.make_other_rows()
@@ -97,19 +97,21 @@ def source_text(parts: list[str]) -> str:
     return "".join(text.read_text(encoding="utf-8") for text in texts)
 
 
-def _usable_parts(folder: Path) -> tuple[list[str], list[Absence]]:
+def _usable_parts(folder: Path) -> tuple[list[str], list[UnavailableSource]]:
     usable: list[str] = []
-    absent: list[Absence] = []
+    absent: list[UnavailableSource] = []
     for part, needed in PARTS.items():
         missing = [t for t in needed if not (folder / "events" / t.replace(":", "/")).exists()]
         if missing:
-            absent.append(Absence(part, f"this kernel has no tracepoint {', '.join(missing)}"))
+            absent.append(
+                UnavailableSource(part, f"this kernel has no tracepoint {', '.join(missing)}")
+            )
         else:
             usable.append(part)
     return usable, absent
 
 
-def _header_check() -> list[Absence]:
+def _header_check() -> list[UnavailableSource]:
     """Compare task->pid with the helper's pid; a difference means headers of another kernel."""
     text = files(bpf).joinpath("bcc/header_check.c").read_text(encoding="utf-8")
     check = compile_program(text, ["-w"])
@@ -120,7 +122,7 @@ def _header_check() -> list[Absence]:
         check.cleanup()
     if differed or not agreed:
         reason = f"kernel headers do not match: pid differs in {differed} of {agreed + differed}"
-        return [Absence("kernel structs", reason)]
+        return [UnavailableSource("kernel structs", reason)]
     return []
 
 

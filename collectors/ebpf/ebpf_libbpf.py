@@ -13,7 +13,7 @@ from collectors.bpf.bpf_maps import ArrayView, MarkRing, PerCpuMap, possible_cpu
 from collectors.bpf.cgroup_names import hierarchy_of
 from collectors.bpf.libbpf import BpfObject, available, kernel_has_hook
 from collectors.bpf.system_calls import VMLINUX, kernel_version, open_cpu_clocks
-from collectors.port import Absence
+from collectors.port import UnavailableSource
 
 from . import ebpf_tables as layout
 from .host_ticks import HostPrograms, Limits, PerCpuTicks, RhythmMaps, Ticks, TimerTicks
@@ -56,12 +56,12 @@ def load(limits: Limits, *, attach: bool = True) -> HostPrograms:
     image = files(bpf).joinpath("objects/host.bpf.o").read_bytes()
     cpus = possible_cpus()
     absent = [
-        Absence(program, f"this kernel has no tracepoint {hook}")
+        UnavailableSource(program, f"this kernel has no tracepoint {hook}")
         for program, hook in layout.PROGRAMS.items()
         if not kernel_has_hook(hook)
     ]
     absent += [
-        Absence(program, f"expected Linux {least[0]}.{least[1]} or later")
+        UnavailableSource(program, f"expected Linux {least[0]}.{least[1]} or later")
         for program, least in _YOUNGER.items()
         if kernel_version() < least
     ]

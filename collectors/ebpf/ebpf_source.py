@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from collectors.bpf import bcc
 from collectors.bpf.bpf_maps import BpfStatistics
 from collectors.bpf.cgroup_names import CgroupNames
-from collectors.port import Absence, SourceUnavailable
+from collectors.port import SourceUnavailable, UnavailableSource
 from collectors.records.activity import HostRecord, HostTable
 
 from . import ebpf_bcc, ebpf_libbpf
@@ -85,7 +85,7 @@ class EbpfSource:
         self._wanted: frozenset[str] = frozenset()
 
     @property
-    def absent(self) -> list[Absence]:
+    def absent(self) -> list[UnavailableSource]:
         """Hooks or metrics that this kernel or this loader lacks."""
         return list(self._running().programs.absent)
 
@@ -105,7 +105,7 @@ class EbpfSource:
             with _told():
                 self._drain = _Drain(self._load(), self._rhythm)
 
-    def try_out(self) -> list[Absence]:
+    def try_out(self) -> list[UnavailableSource]:
         """Load and let go; BCC, which attaches as it loads, in two seconds.
 
         Raises      SourceUnavailable

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from collectors.binaries.proc_maps import ProgramNames
 from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import MARK_FIELDS, ArrayView, MarkRing, PerCpuMap, set_element
-from collectors.port import Absence
+from collectors.port import UnavailableSource
 from collectors.records.activity import HostTicks, RhythmMarks
 
 from . import ebpf_tables as layout
@@ -322,7 +322,7 @@ class HostPrograms:
     close: Callable[[], None]
     cgroup_root: str | None = None
     block_root: str | None = None
-    absent: list[Absence] = field(default_factory=list)
+    absent: list[UnavailableSource] = field(default_factory=list)
     rhythm: RhythmMaps | None = None
     program_fds: dict[str, int] = field(default_factory=dict)
 

@@ -20,7 +20,7 @@ from typing import Final
 from collectors.binaries.proc_maps import Modules
 from collectors.binaries.symbols import SymbolCache
 from collectors.boot_clock import boottime_ns
-from collectors.port import Absence, SourceUnavailable
+from collectors.port import SourceUnavailable, UnavailableSource
 from collectors.records.activity import Record
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import GovernorState, ProcessLabels
@@ -133,7 +133,7 @@ class GpuProbesSource:
                     table, chosen, self._governor, left_out, activity, self._symbols
                 )
 
-    def try_out(self) -> list[Absence]:
+    def try_out(self) -> list[UnavailableSource]:
         """Load and let go; by BCC in a second. Raises SourceUnavailable."""
         with _told():
             loaders.choose(self._table(), self._loader).programs.try_out(dear=True)

@@ -20,7 +20,7 @@ from typing import Final
 from collectors.binaries.proc_maps import process_key
 from collectors.boot_clock import boottime_ns
 from collectors.devices.devices_source import GpuUsers
-from collectors.port import Absence, SourceUnavailable
+from collectors.port import SourceUnavailable, UnavailableSource
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_time import TimedProcess
@@ -236,7 +236,7 @@ class GpuTimeSource:
         self._thread = threading.Thread(target=self._serve, name="gpu-time", daemon=True)
         self._thread.start()
 
-    def try_out(self) -> list[Absence]:
+    def try_out(self) -> list[UnavailableSource]:
         """Listen beside the socket, which a running agent may hold. Raises SourceUnavailable."""
         with _told(self._settings.socket):
             try_out(self._settings.socket)

@@ -28,7 +28,7 @@ from collectors.bpf.bpf_maps import MARK_FIELDS, MarkRing, PerCpuMap
 from collectors.bpf.cgroup_names import CgroupNames, Hierarchy, hierarchy_of
 from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, UprobeLink, expect_links
 from collectors.gpu_calls.programs import unavailable
-from collectors.port import Absence, SourceUnavailable
+from collectors.port import SourceUnavailable, UnavailableSource
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
 
 RING_BYTES: Final = 1 << 20
@@ -195,10 +195,10 @@ class StepsSource:
         self._turn = 0
 
     @property
-    def absent(self) -> list[Absence]:
+    def absent(self) -> list[UnavailableSource]:
         """Probes that are attached to nothing: no file, no such function, called too often."""
         return [
-            Absence(self._probes[number].title, reason)
+            UnavailableSource(self._probes[number].title, reason)
             for number, (_, reason) in sorted(self._refused.items())
         ]
 
@@ -214,15 +214,15 @@ class StepsSource:
         self._cgroups = CgroupNames(root.path)
         self._attach(self._programs)
 
-    def try_out(self) -> list[Absence]:
+    def try_out(self) -> list[UnavailableSource]:
         """Load and let go, and look for the functions. Raises SourceUnavailable."""
         self._loaded()[0].close()
-        absent: list[Absence] = []
+        absent: list[UnavailableSource] = []
         for probe in self._probes.values():
             try:
                 place_of(probe)
             except SourceUnavailable as error:
-                absent.append(Absence(probe.title, str(error)))
+                absent.append(UnavailableSource(probe.title, str(error)))
         return absent
 
     def drain(self, _now_boottime_ns: int) -> Iterable[StepMarks | RhythmMarks]:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnosis.frames.frame import FINE_BINS, Frame, Signals, Subject
+from diagnosis.frames.frame import FINE_BINS, HostSample, Signals, Subject
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, floors_of
 
 _GPU_SIGNALS: Final = tuple(floors_of(SIGNALS, Scope.GPU))
@@ -35,7 +35,7 @@ _NAN: Final = float("nan")
 Row = NDArray[np.float64]
 
 
-def gpu_row(frame: Frame, indices: tuple[int, ...]) -> Row:
+def gpu_row(frame: HostSample, indices: tuple[int, ...]) -> Row:
     """Give float64[signals of GPUs]; NaN where a signal was not measured, or says nothing."""
     rows = [_row(frame.gpus[index]) for index in indices if index in frame.gpus]
     if len(rows) == 1:
@@ -121,14 +121,14 @@ class Readings:
     known    bool[cgroups, OTHER_SIGNALS], where measured
     """
 
-    frame: Frame
+    frame: HostSample
     names: tuple[str, ...]
     table: Floats
     known: NDArray[np.bool_]
     _host: Floats | None = None
 
     @classmethod
-    def of(cls, frame: Frame) -> Readings:
+    def of(cls, frame: HostSample) -> Readings:
         """Read what all subjects share."""
         rows = [[row.get(name, _NAN) for name in OTHER_SIGNALS] for row in frame.cgroups.values()]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(OTHER_SIGNALS))
@@ -157,7 +157,7 @@ def related(other: str, cgroup: str) -> bool:
     return cgroup.startswith(f"{other}/") or other.startswith(f"{cgroup}/")
 
 
-def read(frame: Frame, key: str) -> Floats:
+def read(frame: HostSample, key: str) -> Floats:
     """Give float64[CHANNELS] of one subject; NaN where a signal was not measured."""
     return Readings.of(frame).of_subject(frame.subjects[key])
 
@@ -293,7 +293,7 @@ class FineHistory:
     def __init__(self) -> None:
         self._frames: deque[tuple[int, int, NDArray[np.float32]]] = deque(maxlen=FINE_FRAMES)
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: HostSample) -> None:
         """Add a frame's bins; one without them leaves a gap."""
         fits = frame.fine.shape == _SHAPE
         self._frames.append((frame.boottime_ns, frame.span_ns, frame.fine if fits else _GAP))

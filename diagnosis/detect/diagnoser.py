@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.records.activity import StepSource
-from diagnosis.frames.frame import Frame, Steps, Subject
+from diagnosis.frames.frame import HostSample, Steps, Subject
 from diagnosis.frames.signals import FINE, SIGNALS
 
 from .baseline import (
@@ -414,7 +414,7 @@ class Diagnoser:
         self._source = source
         self._watches: dict[str, SubjectWatch] = {}
 
-    def handle(self, frame: Frame) -> list[Finding]:
+    def handle(self, frame: HostSample) -> list[Finding]:
         """Take one second of the host; frames come in order of time."""
         readings = Readings.of(frame)
         self._host.fine.take(frame)

@@ -18,7 +18,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from diagnosis.frames.frame import Frame, Signals, Steps
+from diagnosis.frames.frame import HostSample, Signals, Steps
 
 from .baseline import related
 from .findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded, StepTimes
@@ -67,9 +67,9 @@ class Trail:
     """Keeps the frames of the last minute, of which pictures are made."""
 
     def __init__(self) -> None:
-        self._frames: deque[Frame] = deque(maxlen=SECONDS)
+        self._frames: deque[HostSample] = deque(maxlen=SECONDS)
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: HostSample) -> None:
         """Take one second."""
         self._frames.append(frame)
 
@@ -125,7 +125,7 @@ class SpikeTrails:
         self._due: OrderedDict[Spike, _Standing] = OrderedDict()
         self._cut: OrderedDict[Spike, None] = OrderedDict()
 
-    def take(self, frame: Frame, findings: Iterable[Finding]) -> list[Series]:
+    def take(self, frame: HostSample, findings: Iterable[Finding]) -> list[Series]:
         """Take one second and what was found in it; give the pictures that are due."""
         self._trail.add(frame)
         ended: dict[Spike, int] = {}
@@ -166,7 +166,7 @@ def _times_ms(steps: Steps | None) -> tuple[float | None, float | None]:
     return round(float(np.median(ms)), 3), round(max(float(ms.max()), running_ms), 3)
 
 
-def _signal_value(scope: str, signal: str, frame: Frame, key: str) -> float | None:
+def _signal_value(scope: str, signal: str, frame: HostSample, key: str) -> float | None:
     """Look a signal up where its scope says."""
     subject = frame.subjects[key]
     places: Mapping[str, Iterable[Signals]] = {

@@ -56,7 +56,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Frame:
+class HostSample:
     """One second of one host.
 
     boottime_ns   CLOCK_BOOTTIME of its end

@@ -22,7 +22,7 @@ from collectors.devices.device_port import DeviceReading
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
-from collectors.port import Absence, Source, SourceRegistry
+from collectors.port import Source, SourceRegistry, UnavailableSource
 from collectors.records.activity import (
     GpuCoverage,
     HostEvent,
@@ -39,7 +39,7 @@ from collectors.records.gpu_time import GpuTimes
 from collectors.rounds import Drained, Rounds
 from transport.process.supervision import Closing
 
-from .frame import Frame
+from .frame import HostSample
 from .gpu_signals import CallSignals, GpuSignals, on_gpus
 from .host_signals import (
     CgroupPressure,
@@ -212,7 +212,7 @@ class Framer:
         """Take looks at GPUs; the same look may be shown again."""
         self._gpus.look(readings)
 
-    def frame(self, now_ns: int) -> Frame | None:
+    def frame(self, now_ns: int) -> HostSample | None:
         """Give the second that ends now; None for the first, and for one that is too short."""
         if self._ended_ns is None:
             self._ended_ns = now_ns
@@ -245,7 +245,7 @@ class Framer:
         cgroups = {cgroup: self._measured(signals) for cgroup, signals in busiest}
         fine = self._fine.take(begun_ns, now_ns)
         self._forget()
-        return Frame(now_ns, span_ns, host, fine, subjects, cgroups, gpus)
+        return HostSample(now_ns, span_ns, host, fine, subjects, cgroups, gpus)
 
     def _measured(self, signals: dict[str, float]) -> dict[str, float]:
         if self._lacking.isdisjoint(signals):
@@ -445,7 +445,7 @@ class LiveFrames(Closing):
         self._registry = registry
         self.framer = framer or host_framer()
         self._rounds = Rounds()
-        self.absent: Sequence[Absence] = ()
+        self.absent: Sequence[UnavailableSource] = ()
         self.cpu_ns = 0
         """What the drains and frames cost so far: CPU time of this thread."""
 
@@ -470,7 +470,7 @@ class LiveFrames(Closing):
         """Sources whose last drain failed, and why."""
         return self._rounds.failing
 
-    def frame(self, now_ns: int | None = None) -> Frame | None:
+    def frame(self, now_ns: int | None = None) -> HostSample | None:
         """Drain every source once; the first call sets the base and gives nothing."""
         now_ns = boottime_ns() if now_ns is None else now_ns
         begun_ns = time.thread_time_ns()
@@ -480,7 +480,7 @@ class LiveFrames(Closing):
         self.cpu_ns += time.thread_time_ns() - begun_ns
         return frame
 
-    def frames(self, until: Callable[[], bool] = lambda: False) -> Iterator[Frame]:
+    def frames(self, until: Callable[[], bool] = lambda: False) -> Iterator[HostSample]:
         """Give a frame a second, on a grid of whole seconds from now on, until told to end."""
         due_ns = boottime_ns()
         while not until():

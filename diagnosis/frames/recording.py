@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from transport.process.printable import first_line
 
-from .frame import Frame
+from .frame import HostSample
 from .series import SeriesRow, frames_of, rows_of
 
 VERSION: Final = 1
@@ -63,7 +63,7 @@ class Recording:
     """What was recorded: facts about the run, as its writer gave them, and its seconds."""
 
     meta: Mapping[str, Any]
-    frames: tuple[Frame, ...]
+    frames: tuple[HostSample, ...]
 
 
 class RecordingWriter:
@@ -76,14 +76,14 @@ class RecordingWriter:
         self._path = path
         self._part = path.with_name(f"{path.name}.part")
         self._meta = dict(meta or {})
-        self._frames: list[Frame] = []
+        self._frames: list[HostSample] = []
         self._writer: pq.ParquetWriter | None = pq.ParquetWriter(
             self._part, SCHEMA, compression="zstd", compression_level=19,
             use_dictionary=list(_TEXTS), column_encoding=_ENCODING, write_statistics=False,
             store_schema=False, data_page_version="2.0", version="2.6",
         )  # fmt: skip
 
-    def append(self, frame: Frame) -> None:
+    def append(self, frame: HostSample) -> None:
         """Take a frame; it is written with those around it."""
         self._frames.append(frame)
         if len(self._frames) >= CHUNK_FRAMES:
@@ -138,7 +138,7 @@ class RecordingWriter:
             self._writer.write_table(table, row_group_size=len(rows))
 
 
-def write_recording(path: Path, frames: Iterable[Frame], meta: Mapping[str, Any]) -> None:
+def write_recording(path: Path, frames: Iterable[HostSample], meta: Mapping[str, Any]) -> None:
     """Write a whole recording. Raises ValueError for an infinite signal."""
     with RecordingWriter(path, meta) as writer:
         for frame in frames:
@@ -157,7 +157,7 @@ def read_meta(path: Path) -> Mapping[str, Any]:
         return _meta(file, path)
 
 
-def iterate(path: Path) -> Iterator[Frame]:
+def iterate(path: Path) -> Iterator[HostSample]:
     """Give a recording's frames, some minutes at a time. Raises RecordingError, OSError."""
     with _opened(path) as file:
         _meta(file, path)
@@ -223,7 +223,7 @@ def _meta(file: pq.ParquetFile, path: Path) -> dict[str, Any]:
     return meta
 
 
-def _frames(file: pq.ParquetFile, path: Path, most: int = _MOST_FRAMES) -> Iterator[Frame]:
+def _frames(file: pq.ParquetFile, path: Path, most: int = _MOST_FRAMES) -> Iterator[HostSample]:
     count = 0
     for group in range(file.metadata.num_row_groups):
         try:

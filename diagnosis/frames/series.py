@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from collectors.records.activity import StepSource
 from transport.process.printable import printable
 
-from .frame import FINE_BINS, Frame, Signals, Steps, Subject
+from .frame import FINE_BINS, HostSample, Signals, Steps, Subject
 from .signals import FINE, NAME
 
 _DROPPED_BITS: Final = 15
@@ -61,7 +61,7 @@ def rounded(values: Iterable[float] | NDArray[Any]) -> Numbers:
     return np.where(np.isnan(found), found, even.view(np.float32))
 
 
-def rows_of(frames: Sequence[Frame]) -> Iterator[SeriesRow]:
+def rows_of(frames: Sequence[HostSample]) -> Iterator[SeriesRow]:
     """Give the rows of a chunk of frames, at least one."""
     ends = np.array([frame.boottime_ns for frame in frames], np.int64)
     spans = np.array([frame.span_ns for frame in frames], np.int64)
@@ -84,7 +84,7 @@ def rows_of(frames: Sequence[Frame]) -> Iterator[SeriesRow]:
         yield from _subject_rows(frames, key)
 
 
-def frames_of(rows: Iterable[SeriesRow]) -> list[Frame]:
+def frames_of(rows: Iterable[SeriesRow]) -> list[HostSample]:
     """Put a chunk's frames together again. Raises ValueError for rows that do not fit."""
     chunk = _Chunk(rows)
     ends = chunk.integers("frame", "", "boottime_ns")
@@ -100,7 +100,7 @@ def frames_of(rows: Iterable[SeriesRow]) -> list[Frame]:
     groups = {kind: _keyed(chunk, kind, count) for kind in ("cgroup", "gpu")}
     subjects = _subjects(chunk, count, int(ends[0]) if count else 0)
     return [
-        Frame(
+        HostSample(
             int(ends[place]), int(spans[place]), host[place],
             fine[:, place * FINE_BINS : (place + 1) * FINE_BINS].copy(),
             subjects[place], groups["cgroup"][place],
@@ -121,7 +121,7 @@ def _signal_rows(kind: str, key: str, found: Sequence[Signals]) -> Iterator[Seri
         yield SeriesRow(kind, key, name, _short(values))
 
 
-def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[SeriesRow]:
+def _subject_rows(frames: Sequence[HostSample], key: str) -> Iterator[SeriesRow]:
     at = [place for place, frame in enumerate(frames) if key in frame.subjects]
     found = [frames[place].subjects[key] for place in at]
     name = printable(key)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.port import Absence
+from collectors.port import UnavailableSource
 from collectors.records.activity import HostTicks
 from transport.settings.config import build, limited, read_table
 
@@ -143,7 +143,7 @@ def unit_of(name: str) -> str | None:
 
 
 def fine_of(table: SignalTable) -> tuple[str, ...]:
-    """Give the names of the rows of `Frame.fine`, in order."""
+    """Give the names of the rows of `HostSample.fine`, in order."""
     return tuple(signal.name for signal in table.values() if signal.fine)
 
 
@@ -171,7 +171,7 @@ def _signal(name: str, row: Any, where: str) -> Signal:
 
 SIGNALS: Final = load_signals()
 FINE: Final = fine_of(SIGNALS)
-"""Rows of `Frame.fine`."""
+"""Rows of `HostSample.fine`."""
 
 
 _NODES: Final = Path("/sys/devices/system/node/online")
@@ -226,7 +226,7 @@ _LOST: Final = {
 """What the eBPF source names as absent, to the starts of the signals that are lost with it."""
 
 
-def lacking(absent: Iterable[Absence], nodes: Path = _NODES) -> frozenset[str]:
+def lacking(absent: Iterable[UnavailableSource], nodes: Path = _NODES) -> frozenset[str]:
     """Give the signals that cannot be measured where running sources lack these parts."""
     starts = {start for absence in absent for start in _LOST.get(absence.source, ())}
     if not _several(nodes):

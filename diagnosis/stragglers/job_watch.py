@@ -16,7 +16,7 @@ from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.port import SourceRegistry
 from collectors.records.activity import Record, StepMarks
 from collectors.steps.steps_source import StepsSource
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from diagnosis.frames.framer import Framer, LiveFrames
 from transport.process.supervision import Closing
 
@@ -126,7 +126,7 @@ class JobWatch(Closing):
         """Stop the sources."""
         self.live.close()
 
-    def watch(self, seconds: float, on_frame: Callable[[Frame], None] | None = None) -> None:
+    def watch(self, seconds: float, on_frame: Callable[[HostSample], None] | None = None) -> None:
         """Drain once a second for so long."""
         end_s = time.monotonic() + seconds
         for frame in self.live.frames(until=lambda: time.monotonic() > end_s):

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.records.activity import StepMarks
-from diagnosis.frames.frame import Frame, Signals
+from diagnosis.frames.frame import HostSample, Signals
 
 from .calls import Calls
 from .collectives import CallRole, role_of
@@ -308,7 +308,7 @@ class BusySeconds:
         self._seconds: deque[NDArray[np.float64]] = deque(maxlen=_MOST_SECONDS)
         self._ends_ns: deque[int] = deque(maxlen=_MOST_SECONDS)
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: HostSample) -> None:
         """Take one second."""
         by_cgroup = dict(frame.cgroups) | {
             subject.cgroup: subject.signals for subject in frame.subjects.values()

@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 
 from collectors.boot_clock import ClockPoint, read_point
-from collectors.port import Absence, CountsLeftOut, SourceRegistry
+from collectors.port import CountsLeftOut, SourceRegistry, UnavailableSource
 from collectors.rounds import Drained
 from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
@@ -66,7 +66,7 @@ class AgentService:
         self,
         shell: AgentShell,
         config: AgentConfig,
-        absent: Sequence[Absence] = (),
+        absent: Sequence[UnavailableSource] = (),
         *,
         notifier: Notifier | None = None,
         reloading: Reloading | None = None,
@@ -371,7 +371,7 @@ class AgentService:
         stopped = (*changed.stopped, DIAGNOSIS) if running else changed.stopped
         self._shell.replace_diagnosis(None)
         made = None if new is None else new.start()
-        if isinstance(made, Absence):
+        if isinstance(made, UnavailableSource):
             return replace(changed, stopped=stopped, absent=(*changed.absent, made))
         if made is None:
             return replace(changed, stopped=stopped)

@@ -31,12 +31,12 @@ from collectors.gpu_time.listener import try_out
 from collectors.kernel_files import Tree
 from collectors.kernel_log import KMSG, KernelLog, log_gap
 from collectors.port import (
-    Absence,
     ReportsAbsences,
     Source,
     SourceRegistry,
     SourceUnavailable,
     TriesOut,
+    UnavailableSource,
 )
 from collectors.records.basics import Gap, GapKind
 from collectors.records.gpu_time import TimingState
@@ -152,13 +152,13 @@ def _started(name: str, make: Callable[[], Source]) -> Result:
 
 def _diagnosed(settings: DiagnosisSettings) -> Result:
     made = settings.start()
-    if isinstance(made, Absence):
+    if isinstance(made, UnavailableSource):
         return _lacking(DIAGNOSIS, made.reason)
     made.close()
     return ok("can be collected")
 
 
-def _tried(source: Source) -> Sequence[Absence]:
+def _tried(source: Source) -> Sequence[UnavailableSource]:
     """Try a source that can start, and give what it lacks. Raises SourceUnavailable."""
     if isinstance(source, TriesOut):
         return source.try_out()
@@ -201,7 +201,7 @@ def measured_findings(
     """
     known = [finding for finding in sources if finding.group == "sources"]
     running = [finding.name for finding in known if finding.verdict is CheckVerdict.OK]
-    absent = [Absence(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK]
+    absent = [UnavailableSource(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK]
     bound = "the drivers' GPUs" if config.host.gpus == AUTO else "the GPUs of host.gpus"
     any_task = False
     for task in sorted(tasks, key=lambda one: one.series):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from collectors.port import Absence, SourceRegistry
+from collectors.port import SourceRegistry, UnavailableSource
 from collectors.rounds import Rounds
 from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
@@ -89,11 +89,11 @@ class SourceFeed(Feed):
         self._clock = clock or SystemClock()
         running, absent = registry.start_all()
         self._rounds = Rounds(running)
-        self._absent: list[Absence] = absent
+        self._absent: list[UnavailableSource] = absent
         self._diagnosis: HostDiagnosis | None = None
         self._failing: dict[str, str] = {}
         made = None if diagnosis is None else diagnosis.start()
-        if isinstance(made, Absence):
+        if isinstance(made, UnavailableSource):
             self._absent.append(made)
         elif made is not None:
             self._diagnosis = made

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from collectors.port import Absence, Source, SourceRegistry
+from collectors.port import Source, SourceRegistry, UnavailableSource
 from edge_agent.config import AgentConfig
 from edge_agent.observer import AgentStatus
 from transport.process.supervision import HttpPort
@@ -78,7 +78,7 @@ class Changed:
     """
 
     running: Mapping[str, Source]
-    absent: tuple[Absence, ...]
+    absent: tuple[UnavailableSource, ...]
     stopped: tuple[str, ...]
     started: tuple[str, ...]
 
@@ -104,10 +104,10 @@ def change_sources(
     # Stopped first: two of one source may not share a device or a program.
     replace(list(kept.values()))
     now: dict[str, Source] = {}
-    absent: list[Absence] = []
+    absent: list[UnavailableSource] = []
     for name in after:
         source = kept.get(name) or after.start(name)
-        if isinstance(source, Absence):
+        if isinstance(source, UnavailableSource):
             absent.append(source)
         else:
             now[name] = source

@@ -16,7 +16,7 @@ from .output import usage_error
 
 if TYPE_CHECKING:
     from collectors.steps.steps_source import StepProbe
-    from diagnosis.frames.frame import Frame
+    from diagnosis.frames.frame import HostSample
     from edge_agent.config import DiagnosisSection
     from pointillist.diagnose.finding_printer import Watching
 
@@ -78,7 +78,7 @@ class Asked:
 
 
 def found_in(
-    diagnoser: Diagnoser, frames: Iterable[Frame], watching: Watching
+    diagnoser: Diagnoser, frames: Iterable[HostSample], watching: Watching
 ) -> Iterator[Finding | Series]:
     """Give the findings of frames, and the picture of each spike."""
     pictures = SpikeTrails()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectors.boot_clock import read_point
 from collectors.bpf.cgroup_names import hierarchy_of
-from collectors.port import Absence, SourceUnavailable
+from collectors.port import SourceUnavailable, UnavailableSource
 from collectors.steps.steps_source import StepsSource
 from diagnosis.detect.findings import SpikeBegan
 from diagnosis.detect.journal import JournalReader
@@ -150,7 +150,7 @@ def _refuse_the_impossible(frames: LiveFrames, asked: Asked) -> None:
     _need_cgroups(asked.watch)
 
 
-def _unattached(frames: LiveFrames) -> list[Absence]:
+def _unattached(frames: LiveFrames) -> list[UnavailableSource]:
     return [
         gone
         for source in frames.running

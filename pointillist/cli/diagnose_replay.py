@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from diagnosis.detect.findings import SpikeBegan
 from diagnosis.detect.journal import JournalReader
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from edge_agent.journal import read_lines
 from edge_agent.local.quantity import counted
 from pointillist.diagnose.finding_layout import BoottimeReader, recording_clock, unix_clock
@@ -108,14 +108,14 @@ def _replay_recording(path: Path, asked: Asked, tell: Told) -> None:
     say(watching.summary(spikes))
 
 
-def _frames(path: Path) -> Iterator[Frame]:
+def _frames(path: Path) -> Iterator[HostSample]:
     from diagnosis.frames.recording import RecordingError, iterate
 
     with reported(ExitCode.USAGE, RecordingError, OSError):
         yield from iterate(path)
 
 
-def _after(first: Frame, rest: Iterator[Frame]) -> Iterator[Frame]:
+def _after(first: HostSample, rest: Iterator[HostSample]) -> Iterator[HostSample]:
     yield first
     yield from rest
 

@@ -16,7 +16,7 @@ from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_er
 if TYPE_CHECKING:
     from collectors.port import SourceRegistry
     from collectors.steps.steps_source import StepProbe
-    from diagnosis.frames.frame import Frame
+    from diagnosis.frames.frame import HostSample
     from diagnosis.frames.framer import Framer
 
 CALM_S: Final = 20.0
@@ -34,7 +34,7 @@ class RecordedSoFar:
     ended_ns: int = 0
     subjects: set[str] = field(default_factory=set)
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: HostSample) -> None:
         """Count one more."""
         if not self.frames:
             self.began_ns = frame.boottime_ns - frame.span_ns

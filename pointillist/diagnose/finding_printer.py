@@ -14,7 +14,7 @@ from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Diagnosis, Finding
 from diagnosis.detect.journal import Series
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from edge_agent.local.local_rows import clean_name
 from edge_agent.local.quantity import counted, number, quantity
 
@@ -129,7 +129,7 @@ class Watching:
         self.frames = 0
         self.span_s = 0.0
 
-    def take(self, frame: Frame, diagnoser: Diagnoser) -> None:
+    def take(self, frame: HostSample, diagnoser: Diagnoser) -> None:
         """Take a frame that the diagnoser has handled."""
         self.frames += 1
         self.span_s += frame.span_ns / 1e9

@@ -23,7 +23,7 @@ from diagnosis.detect.baseline import CHANNELS, Channel
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.features import CAP, FEATURE_INDEX, FEATURE_NAMES, FEATURES_VERSION
 from diagnosis.detect.findings import Cause, Diagnosis
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from edge_agent.local.diagnosis_words import sentence
 
 from .splits import SEED
@@ -250,7 +250,7 @@ def _read(row: Mapping[str, Any]) -> SpikeGroup:
     return SpikeGroup(name, bool(row["named"]), mean, scale, float(row["limit"]), members)
 
 
-def unknown_spikes(recording: str, frames: Iterable[Frame]) -> list[tuple[SpikeMember, Table]]:
+def unknown_spikes(recording: str, frames: Iterable[HostSample]) -> list[tuple[SpikeMember, Table]]:
     """Find the spikes of a recording that an agent would put down to nothing known.
 
     Beside each stands the mean of its seconds' vectors, float64[FEATURE_NAMES].

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnosis.detect.findings import Cause
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from diagnosis.frames.recording import read_meta, read_recording
 
 GROWING: Final = "growing"
@@ -83,7 +83,7 @@ class RecordedRun:
     """One recording."""
 
     facts: Facts
-    frames: tuple[Frame, ...]
+    frames: tuple[HostSample, ...]
 
     @property
     def worker_hours(self) -> float:
@@ -93,7 +93,7 @@ class RecordedRun:
         return self.facts.workers * watched / 3600
 
 
-def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[Frame]) -> Facts:
+def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[HostSample]) -> Facts:
     """Read what a recording says of itself.
 
     Raises      RunRefused when a field is missing or of another kind, or nothing was recorded
@@ -119,7 +119,7 @@ def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[Frame]) -> Fac
     )
 
 
-def _subjects(named: tuple[str, ...], frames: Iterable[Frame]) -> tuple[str, ...]:
+def _subjects(named: tuple[str, ...], frames: Iterable[HostSample]) -> tuple[str, ...]:
     """Keys that stand for the named cgroups: themselves, what is below them, their processes."""
     seen = sorted({key for frame in frames for key in frame.subjects})
     if not named:

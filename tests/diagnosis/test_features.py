@@ -19,7 +19,7 @@ from diagnosis.detect.baseline import (
 )
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.features import FEATURE_INDEX, FEATURE_NAMES
-from diagnosis.frames.frame import FINE_BINS, Frame, Subject
+from diagnosis.frames.frame import FINE_BINS, HostSample, Subject
 from diagnosis.frames.signals import FINE, SIGNALS, Scope
 from tests.diagnosis_kit import CROWDED, JOB, NOISE, SECOND_NS, USUAL, Host, run, warm
 
@@ -55,7 +55,7 @@ def test_others_are_neither_the_subject_nor_its_ancestors() -> None:
         "/jobs/train2": {"cpu_ms_per_s": 40.0},
         NOISE: {"cpu_ms_per_s": 5.0},
     }
-    changed = Frame(
+    changed = HostSample(
         frame.boottime_ns, frame.span_ns, frame.host, frame.fine, frame.subjects, cgroups
     )
     assert read(changed, JOB)[INDEX["other.cpu_ms_per_s"]] == 45.0
@@ -69,7 +69,7 @@ def test_worst_gpu_of_the_subject_counts() -> None:
         1: {"sm_clock_percent": 10.0, "temperature_celsius": 99.0},
         2: {"sm_clock_percent": 50.0, "temperature_celsius": 70.0},
     }
-    changed = Frame(
+    changed = HostSample(
         frame.boottime_ns, frame.span_ns, {}, frame.fine, {JOB: own}, frame.cgroups, gpus
     )
     values = read(changed, JOB)
@@ -112,7 +112,7 @@ def test_lag_is_the_time_from_departure_to_onset() -> None:
         fine = np.full((len(FINE), FINE_BINS), 20.0, np.float32)
         ends_ns = second * SECOND_NS + (np.arange(FINE_BINS) - FINE_BINS + 1) * SECOND_NS // 10
         fine[row, ends_ns > onset_ns - 700_000_000] = 900.0
-        history.take(Frame(second * SECOND_NS, SECOND_NS, frame.host, fine, {}))
+        history.take(HostSample(second * SECOND_NS, SECOND_NS, frame.host, fine, {}))
     lags = history.lags_s(onset_ns)
     assert lags[row] == pytest.approx(0.6, abs=0.05)
     assert np.isnan(np.delete(lags, row)).all()

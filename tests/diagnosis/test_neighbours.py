@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnosis.detect.baseline import CgroupNeighbours, Readings
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 
 S = 1_000_000_000
 NO_BINS = np.zeros((0, 0), np.float32)
@@ -13,7 +13,7 @@ NO_BINS = np.zeros((0, 0), np.float32)
 
 def readings(second: int, **cpu: float) -> Readings:
     cgroups = {f"/{name}": {"cpu_ms_per_s": value} for name, value in cpu.items()}
-    return Readings.of(Frame(second * S, S, {}, NO_BINS, {}, cgroups, {}))
+    return Readings.of(HostSample(second * S, S, {}, NO_BINS, {}, cgroups, {}))
 
 
 def grown(known: CgroupNeighbours, second: int, **cpu: float) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from collectors.gpu_calls.gpu_probes import ProbesSection
 from collectors.gpu_time.gpu_time_source import GpuTimeSection
-from collectors.port import Absence
+from collectors.port import UnavailableSource
 from edge_agent.config import (
     AgentConfig,
     DiagnosisSection,
@@ -46,7 +46,7 @@ def config(gpus: tuple[str, ...] = GPUS, **sources: object) -> AgentConfig:
 
 def gaps(
     made: AgentConfig, *running: str, sections: tuple[str, ...] = tuple(MEASURED_BY),
-    absent: tuple[Absence, ...] = (), has_gpus: bool = True,
+    absent: tuple[UnavailableSource, ...] = (), has_gpus: bool = True,
 ) -> dict[str, Unmeasured]:  # fmt: skip
     found = unmeasured(
         task_of(sections), made, running, absent, has_gpus=has_gpus, catalogue=CATALOGUE
@@ -65,7 +65,7 @@ def test_every_section_of_the_catalogue_has_sources() -> None:
 @pytest.mark.parametrize("source", ["host", "devices", "probes", "diagnosis"])
 def test_section_without_its_source_is_told(source: str) -> None:
     running = [name for name in EVERYTHING if name != source]
-    absent = (Absence(source, "no right to"),)
+    absent = (UnavailableSource(source, "no right to"),)
     found = gaps(config(), *running, absent=absent)
     alone = {section for section, names in MEASURED_BY.items() if names == (source,)}
     assert set(found) == alone

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from collectors.port import Absence, SourceRegistry
+from collectors.port import SourceRegistry, UnavailableSource
 from collectors.records.activity import Observation
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view
@@ -105,7 +105,7 @@ def test_source_that_breaks_at_its_start_is_absent_with_one_line() -> None:
     registry.register("busy", BusyHost)
     running, absent = registry.start_all()
     assert [source.name for source in running] == ["busy"]
-    assert absent == [Absence("broken", "busy: broken by ValueError")]
+    assert absent == [UnavailableSource("broken", "busy: broken by ValueError")]
 
 
 def test_agent_spools_while_the_log_is_away_and_drains_the_same_bytes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from collectors.devices.device_port import Field
 from collectors.ebpf import ebpf_tables as layout
-from collectors.port import Absence
+from collectors.port import UnavailableSource
 from collectors.records.activity import Observation
 from diagnosis.frames.framer import LinkRate, parse_shapers
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, lacking, of_scope
@@ -162,7 +162,7 @@ def test_faults_of_hardware_are_counted_by_kind() -> None:
 
 
 def test_frame_leaves_out_what_the_kernel_has_no_hook_for(tmp_path: Path) -> None:
-    absent = Absence("on_page_fault", "this kernel has no tracepoint page_fault_user")
+    absent = UnavailableSource("on_page_fault", "this kernel has no tracepoint page_fault_user")
     (tmp_path / "online").write_text("0\n")
     lost = lacking([absent], tmp_path / "online")
     assert lost == {"page_faults_per_s", "numa_migrations_per_s"}

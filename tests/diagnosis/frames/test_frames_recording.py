@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from collectors.records.activity import StepSource
 from diagnosis.frames import recording
-from diagnosis.frames.frame import FINE_BINS, Frame, Signals, Steps, Subject
+from diagnosis.frames.frame import FINE_BINS, HostSample, Signals, Steps, Subject
 from diagnosis.frames.recording import (
     CHUNK_FRAMES,
     SCHEMA,
@@ -54,7 +54,7 @@ def _same_steps(found: Steps | None, written: Steps | None) -> None:
         assert 0 <= written.running_ns - found.running_ns < 1_000
 
 
-def _same_frame(found: Frame, written: Frame) -> None:
+def _same_frame(found: HostSample, written: HostSample) -> None:
     assert (found.boottime_ns, found.span_ns) == (written.boottime_ns, written.span_ns)
     _same(found.host, written.host)
     np.testing.assert_allclose(found.fine, written.fine, rtol=_HALF_BIT, atol=1e-30)
@@ -77,7 +77,7 @@ def _same_frame(found: Frame, written: Frame) -> None:
 @settings(max_examples=40)
 @given(written=frames(), meta=st.dictionaries(st.text(max_size=5), st.integers(), max_size=2))
 def test_recording_gives_back_what_was_written(
-    written: list[Frame], meta: dict[str, int], tmp_path_factory: pytest.TempPathFactory
+    written: list[HostSample], meta: dict[str, int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "round.parquet"
     write_recording(path, written, meta)
@@ -91,7 +91,7 @@ def test_recording_gives_back_what_was_written(
 @settings(max_examples=15)
 @given(written=frames())
 def test_recording_of_a_recording_is_the_same(
-    written: list[Frame], tmp_path_factory: pytest.TempPathFactory
+    written: list[HostSample], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     first = tmp_path_factory.getbasetemp() / "first.parquet"
     second = tmp_path_factory.getbasetemp() / "second.parquet"
@@ -113,7 +113,7 @@ def test_recording_of_a_recording_is_the_same(
                     assert made.running_ns == kept.running_ns
 
 
-def _minute(subjects: int = 2, cgroups: int = 8) -> list[Frame]:
+def _minute(subjects: int = 2, cgroups: int = 8) -> list[HostSample]:
     """A minute as fault runs look: two loops of 100 steps a second, eight cgroups, 24 fine rows."""
     rng = np.random.default_rng(7)
     made = []
@@ -135,7 +135,7 @@ def _minute(subjects: int = 2, cgroups: int = 8) -> list[Frame]:
             for n in range(subjects)
         }  # fmt: skip
         others = {f"/other{n}": busy for n in range(cgroups)}
-        made.append(Frame(end_ns, S, own, fine, watched, others))
+        made.append(HostSample(end_ns, S, own, fine, watched, others))
     return made
 
 
@@ -149,7 +149,7 @@ def test_writer_writes_in_parts_that_are_read_in_turn(tmp_path: Path) -> None:
     fine = np.full((len(FINE), FINE_BINS), np.nan, np.float32)
     with RecordingWriter(path, {"seed": 4}) as writer:
         for second in range(CHUNK_FRAMES + 3):
-            writer.append(Frame(T0 + second * S, S, {"cpu_ms_per_s": float(second)}, fine, {}))
+            writer.append(HostSample(T0 + second * S, S, {"cpu_ms_per_s": float(second)}, fine, {}))
             assert not path.exists()
         writer.close({"impact": True})
     assert read_meta(path) == {"seed": 4, "impact": True}
@@ -162,7 +162,7 @@ def test_writer_leaves_no_file_after_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
     fine = np.full((len(FINE), FINE_BINS), np.inf, np.float32)
     with pytest.raises(ValueError, match="finite"):
-        write_recording(path, [Frame(T0, S, {}, fine, {})], {})
+        write_recording(path, [HostSample(T0, S, {}, fine, {})], {})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from collectors.records.activity import StepMarks, StepSource
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from diagnosis.stragglers import collectives
 from diagnosis.stragglers.job_watch import NoRanks, find_ranks
 from diagnosis.stragglers.judge import judge
@@ -143,13 +143,13 @@ def test_marked_calls_of_ranks_that_never_meet_are_no_job() -> None:
     assert log.job() is None
 
 
-def frame(second: int, **signals: list[float]) -> Frame:
+def frame(second: int, **signals: list[float]) -> HostSample:
     """One second; a value a rank of each signal."""
     cgroups = {
         cgroup: {name: values[rank] for name, values in signals.items()}
         for rank, cgroup in enumerate(RANKS)
     }
-    return Frame(second * 10**9, 10**9, {}, np.zeros((1, 10), dtype=np.float32), {}, cgroups)
+    return HostSample(second * 10**9, 10**9, {}, np.zeros((1, 10), dtype=np.float32), {}, cgroups)
 
 
 @pytest.mark.parametrize(

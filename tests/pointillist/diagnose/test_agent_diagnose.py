@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from rich.console import Console
 
-from collectors.port import Absence
+from collectors.port import UnavailableSource
 from collectors.records.activity import Observation, Record, StepSource
 from collectors.rounds import Drained
 from diagnosis.detect.findings import (
@@ -25,7 +25,7 @@ from diagnosis.detect.findings import (
     StepTimes,
 )
 from diagnosis.detect.journal import JournalReader, Series
-from diagnosis.frames.frame import Frame
+from diagnosis.frames.frame import HostSample
 from diagnosis.frames.recording import write_recording
 from diagnosis.frames.signals import SIGNALS
 from edge_agent.config import DiagnosisSection
@@ -49,7 +49,7 @@ SLOW_FROM, SLOW_UNTIL, SECONDS = 31, 56, 70
 class FramesInTurn:
     """Stands where records become frames: this test is about what comes after."""
 
-    def __init__(self, frames: Iterable[Frame]) -> None:
+    def __init__(self, frames: Iterable[HostSample]) -> None:
         self._frames = iter(frames)
         self.taken = 0
 
@@ -59,7 +59,7 @@ class FramesInTurn:
     def lack(self, signals: Iterable[str]) -> None:
         self.lacking = frozenset(signals)
 
-    def frame(self, now_ns: int) -> Frame | None:
+    def frame(self, now_ns: int) -> HostSample | None:
         return next(self._frames, None)
 
 
@@ -144,7 +144,7 @@ def test_diagnosis_takes_what_sources_handed_out(source: HostDiagnosis) -> None:
 
 
 def test_diagnosis_leaves_out_what_sources_cannot_measure(source: HostDiagnosis) -> None:
-    source.lack([Absence("on_packet_drop", "this kernel has no such hook")])
+    source.lack([UnavailableSource("on_packet_drop", "this kernel has no such hook")])
     assert "queue_drops_per_s" in SIGNALS
     assert "queue_drops_per_s" in source._framer.lacking  # type: ignore[attr-defined]
     assert "retransmits_per_s" not in source._framer.lacking  # type: ignore[attr-defined]
@@ -152,7 +152,7 @@ def test_diagnosis_leaves_out_what_sources_cannot_measure(source: HostDiagnosis)
 
 def test_diagnosis_is_absent_where_its_journal_cannot_be_opened(tmp_path: Path) -> None:
     absent = DiagnosisSettings(DiagnosisSection(), tmp_path, faults=False).start()
-    assert isinstance(absent, Absence)
+    assert isinstance(absent, UnavailableSource)
     assert absent.source == "diagnosis"
     assert "diagnosis: " in absent.reason
 
@@ -219,7 +219,7 @@ _LONG: Final = "/" + "\udcff" * 4_000
 """A cgroup's name may be any 4 KiB of bytes but / and NUL."""
 
 
-def _named(frames: Iterable[Frame], name: str) -> Iterator[Frame]:
+def _named(frames: Iterable[HostSample], name: str) -> Iterator[HostSample]:
     """The same frames, whose subject and neighbours have a name that their user chose."""
     for frame in frames:
         subjects = {name: replace(frame.subjects[SUBJECT], cgroup=name)}

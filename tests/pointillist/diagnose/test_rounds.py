@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collectors.devices.device_port import DeviceLook
-from collectors.port import Absence, Source, SourceRegistry, SourceUnavailable
+from collectors.port import Source, SourceRegistry, SourceUnavailable, UnavailableSource
 from collectors.records.activity import Observation, Record, StepMarks, StepSource
 from collectors.rounds import Drained, Rounds
 from diagnosis.detect.findings import Cause, Diagnosis
@@ -55,7 +55,7 @@ class _CutShort(_Counted):
 
 
 LOOK = DeviceLook(())
-ABSENT = Absence("a part", "not here")
+ABSENT = UnavailableSource("a part", "not here")
 
 
 class _Looking(_Counted):

@@ -10,7 +10,7 @@ import pytest
 
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
-from diagnosis.frames.frame import Frame, Steps
+from diagnosis.frames.frame import HostSample, Steps
 from pointillist.judging.runs import (
     GATE,
     InjectedFault,
@@ -85,6 +85,6 @@ def test_overlapping_faults_are_one_episode_of_both_causes() -> None:
 )
 def test_facts_are_refused_by_the_field_that_is_wrong(wrong: dict[str, Any], named: str) -> None:
     meta = {"workload": "step_loop", "seed": 1, "spans": [], **wrong}
-    frames: tuple[Frame, ...] = made_up_run("calm", None, seconds=1).frames
+    frames: tuple[HostSample, ...] = made_up_run("calm", None, seconds=1).frames
     with pytest.raises(RunRefused, match=named):
         facts_of("calm", meta, frames)
