@@ -21,7 +21,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
             "arithmetic", "audit", "demo", "discovery", "families", "probes", "timing",
         )
     },
-    "agent": {"agent": "bench.agent", "view": "bench.agent:view"},
+    "agent": {"agent": "bench.agent", "loaded": "bench.agent:loaded", "view": "bench.agent:view"},
     "door": {"slowdown": "bench.agent:beside_generated"},
     "gpu-time": {
         "calls": "bench.probes:driver",

@@ -120,6 +120,19 @@ spent = sorted(answer() for _ in range(ANSWERS))
 print(json.dumps({"ms": spent[ANSWERS // 2], "kib": kib() - before}))
 """
 
+_LOADED: Final = """
+import sys
+import pointillist.cli.agent
+from pointillist.cli import agent_run, main
+agent_run.load = lambda options: sys.exit(0)
+sys.argv = ["pointillist", "agent", "run"]
+try:
+    main()
+except SystemExit:
+    agent_run.settle()
+print(open("/proc/self/status").read().split("VmRSS:")[1].split()[0])
+"""
+
 
 def measure(kept: Parts) -> Measured:
     """Measure what is missing; give the figures of all that this machine could run."""
@@ -162,6 +175,18 @@ def view(kept: Parts) -> Measured:
         Figure("view_answer_ms", spent["ms"], f"ms of CPU time for {what}", 20.0),
         Figure("view_answer_mb", spent["kib"] * 1024 / 1e6, f"MB of memory for {what}", 2.0),
     ])  # fmt: skip
+
+
+def loaded(kept: Parts) -> Measured:
+    """Measure what `agent run` holds before it reads its configuration."""
+    del kept  # it takes a second
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True
+    )
+    mb = int(done.stdout) * 1024 / 1e6
+    return Measured(
+        [Figure("agent_run_import_mb", mb, "MB of memory, all of `agent run` imported")]
+    )
 
 
 @contextmanager

@@ -131,6 +131,7 @@ def documents() -> dict[str, Shape]:
 
 def tree(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command that can be given, with its path."""
+    command = command.load() if isinstance(command, root.LazyGroup) else command
     yield path, command
     for name, one in sorted(getattr(command, "commands", {}).items()):
         yield from tree(one, *path, name)
@@ -139,7 +140,7 @@ def tree(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
 @cache
 def commands() -> Mapping[tuple[str, ...], Any]:
     """The whole command tree, loaded: path -> command."""
-    groups = (tree(root.LazyGroup(group).load(), group.name) for group in root.GROUPS)
+    groups = (tree(root.LazyGroup(group), group.name) for group in root.GROUPS)
     return {path: command for group in groups for path, command in group}
 
 

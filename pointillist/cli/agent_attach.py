@@ -15,7 +15,7 @@ import typer
 
 from .output import JsonFlag, emit, unavailable, usage_error
 
-EPILOG: Final = """Examples:
+_EPILOG: Final = """Examples:
 
 eval "$(pointillist agent attach)" && python train.py
 
@@ -48,6 +48,10 @@ class Graphs(StrEnum):
     WHOLE = "whole"
 
 
+app = typer.Typer()
+
+
+@app.command(epilog=_EPILOG)
 def attach(
     where: Annotated[Where, typer.Argument(help="What starts the GPU program.")] = Where.SHELL,
     socket: Annotated[

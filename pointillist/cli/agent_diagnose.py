@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .diagnose_asked import Asked, Told
 
-EPILOG: Final = """Examples:
+_EPILOG: Final = """Examples:
 
 pointillist agent diagnose   what this host's agent found, from its journal
 
@@ -30,7 +30,10 @@ pointillist agent diagnose --replay spike.parquet --plots pictures
 
 pointillist agent diagnose --replay recordings --json   every recording and journal of a folder"""
 
+app = typer.Typer()
 
+
+@app.command(epilog=_EPILOG)
 def diagnose(
     config: Annotated[
         Path | None,

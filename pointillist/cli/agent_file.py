@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 _HINT: Final = f"name it with --config; {sample_hint('agent.toml')}"
 
 _GPUS_HINT: Final = "install their driver and ask again; or name none: gpus = [] below [host]"
+_FOLDER_HINT: Final = (
+    "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
+    "first, and this agent as a member of that group (root becomes one)"
+)
+_KAFKA_HINT: Final = "`pointillist agent doctor` tries each broker of [transport.kafka]"
 DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 
 ConfigOption = Annotated[
@@ -43,6 +48,11 @@ def load_file(path: Path, key_file: Path | None = None) -> AgentConfig:
 
         config = with_key(config, key_file)
     return with_bound_gpus(config)
+
+
+def log_hint(config: AgentConfig) -> str:
+    """What to do where the log that a configuration names is away."""
+    return _FOLDER_HINT if config.transport.kafka is None else _KAFKA_HINT
 
 
 def bind_gpus(config: AgentConfig) -> AgentConfig:

@@ -28,7 +28,10 @@ _OF_GPUS: Final = ("driver", "gpu_count")
 _BETWEEN_S: Final = 0.5
 _GB: Final = 1_000_000_000
 
+app = typer.Typer()
 
+
+@app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")
 def health(
     config: Annotated[
         Path | None,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edge_agent.local.history_tables import HistoryColumn
     from edge_agent.local.view_lines import HostView
 
-EPILOG: Final = """Examples:
+_EPILOG: Final = """Examples:
 
 pointillist agent history --since 10m   what the last ten minutes hold, by kind
 
@@ -54,7 +54,10 @@ _NS_PER_S: Final = 1_000_000_000
 _BATCH: Final = 20_000
 _Rows = Callable[[str], Iterator[dict[str, Any]]]
 
+app = typer.Typer()
 
+
+@app.command(epilog=_EPILOG)
 def history(
     config: Annotated[
         Path, typer.Option("--config", "-c", help="TOML file of the agent.")

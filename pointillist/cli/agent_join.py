@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from . import agent_file
-from .agent_file import DEFAULT_CONFIG
-from .agent_run import log_hint
+from .agent_file import DEFAULT_CONFIG, log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from wire.roster import EntryAnswer
 
 
-EPILOG: Final = "Example: pointillist agent join --config agent.toml --token-file token"
+_EPILOG: Final = "Example: pointillist agent join --config agent.toml --token-file token"
 
 _NOT_ANSWERED = """Not answered yet. The request waits on the log; enrolment takes people:
   1. the Leader's operator: pointillist leader roster build ... --log FOLDER
@@ -30,7 +29,10 @@ Asking again with the same token is harmless, and prints the answer once it is
 there. Ask again where nobody fetched the request within a day: it is sealed to
 a key that is destroyed then."""
 
+app = typer.Typer()
 
+
+@app.command(epilog=_EPILOG)
 def join(
     token_file: Annotated[Path, typer.Option(help="The one-use token from the operator.")],
     config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = DEFAULT_CONFIG,

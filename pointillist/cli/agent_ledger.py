@@ -14,9 +14,11 @@ from . import agent_file
 from .agent_file import DEFAULT_CONFIG, ConfigOption
 from .output import ExitCode, JsonFlag, emit, refused, reported, usage_error
 
+app = typer.Typer()
 ledger_app = typer.Typer(
     help="The privacy ledger of this host: show it, recover it.", no_args_is_help=True
 )
+app.add_typer(ledger_app, name="ledger")
 
 
 @ledger_app.command(epilog="Example: pointillist agent ledger show --json | jq .peak_of_a_week")

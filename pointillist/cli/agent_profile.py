@@ -22,7 +22,7 @@ from .output import CommandError, ExitCode, amount, reported, say, unavailable, 
 if TYPE_CHECKING:
     from collectors.profiling.session import ProfiledGpuTime, ProfileSession, ProfileWriter
 
-EPILOG: Final = """Examples:
+_EPILOG: Final = """Examples:
 
 pointillist agent profile --pid 4711 --out calls.pb.gz   then: pprof -http=: calls.pb.gz
 
@@ -50,7 +50,10 @@ _SUFFIXES: Final = {
     ".json.gz": Format.CHROME,
 }
 
+app = typer.Typer()
 
+
+@app.command(epilog=_EPILOG)
 def profile(
     pid: Annotated[int, typer.Option(help="The process.", min=1)],
     out: Annotated[Path, typer.Option(help="FILE.pb.gz is pprof, FILE.json(.gz) Chrome trace.")],

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from . import agent_file
-from .agent_file import DEFAULT_CONFIG
-from .agent_run import log_hint
+from .agent_file import DEFAULT_CONFIG, log_hint
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
 
-REKEY_EPILOG: Final = (
+_REKEY_EPILOG: Final = (
     "Example: pointillist agent rekey --config agent.toml --key-file next/host/identity.key --yes"
 )
-RETIRE_EPILOG: Final = "Example: pointillist agent retire --config agent.toml --yes"
+_RETIRE_EPILOG: Final = "Example: pointillist agent retire --config agent.toml --yes"
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
+app = typer.Typer()
 
+
+@app.command(epilog=_REKEY_EPILOG)
 def rekey(
     key_file: Annotated[
         Path, typer.Option(help="The new key, from `keys generate host --folder`; it is moved.")
@@ -103,6 +105,7 @@ def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
         )
 
 
+@app.command(epilog=_RETIRE_EPILOG)
 def retire(
     config: ConfigOption = DEFAULT_CONFIG, yes: YesOption = False, json: JsonFlag = False
 ) -> None:

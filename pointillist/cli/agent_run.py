@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
+
+from collectors.devices.bounded import Spawner
+from collectors.devices.devices_source import GpuUsers
+from edge_agent.bound_gpus import with_bound_gpus
+from edge_agent.config import AgentConfig, load_config
+from edge_agent.ledger.ledger_records import LedgerRefused
+from edge_agent.live import LIVE_DOMAIN, open_agent, sources_of
+from edge_agent.local.log_level import log_to_stderr
+from edge_agent.observer import Observers
+from edge_agent.protocol.task_check import choose_gate
+from edge_agent.service.agent_service import AgentService, Reloading
 from pointillist.installation import sample_hint
+from transport.port import TransportUnavailable
 from transport.process.foreign import libc
+from transport.process.privileges import take_descriptors
+from transport.process.supervision import Notifier
+from transport.settings.config import ConfigError, assignment, overlay
+from wire.catalogue import Catalogue
+from wire.task import DEMO_DOMAIN
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG
 from .output import ExitCode, need_file, reported, say
 
 if TYPE_CHECKING:
-    from edge_agent.config import AgentConfig
     from edge_agent.export.host_export import HostExport
 
-_FOLDER_HINT: Final = (
-    "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
-    "first, and this agent as a member of that group (root becomes one)"
-)
-_KAFKA_HINT: Final = "`pointillist agent doctor` tries each broker of [transport.kafka]"
 _COLLECTED_FROM: Final = 5_000
 _HINT: Final = (
     f"{sample_hint('agent.toml')}; or --key-file, --state-dir, --log-folder, --leader and --helper "
@@ -50,8 +61,6 @@ class Options:
 
     def overrides(self) -> dict[str, Any]:
         """Give the tree of tables that these options stand for. Raises ConfigError."""
-        from transport.settings.config import assignment, overlay
-
         tree: dict[str, Any] = {}
         for name, value in self.flags.items():
             if value:
@@ -78,10 +87,6 @@ class Options:
 
 def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
     """Read the configuration, and give how to read it again."""
-    from edge_agent.bound_gpus import with_bound_gpus
-    from edge_agent.config import load_config
-    from transport.settings.config import ConfigError
-
     with reported(ExitCode.USAGE, ConfigError, hint=_HINT):
         overrides = options.overrides()
         path = options.file(overrides)
@@ -93,11 +98,6 @@ def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
             return with_bound_gpus(load_config(path, overrides))
 
         return read(), read
-
-
-def log_hint(config: AgentConfig) -> str:
-    """What to do where the log that a configuration names is away."""
-    return _FOLDER_HINT if config.transport.kafka is None else _KAFKA_HINT
 
 
 def settle() -> None:
@@ -120,32 +120,14 @@ def export_of(config: AgentConfig, version: str) -> HostExport | None:
 
 def _domain_of(config: AgentConfig) -> str:
     """Whose tasks the agent takes, and say so where it is a trial's."""
-    from edge_agent.live import LIVE_DOMAIN
-    from wire.task import DEMO_DOMAIN
-
     if not config.trust.trial:
         return LIVE_DOMAIN
     say("trust.trial: takes tasks of a trial alone; no fleet is served")
     return DEMO_DOMAIN
 
 
-def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:
+def run_agent(options: Options) -> None:
     """Run until a signal; SIGHUP reloads."""
-    # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from collectors.devices.bounded import Spawner
-    from collectors.devices.devices_source import GpuUsers
-    from edge_agent.ledger.ledger_records import LedgerRefused
-    from edge_agent.live import open_agent, sources_of
-    from edge_agent.local.log_level import log_to_stderr
-    from edge_agent.observer import Observers
-    from edge_agent.protocol.task_check import choose_gate
-    from edge_agent.service.agent_service import AgentService, Reloading
-    from transport.port import TransportUnavailable
-    from transport.process.privileges import take_descriptors
-    from transport.process.supervision import Notifier
-    from wire.catalogue import Catalogue
-
     take_descriptors()
     config, read = load(options)
     log_gate = log_to_stderr(config.log.level)
@@ -153,13 +135,13 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     early: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
     version = metadata.version("pointillist")
-    become_agent(config)
+    agent_file.become_agent(config)
     domain = _domain_of(config)
     spawner = Spawner()  # before a key is opened, and for every source of a later reload
     config = agent_file.bind_gpus(config)
     users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
-        with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(config)):
+        with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=agent_file.log_hint(config)):
             shell, absent = open_agent(
                 config, domain=domain, gate=choose_gate(), spawner=spawner, users=users
             )
@@ -181,3 +163,44 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
             service.request_reload()
         settle()
         shell.run()
+
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: pointillist agent run --config /etc/pointillist/agent.toml")
+def run(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="The host's key.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Ledger, spool, history.")] = None,
+    log_folder: Annotated[Path | None, typer.Option(help="Folder of the embedded log.")] = None,
+    leader: Annotated[list[str] | None, typer.Option(help="A Leader's key, hex; repeat.")] = None,
+    helper: Annotated[list[str] | None, typer.Option(help="A Helper's key, hex; repeat.")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="Model of a GPU; repeat.")] = None,
+    gpu_uuid: Annotated[list[str] | None, typer.Option(help="Its GPU-...; repeat.")] = None,
+    replay: Annotated[list[Path] | None, typer.Option(help="A trace to play; repeat.")] = None,
+    loader: Annotated[
+        str | None,
+        typer.Option(help="Kernel-level metrics by eBPF, through auto, libbpf or bcc."),
+    ] = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other key: section.key=value; repeat."),
+    ] = None,
+) -> None:
+    """Run the agent until SIGTERM or Ctrl-C; SIGHUP reloads sources and log level.
+
+    Options stand above the file, and can do without one. The agent logs to stderr, never a
+    measurement; it refuses demo tasks and seeded noise. Started as root it becomes the configured
+    user before it opens a key.
+    """
+    flags = {
+        "host.key_file": key_file, "host.state_dir": state_dir, "host.gpus": gpu,
+        "host.gpu_uuids": gpu_uuid, "transport.folder": log_folder, "trust.leaders": leader,
+        "trust.helpers": helper,
+    }  # fmt: skip
+    options = Options(config, flags, replay or (), loader, assign or ())
+    run_agent(options)

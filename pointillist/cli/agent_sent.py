@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
     from edge_agent.local.sent_view import PutIn, SentReport
 
-EPILOG: Final = """Examples:
+_EPILOG: Final = """Examples:
 
 pointillist agent sent   the reports of the last day, a line each
 
@@ -35,7 +35,10 @@ A report's id may be cut short where it is still one report's alone."""
 _NS_PER_S: Final = 1_000_000_000
 _LIMIT: Final = 20
 
+app = typer.Typer()
 
+
+@app.command(epilog=_EPILOG)
 def sent(
     config: Annotated[
         Path, typer.Option("--config", "-c", help="TOML file of the agent.")

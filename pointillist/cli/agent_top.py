@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edge_agent.local.proc_view import HostSampler
     from edge_agent.service.feed import Feed
 
-EPILOG: Final = """Examples:
+_EPILOG: Final = """Examples:
 
 pointillist agent top   q or Ctrl-C ends it, t shows GPU time, g GPU calls, h the host
 
@@ -55,7 +55,10 @@ class TopPage(StrEnum):
 
 _KEYS: Final = {b"h": TopPage.HOST, b"g": TopPage.CALLS, b"t": TopPage.TIME}
 
+app = typer.Typer()
 
+
+@app.command(epilog=_EPILOG)
 def top(
     config: Annotated[
         Path | None,

@@ -13,7 +13,7 @@ from .agent_file import DEFAULT_CONFIG
 from .browser import open_page, started
 from .output import ExitCode, JsonFlag, reported, say
 
-EPILOG: Final = """Examples:
+_EPILOG: Final = """Examples:
 
 pointillist agent web --open   as the agent's user, or as root by sudo
 
@@ -21,7 +21,10 @@ pointillist agent web --listen localhost:0   a free port; the address is printed
 
 ssh -L 8766:127.0.0.1:8766 HOST pointillist agent web   from elsewhere: through your own login"""
 
+app = typer.Typer()
 
+
+@app.command(epilog=_EPILOG)
 def web(
     config: Annotated[
         Path, typer.Option("--config", "-c", help="TOML file of the agent.")

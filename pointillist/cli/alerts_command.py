@@ -29,7 +29,7 @@ pointillist alerts check --journal state/diagnoses.jsonl --config alerts.toml   
 """
 
 app = typer.Typer(
-    help="Tell Alertmanager or a webhook.", epilog=_EXAMPLES, rich_markup_mode="rich",
+    help="Tell Alertmanager or a webhook.", epilog=_EXAMPLES,
     no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 

@@ -44,9 +44,7 @@ pointillist causes --rates rates.json --agents-model "causes 3 0123abcd"   corre
 
 docs/root-causes.md says how to read it."""
 
-app = typer.Typer(
-    help="The fleet's root-cause table.", rich_markup_mode="rich", subcommand_metavar=""
-)
+app = typer.Typer(help="The fleet's root-cause table.", subcommand_metavar="")
 
 
 @app.callback(invoke_without_command=True, help=_HELP, epilog=_EPILOG)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
     invoke_without_command=True,
-    rich_markup_mode="rich",
     subcommand_metavar="",
 )
 

@@ -42,7 +42,7 @@ def _epilog(*commands: str) -> str:
 _GROUPED: Final = "pointillist diagnosis groups writes one"
 
 app = typer.Typer(
-    help="Causes of tail latency: record, judge, group.", rich_markup_mode="rich",
+    help="Causes of tail latency: record, judge, group.",
     no_args_is_help=True,
 )  # fmt: skip
 

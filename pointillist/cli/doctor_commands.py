@@ -38,9 +38,11 @@ HELPER_EPILOG: Final = LEADER_EPILOG.replace("leader", "helper")
 _STYLES: Final = {"ok": "green", "absent": "yellow", "unmeasured": "red", "broken": "red"}
 _PARTY: Final = "the {} does not do its work"
 
+app = typer.Typer()
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="Its configuration.")]
 
 
+@app.command("doctor", epilog=AGENT_EPILOG)
 def agent_doctor(
     config: Annotated[
         Path | None,

@@ -27,7 +27,6 @@ A run that is finished is not played again: the same command goes on where it wa
 app = typer.Typer(
     help="Sweep simulations over epsilon, window, cohort, dropout, d, sampling rate, and report.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": True},
 )

@@ -58,7 +58,6 @@ class FleetRole(StrEnum):
 app = typer.Typer(
     help="The first hour of a fleet: folders, keys, configurations, and what to run.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     no_args_is_help=True,
 )
 

@@ -26,7 +26,6 @@ pointillist helper status --config /etc/pointillist/helper.toml --json | jq .bat
 app = typer.Typer(
     help="The aggregator that holds the masks: run, status, doctor, countersign tasks and rosters.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     no_args_is_help=True,
 )
 

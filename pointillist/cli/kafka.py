@@ -17,7 +17,6 @@ app = typer.Typer(
     help="Apache Kafka: a broker on this machine, topics and rights on any.",
     epilog="Example: pointillist kafka start",
     no_args_is_help=True,
-    rich_markup_mode="rich",
 )
 
 FolderOption = Annotated[

@@ -33,9 +33,7 @@ nm -C libfoo.so | cut -c20- | pointillist kernels classify -   one name a line
 
 pointillist kernels explain 'void vllm::rms_norm_kernel<half>(half*)'   which rule, and why"""
 
-app = typer.Typer(
-    help="Kernel names and their families.", rich_markup_mode="rich", no_args_is_help=True
-)
+app = typer.Typer(help="Kernel names and their families.", no_args_is_help=True)
 
 Rules = Annotated[Path | None, typer.Option(help="Rules in TOML in place of the packaged ones.")]
 

@@ -51,7 +51,7 @@ pointillist keys check --json   exit code 3 when any file must not be used"""
 
 app = typer.Typer(
     help="Key files: generate, show, announce, check, rotate, destroy.", epilog=_EXAMPLES,
-    rich_markup_mode="rich", no_args_is_help=True,
+    no_args_is_help=True,
 )  # fmt: skip
 
 

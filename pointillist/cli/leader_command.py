@@ -43,7 +43,6 @@ pointillist leader roster build --plans plans.toml --requests joins/ --out next.
 app = typer.Typer(
     help="The aggregator that receives and releases: run, status, doctor, transcript, roster.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     no_args_is_help=True,
 )
 transcript = typer.Typer(help="What both parties signed about every release.")

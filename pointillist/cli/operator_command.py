@@ -35,7 +35,6 @@ _EXISTS = "a key or token is never overwritten; name another file"
 app = typer.Typer(
     help="Who runs hosts: its key, and vouchers for them.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     no_args_is_help=True,
 )
 

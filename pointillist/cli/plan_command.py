@@ -35,7 +35,6 @@ pointillist plan --hosts 12500 --sections 10 --scheme local   without a Helper: 
 
 app = typer.Typer(
     help="What an epsilon costs in error, bytes and CPU.",
-    rich_markup_mode="rich",
     subcommand_metavar="",
 )
 

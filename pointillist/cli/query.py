@@ -68,9 +68,7 @@ _VIEWS: Final = (
 )
 _NO_FOLDER = "run `pointillist demo` first, or name it with --store"
 
-app = typer.Typer(
-    help="SQL over the released numbers.", rich_markup_mode="rich", subcommand_metavar=""
-)
+app = typer.Typer(help="SQL over the released numbers.", subcommand_metavar="")
 
 
 @app.callback(

@@ -23,7 +23,7 @@ pointillist report --day --out day.html --open"""
 
 app = typer.Typer(
     help="Released numbers of a week in one file to send round.",
-    invoke_without_command=True, rich_markup_mode="rich", subcommand_metavar="",
+    invoke_without_command=True, subcommand_metavar="",
 )  # fmt: skip
 
 

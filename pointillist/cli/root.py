@@ -27,7 +27,7 @@ _SOFT_BREAK = re.compile(r"\n(?=[^\s-])")
 
 @dataclass(frozen=True, slots=True)
 class CommandGroup:
-    """A command group: its name, the module with its `app`, and its line in the main help."""
+    """A group or command: its name, the module with its `app`, and its line in the help above."""
 
     name: str
     module: str
@@ -134,7 +134,7 @@ socket or log is unavailable, 130 interrupted."""
 
 
 class LazyGroup(TyperGroup):
-    """Stands in the main help for a group; becomes the real one when it gets arguments."""
+    """Stands in a help for a group or command; becomes the real one when it gets arguments."""
 
     def __init__(self, group: CommandGroup) -> None:
         super().__init__(name=group.name, help=group.summary)
@@ -145,20 +145,23 @@ class LazyGroup(TyperGroup):
     ) -> Any:
         return self.load().make_context(info_name, args, parent, **extra)
 
-    def load(self) -> TyperGroup:
-        """Import the group.
+    def load(self) -> Any:
+        """Import it: the command of its name in the module's group, else that group.
 
         Raises      CommandError when this installation lacks the module
         """
         try:
-            group = importlib.import_module(self._module).app
+            module = importlib.import_module(self._module)
         except ModuleNotFoundError as error:
             if error.name != self._module:
                 raise
             raise CommandError(
                 ExitCode.FAILED, f"the group {self.name!r} is not part of this installation"
             ) from error
-        return as_group(group, self.name)
+        group = as_group(module.app, self.name)
+        for below in getattr(module, "COMMANDS", ()):
+            group.add_command(LazyGroup(below))
+        return group.commands.get(self.name or "", group)
 
 
 def as_group(group: typer.Typer, name: str | None) -> TyperGroup:
@@ -193,7 +196,6 @@ def _print_version(wanted: bool) -> None:
 app = typer.Typer(
     name="pointillist",
     no_args_is_help=True,
-    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

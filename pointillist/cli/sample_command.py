@@ -18,7 +18,7 @@ pointillist sample show pointillist-leader.service   the unit as it was tested""
 
 app = typer.Typer(
     help="Sample configurations, units, rules and dashboards.", epilog=_EXAMPLES,
-    rich_markup_mode="rich", no_args_is_help=True,
+    no_args_is_help=True,
 )  # fmt: skip
 
 

@@ -28,9 +28,7 @@ pointillist signatures explain trace.json.gz   the class, and why not another"""
 _VARIANTS: Final = ("500 launches", "5,000 launches", "shares x/ 1.35", "shares x/ 1.8")
 _SEED: Final = 20_261_121
 
-app = typer.Typer(
-    help="Application classes from kernel mixes.", rich_markup_mode="rich", no_args_is_help=True
-)
+app = typer.Typer(help="Application classes from kernel mixes.", no_args_is_help=True)
 
 Profiles = Annotated[
     list[str],

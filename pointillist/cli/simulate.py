@@ -49,7 +49,6 @@ pointillist simulate --weeks 8 --store practice     weeks of 12,500 hosts, in ho
 app = typer.Typer(
     help="Play a simulated fleet of any size, beside its truth.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     invoke_without_command=True,
     # A group takes options before its arguments alone, unless it is told otherwise.
     context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": True},

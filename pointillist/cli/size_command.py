@@ -32,7 +32,6 @@ pointillist size --gpus 100000 --json | jq .size.leader_cores"""
 
 app = typer.Typer(
     help="What machines a fleet needs: cores, brokers, bytes.",
-    rich_markup_mode="rich",
     subcommand_metavar="",
 )
 

@@ -28,7 +28,6 @@ pointillist store compact old/ --keep-days minute=400    and remove minutes of b
 app = typer.Typer(
     help="A folder of releases: what it holds, and packing its closed days.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     no_args_is_help=True,
 )
 Folder = Annotated[Path, typer.Argument(help="Folder of released Parquet.")]

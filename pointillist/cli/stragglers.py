@@ -33,9 +33,7 @@ pointillist stragglers trace.parquet --json | jq '.ranks[] | select(.verdict == 
 
 _PLOTS: Final = (".png", ".svg")
 
-app = typer.Typer(
-    help="Which rank of one job is slow.", rich_markup_mode="rich", subcommand_metavar=""
-)
+app = typer.Typer(help="Which rank of one job is slow.", subcommand_metavar="")
 
 
 @app.callback(

@@ -32,7 +32,6 @@ pointillist task verify m.task --leader 00aa... --helper 11bb..."""
 app = typer.Typer(
     help="What the fleet is asked: build, show, sign, verify.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     no_args_is_help=True,
 )
 

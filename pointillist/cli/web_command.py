@@ -52,7 +52,7 @@ curl -s http://127.0.0.1:8765/api/v1/pages | jq .   what there is; /api/v1/opena
 """
 
 app = typer.Typer(
-    help="Pages and an API over released numbers.", epilog=_EXAMPLES, rich_markup_mode="rich",
+    help="Pages and an API over released numbers.", epilog=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 

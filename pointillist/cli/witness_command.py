@@ -26,7 +26,6 @@ pointillist witness schema | psql --dbname pointillist   a witness in PostgreSQL
 app = typer.Typer(
     help="Keeps, outside a Helper's machine, how far it has answered: run it, status, schema.",
     epilog=_EXAMPLES,
-    rich_markup_mode="rich",
     no_args_is_help=True,
 )
 

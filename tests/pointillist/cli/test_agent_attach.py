@@ -9,15 +9,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
-from pointillist.cli.agent import app
+from pointillist.cli import agent_attach
 from pointillist.cli.output import CommandError, ExitCode
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the library is built for x86-64"
 )
+
+app = typer.Typer()
+app.add_typer(agent_attach.app)
 
 
 def attach(*words: str) -> str:

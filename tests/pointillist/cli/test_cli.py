@@ -20,6 +20,7 @@ import pytest
 import typer
 
 from pointillist.cli import root as cli
+from pointillist.cli.agent import COMMANDS
 from pointillist.cli.output import (
     CommandError,
     ExitCode,
@@ -34,6 +35,7 @@ from pointillist.cli.output import (
 from pointillist.cli.removed import REMOVED, removed
 from privacy.errors import ParameterError
 from tests.child_kit import in_child
+from tests.golden_kit import commands
 from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
 from transport.port import TransportUnavailable
 from transport.process.privileges import AGENT_USER, PrivilegeError, drop_to, ensure_users
@@ -102,9 +104,11 @@ def test_help_imports_nothing_heavy() -> None:
         assert group.name in shown
 
 
-def test_agent_imports_nothing_heavy_before_it_reads_its_configuration() -> None:
+def test_agent_run_imports_nothing_that_it_does_not_use() -> None:
     heavy = {"opendp", "duckdb", "pandas", "matplotlib", "grpc", "scipy", "mpmath", "pyarrow"}
-    found, _ = loaded(heavy, "agent", "run", "--config", "/nowhere/agent.toml")
+    shown = {"rich", "jinja2", "uvicorn", "pointillist.table", "edge_agent.host_page"}
+    others = {one.module for one in COMMANDS} - {"pointillist.cli.agent_run"}
+    found, _ = loaded(heavy | shown | others, "agent", "run", "--config", "/nowhere/agent.toml")
     assert found == []
 
 
@@ -113,47 +117,26 @@ def test_every_command_shows_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Help texts are markup: a path in square brackets once ended `agent run --help`."""
-
-    def paths(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
-        yield path
-        for name, one in getattr(command, "commands", {}).items():
-            yield from paths(one, *path, name)
-
-    shown = set()
-    for group in cli.GROUPS:
-        for path in paths(cli.LazyGroup(group).load(), group.name):
-            assert run_main(monkeypatch, *path, "--help") == ExitCode.OK, path
-            assert "Usage" in capsys.readouterr().out
-            shown.add(path)
-    assert {("agent", "run"), ("agent", "profile"), ("agent", "ledger", "show")} <= shown
+    for path in commands():
+        assert run_main(monkeypatch, *path, "--help") == ExitCode.OK, path
+        assert "Usage" in capsys.readouterr().out
+    assert {("agent", "run"), ("agent", "profile"), ("agent", "ledger", "show")} <= set(commands())
 
 
 @pytest.mark.slow
 def test_no_help_text_loses_what_stands_in_square_brackets() -> None:
     """Markup takes `[[operator]]` for a style, and shows `[]`."""
-
-    def texts(command: Any) -> Iterator[str | None]:
-        yield from (command.help, command.epilog, command.short_help)
-        yield from (getattr(option, "help", None) for option in command.params)
-        for one in getattr(command, "commands", {}).values():
-            yield from texts(one)
-
-    for group in cli.GROUPS:
-        for text in texts(cli.LazyGroup(group).load()):
+    for command in commands().values():
+        options = (getattr(option, "help", None) for option in command.params)
+        for text in (command.help, command.epilog, command.short_help, *options):
             styles = re.findall(r"(?<!\\)\[/?([a-z][^\]]*)\]", text or "")
             assert set(styles) <= {"bold"}, text
 
 
 def every_option() -> Iterator[tuple[str, Any]]:
     """Give each option and argument of each command, with the command's words."""
-
-    def walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-        yield from ((path, option) for option in command.params)
-        for name, one in getattr(command, "commands", {}).items():
-            yield from walk(one, f"{path} {name}")
-
-    for group in cli.GROUPS:
-        yield from walk(cli.LazyGroup(group).load(), group.name)
+    for path, command in commands().items():
+        yield from ((" ".join(path), option) for option in command.params)
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from aggregator.party.config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
 from edge_agent.live import LIVE_DOMAIN
 from pointillist.cli import main
-from pointillist.cli.agent_run import _domain_of, log_hint
+from pointillist.cli.agent_file import log_hint
+from pointillist.cli.agent_run import _domain_of
 from pointillist.fleet.party_files import FolderUnusable, lock_folder
 from pointillist.fleet.trial import TrialFolders, TrialSettings, make_trial, read_trial
 from pointillist.fleet.trial_run import (
