@@ -21,11 +21,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 app = typer.Typer()
-app.add_typer(agent_attach.app)
+app.add_typer(agent_attach.app, name="agent")
 
 
 def attach(*words: str) -> str:
-    ran = CliRunner().invoke(app, ["attach", *words])
+    ran = CliRunner().invoke(app, ["agent", "attach", *words])
     assert ran.exit_code == 0, ran.output
     return ran.output
 
@@ -57,7 +57,7 @@ def test_attach_names_a_socket_that_programs_reach_from_any_folder() -> None:
     ],
 )
 def test_attach_refuses_what_no_program_could_use(words: tuple[str, ...], expected: str) -> None:
-    ran = CliRunner().invoke(app, ["attach", *words])
+    ran = CliRunner().invoke(app, ["agent", "attach", *words])
     assert isinstance(ran.exception, CommandError)
     assert (ran.exception.code, expected in str(ran.exception)) == (ExitCode.USAGE, True)
 
