@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from . import agent_file
-from .agent_file import DEFAULT_CONFIG
+from .agent_file import DEFAULT_CONFIG, AgentConfigOption
 from .output import ExitCode, reported, say, usage_error
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ app = typer.Typer()
 
 @app.command(epilog=_EPILOG)
 def diagnose(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
-    ] = None,
+    config: AgentConfigOption = None,
     live: Annotated[bool, typer.Option("--live", help="Follow what is found from now on.")] = False,
     replay: Annotated[
         Path | None,

@@ -24,10 +24,9 @@ _FOLDER_HINT: Final = (
 )
 _KAFKA_HINT: Final = "`pointillist agent doctor` tries each broker of [transport.kafka]"
 DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
-
-ConfigOption = Annotated[
-    Path,
-    typer.Option("--config", "-c", help="TOML file; `pointillist sample show` prints one."),
+AgentConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
 ]
 
 

@@ -29,7 +29,7 @@ from .history_view_text import (
     timed_lines,
 )
 from .moment import moment
-from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
+from .output import ConfigOption, ExitCode, JsonFlag, emit, reported, say, usage_error
 
 if TYPE_CHECKING:
     from edge_agent.local.history_read import HistoryReader
@@ -59,9 +59,7 @@ app = typer.Typer()
 
 @app.command(epilog=_EPILOG)
 def history(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="TOML file of the agent.")
-    ] = DEFAULT_CONFIG,
+    config: ConfigOption = DEFAULT_CONFIG,
     since: Annotated[str, typer.Option(help="10m, 2h, ISO 8601 or Unix seconds.")] = "1h",
     until: Annotated[str | None, typer.Option(help="The same; now without it.")] = None,
     kind: Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, log_hint
-from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say
+from .output import ConfigOption, ExitCode, JsonFlag, emit, need_file, refused, reported, say
 
 if TYPE_CHECKING:
     from edge_agent.membership import JoinStanding
@@ -35,7 +35,7 @@ app = typer.Typer()
 @app.command(epilog=_EPILOG)
 def join(
     token_file: Annotated[Path, typer.Option(help="The one-use token from the operator.")],
-    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = DEFAULT_CONFIG,
+    config: ConfigOption = DEFAULT_CONFIG,
     key_file: Annotated[
         Path | None,
         typer.Option(help="A host key that is to follow host.key_file: see `agent rekey`."),

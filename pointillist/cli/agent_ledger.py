@@ -6,13 +6,12 @@ import sys
 import time
 from collections import Counter
 from fractions import Fraction
-from typing import Annotated
 
 import typer
 
 from . import agent_file
-from .agent_file import DEFAULT_CONFIG, ConfigOption
-from .output import ExitCode, JsonFlag, emit, refused, reported, usage_error
+from .agent_file import DEFAULT_CONFIG
+from .output import ConfigOption, ExitCode, JsonFlag, YesFlag, emit, refused, reported, usage_error
 
 app = typer.Typer()
 ledger_app = typer.Typer(
@@ -71,7 +70,7 @@ def _part(spent: float, json: bool) -> float | str:
 @ledger_app.command(epilog="Example: pointillist agent ledger recover --config agent.toml --yes")
 def recover(
     config: ConfigOption = DEFAULT_CONFIG,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Start a new ledger after the old one was lost, without spending anything twice.

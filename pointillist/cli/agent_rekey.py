@@ -11,7 +11,17 @@ import typer
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, log_hint
-from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
+from .output import (
+    ConfigOption,
+    ExitCode,
+    JsonFlag,
+    YesFlag,
+    emit,
+    need_file,
+    refused,
+    reported,
+    usage_error,
+)
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
@@ -21,8 +31,6 @@ _REKEY_EPILOG: Final = (
 )
 _RETIRE_EPILOG: Final = "Example: pointillist agent retire --config agent.toml --yes"
 
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 app = typer.Typer()
 
@@ -37,7 +45,7 @@ def rekey(
         bool,
         typer.Option("--early", help="Although no roster in force has the new key yet."),
     ] = False,
-    yes: YesOption = False,
+    yes: YesFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Go on under a new key, with the same ledger: what this machine has spent stays spent.
@@ -107,7 +115,7 @@ def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
 
 @app.command(epilog=_RETIRE_EPILOG)
 def retire(
-    config: ConfigOption = DEFAULT_CONFIG, yes: YesOption = False, json: JsonFlag = False
+    config: ConfigOption = DEFAULT_CONFIG, yes: YesFlag = False, json: JsonFlag = False
 ) -> None:
     """End this host: destroy its key, the reports that wait and the raw data that it kept.
 

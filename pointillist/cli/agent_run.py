@@ -33,7 +33,7 @@ from wire.catalogue import Catalogue
 from wire.task import DEMO_DOMAIN
 
 from . import agent_file
-from .agent_file import DEFAULT_CONFIG
+from .agent_file import DEFAULT_CONFIG, AgentConfigOption
 from .output import ExitCode, need_file, reported, say
 
 if TYPE_CHECKING:
@@ -170,10 +170,7 @@ app = typer.Typer()
 
 @app.command(epilog="Example: pointillist agent run --config /etc/pointillist/agent.toml")
 def run(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
-    ] = None,
+    config: AgentConfigOption = None,
     key_file: Annotated[Path | None, typer.Option(help="The host's key.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Ledger, spool, history.")] = None,
     log_folder: Annotated[Path | None, typer.Option(help="Folder of the embedded log.")] = None,

@@ -11,7 +11,16 @@ import typer
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG
 from .moment import moment
-from .output import CommandError, ExitCode, JsonFlag, emit, jsonable, reported, usage_error
+from .output import (
+    CommandError,
+    ConfigOption,
+    ExitCode,
+    JsonFlag,
+    emit,
+    jsonable,
+    reported,
+    usage_error,
+)
 from .sent_release import Files, release_body, verdicts_of
 from .sent_text import check_text, report_text, reports_text
 
@@ -40,9 +49,7 @@ app = typer.Typer()
 
 @app.command(epilog=_EPILOG)
 def sent(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="TOML file of the agent.")
-    ] = DEFAULT_CONFIG,
+    config: ConfigOption = DEFAULT_CONFIG,
     since: Annotated[str, typer.Option(help="10m, 2h, 7d, ISO 8601 or Unix seconds.")] = "1d",
     series: Annotated[str | None, typer.Option(help="Of one task series alone.")] = None,
     window: Annotated[

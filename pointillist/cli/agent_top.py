@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from . import agent_file
-from .agent_file import DEFAULT_CONFIG
+from .agent_file import DEFAULT_CONFIG, AgentConfigOption
 from .output import JsonFlag, emit
 
 if TYPE_CHECKING:
@@ -60,10 +60,7 @@ app = typer.Typer()
 
 @app.command(epilog=_EPILOG)
 def top(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
-    ] = None,
+    config: AgentConfigOption = None,
     interval: Annotated[float, typer.Option(help="Seconds between pictures.", min=0.1)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     gpu_time: Annotated[

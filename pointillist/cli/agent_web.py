@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG
 from .browser import open_page, started
-from .output import ExitCode, JsonFlag, reported, say
+from .output import ConfigOption, ExitCode, JsonFlag, OpenFlag, reported, say
 
 _EPILOG: Final = """Examples:
 
@@ -26,9 +25,7 @@ app = typer.Typer()
 
 @app.command(epilog=_EPILOG)
 def web(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="TOML file of the agent.")
-    ] = DEFAULT_CONFIG,
+    config: ConfigOption = DEFAULT_CONFIG,
     listen: Annotated[
         str,
         typer.Option(
@@ -39,7 +36,7 @@ def web(
         int | None,
         typer.Option(help="The port alone; it stands above --listen's.", min=0, max=65_535),
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    open_: OpenFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Look at this host in a browser: how busy, GPU calls, diagnoses, health, what was sent.

@@ -6,16 +6,15 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter, itemgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from pointillist.table import Column
 
 from . import agent_file
-from .agent_file import DEFAULT_CONFIG
-from .output import CommandError, ExitCode, JsonFlag, emit, say
+from .agent_file import DEFAULT_CONFIG, AgentConfigOption
+from .output import CommandError, ConfigOption, ExitCode, JsonFlag, emit, say
 from .party import load_helper, read_config
 
 if TYPE_CHECKING:
@@ -39,15 +38,11 @@ _STYLES: Final = {"ok": "green", "absent": "yellow", "unmeasured": "red", "broke
 _PARTY: Final = "the {} does not do its work"
 
 app = typer.Typer()
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="Its configuration.")]
 
 
 @app.command("doctor", epilog=AGENT_EPILOG)
 def agent_doctor(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
-    ] = None,
+    config: AgentConfigOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Say what can be collected here, what cannot, and the one thing to do about each.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from .countersign_command import EPILOG as COUNTERSIGN_EPILOG
 from .countersign_command import countersign
 from .doctor_commands import HELPER_EPILOG, helper_doctor
-from .output import CommandError, ExitCode, JsonFlag, log_to_stderr, reported, say
+from .output import CommandError, ConfigOption, ExitCode, JsonFlag, log_to_stderr, reported, say
 from .party import load_helper, show_status
 
 _EXAMPLES = """Examples:
@@ -31,8 +30,6 @@ app = typer.Typer(
 
 app.command(epilog=COUNTERSIGN_EPILOG)(countersign)
 app.command("doctor", epilog=HELPER_EPILOG)(helper_doctor)
-
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="helper.toml")]
 
 
 @app.command(epilog="Example: pointillist helper run --config /etc/pointillist/helper.toml")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
+from .output import ExitCode, JsonFlag, YesFlag, emit, need_file, reported, usage_error
 from .party import key_owner
 
 DAY_S: Final = 86_400
@@ -57,7 +57,7 @@ def new_sealing_key(party: str, folder: Path, *, destroy: bool, now_s: int) -> d
 
 def destroy(
     files: Annotated[list[Path], typer.Argument(help="Key files of any role.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Overwrite and remove key files; what was signed with them stays valid where it is pinned.

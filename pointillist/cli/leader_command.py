@@ -13,8 +13,11 @@ from .doctor_commands import LEADER_EPILOG, leader_doctor
 from .moment import moment
 from .output import (
     CommandError,
+    ConfigOption,
     ExitCode,
+    HelperKey,
     JsonFlag,
+    LeaderKey,
     emit,
     log_to_stderr,
     need_file,
@@ -56,11 +59,6 @@ class Engine(StrEnum):
 
     OWN = "own"
     SPARK = "spark"
-
-
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="leader.toml")]
-LeaderKey = Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")]
-HelperKey = Annotated[str, typer.Option("--helper", help="The Helper's identity key, hex.")]
 
 
 @app.command(epilog="Example: pointillist leader run --config /etc/pointillist/leader.toml")

@@ -14,7 +14,16 @@ from typing import Annotated, Final
 
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, usage_error
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    LeaderKey,
+    emit,
+    need_file,
+    reported,
+    usage_error,
+)
 from .party import load_identity, public_key
 
 _EXAMPLES = """Examples:
@@ -72,7 +81,7 @@ def vouch(
     key: Annotated[Path, typer.Option("--key", help="The operator's key.")],
     name: NameOption,
     plan: Annotated[str, typer.Option(help="Name of a plan in the Leader's plans file.")],
-    leader: Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")],
+    leader: LeaderKey,
     files: Annotated[
         list[Path] | None, typer.Argument(help="Token files to make, one for each host.")
     ] = None,

@@ -62,6 +62,18 @@ JsonFlag = Annotated[
     typer.Option("--json", help="Print one JSON document instead of text.", show_default=False),
 ]
 """The type of every command's `json` parameter: `def show(json: JsonFlag = False)`."""
+ConfigOption = Annotated[
+    Path,
+    typer.Option("--config", "-c", help="TOML file; `pointillist sample show` prints one."),
+]
+YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+OpenFlag = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
+LeaderKey = Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")]
+HelperKey = Annotated[str, typer.Option("--helper", help="The Helper's identity key, hex.")]
+FleetSeries = Annotated[
+    list[str] | None,
+    typer.Option(help="A series of fleet tasks, where the store does not say whose it is."),
+]
 
 
 def jsonable(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from .browser import open_page
-from .output import ExitCode, JsonFlag, emit, reported, usage_error
+from .output import ExitCode, FleetSeries, JsonFlag, OpenFlag, emit, reported, usage_error
 from .query import ReleasesFolder, default_folder
 from .web_command import cached_rollups, series_owners
 
@@ -42,11 +42,8 @@ def report(
         ),
     ] = None,
     store: ReleasesFolder = None,
-    fleet_series: Annotated[
-        list[str] | None,
-        typer.Option(help="A series of fleet tasks, where the store does not say whose it is."),
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    fleet_series: FleetSeries = None,
+    open_: OpenFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Write the Fleet, Applications, Root causes and Privacy pages into one file of HTML.

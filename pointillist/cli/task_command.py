@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
+from .output import (
+    ExitCode,
+    HelperKey,
+    JsonFlag,
+    LeaderKey,
+    emit,
+    need_file,
+    refused,
+    reported,
+    usage_error,
+)
 from .party import load_identity, public_key
 
 if TYPE_CHECKING:
@@ -44,7 +54,7 @@ TaskFile = Annotated[Path, typer.Argument(help="A .task file.")]
 )
 def build(
     series: Annotated[str, typer.Option("--series", help="Which task of the plan.")],
-    leader: Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")],
+    leader: LeaderKey,
     out: Annotated[Path, typer.Option("--out", help="The draft to write.")],
     helper: Annotated[
         str, typer.Option("--helper", help="The Helper's identity key, hex; none in scheme local.")
@@ -171,8 +181,8 @@ def _signed(file: Path, signing: SigningKey) -> bytes:
 @app.command(epilog="Example: pointillist task verify m.task --leader 00aa... --helper 11bb...")
 def verify(
     file: TaskFile,
-    leader: Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")],
-    helper: Annotated[str, typer.Option("--helper", help="The Helper's identity key, hex.")] = "",
+    leader: LeaderKey,
+    helper: HelperKey = "",
     json: JsonFlag = False,
 ) -> None:
     """Check both signatures and recompute the noise; exit code 3 when it is not enough."""

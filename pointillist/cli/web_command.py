@@ -14,7 +14,7 @@ import platformdirs
 import typer
 
 from .browser import open_page, started
-from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
+from .output import ExitCode, FleetSeries, JsonFlag, OpenFlag, emit, reported, say, usage_error
 from .party import public_key
 from .query import ReleasesFolder, default_folder
 
@@ -94,10 +94,7 @@ def web(
     login: Annotated[
         bool, typer.Option("--login", help="Ask for tokens on this machine, too.")
     ] = False,
-    fleet_series: Annotated[
-        list[str] | None,
-        typer.Option(help="A series of fleet tasks, where the store does not say whose it is."),
-    ] = None,
+    fleet_series: FleetSeries = None,
     operator_series: Annotated[
         list[str] | None,
         typer.Option(metavar="OPERATOR=SERIES", help="A series that is one operator's own."),
@@ -121,7 +118,7 @@ def web(
         str | None, typer.Option(help="The Leader's identity key, hex, for its signatures.")
     ] = None,
     helper: Annotated[str | None, typer.Option(help="The Helper's, hex.")] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    open_: OpenFlag = False,
     json: JsonFlag = False,
 ) -> None:
     if context.invoked_subcommand is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from .output import ExitCode, JsonFlag, log_to_stderr, reported, say
+from .output import ConfigOption, ExitCode, JsonFlag, log_to_stderr, reported, say
 from .party import read_config, show_status
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ app = typer.Typer(
     epilog=_EXAMPLES,
     no_args_is_help=True,
 )
-
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="witness.toml")]
 
 
 @app.command(epilog="Example: pointillist witness run --config /etc/pointillist/witness.toml")
