@@ -17,7 +17,7 @@ SAID: Final[Mapping[TimingState, str]] = {
     TimingState.SILENT: "the library is loaded and does not reach this agent",
     TimingState.UNKNOWN: "does not report",
 }
-ADVICE: Final[Mapping[TimingState, str]] = {
+TIMING_ADVICE: Final[Mapping[TimingState, str]] = {
     TimingState.OCCUPIED: "nothing: it is timed again once the other profiler has left",
     TimingState.REFUSED: "look the code up in CUPTI's results; another CUPTI may do "
     "(POINTILLIST_CUPTI)",
@@ -33,7 +33,7 @@ _TOOLKITS: Final = {
 _NUMBERED_BY_TOOLKIT: Final = 130_000
 
 
-def said(state: TimingState, error: int = 0) -> str:
+def timing_said(state: TimingState, error: int = 0) -> str:
     """Say why a process is not measured, with CUPTI's code where it refused."""
     refused = state is TimingState.REFUSED and error
     return f"{SAID[state]}, code {error}" if refused else SAID[state]
@@ -71,4 +71,4 @@ class TimingChanges:
             if process.state is not was and not {process.state, was} <= _QUIET:
                 name = f"{process.name}[{process.process.pid}]"
                 timed = process.state in _QUIET
-                yield TimingChange(timed, name, said(process.state, process.error))
+                yield TimingChange(timed, name, timing_said(process.state, process.error))

@@ -35,7 +35,7 @@ from .sums import (
     of_list,
     time_of,
 )
-from .timing_words import cupti_name, said
+from .timing_words import cupti_name, timing_said
 from .view_lines import (
     CollectiveLine,
     CopyLine,
@@ -317,7 +317,7 @@ class _Lines:
                 len(users[gpu]),
                 tuple(
                     {"pid": state.process.pid, "process": clean_name(state.name),
-                     "state": state.state.value, "said": said(state.state, state.error)}
+                     "state": state.state.value, "said": timing_said(state.state, state.error)}
                     for state in missing
                 ),
                 *shares[gpu],
@@ -385,7 +385,7 @@ class _Lines:
             span_ns, recorded_ns, lost, *time = found.get(key, (0, 0, 0))
             seconds = max(span_ns, 1) / _NS_PER_S
             timed = TimedLine(
-                state.state.value, said(state.state, state.error), cupti_name(state.cupti), gpus,
+                state.state.value, timing_said(state.state, state.error), cupti_name(state.cupti), gpus,
                 launches[key] / seconds, recorded_ns / span_ns if span_ns else None, lost,
             )  # fmt: skip
             lines[key] = ProcessLine(

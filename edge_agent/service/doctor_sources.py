@@ -44,7 +44,7 @@ from edge_agent.config import AUTO, AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.local_rows import clean_name
-from edge_agent.local.timing_words import ADVICE, cupti_name, said
+from edge_agent.local.timing_words import TIMING_ADVICE, cupti_name, timing_said
 from edge_agent.unmeasured import by_reason, unmeasured
 from transport.process.doctor_checks import (
     LONGEST,
@@ -382,8 +382,8 @@ class GpuTime:
                 cupti = cupti_name(header["cupti_version"]) if header else ""
                 timed.append(f"{name} with CUPTI {cupti or 'of no version yet'}")
             else:
-                missing.append(f"{name}: {said(state, header['error'] if header else 0)}")
-                do = do or ADVICE.get(state, "")
+                missing.append(f"{name}: {timing_said(state, header['error'] if header else 0)}")
+                do = do or TIMING_ADVICE.get(state, "")
         parts = [f"attached: {_listed(timed)}"] if timed else []
         parts += [f"not timed: {_listed(missing)}"] if missing else []
         if looked.hidden:

@@ -164,7 +164,7 @@ def _gpu(
 
 def _add_timing(gpus: Sequence[dict[str, Any]], looked: FoundPrograms) -> None:
     """Add to each process whether its kernels are timed: no verdict, a program may go without."""
-    from edge_agent.local.timing_words import cupti_name, said
+    from edge_agent.local.timing_words import cupti_name, timing_said
     from edge_agent.service.doctor_sources import program_state
 
     known = {program.process.pid: program for program in looked.programs}
@@ -177,7 +177,7 @@ def _add_timing(gpus: Sequence[dict[str, Any]], looked: FoundPrograms) -> None:
         state = program_state(program)
         process["gpu_time"] = {
             "state": state.value,
-            "said": said(state, header.get("error", 0)),
+            "said": timing_said(state, header.get("error", 0)),
             "cupti": cupti_name(header.get("cupti_version", 0)),
         }
 

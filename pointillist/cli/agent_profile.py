@@ -100,11 +100,11 @@ def profile(
 
 def _timed(timed: ProfiledGpuTime) -> str:
     """Say how far kernels were timed, and what to do where they were not."""
-    from edge_agent.local.timing_words import ADVICE, SAID
+    from edge_agent.local.timing_words import SAID, TIMING_ADVICE
 
     if timed.share:
         return timed.said
-    advice = ADVICE.get(timed.state, "")
+    advice = TIMING_ADVICE.get(timed.state, "")
     return f"GPU time: none, {SAID[timed.state]}{'; ' if advice else ''}{advice}"
 
 

@@ -14,7 +14,7 @@ import typer
 from .output import ExitCode, JsonFlag, YesFlag, emit, need_file, reported, usage_error
 from .party import key_owner
 
-DAY_S: Final = 86_400
+DAY_S = 86_400
 OVERLAP_S: Final = 3900
 ROTATE_EPILOG: Final = (
     "Example: pointillist keys rotate helper --folder /var/lib/pointillist/helper/keys"

@@ -18,7 +18,7 @@ from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, ProcessTimeRow
 from edge_agent.local.recent import Recent
 from edge_agent.local.spans import KEPT_TIMED, REST, GpuTimeSpans, keep_timed
-from edge_agent.local.timing_words import cupti_name, said
+from edge_agent.local.timing_words import cupti_name, timing_said
 from edge_agent.local.view import MOST_STEPS, view_of
 from edge_agent.local.view_lines import HostView, document
 from pointillist.cli.gpu_time_screen import (
@@ -146,7 +146,7 @@ def test_coverage_names_who_is_not_timed_and_why() -> None:
 
 
 def test_a_refusal_is_told_with_its_code_and_a_cupti_by_its_toolkit() -> None:
-    assert said(TimingState.REFUSED, 35) == "CUPTI refused, code 35"
+    assert timing_said(TimingState.REFUSED, 35) == "CUPTI refused, code 35"
     names = [cupti_name(version) for version in (0, 17, 24, 130_000, 130_201)]
     assert names == ["", "API 17", "12.6", "13.0", "13.2"]
 
