@@ -243,9 +243,11 @@ class LaunchCounts:
         earlier = self._earlier(process, end_ns)
         estimate = UnseenCalls()
         if span_ns[0]:
-            used_ns = max(of.used_ns[0] - of.paid_ns[0], 0.0) if of.read else None
+            used_ns = of.used_ns[0] if of.read else None
             unread_ns = min(of.unread_ns[0], span_ns[0])
-            rest = Unwatched(of.calls[0], used_ns, span_ns[0], unread_ns)
+            rest = Unwatched(
+                of.calls[0], used_ns, span_ns[0], unread_ns, of.paid_ns[0], of.calibrated
+            )
             estimate = unseen(own, rest, [past.window for past in earlier], random)
         share = span_ns[1] / max(sum(span_ns), 1)
         counted = _counted(sum(of.calls), estimate, share)

@@ -8,9 +8,9 @@ it was in windows, and these are alike.
 
 The random error is taken from how the windows differ around their common ratio, by Student's t for
 few of them. What the probes took is known within bounds, which are stated beside it. What no window
-speaks for is no part of an interval: CPU time beyond what windows saw, CPU time that could not be
-read, a process of which no two windows are known. That is bounded by the least time that a call
-takes, or said not to be known.
+speaks for is no part of an interval: CPU time beyond what windows saw, CPU time of which probes may
+have left nothing, CPU time that could not be read, a process of which no two windows are known.
+That is bounded by the least time that a call takes, or said not to be known.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ _WAITING: Final = 0.9
 """CPU time over wall time below which even a single thread waits for something, be it the clock."""
 _MOST_PAID: Final = 0.5
 """Part of its CPU time: of a process that waits for a busy machine wall time does not tell that."""
+_NEARLY_ALL: Final = 0.75
+"""Part of its CPU time that probes may have taken, so that the rest is not told from nothing: on a
+busy machine a hit takes more than calibration says."""
 _ALIKE: Final = 0.7
 """An estimate by CPU time and one by wall time that differ more do not mean the same."""
 
@@ -76,10 +79,6 @@ class SeenWindow(NamedTuple):
         """CPU time over wall time."""
         return self.used_ns / self.span_ns if self.span_ns else 0.0
 
-    def price(self, price: HitPrice) -> float:
-        """Give what probes took at most, at least, or as is likely."""
-        return (_CALIBRATED if self.calibrated else _ASSUMED)[price] * self.paid_ns
-
 
 class Unwatched(NamedTuple):
     """The same process in the rest of the time.
@@ -87,12 +86,15 @@ class Unwatched(NamedTuple):
     calls       seen all the same, while probes were being attached and detached
     used_ns     CPU time, None: not to be had
     unread_ns   part of span_ns of which the CPU time is not known
+    paid_ns     what probes took of used_ns, calibrated or assumed
     """
 
     calls: int
     used_ns: float | None
     span_ns: int
     unread_ns: int = 0
+    paid_ns: float = 0.0
+    calibrated: bool = True
 
 
 class UnseenCalls(NamedTuple):
@@ -134,21 +136,26 @@ def unseen(
     random   whether the own window lay at random: one that a burst cut off did not
     """
     windows = [*earlier, *([own] if own is not None else [])]
-    if rest.used_ns is None:
-        last = own if random else None
-        return _ratio_estimate(_by_time, windows, last, rest, rest.span_ns)._replace(beyond=inf)
     last = own if random else None
+    wall_ns = (float(rest.span_ns),) * 3
+    if rest.used_ns is None:
+        return _ratio_estimate(_by_time, windows, last, rest, wall_ns)._replace(beyond=inf)
     read_ns = rest.span_ns - rest.unread_ns
     guessed_ns = 0.5 * min(_mean_share(windows), 1.0) * rest.unread_ns
-    time_ns = rest.used_ns + guessed_ns
+    most_ns, used_ns, least_ns = (
+        max(rest.used_ns - _price(rest, price), 0.0) for price in HitPrice
+    )
+    time_ns = used_ns + guessed_ns
     usual = _usual(windows)
-    excess_ns = max(rest.used_ns - usual.high * read_ns, 0.0)
+    excess_ns = max(most_ns - usual.high * read_ns, 0.0)
     beyond = inf if rest.unread_ns else excess_ns / LEAST_CALL_NS
-    best = _ratio_estimate(_by_cpu, windows, last, rest, time_ns)
+    best = _ratio_estimate(
+        _by_cpu, windows, last, rest, (least_ns + guessed_ns, time_ns, most_ns + guessed_ns)
+    )
     if best.variance < inf:
-        timed = _ratio_estimate(_by_time, windows, last, rest, rest.span_ns)
-        is_usual = usual.low * read_ns <= rest.used_ns <= usual.high * read_ns
-        if usual.steady and is_usual and not rest.unread_ns and not _held_up(windows):
+        timed = _ratio_estimate(_by_time, windows, last, rest, wall_ns)
+        is_usual = usual.low * read_ns <= used_ns <= usual.high * read_ns
+        if usual.steady and is_usual and not rest.unread_ns and not _may_take(_MOST_PAID, windows):
             if _mean_share(windows) < _WAITING and _alike(best.value, timed.value):
                 # CPU time of a call changes with what else the machine does; a rate does not.
                 best = _reaching(timed, best.value)
@@ -159,19 +166,31 @@ def unseen(
             best = best._replace(below=min(best.below + strange, best.value))
             if best.above > best.value:  # probes took most of the CPU time
                 busy = _busy(windows)
-                timed = _ratio_estimate(_by_time, busy, last, rest, rest.span_ns)
+                timed = _ratio_estimate(_by_time, busy, last, rest, wall_ns)
                 level = min(time_ns / max(_mean_share(busy) * rest.span_ns, 1.0), 1.0)
                 best = _within(best, timed.value * level)
-    if not windows or best.variance == inf:
-        most = rest.used_ns / LEAST_CALL_NS
+    never_called = rest.calls and not any(window.calls for window in windows)
+    if best.variance == inf or never_called:
+        most = most_ns / LEAST_CALL_NS
         return UnseenCalls(0.0, inf, beyond=inf) if rest.unread_ns else UnseenCalls(beyond=most)
+    if _may_take(_NEARLY_ALL, [window for window in windows if window.calls]):
+        most = (most_ns - excess_ns + guessed_ns) / LEAST_CALL_NS
+        best = best._replace(above=max(best.above, most - best.value))
     return best._replace(beyond=beyond)
 
 
-def _held_up(windows: Sequence[SeenWindow]) -> bool:
-    """Tell whether probes took so much that the process may call far more often without them."""
-    most = sum(window.price(HitPrice.MOST) for window in windows)
-    return most > _MOST_PAID * sum(window.used_ns for window in windows)
+def _may_take(part: float, windows: Sequence[SeenWindow]) -> bool:
+    """Tell whether probes may have taken more than a part of the CPU time.
+
+    Without them the process may call far more often.
+    """
+    most = sum(_price(window, HitPrice.MOST) for window in windows)
+    return most > part * sum(window.used_ns for window in windows)
+
+
+def _price(of: SeenWindow | Unwatched, price: HitPrice) -> float:
+    """Give what probes took at most, at least, or as is likely."""
+    return (_CALIBRATED if of.calibrated else _ASSUMED)[price] * of.paid_ns
 
 
 def _alike(value: float, other: float) -> bool:
@@ -219,7 +238,7 @@ def _sample(window: SeenWindow, time_ns: float, felt: tuple[float, float, float]
     """Take from a time what probes took of it; calls take some of it at the very least."""
     least_ns = LEAST_CALL_NS * window.calls
     known_ns = max(_LEAST_NET * time_ns, least_ns)
-    least, likely, most = (time_ns - felt[price] * window.price(price) for price in HitPrice)
+    least, likely, most = (time_ns - felt[price] * _price(window, price) for price in HitPrice)
     return _Sample(window.calls, (max(least, known_ns), max(likely, known_ns), max(most, least_ns)))
 
 
@@ -228,9 +247,12 @@ def _ratio_estimate(
     windows: Sequence[SeenWindow],
     own: SeenWindow | None,
     rest: Unwatched,
-    time_ns: float,
+    times_ns: Sequence[float],
 ) -> UnseenCalls:
-    """Estimate the calls of some CPU or wall time; variance is infinite where no window tells."""
+    """Estimate the calls of some CPU or wall time; variance is infinite where no window tells.
+
+    times_ns  at least, as is likely, at most
+    """
     samples = [by(window) for window in windows]
     largest = max((sample.net_ns[1] for sample in samples), default=0.0)
     telling = [s for s in samples if s.net_ns[1] > 0.0 and s.net_ns[1] >= _INFORMATIVE * largest]
@@ -241,11 +263,12 @@ def _ratio_estimate(
     alone = last is not None and last.net_ns[1] >= _LEAST_OWN * mean_ns
     chosen = [last] if alone and last is not None else telling
     low, value, high = (
-        max(time_ns * ratio, float(rest.calls)) - rest.calls for ratio in _ratios(chosen)
+        max(time_ns * ratio, float(rest.calls)) - rest.calls
+        for time_ns, ratio in zip(times_ns, _ratios(chosen), strict=True)
     )
     if len(telling) < 2:
-        return UnseenCalls(value, 0.0, value, max(time_ns / LEAST_CALL_NS - value, 0.0))
-    variance = _variance(chosen, telling, time_ns)
+        return UnseenCalls(value, 0.0, value, max(times_ns[2] / LEAST_CALL_NS - value, 0.0))
+    variance = _variance(chosen, telling, times_ns[1])
     return UnseenCalls(value, variance, value - low, high - value)
 
 
@@ -303,13 +326,13 @@ class _Usual(NamedTuple):
 def _usual(windows: Sequence[SeenWindow]) -> _Usual:
     mean = _mean_share(windows)
     span_ns = max(sum(window.span_ns for window in windows), 1)
-    paid = sum(window.price(HitPrice.MOST) for window in windows) / span_ns
+    paid = sum(_price(window, HitPrice.MOST) for window in windows) / span_ns
     if len(windows) < 2:
         wide = _UNUSUAL_OF_ONE * mean
     else:
-        middle = sum(window.share for window in windows) / len(windows)
-        squares = sum((window.share - middle) ** 2 for window in windows)
-        wide = _UNUSUAL_DEVIATIONS * sqrt(squares / (len(windows) - 1))
+        # By their length: a CPU clock lags by up to a tick, which is much of a short window.
+        squares = sum((window.used_ns - mean * window.span_ns) ** 2 for window in windows)
+        wide = _UNUSUAL_DEVIATIONS * sqrt(squares / (len(windows) - 1)) * len(windows) / span_ns
     largest = max((window.share for window in windows), default=0.0)
     margin = min(_UNUSUAL_SHARE, _UNUSUAL_OF_MEAN * mean)
     high = min(mean + wide, largest) + margin

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from math import inf
+from typing import NamedTuple
 
 import pytest
 
 from bench.gpu_time_counts import PATTERNS, SimulatedHost, holds, statement
+from collectors.gpu_calls.activity_records import Named
 from collectors.gpu_calls.costs import MOST_PROCESSES, CpuClocks
+from collectors.gpu_calls.counts import LaunchRow, ProbeDrain
+from collectors.gpu_calls.governor import Governor, GovernorSettings
+from collectors.gpu_calls.launch_counts import LaunchCounts
 from collectors.gpu_calls.launch_estimates import (
     LEAST_CALL_NS,
     SeenWindow,
@@ -16,8 +21,9 @@ from collectors.gpu_calls.launch_estimates import (
     mix_variance,
     unseen,
 )
+from collectors.gpu_calls.periods import Collected
 from collectors.records.basics import ProcessKey
-from collectors.records.gpu_calls import CountedCalls
+from collectors.records.gpu_calls import CountedCalls, ProbeGroup
 
 S = 10**9
 STEADY = [SeenWindow(20_000 + 40 * (n % 3), 0.4 * S, 0.0, S) for n in range(6)]
@@ -137,3 +143,93 @@ def test_estimate_of_a_process_that_probes_held_up_is_not_by_wall_time() -> None
     windows = [SeenWindow(500_000, 0.4 * S, 0.35 * S, S)] * 3
     found = unseen(None, Unwatched(0, 0.4 * S, S), windows)
     assert found.value + found.above > 4_000_000
+
+
+class Stretch(NamedTuple):
+    """What a drain says of a process: launches, milliseconds of CPU time, of probes, of wall time.
+
+    sure  whether what probes took is calibrated
+    """
+
+    calls: int
+    used_ms: float
+    paid_ms: float
+    span_ms: float
+    sure: bool = True
+
+
+def launches_of(*stretches: tuple[bool, Stretch]) -> CountedCalls:
+    """Launches over as many records; of watched stretches every launch was seen."""
+    process, made = ProcessKey(7, 0), LaunchCounts(lambda _process: False)
+    period = Governor(GovernorSettings(), lambda _below: 0).period(0)
+    rows, begun_ns = [], 1
+    for watched, of in stretches:
+        launched = (LaunchRow(process, 1, 1, "cudart.launch", of.calls, 0, 0, 0),)
+        drain = ProbeDrain(begun_ns, round(of.span_ms * 1e6), launched if of.calls else ())
+        begun_ns += drain.span_ns
+        groups = frozenset(ProbeGroup) if watched else frozenset[ProbeGroup]()
+        cpu_ns, paid_ns = {process: round(of.used_ms * 1e6)}, {process: of.paid_ms * 1e6}
+        made.add(
+            Collected(drain, period, {}, None, groups, cpu_ns, paid_ns, of.sure),
+            {(process, 1): Named("a_kernel", "gemm")},
+        )
+        rows += [count.all for _, count in made.take(random=True)]
+    return CountedCalls.total(rows, 0.0)
+
+
+SILENT = [(True, Stretch(0, 0.8, 0.0, 306.0)), *[(True, Stretch(0, 0.0, 0.0, 16.0))] * 6]
+"""A process that began, and then waited."""
+
+
+@pytest.mark.parametrize(
+    ("truth", "stretches"),
+    [
+        pytest.param(
+            8_000_000,
+            [
+                (True, Stretch(61_000, 98.0, 244.0, 1006.0, sure=False)),
+                (False, Stretch(4_300, 18.5, 17.2, 102.0, sure=False)),
+            ],
+            id="hits_cost_less_than_assumed",
+        ),
+        pytest.param(
+            60_000_000,
+            [
+                *[(True, Stretch(10_000, 17.8, 9.8, 600.0))] * 5,
+                (False, Stretch(0, 144.0, 0.0, 3_000.0)),
+            ],
+            id="hits_cost_more_than_calibrated",
+        ),
+        pytest.param(
+            60_000_000,
+            [
+                (True, Stretch(90_000, 142.0, 361.0, 911.0, sure=False)),
+                (True, Stretch(0, 4.6, 0.0, 12.3)),
+                (False, Stretch(5_600, 38.5, 22.4, 128.0, sure=False)),
+                (False, Stretch(0, 127.0, 0.0, 374.0)),
+            ],
+            id="the_clock_lagged",
+        ),
+        pytest.param(
+            8_000_000,
+            [
+                *SILENT,
+                (True, Stretch(0, 2.1, 0.0, 10.0)),
+                (False, Stretch(1_300, 30.0, 20.5, 140.0, sure=False)),
+            ],
+            id="windows_saw_none",
+        ),
+        pytest.param(
+            8_000_000,
+            [*SILENT, (True, Stretch(0, 2.1, 0.0, 10.0)), (False, Stretch(0, 20.0, 0.0, 140.0))],
+            id="one_short_window_was_busy",
+        ),
+    ],
+)
+def test_bounds_hold_a_burst_of_calls_that_take_two_nanoseconds(
+    truth: int, stretches: list[tuple[bool, Stretch]]
+) -> None:
+    found = launches_of(*stretches)
+    low, high = found.interval
+    assert low <= truth <= high
+    assert found.error == inf
