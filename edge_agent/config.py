@@ -25,7 +25,7 @@ from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
 from .ledger.ledger_records import SpoolLimits
 from .local.history import HistoryLimits
 from .local.history_tables import LEAST_BYTES
-from .local.log_level import LEVELS
+from .local.live_socket import LEVELS
 from .protocol.task_check import Bounds, Pins
 
 DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from edge_agent.local.quantity import quantity
 from edge_agent.local.sums import LevelBin
 from edge_agent.local.view_lines import FamilyStep, HostView, KernelLine, ProcessLine, RateEstimate
+from edge_agent.local.words import quantity
 from pages.heat_map import HeatTable, heat_map
 from pages.interval_chart import IntervalRow, interval_chart
 from pages.layout import Panel, TableCell

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from edge_agent.local.devices_view import PREFIX
+from edge_agent.local.gathering import PREFIX
 from edge_agent.local.sent_view import SentReport, sections_of
 from pages.layout import Control, Notice, Panel, Screen, rendered
 from transport.process.printable import listed

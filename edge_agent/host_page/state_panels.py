@@ -13,20 +13,20 @@ from collectors.devices.node_health import HealthRow, HealthVerdict
 from collectors.records.basics import NORMAL
 from diagnosis.detect.findings import Diagnosis, Evidence
 from diagnosis.detect.journal import Series
-from edge_agent.local.devices_view import PREFIX
-from edge_agent.local.diagnosis_words import (
+from edge_agent.local.gathering import PREFIX
+from edge_agent.local.local_rows import clean_name
+from edge_agent.local.sent_view import SentReport, SentSection
+from edge_agent.local.words import (
     ADVICE,
     CAUSES,
     diagnosis_said,
     interferer,
+    quantity,
     spike_said,
     steps_said,
     title,
     unknown_said,
 )
-from edge_agent.local.local_rows import clean_name
-from edge_agent.local.quantity import quantity
-from edge_agent.local.sent_view import SentReport, SentSection
 from pages.interval_chart import IntervalRow, interval_chart
 from pages.layout import Panel, TableCell
 from pages.svg import length_said, moment_said, tag

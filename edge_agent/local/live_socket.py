@@ -1,4 +1,4 @@
-"""Hands the live view to `agent top` over a Unix socket that only this user and root can open."""
+"""What a running agent says: the live view over a Unix socket of this user and root, and its log."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Final
+
+import structlog
+
+from transport.process import supervision
 
 MOST_BYTES: Final = 4 << 20
 _ANSWERS_PER_STEP: Final = 4
@@ -136,3 +140,28 @@ def _short_name(path: Path) -> Iterator[str]:
 def _uid_of(peer: socket.socket) -> int:
     packed = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(packed)[1])
+
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class LevelGate:
+    """Drops lines below the level; set `level` at any time, for loggers made before as well."""
+
+    def __init__(self, level: str = "info") -> None:
+        self.level = level
+
+    def __call__(
+        self, _logger: object, method: str, line: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        rank = LEVELS.index(method) if method in LEVELS else len(LEVELS)
+        if rank < LEVELS.index(self.level):
+            raise structlog.DropEvent
+        return line
+
+
+def log_to_stderr(level: str = "info") -> LevelGate:
+    """Write lines to stderr; give the gate that holds the level."""
+    gate = LevelGate(level)
+    supervision.log_to_stderr(gate)
+    return gate

@@ -31,8 +31,7 @@ from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 
-from .diagnosis_words import said
-from .timing_words import TimingChanges
+from .words import TimingChanges, said
 
 LONGEST_NAME: Final = 200
 """Characters of a name or key that are kept: a command line or a mangled kernel can be longer."""

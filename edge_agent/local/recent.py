@@ -17,15 +17,6 @@ from collectors.records.gpu_calls import GovernorState, GpuCalls
 from collectors.records.gpu_time import GpuTimes, TimedProcess
 from diagnosis.detect.findings import Diagnosis, Finding, SpikeEnded
 
-from .diagnosis_words import (
-    ADVICE,
-    CAUSES,
-    evidence_said,
-    interferer,
-    most_telling,
-    said,
-    steps_said,
-)
 from .history import in_memory
 from .local_rows import (
     ActivityRow,
@@ -45,6 +36,15 @@ from .spans import added_up, merge
 from .sums import growth_rates
 from .view import MOST_EVENTS, view_of
 from .view_lines import HostView, LevelLine
+from .words import (
+    ADVICE,
+    CAUSES,
+    evidence_said,
+    interferer,
+    most_telling,
+    said,
+    steps_said,
+)
 
 MOST_SUBJECTS: Final = 64
 OVER_NS: Final = 120_000_000_000

@@ -35,7 +35,6 @@ from .sums import (
     of_list,
     time_of,
 )
-from .timing_words import cupti_name, timing_said
 from .view_lines import (
     CollectiveLine,
     CopyLine,
@@ -49,6 +48,7 @@ from .view_lines import (
     RateEstimate,
     TimedLine,
 )
+from .words import cupti_name, timing_said
 
 MOST_LINES: Final = 200
 """Kernels, processes and collectives, the busiest; what else there was is counted."""
@@ -385,8 +385,8 @@ class _Lines:
             span_ns, recorded_ns, lost, *time = found.get(key, (0, 0, 0))
             seconds = max(span_ns, 1) / _NS_PER_S
             timed = TimedLine(
-                state.state.value, timing_said(state.state, state.error), cupti_name(state.cupti), gpus,
-                launches[key] / seconds, recorded_ns / span_ns if span_ns else None, lost,
+                state.state.value, timing_said(state.state, state.error), cupti_name(state.cupti),
+                gpus, launches[key] / seconds, recorded_ns / span_ns if span_ns else None, lost,
             )  # fmt: skip
             lines[key] = ProcessLine(
                 key.pid, clean_name(state.name), state.application, clean_name(state.container),

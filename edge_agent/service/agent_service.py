@@ -20,13 +20,11 @@ from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import Diagnosed, diagnosis_settings
-from edge_agent.local.devices_view import DeviceRows
-from edge_agent.local.gathering import Gathering, HistoryBatch
+from edge_agent.local.gathering import DeviceRows, Gathering, HistoryBatch
 from edge_agent.local.history import History
 from edge_agent.local.history_tables import HistoryUnavailable
-from edge_agent.local.live_socket import LiveSocket
+from edge_agent.local.live_socket import LEVELS, LevelGate, LiveSocket
 from edge_agent.local.local_rows import EventRow, Flattener, ReportRow, clean_name
-from edge_agent.local.log_level import LEVELS, LevelGate
 from edge_agent.local.recent import Recent
 from edge_agent.local.sent_view import report_views, unmeasured_event
 from edge_agent.local.view_lines import HostView, pieces

@@ -44,7 +44,7 @@ from edge_agent.config import AUTO, AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.local_rows import clean_name
-from edge_agent.local.timing_words import TIMING_ADVICE, cupti_name, timing_said
+from edge_agent.local.words import TIMING_ADVICE, cupti_name, timing_said
 from edge_agent.unmeasured import by_reason, unmeasured
 from transport.process.doctor_checks import (
     LONGEST,

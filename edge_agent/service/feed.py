@@ -15,7 +15,7 @@ from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis, diagnosis_settings
 from edge_agent.live import sources_of
-from edge_agent.local.devices_view import DeviceRows
+from edge_agent.local.gathering import DeviceRows
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.local_rows import Flattener, Row
 from edge_agent.local.recent import Recent

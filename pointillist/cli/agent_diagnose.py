@@ -125,7 +125,7 @@ def _folder(plots: Path) -> None:
 
 
 def _farewell(teller: Teller, plots: Path | None) -> None:
-    from edge_agent.local.quantity import counted
+    from edge_agent.local.words import counted
 
     if plots is None:
         return

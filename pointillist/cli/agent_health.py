@@ -164,7 +164,7 @@ def _gpu(
 
 def _add_timing(gpus: Sequence[dict[str, Any]], looked: FoundPrograms) -> None:
     """Add to each process whether its kernels are timed: no verdict, a program may go without."""
-    from edge_agent.local.timing_words import cupti_name, timing_said
+    from edge_agent.local.words import cupti_name, timing_said
     from edge_agent.service.doctor_sources import program_state
 
     known = {program.process.pid: program for program in looked.programs}

@@ -100,7 +100,7 @@ def profile(
 
 def _timed(timed: ProfiledGpuTime) -> str:
     """Say how far kernels were timed, and what to do where they were not."""
-    from edge_agent.local.timing_words import SAID, TIMING_ADVICE
+    from edge_agent.local.words import SAID, TIMING_ADVICE
 
     if timed.share:
         return timed.said

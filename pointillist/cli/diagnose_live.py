@@ -19,7 +19,7 @@ from diagnosis.detect.journal import JournalReader
 from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
 from edge_agent.journal import follow_lines
 from edge_agent.local.live_socket import LiveClient
-from edge_agent.local.quantity import counted
+from edge_agent.local.words import counted
 from pointillist.diagnose.finding_layout import unix_clock
 from pointillist.diagnose.finding_printer import Watching
 

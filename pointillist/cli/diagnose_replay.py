@@ -10,7 +10,7 @@ from diagnosis.detect.findings import SpikeBegan
 from diagnosis.detect.journal import JournalReader
 from diagnosis.frames.frame import HostSample
 from edge_agent.journal import read_lines
-from edge_agent.local.quantity import counted
+from edge_agent.local.words import counted
 from pointillist.diagnose.finding_layout import BoottimeReader, recording_clock, unix_clock
 from pointillist.diagnose.finding_printer import Watching
 

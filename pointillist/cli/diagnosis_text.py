@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.local.quantity import counted
+from edge_agent.local.words import counted
 from pointillist.table import terminal_columns, value_lines
 
 if TYPE_CHECKING:

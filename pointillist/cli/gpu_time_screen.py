@@ -10,7 +10,7 @@ from rich.console import ConsoleDimensions, RenderableType
 from rich.layout import Layout
 from rich.text import Text
 
-from edge_agent.local.quantity import quantity
+from edge_agent.local.words import quantity
 from pointillist.table import Column
 
 from .output import rate, short_bytes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from edge_agent.local.quantity import quantity
+from edge_agent.local.words import quantity
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import age, amount, rate
@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.local.quantity import number, read_as
+from edge_agent.local.words import number, read_as
 
 if TYPE_CHECKING:
     from edge_agent.local.view_lines import LevelLine

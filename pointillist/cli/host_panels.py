@@ -16,7 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_key
+from edge_agent.local.gathering import INSTANCE, PREFIX, PROCESS, read_use_key
 from edge_agent.local.proc_view import DiskUse, LinkUse, ProcView
 from pointillist.table import Column
 

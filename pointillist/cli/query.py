@@ -12,7 +12,7 @@ import platformdirs
 import typer
 from rich.cells import cell_len
 
-from edge_agent.local.quantity import counted
+from edge_agent.local.words import counted
 from pointillist.table import Column, table_lines, terminal_columns, value_lines
 from transport.process.printable import printable_lines
 

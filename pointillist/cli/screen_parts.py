@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from edge_agent.local.quantity import quantity, read_as
+from edge_agent.local.words import quantity, read_as
 from pointillist.table import Column
 
 

@@ -175,7 +175,7 @@ def _numbers(cell: Body, grows: float) -> list[str]:
 
 
 def _with_unit(value: float, unit: str) -> str:
-    from edge_agent.local.quantity import quantity
+    from edge_agent.local.words import quantity
 
     return quantity(value, unit)
 

@@ -11,7 +11,7 @@ from rich.layout import Layout
 from rich.text import Text
 
 from edge_agent.local.proc_view import ProcView
-from edge_agent.local.quantity import quantity, read_as
+from edge_agent.local.words import quantity, read_as
 
 from .calls_screen import calls_panels, calls_rows
 from .gpu_time_screen import gpu_time_panels

@@ -12,7 +12,8 @@ from enum import Enum
 from typing import Any, Final
 
 from diagnosis.detect.findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded
-from edge_agent.local.diagnosis_words import (
+from edge_agent.local.local_rows import clean_name
+from edge_agent.local.words import (
     ADVICE,
     diagnosis_said,
     ended_said,
@@ -23,7 +24,6 @@ from edge_agent.local.diagnosis_words import (
     spike_said,
     unknown_said,
 )
-from edge_agent.local.local_rows import clean_name
 
 _NS: Final = 1e9
 

@@ -16,7 +16,7 @@ from diagnosis.detect.findings import Diagnosis, Finding
 from diagnosis.detect.journal import Series
 from diagnosis.frames.frame import HostSample
 from edge_agent.local.local_rows import clean_name
-from edge_agent.local.quantity import counted, number, quantity
+from edge_agent.local.words import counted, number, quantity
 
 from .finding_layout import BoottimeReader, as_lines, as_object
 

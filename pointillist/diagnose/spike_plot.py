@@ -20,9 +20,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from diagnosis.detect.findings import Diagnosis
 from diagnosis.detect.journal import Series, SignalSeries
 from diagnosis.frames.signals import unit_of
-from edge_agent.local.diagnosis_words import diagnosis_said, title
 from edge_agent.local.local_rows import clean_name
-from edge_agent.local.quantity import quantity
+from edge_agent.local.words import diagnosis_said, quantity, title
 
 from .finding_layout import BoottimeReader
 

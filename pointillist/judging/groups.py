@@ -24,7 +24,7 @@ from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.features import CAP, FEATURE_INDEX, FEATURE_NAMES, FEATURES_VERSION
 from diagnosis.detect.findings import Cause, Diagnosis
 from diagnosis.frames.frame import HostSample
-from edge_agent.local.diagnosis_words import sentence
+from edge_agent.local.words import sentence
 
 from .splits import SEED
 

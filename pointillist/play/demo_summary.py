@@ -21,7 +21,7 @@ from aggregator.transcripts.transcript_check import (
     verify_transcripts,
 )
 from edge_agent.ledger.left_reports import Fate, read_left
-from edge_agent.local.quantity import counted
+from edge_agent.local.words import counted
 from pages.wording import listed
 from simulator.cell_view import CellView, ranked
 from simulator.outcome import TOTAL, coverage_rows

@@ -17,7 +17,7 @@ import numpy as np
 from rich.text import Text
 
 from aggregator.releases.store import Store
-from edge_agent.local.quantity import counted
+from edge_agent.local.words import counted
 from pointillist.table import Column
 from simulator.adversaries import CohortPlan, play_scenario
 from simulator.cell_view import CellView, ranked

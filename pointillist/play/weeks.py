@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.local.quantity import counted
+from edge_agent.local.words import counted
 from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
 from simulator.store_fill import FIDELITY, StoreFill, store_bytes

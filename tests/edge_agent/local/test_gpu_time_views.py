@@ -18,9 +18,9 @@ from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, ProcessTimeRow
 from edge_agent.local.recent import Recent
 from edge_agent.local.spans import KEPT_TIMED, REST, GpuTimeSpans, keep_timed
-from edge_agent.local.timing_words import cupti_name, timing_said
 from edge_agent.local.view import MOST_STEPS, view_of
 from edge_agent.local.view_lines import HostView, document
+from edge_agent.local.words import cupti_name, timing_said
 from pointillist.cli.gpu_time_screen import (
     coverage_lines,
     gpu_time_line,

@@ -17,7 +17,7 @@ from collectors.devices.device_port import (
     ProcessUse,
 )
 from collectors.records.basics import Gap, GapKind
-from edge_agent.local.devices_view import MOST_USES, DeviceRows, read_use_key
+from edge_agent.local.gathering import MOST_USES, DeviceRows, read_use_key
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, MetricRow, Row

@@ -20,7 +20,7 @@ from collectors.port import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import LogSection, ReplaySection, SourcesSection, TrustSection
 from edge_agent.live import sources_of
-from edge_agent.local.devices_view import DeviceRows
+from edge_agent.local.gathering import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.local_rows import MetricRow, clean_name, unit_of
 from edge_agent.local.proc_view import HostSampler

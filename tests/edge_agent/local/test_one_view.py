@@ -19,9 +19,9 @@ from edge_agent.host_page.gpu_panels import LAUNCHES
 from edge_agent.host_page.host_pages import PAGES, HostState, page_html
 from edge_agent.host_page.host_reading import HostReading
 from edge_agent.local.history import History
-from edge_agent.local.quantity import quantity
 from edge_agent.local.recent import Recent
 from edge_agent.local.view_lines import document
+from edge_agent.local.words import quantity
 from edge_agent.service.feed import AgentFeed, Feed
 from pages.wording import Number, Unit, interval_said, value_said
 from pointillist.cli.agent_history import history

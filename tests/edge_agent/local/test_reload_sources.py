@@ -14,7 +14,7 @@ from structlog.testing import LogCapture, capture_logs
 from collectors.port import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import AgentConfig, LogSection, ReplaySection, SourcesSection
-from edge_agent.local.log_level import LevelGate
+from edge_agent.local.live_socket import LevelGate
 from edge_agent.sending.outbox import BEAT_MS
 from edge_agent.service.agent_service import AgentService, Reloading
 from tests.agent_live import SteppedClock, surroundings

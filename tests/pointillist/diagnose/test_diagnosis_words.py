@@ -7,17 +7,18 @@ import pytest
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause, Diagnosis, Evidence, SpikeBegan, StepTimes
 from diagnosis.frames.signals import SIGNALS
-from edge_agent.local.diagnosis_words import (
+from edge_agent.local.words import (
     ADVICE,
     CAUSES,
+    counted,
     diagnosis_said,
     evidence_in_full,
     evidence_said,
     most_telling,
+    quantity,
     spike_said,
     title,
 )
-from edge_agent.local.quantity import counted, quantity
 from pointillist.diagnose.finding_layout import as_lines, as_object, recording_clock, unix_clock
 
 S = 1_000_000_000

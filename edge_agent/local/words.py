@@ -1,15 +1,16 @@
-"""Findings in words: what a person reads in `agent top`, in the journal and on a plot.
+"""What a host knows, in words: findings, whether kernels of a process are timed, values with units.
 
 A signal is a sentence that goes on with what is usual: "its threads waited 4.2 s/s for a CPU,
-usually 80 ms/s".
+usually 80 ms/s". A value has the unit that a person reads: 4.2 s/s, 7.1 MB/s, 22,880/s.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Final
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from collectors.records.activity import StepSource
+from collectors.records.basics import ProcessKey
+from collectors.records.gpu_time import GpuTimes, TimingState
 from diagnosis.detect.findings import (
     Cause,
     Diagnosis,
@@ -21,7 +22,58 @@ from diagnosis.detect.findings import (
 )
 from diagnosis.frames.signals import SIGNALS
 
-from .quantity import quantity
+_LADDERS: Final[dict[str, tuple[tuple[float, str], ...]]] = {
+    "ms/s": ((1e3, " s/s"), (1.0, " ms/s")),
+    "ms": ((1e3, " s"), (1.0, " ms")),
+    "µs": ((1e6, " s"), (1e3, " ms"), (1.0, " µs")),
+    "bytes/s": ((1e9, " GB/s"), (1e6, " MB/s"), (1e3, " kB/s"), (1.0, " B/s")),
+    "bytes": ((1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1.0, " B")),
+    "1/s": ((1.0, "/s"),),
+    "": ((1.0, ""),),
+}
+"""Units by the value from which each is used, the largest first. Decimal: 1 MB is 10^6 bytes."""
+_WHOLE_FROM: Final = 100.0
+_READ_AS: Final[dict[str, tuple[float, str]]] = {
+    "ns/s": (1e6, "ms/s"), "us/s": (1e3, "ms/s"), "ns": (1e6, "ms"), "us": (1.0, "µs"),
+    "/s": (1.0, "1/s"), "millionths": (1e4, "%"), "millionths of full scale": (1e4, "%"),
+    "GPU-ms": (1e3, "GPU-s"),
+}  # fmt: skip
+"""Units that records have and people do not: what a value is divided by, and the unit of that."""
+
+
+def read_as(unit: str) -> tuple[float, str]:
+    """Give what a value is divided by to be read, and the unit that it then has."""
+    return _READ_AS.get(unit, (1.0, unit))
+
+
+def quantity(value: float, unit: str) -> str:
+    """Say a value in the unit of its ladder that fits; three digits, thousands with commas.
+
+    unit   as in the table of signals; one without a ladder is put behind the value
+    """
+    for least, name in _LADDERS.get(unit, ((1.0, f" {unit}"),)):
+        if abs(value) >= least:
+            return f"{number(value / least)}{name}"
+    least, name = _LADDERS.get(unit, ((1.0, f" {unit}"),))[-1]
+    return f"{number(value / least)}{name}"
+
+
+def number(value: float) -> str:
+    """Say a number with three digits at least; whole from 100, and never as a power of ten."""
+    if not math.isfinite(value):
+        return "?"
+    if abs(value) >= _WHOLE_FROM:
+        return f"{value:,.0f}"
+    if value == 0 or abs(value) < 0.005:  # less than the last digit that is shown
+        return "0"
+    digits = 1 if abs(value) >= 10 else 2
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".")
+
+
+def counted(count: int, what: str) -> str:
+    """Say how many: 1 picture, 2 pictures."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
 
 _WHOSE: Final = {
     "own": "its", "host": "the host's", "other": "other groups'", "gpu": "its GPU's",
@@ -191,3 +243,69 @@ def steps_said(before: StepTimes, now: StepTimes) -> str:
 
 def _ms(value: float) -> str:
     return quantity(value, "ms")
+
+
+SAID: Final[Mapping[TimingState, str]] = {
+    TimingState.MEASURED: "measured",
+    TimingState.STARTING: "no window yet",
+    TimingState.OCCUPIED: "another profiler has CUPTI",
+    TimingState.REFUSED: "CUPTI refused",
+    TimingState.NO_LIBRARY: "the library is not loaded",
+    TimingState.SILENT: "the library is loaded and does not reach this agent",
+    TimingState.UNKNOWN: "does not report",
+}
+TIMING_ADVICE: Final[Mapping[TimingState, str]] = {
+    TimingState.OCCUPIED: "nothing: it is timed again once the other profiler has left",
+    TimingState.REFUSED: "look the code up in CUPTI's results; another CUPTI may do "
+    "(POINTILLIST_CUPTI)",
+    TimingState.NO_LIBRARY: "start it with what `pointillist agent attach` prints",
+    TimingState.SILENT: "check that it may reach the agent's socket, and POINTILLIST_AGENT_UID",
+    TimingState.UNKNOWN: "start it with what `pointillist agent attach` prints",
+}
+_TOOLKITS: Final = {
+    18: "11.8", 19: "12.0", 20: "12.2", 21: "12.3", 22: "12.4", 23: "12.5", 24: "12.6",
+    26: "12.8", 27: "12.9", 28: "12.9",
+}  # fmt: skip
+"""Of a CUPTI that numbers its versions from 1; from CUDA 13.0 the number says it."""
+_NUMBERED_BY_TOOLKIT: Final = 130_000
+
+
+def timing_said(state: TimingState, error: int = 0) -> str:
+    """Say why a process is not measured, with CUPTI's code where it refused."""
+    refused = state is TimingState.REFUSED and error
+    return f"{SAID[state]}, code {error}" if refused else SAID[state]
+
+
+def cupti_name(version: int) -> str:
+    """Name a CUPTI by the CUDA toolkit it comes with; "" for none."""
+    if version >= _NUMBERED_BY_TOOLKIT:
+        return f"{version // 10_000}.{version // 100 % 100}"
+    return _TOOLKITS.get(version, f"API {version}" if version else "")
+
+
+class TimingChange(NamedTuple):
+    """A process that can no longer be timed, or is again (`timed`)."""
+
+    timed: bool
+    process: str
+    said: str
+
+
+_QUIET: Final = frozenset({TimingState.MEASURED, TimingState.STARTING})
+
+
+class TimingChanges:
+    """Says once when a process cannot be timed and why, and when it is again."""
+
+    def __init__(self) -> None:
+        self._before: dict[ProcessKey, TimingState] = {}
+
+    def of(self, times: GpuTimes) -> Iterator[TimingChange]:
+        """Yield what changed since the last record."""
+        before, self._before = self._before, {p.process: p.state for p in times.processes}
+        for process in times.processes:
+            was = before.get(process.process, TimingState.STARTING)
+            if process.state is not was and not {process.state, was} <= _QUIET:
+                name = f"{process.name}[{process.process.pid}]"
+                timed = process.state in _QUIET
+                yield TimingChange(timed, name, timing_said(process.state, process.error))
