@@ -15,8 +15,7 @@ from transport.process.listening import AddressUnavailable
 from transport.process.supervision import HttpPort
 
 from .host_numbers import HostNumbers, HostSnapshot
-from .otlp_message import MessageWriter
-from .otlp_sender import OtlpSender
+from .otlp import MessageWriter, OtlpSender
 from .scrape import scrape_port, users_of_scrape
 
 

@@ -17,9 +17,9 @@ from collectors.devices.devices_source import DevicesSource
 from collectors.port import Source
 from collectors.rounds import Drained, Rounds
 from edge_agent.config import ExportSection, OtlpSection, ScrapeSection, load_config
-from edge_agent.export.dcgm import NAMES
 from edge_agent.export.host_export import HostExport
 from edge_agent.export.host_numbers import HostNumbers
+from edge_agent.export.scrape import NAMES
 from edge_agent.observer import NullObserver, Observers
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, run_until, surroundings

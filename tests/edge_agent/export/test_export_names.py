@@ -16,10 +16,9 @@ from opentelemetry.semconv.attributes import service_attributes
 
 from collectors.devices.device_port import DeviceReading, Field
 from collectors.devices.otel import NAMES as OTEL
-from edge_agent.export.dcgm import NAMES as DCGM
-from edge_agent.export.host_numbers import GpuNow, HostSnapshot
-from edge_agent.export.host_workloads import FamilyRow, HostWorkload
-from edge_agent.export.otlp_message import MessageWriter, workload_attributes
+from edge_agent.export.host_numbers import FamilyRow, GpuNow, HostSnapshot, HostWorkload
+from edge_agent.export.otlp import MessageWriter, workload_attributes
+from edge_agent.export.scrape import NAMES as DCGM
 from tests.export_kit import CONTAINER, JOB, POD, series_of
 
 PAGE = Path("docs/monitoring.md").read_text(encoding="utf-8")

@@ -23,11 +23,14 @@ from collectors.records.basics import Gap, GapKind, ProcessKey
 from collectors.records.gpu_calls import CountedCalls
 from collectors.records.gpu_time import EstimatedTime
 from collectors.rounds import Drained
-from edge_agent.export.host_numbers import FRESH_NS, MOST_USERS, HostNumbers, HostSnapshot
-from edge_agent.export.host_workloads import (
+from edge_agent.export.host_numbers import (
+    FRESH_NS,
     KEPT_NS,
+    MOST_USERS,
     MOST_WORKLOADS,
     OTHER,
+    HostNumbers,
+    HostSnapshot,
     HostWorkload,
     WorkTotals,
 )

@@ -15,11 +15,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from collectors.devices.device_port import DeviceReading, Field
 from edge_agent.config import OtlpSection
-from edge_agent.export import otlp_sender
-from edge_agent.export.host_numbers import GpuNow, HostSnapshot
-from edge_agent.export.host_workloads import NO_WORKLOAD
-from edge_agent.export.otlp_message import MessageWriter
-from edge_agent.export.otlp_sender import OtlpSender
+from edge_agent.export import otlp
+from edge_agent.export.host_numbers import NO_WORKLOAD, GpuNow, HostSnapshot
+from edge_agent.export.otlp import MessageWriter, OtlpSender
 from tests.export_kit import collector, read_taken, tls_collector, waited
 from tests.monitoring_kit import free_port
 
@@ -39,8 +37,8 @@ def numbers(taken: list[ExportMetricsServiceRequest]) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_sender, "_FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(otlp_sender, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(otlp, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(otlp, "_LONGEST_PAUSE_S", 0.05)
 
 
 @pytest.fixture

@@ -13,10 +13,8 @@ import yaml
 
 from collectors.devices.device_port import DeviceReading, Field
 from edge_agent.config import OtlpSection
-from edge_agent.export.host_numbers import GpuNow, HostSnapshot
-from edge_agent.export.host_workloads import FamilyRow, HostWorkload
-from edge_agent.export.otlp_message import MessageWriter
-from edge_agent.export.otlp_sender import OtlpSender
+from edge_agent.export.host_numbers import FamilyRow, GpuNow, HostSnapshot, HostWorkload
+from edge_agent.export.otlp import MessageWriter, OtlpSender
 from tests.export_kit import JOB, POD, waited
 from tests.monitoring_kit import DEPLOY, free_port
 

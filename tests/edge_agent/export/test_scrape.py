@@ -16,8 +16,13 @@ from prometheus_client import make_wsgi_app
 from prometheus_client.registry import CollectorRegistry
 
 from collectors.devices.device_port import AMD, DeviceReading, Field
-from edge_agent.export.host_numbers import GpuNow, HostSnapshot
-from edge_agent.export.host_workloads import NO_WORKLOAD, FamilyRow, HostWorkload
+from edge_agent.export.host_numbers import (
+    NO_WORKLOAD,
+    FamilyRow,
+    GpuNow,
+    HostSnapshot,
+    HostWorkload,
+)
 from edge_agent.export.scrape import (
     HostCollector,
     ReaderGuard,
