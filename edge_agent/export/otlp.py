@@ -4,7 +4,7 @@ Source  OpenTelemetry, protocol (metrics v1, ExportMetricsServiceRequest); seman
         hardware, containers (container.id) and Kubernetes (k8s.pod.uid). There is none for a batch
         job's number (slurm.job.id) and for GPU work by family (pointillist.*).
 
-Sends snapshots to a collector from a thread of its own; the agent's loop never waits for it.
+It is sent from a thread of its own; the agent's loop never waits for it.
 
 What waits is bounded: the oldest goes first, and is counted. A collector that is away or asks for
 patience is asked again, later and later; what it refuses is dropped and counted. There is no
@@ -42,7 +42,7 @@ from urllib3.exceptions import HTTPError
 
 from collectors.devices.otel import Instrument, device_attributes, measured
 from edge_agent.config import OtlpSection
-from transport.files.private_files import UnfitToken
+from transport.files.private_files import UnfitToken, read_token_text
 
 from .host_numbers import FamilyRow, GpuNow, HostSnapshot, HostWorkload
 

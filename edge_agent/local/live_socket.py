@@ -1,4 +1,4 @@
-"""What a running agent says: the live view over a Unix socket of this user and root, and its log."""
+"""What a running agent says: the live view on a Unix socket of this user and root, and its log."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ A signal is a sentence that goes on with what is usual: "its threads waited 4.2 
 usually 80 ms/s". A value has the unit that a person reads: 4.2 s/s, 7.1 MB/s, 22,880/s.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple

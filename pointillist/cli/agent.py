@@ -62,9 +62,9 @@ COMMANDS: Final = (
     CommandGroup("sent", "pointillist.cli.agent_sent", "What left this host, and its noise."),
     CommandGroup("profile", "pointillist.cli.agent_profile", "GPU calls and time of one process."),
     CommandGroup("attach", "pointillist.cli.agent_attach", "What a GPU program needs to be timed."),
-    CommandGroup("join", "pointillist.cli.agent_join", "Ask to be enrolled."),
-    CommandGroup("rekey", "pointillist.cli.agent_rekey", "Go on under a new key."),
-    CommandGroup("retire", "pointillist.cli.agent_rekey", "End this host: destroy its key."),
-    CommandGroup("ledger", "pointillist.cli.agent_ledger", "What was spent; after a loss."),
+    CommandGroup("join", "pointillist.cli.agent_membership", "Ask to be enrolled."),
+    CommandGroup("rekey", "pointillist.cli.agent_membership", "Go on under a new key."),
+    CommandGroup("retire", "pointillist.cli.agent_membership", "End this host: destroy its key."),
+    CommandGroup("ledger", "pointillist.cli.agent_membership", "What was spent; after a loss."),
     CommandGroup("health", "pointillist.cli.agent_health", "Check GPUs, memory, drives, links."),
 )

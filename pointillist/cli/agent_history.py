@@ -28,8 +28,7 @@ from .history_view_text import (
     process_lines,
     timed_lines,
 )
-from .moment import moment
-from .output import ConfigOption, ExitCode, JsonFlag, emit, reported, say, usage_error
+from .output import ConfigOption, ExitCode, JsonFlag, emit, moment, reported, say, usage_error
 
 if TYPE_CHECKING:
     from edge_agent.local.history_read import HistoryReader

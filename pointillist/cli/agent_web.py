@@ -9,8 +9,7 @@ import typer
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG
-from .browser import open_page, started
-from .output import ConfigOption, ExitCode, JsonFlag, OpenFlag, reported, say
+from .output import ConfigOption, ExitCode, JsonFlag, OpenFlag, open_page, reported, say, started
 
 _EPILOG: Final = """Examples:
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .browser import open_page
-from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
-from .run_folder import Terminated, interrupt_on_signals, keep, new_run_folder
+from .output import CommandError, ExitCode, JsonFlag, emit, open_page, say, unavailable, usage_error
+from .simulate import Terminated, interrupt_on_signals, keep, new_run_folder
 
 if TYPE_CHECKING:
     from pointillist.play.demo_fleet import DemoFleet

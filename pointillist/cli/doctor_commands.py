@@ -61,7 +61,7 @@ def agent_doctor(
     from transport.process.doctor_checks import CLOCK, examine
     from wire.catalogue import Catalogue
 
-    from .top_screen import warm_up
+    from .agent_top import warm_up
 
     warm_up()  # while this process can still reach all of its libraries
     root = os.geteuid() == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
-from .run_folder import interrupt_on_signals, writable_folder
+from .simulate import interrupt_on_signals, writable_folder
 
 if TYPE_CHECKING:
     from simulator.experiments.experiment_file import Experiment, ExperimentRun

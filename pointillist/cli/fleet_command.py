@@ -21,7 +21,7 @@ from .output import (
     say_prose,
     usage_error,
 )
-from .run_folder import interrupt_on_signals
+from .simulate import interrupt_on_signals
 
 if TYPE_CHECKING:
     from pointillist.fleet.party_setup import NextStep, PartyFolder

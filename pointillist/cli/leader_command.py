@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .doctor_commands import LEADER_EPILOG, leader_doctor
-from .moment import moment
 from .output import (
     CommandError,
     ConfigOption,
@@ -20,6 +19,7 @@ from .output import (
     LeaderKey,
     emit,
     log_to_stderr,
+    moment,
     need_file,
     reported,
     say,

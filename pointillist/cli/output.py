@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_module
+import os
+import re
 import sys
 import textwrap
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from enum import Enum, IntEnum
 from pathlib import Path
@@ -230,6 +233,19 @@ def wrapped(message: str, width: int, indent: str = "") -> str:
     return "\n".join(part for found in lines for part in found)
 
 
+def open_page(address: str) -> None:
+    """Open an address; without a screen say so, as a browser of the terminal would take it."""
+    screen = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    if not (screen and webbrowser.open(address)):
+        say(f"no browser can be opened from here: open {address}")
+
+
+def started(body: Mapping[str, str]) -> None:
+    """Print one line of JSON for whoever started a server: it is listening."""
+    sys.stdout.write(f"{json_module.dumps(body)}\n")
+    sys.stdout.flush()
+
+
 def die(error: CommandError, json: bool = False) -> NoReturn:
     """Print an error with its hint on stderr (a JSON document with --json) and exit."""
     if json:
@@ -319,3 +335,22 @@ def short_bytes(number: float) -> str:
             return f"{number:.0f}{unit}" if unit == "B" or number >= 100 else f"{number:.1f}{unit}"
         number /= 1024
     return f"{number:.1f}T"
+
+
+_NS_PER_S: Final = 1_000_000_000
+_SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def moment(text: str, now_ns: int, option: str) -> int:
+    """Read a time: a span before now, ISO 8601 (UTC unless it says otherwise) or Unix seconds."""
+    span = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if span:
+        return now_ns - int(span[1]) * _SPANS[span[2]] * _NS_PER_S
+    if re.fullmatch(r"\d{1,10}(\.\d{1,9})?", text):
+        whole, _, part = text.partition(".")
+        return int(whole) * _NS_PER_S + int((part or "0").ljust(9, "0"))
+    with suppress(ValueError, OverflowError):
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1_000_000) * 1_000
+    raise usage_error(f"{option}: expected 10m, 2h, ISO 8601 or Unix seconds, got {text!r}")

@@ -8,8 +8,16 @@ from typing import Annotated, Final
 
 import typer
 
-from .browser import open_page
-from .output import ExitCode, FleetSeries, JsonFlag, OpenFlag, emit, reported, usage_error
+from .output import (
+    ExitCode,
+    FleetSeries,
+    JsonFlag,
+    OpenFlag,
+    emit,
+    open_page,
+    reported,
+    usage_error,
+)
 from .query import ReleasesFolder, default_folder
 from .web_command import cached_rollups, series_owners
 

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 import platformdirs
 import typer
 
-from .browser import open_page, started
-from .output import ExitCode, FleetSeries, JsonFlag, OpenFlag, emit, reported, say, usage_error
+from .output import (
+    ExitCode,
+    FleetSeries,
+    JsonFlag,
+    OpenFlag,
+    emit,
+    open_page,
+    reported,
+    say,
+    started,
+    usage_error,
+)
 from .party import public_key
 from .query import ReleasesFolder, default_folder
 

@@ -68,8 +68,8 @@ def import_alone(lock: str, *modules: str) -> subprocess.CompletedProcess[str]:
 
 AGENT = (
     "transport.opening", "transport.kafka.kafka_agent", "kernels", "collectors", "diagnosis.detect",
-    "edge_agent", "pointillist.cli.agent", "pointillist.cli.diagnose_live",
-    "pointillist.cli.diagnose_replay", "pointillist.cli.top_screen",
+    "edge_agent", "pointillist.cli.agent", "pointillist.cli.agent_diagnose",
+    "pointillist.cli.diagnose_replay", "pointillist.cli.agent_top",
 )  # fmt: skip
 PARTIES = (
     "aggregator.leader_process", "aggregator.helper_process", "aggregator.releases.releases",

@@ -27,7 +27,7 @@ from edge_agent.local.view_lines import document
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.reload import SelfStatus, StatusCollector
-from pointillist.cli.top_screen import picture
+from pointillist.cli.agent_top import picture
 from tests.local_kit import BOOT, POINT, S, at
 
 ID = "0123456789abcdef" * 4

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 
 from edge_agent.local.proc_view import DiskUse, LinkUse, ProcessSample, ProcView
-from pointillist.cli.top_screen import View, screen
+from pointillist.cli.agent_top import View, screen
 
 _HOST = ProcView(
     cpu_percent={"user": 60.0, "idle": 40.0},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pointillist.cli.browser import open_page
+from pointillist.cli.output import open_page
 
 
 def test_machine_without_a_screen_is_told_the_address(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pointillist.cli.output import CommandError, ExitCode
-from pointillist.cli.run_folder import keep, new_run_folder
+from pointillist.cli.simulate import keep, new_run_folder
 from pointillist.play.demo_fleet import RunFolders
 from tests.closed_kit import REPOSITORY, may_mount, mounted
 
@@ -25,7 +25,7 @@ _KEEP = """
 import sys
 from pathlib import Path
 from pointillist.play.demo_fleet import RunFolders
-from pointillist.cli.run_folder import keep
+from pointillist.cli.simulate import keep
 
 def write(folder):
     (folder / "small").write_bytes(b"x" * 1000)

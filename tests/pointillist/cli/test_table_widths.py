@@ -23,16 +23,16 @@ from pointillist import table
 from pointillist.cli import (
     agent_health,
     agent_history,
-    diagnosis_text,
+    diagnosis,
     doctor_commands,
     kernels,
     keys_command,
     query,
     signatures_command,
     simulate,
-    stragglers_text,
 )
 from pointillist.cli import causes_command as causes
+from pointillist.cli import stragglers as stragglers_text
 from pointillist.cli.history_view_text import (
     gpu_time_lines,
     kernel_lines,
@@ -132,7 +132,7 @@ def evaluation() -> str:
 
 def judged_methods() -> str:
     row = dict.fromkeys(("macro_f1", "macro_f1_ungated", "accuracy", "detected"), 0.123)
-    return diagnosis_text.summary(
+    return diagnosis.summary(
         {
             "figures": [{"name": "false_incidents_per_host_week", "value": 1.5, "unit": "a week"}],
             "absent": {"macro_f1_heldout_with_quiet_hours": "no quiet hour " * 9},

@@ -17,7 +17,7 @@ from diagnosis.detect.findings import SpikeBegan, StepTimes
 from diagnosis.detect.journal import encode
 from diagnosis.frames.recording import write_recording
 from pointillist import cli
-from pointillist.cli import diagnose_live
+from pointillist.cli import agent_diagnose
 from pointillist.cli.output import ExitCode
 from pointillist.diagnose.finding_printer import Watching
 from tests.slow_frames import SUBJECT, S, frames_of_contention
@@ -133,7 +133,7 @@ def _no_ebpf() -> SourceRegistry:
 def test_live_refuses_to_run_where_nothing_can_be_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(diagnose_live, "host_registry", _no_ebpf)
+    monkeypatch.setattr(agent_diagnose, "host_registry", _no_ebpf)
     assert run(monkeypatch, "--live", "--seconds", "2") == ExitCode.USAGE
     assert "no right to load programs" in capsys.readouterr().err
 
@@ -143,11 +143,11 @@ def test_live_refuses_patterns_that_no_cgroup_fits(
 ) -> None:
     (tmp_path / "train" / "rank0").mkdir(parents=True)
     monkeypatch.setattr(
-        diagnose_live, "hierarchy_of", lambda _: Hierarchy(str(tmp_path), unified=True)
+        agent_diagnose, "hierarchy_of", lambda _: Hierarchy(str(tmp_path), unified=True)
     )
-    diagnose_live._need_cgroups(["/train/*"])
+    agent_diagnose._need_cgroups(["/train/*"])
     with pytest.raises(Exception, match=r"/nosuch.*no cgroup matches"):
-        diagnose_live._need_cgroups(["/train/*", "/nosuch*"])
+        agent_diagnose._need_cgroups(["/train/*", "/nosuch*"])
 
 
 def test_watching_says_who_is_watched_and_when_usual_is_known() -> None:
