@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -79,8 +80,10 @@ def _compare(page: Page, view: View, answer: dict[str, Any]) -> int:
             at += 1
             continue
         numbers = [Number(**row[column.name]) for row in rows]
-        said = [value_said(number, column.unit, signed=column.signed) for number in numbers]
-        ends = [interval_said(number, column.unit, signed=column.signed) for number in numbers]
+        units = column.units(pd.DataFrame(rows))
+        signed = column.signed
+        said = [value_said(*pair, signed=signed) for pair in zip(numbers, units, strict=True)]
+        ends = [interval_said(*pair, signed=signed) for pair in zip(numbers, units, strict=True)]
         assert [row[at] for row in cells] == said
         assert [row[at + 1] for row in cells] == ends
         at += 2
