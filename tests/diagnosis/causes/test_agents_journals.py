@@ -1,8 +1,8 @@
 """Journals that live agents wrote under real faults, found again in the fleet's released table.
 
 `bench/journals` holds one journal a fault, each of a production agent with its eBPF sources under a
-demo identity (`python -m bench.diagnosis.agent_journals`); the name says what was injected. Agents
-may be wrong: how often is the bench's to measure, and the correction's to take out.
+demo identity, recorded on 2026-11-22; the name says what was injected. Agents may be wrong: how
+often is the bench's to measure, and the correction's to take out.
 """
 
 from __future__ import annotations
