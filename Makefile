@@ -201,7 +201,7 @@ bench-suite: $(STAMP)  ## how long make test, test-quick and test-all take
 	@for run in test-quick test test-all; do $(MAKE) $$run || true; done
 	@$(PYTHON) -m bench suite --part tests $(ARGS)
 
-bench-scale: $(STAMP) spark  ## what both roles carry and withstand
+bench-scale: $(STAMP) java  ## what both roles carry and withstand
 	@$(PYTHON) -m bench scale $(ARGS)
 
 bench-operate: $(STAMP)  ## what running a fleet takes from people

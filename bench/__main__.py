@@ -35,8 +35,10 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "round": {"windows": "bench.round", "epochs": "bench.round:epoch_books"},
     "scale": {
-        part: f"bench.scale_{part}"
-        for part in ("sizing", "rates", "schedules", "overload", "faults", "spark")
+        "sizing": "bench.scale:sizing",
+        "rates": "bench.scale:rates",
+        "schedules": "bench.scale_faults:schedules",
+        "faults": "bench.scale_faults",
     },
     "signatures": {"signatures": "bench.families:signatures"},
     "simulator": {
@@ -46,7 +48,6 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     "suite": {"tests": "bench.suite", "first_release": "bench.suite:newcomers"},
     "web": {
         "store": "bench.web:stored",
-        "pages": "bench.web_pages",
         "load": "bench.web:viewed",
         "coverage": "bench.analytics",
     },

@@ -1,4 +1,4 @@
-"""What a fleet outlives: every fault of docs/faults.md, and how soon it releases again.
+"""What a fleet outlives: every fault of docs/faults.md, and schedules of faults.
 
 Recovery is from the kill of a process to the next release, by the machine's clock: of an agent, to
 its next step. Tests move the parties' own clocks as fast as they answer, so that it holds the
@@ -20,12 +20,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.parts import Measured, Part, Parts
-from bench.record import Figure
+from bench.record import ROOT, Figure
 from tests.fault_cases import CASES
 from tests.fault_points import FOLDER
+from tests.schedules.campaign import MOST_SEEDS, find_bug, play_blocks
+from tests.schedules.planted import PLANTED, Planted
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 CASES_GOAL: Final = 24
+SCHEDULES: Final = 10_000
+BUGS_GOAL: Final = 10
 
 
 def measure(kept: Parts) -> Measured:
@@ -87,3 +90,25 @@ def figures(outcomes: Sequence[Part]) -> list[Figure]:
         found.append(Figure(f"recovery_s_{role}_worst", max(seconds), "s"))
         found.append(Figure(f"kills_{role}", len(seconds), "kills"))
     return found
+
+
+def schedules(kept: Parts) -> Measured:
+    """Play random schedules of faults in blocks, then look for each planted bug."""
+    blocks = [block for _, block in play_blocks(kept, 0, SCHEDULES)]
+    seeds = [kept.get(f"planted-{bug.name}", partial(_look, bug)) for bug in PLANTED]
+    found = [one["seed"] for one in seeds if one["seed"] is not None]
+    played, cpu_s = sum(b.schedules for b in blocks), sum(b.cpu_s for b in blocks)
+    windows = sum(b.windows_released for b in blocks)
+    return Measured([
+        Figure("schedules_run", played, "schedules", SCHEDULES),
+        Figure("schedules_failed", sum(len(b.failed) for b in blocks), "schedules", 0),
+        Figure("schedules_windows_released", windows, "windows"),
+        Figure("schedules_per_core_second", played / cpu_s, "schedules/s of one core"),
+        Figure("planted_bugs", len(PLANTED), "bugs"),
+        Figure("planted_bugs_found", len(found), "bugs", BUGS_GOAL),
+        Figure("planted_bugs_schedules", max(found, default=0) + 1, "schedules for the last"),
+    ])  # fmt: skip
+
+
+def _look(bug: Planted) -> Part:
+    return {"seed": find_bug(bug, range(MOST_SEEDS))}
