@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +25,8 @@ from bench.agent_measure import (
     PACKAGE,
     Median,
     Sample,
-    Workload,
     bpf_bytes,
     bpf_cost,
-    bpf_runs,
     core_percent,
     exporter,
     fitted,
@@ -37,16 +34,13 @@ from bench.agent_measure import (
     median_of,
     pingpong,
     program,
-    switches_now,
+    run,
 )
 from bench.parts import Measured, Parts
 from bench.record import Figure
 from edge_agent.local.gathering import EVERY_MS
-from edge_agent.local.history_tables import file_bytes
 from pointillist.fleet.party_config_text import MEASURING
 from tests.fake_nvml_kit import FakeDriver
-from transport.embedded.embedded import EmbeddedLog
-from wire.topics import EPOCHS, REPORTS
 
 Numbers = dict[str, float]
 
@@ -56,13 +50,10 @@ PAIRS: Final = 20
 SCRAPES_S: Final = (15.0, 1.0)
 WARM_S: Final = 65.0
 """Until the first report is sealed and the PLD check's child has ended: once in an agent's life."""
-STATISTICS: Final = Path("/proc/sys/kernel/bpf_stats_enabled")
-_STATISTICS_S: Final = 10.0
 _SETTLE_S: Final = 3.0
 _KEPT_S: Final = EVERY_MS / 1e3 + 2
 """Until what was measured is in the history."""
 _SAY_EVERY_S: Final = 30.0
-_HOUR_S: Final = 3600
 _EMPTY_NS: Final = 90.0
 """An empty program on sched_switch, measured on this kind of machine."""
 _SAMPLER: Final = """
@@ -145,10 +136,8 @@ def measure(kept: Parts) -> Measured:
     gpus = kept.get("gpus", lambda: eight_gpus(kept.scaled(GPU_SECONDS, 20)))
     both = pairs(kept, count)
     found = [
-        *_agent(alone, sampler_kib),
-        *_bpf(alone, both),
+        *_agent(alone, sampler_kib, both),
         *(_gpus(gpus) if gpus else ()),
-        *_exporter(alone),
         *workload_figures(both),
     ]
     load = statistics.mean([load, os.getloadavg()[0]])
@@ -159,9 +148,7 @@ def measure(kept: Parts) -> Measured:
 def beside_generated(kept: Parts) -> Measured:
     """Measure a workload beside an agent of a generated configuration."""
     both = pairs(kept, kept.scaled(PAIRS, 2), MEASURING)
-    wanted = ("workload_slowdown", "workload_pairs", "pingpong")
-    found = workload_figures(both, goal=1.0)
-    return Measured([figure for figure in found if figure.name.startswith(wanted)])
+    return Measured(workload_figures(both, goal=1.0))
 
 
 def view(kept: Parts) -> Measured:
@@ -208,74 +195,25 @@ def _sampler() -> Numbers:
 def steady(seconds: float) -> Numbers:
     """Run the agent, with node_exporters beside it, and measure both."""
     with ExitStack() as stack:
-        made = stack.enter_context(host())
-        peers = []
+        made, peers = stack.enter_context(host()), dict[float, int]()
         if path := program():
-            peers = [stack.enter_context(exporter(path, every_s)) for every_s in SCRAPES_S]
+            peers = {every: stack.enter_context(exporter(path, every)) for every in SCRAPES_S}
         else:
             print(f"install the package {PACKAGE} to compare with it")
         pid = stack.enter_context(running(made))
         _wait(WARM_S, "warming up")
-        begun_ns, switches = time.time_ns(), switches_now()
-        kept_bytes, early = file_bytes(made.history_file), _wire(made)["reports"]
-        before = {one.every_s: look(one.pid) for one in peers}
-        first = look(pid)
+        begun_ns = time.time_ns()
+        before, first = {every: look(one) for every, one in peers.items()}, look(pid)
         _wait(seconds, "the agent at 100 Hz")
-        last = look(pid)
-        after = {one.every_s: look(one.pid) for one in peers}
-        ended_ns, switches = time.time_ns(), switches_now() - switches
-        span_s = last.at_s - first.at_s
+        last, ended_ns = look(pid), time.time_ns()
         user, system = core_percent(first, last)
         found: Numbers = {
-            "user": user, "system": system, "rss_mib": last.rss_mib,
-            "wakeups": (last.sleeps - first.sleeps) / span_s, "switches": switches / span_s,
-            "bpf_bytes": bpf_bytes(pid), "seconds": span_s,
-            "history_mib": (file_bytes(made.history_file) - kept_bytes) / MIB,
+            "user": user, "system": system, "rss_mib": last.rss_mib, "bpf_bytes": bpf_bytes(pid),
         }  # fmt: skip
-        if (each_ns := _statistics(pid)) is not None:
-            found["statistics_ns"] = each_ns
-        for one in peers:
-            used = core_percent(before[one.every_s], after[one.every_s])
-            found[f"exporter_{one.every_s:g}s"] = sum(used)
+        for every, one in peers.items():
+            found[f"exporter_{every:g}s"] = sum(core_percent(before[every], look(one)))
         time.sleep(_KEPT_S)
-        found["bpf"], found["page_faults"] = bpf_cost(made.history_file, begun_ns, ended_ns)
-        wire = _wire(made)
-        return found | wire | {"reports": wire["reports"] - early}
-
-
-def _statistics(pid: int) -> float | None:
-    """Have the kernel time every run for a moment, ns each; it costs, so it is apart."""
-    before_text = STATISTICS.read_text()
-    try:
-        STATISTICS.write_text("1")
-    except OSError:
-        return None
-    try:
-        before = bpf_runs(pid)
-        time.sleep(_STATISTICS_S)
-        after = bpf_runs(pid)
-    finally:
-        STATISTICS.write_text(before_text)
-    runs = sum(after[one][0] - before[one][0] for one in after if one in before)
-    spent = sum(after[one][1] - before[one][1] for one in after if one in before)
-    return spent / max(runs, 1)
-
-
-def _wire(made: AgentHost) -> Numbers:
-    """Sum the bytes of what the agent published."""
-    sizes: dict[str, list[int]] = {EPOCHS: [], REPORTS: []}
-    with EmbeddedLog(made.folder / "log") as log:
-        consumer = log.consumer(f"bench-{time.time_ns()}", [EPOCHS, REPORTS])
-        while page := consumer.poll(1_000, 0.0):
-            for record in page:
-                sizes[record.topic].append(len(record.key) + len(record.value))
-        consumer.close()
-    reports = sizes[REPORTS]
-    return {
-        "reports": len(reports),
-        "report_bytes": sum(reports) / max(len(reports), 1),
-        "epoch_bytes": sum(sizes[EPOCHS]) / max(len(sizes[EPOCHS]), 1),
-    }
+        return found | {"bpf": bpf_cost(made.history_file, begun_ns, ended_ns)}
 
 
 def eight_gpus(seconds: float) -> Numbers:
@@ -303,35 +241,31 @@ def pairs(kept: Parts, count: int = PAIRS, measuring: str | None = None) -> list
     measuring   what the agent measures, as `make_host` has it
     """
     done: list[Numbers] = (kept.begun("pairs") or {}).get("done", [])
-    fit = fitted()
+    load = fitted()
+
+    def both() -> tuple[Sample, Sample]:
+        return run(*load), pingpong()
+
     while len(done) < count:
         with host(measuring) as made:
-            off = [_both(fit)]
+            off = [both()]
             with running(made):
                 time.sleep(_SETTLE_S)
                 begun_ns = time.time_ns()
-                on = [_both(fit), _both(fit)]
+                on = [both(), both()]
                 ended_ns = time.time_ns()
                 time.sleep(_KEPT_S)
-            percent, _ = bpf_cost(made.history_file, begun_ns, ended_ns)
-            off.append(_both(fit))
-        for without, with_agent in zip(off, on, strict=True):
-            done.append(_pair(without, with_agent) | {"bpf": percent})
+            bpf = bpf_cost(made.history_file, begun_ns, ended_ns)
+            off.append(both())
+        for without, beside in zip(off, on, strict=True):
+            work, worst = (
+                100 * (b.wall_s / w.wall_s - 1) for w, b in zip(without, beside, strict=True)
+            )
+            switch_ns = 1e9 * (beside[1].wall_s - without[1].wall_s) / beside[1].switches
+            done.append({"work": work, "pingpong": worst, "switch_ns": switch_ns, "bpf": bpf})
         kept.keep("pairs", {"done": done})
         print(f"pairs: {len(done)} of {count}", flush=True)
     return done
-
-
-def _both(fit: Workload) -> tuple[Sample, Sample]:
-    return fit.run(), pingpong()
-
-
-def _pair(without: tuple[Sample, Sample], with_agent: tuple[Sample, Sample]) -> Numbers:
-    found: Numbers = {}
-    for name, off, on in zip(("work", "pingpong"), without, with_agent, strict=True):
-        for when, sample in (("off", off), ("on", on)):
-            found |= {f"{name}_{when}_{key}": value for key, value in asdict(sample).items()}
-    return found
 
 
 def _wait(seconds: float, what: str) -> None:
@@ -341,39 +275,26 @@ def _wait(seconds: float, what: str) -> None:
         time.sleep(min(left, _SAY_EVERY_S))
 
 
-def _agent(steady: Numbers, sampler_kib: float) -> list[Figure]:
-    seconds, both_ways = steady["seconds"], steady["user"] + steady["system"]
-    wire = steady["report_bytes"] * steady["reports"] / seconds + steady["epoch_bytes"] / _HOUR_S
+def _agent(steady: Numbers, sampler_kib: float, both: list[Numbers]) -> list[Figure]:
+    """Give what the agent takes, and what a switch of the ping-pong costs more beside it."""
+    of_core, both_ways = "percent of a core", steady["user"] + steady["system"]
     maps_mib = steady["bpf_bytes"] / MIB + sampler_kib / 1024
+    under_load = median_of([one["bpf"] for one in both])
+    switch_ns = median_of([one["switch_ns"] for one in both])
     return [
-        Figure("agent_core_percent_100hz", steady["user"], "percent of a core", 0.25),
-        Figure("agent_core_percent_with_system_calls", both_ways, "percent of a core"),
+        Figure("agent_core_percent_100hz", steady["user"], of_core, 0.25),
+        Figure("agent_core_percent_with_system_calls", both_ways, of_core),
         Figure("agent_rss_mib", steady["rss_mib"], "MiB", 120.0),
         Figure("bpf_maps_and_sampler_mib", maps_mib, "MiB", 4.0),
-        Figure("wakeups_per_second", steady["wakeups"], "voluntary switches/s"),
-        Figure("wire_bytes_per_second", wire, "bytes/s"),
-        Figure("report_bytes", steady["report_bytes"], "bytes"),
-        Figure("history_mib_per_hour", steady["history_mib"] * _HOUR_S / seconds, "MiB"),
+        Figure("bpf_core_percent_100hz", steady["bpf"], of_core),
+        Figure("bpf_core_percent_at_workload", under_load.value, of_core),
+        *_spread("bpf_ns_per_context_switch", switch_ns, "ns", "ns", 200.0, _EMPTY_NS),
+        *(
+            Figure(f"node_exporter_core_percent_{every}", steady[f"exporter_{every}"], of_core)
+            for every in ("1s", "15s")
+            if f"exporter_{every}" in steady
+        ),
     ]
-
-
-def _bpf(steady: Numbers, both: list[Numbers]) -> list[Figure]:
-    """Give what programs cost; the ns a switch of the ping-pong costs more beside the agent."""
-    under_load = median_of([one["bpf"] for one in both])
-    extra = median_of([
-        1e9 * (one["pingpong_on_wall_s"] - one["pingpong_off_wall_s"]) / one["pingpong_on_switches"]
-        for one in both
-    ])  # fmt: skip
-    found = [
-        Figure("bpf_core_percent_100hz", steady["bpf"], "percent of a core"),
-        Figure("host_switches_per_second", steady["switches"], "switches/s"),
-        Figure("host_page_faults_per_second", steady["page_faults"], "faults/s"),
-        Figure("bpf_core_percent_at_workload", under_load.value, "percent of a core"),
-        *_spread("bpf_ns_per_context_switch", extra, "ns", "ns", 200.0, _EMPTY_NS),
-    ]
-    if "statistics_ns" in steady:
-        found.append(Figure("bpf_statistics_ns_per_event", steady["statistics_ns"], "ns"))
-    return found
 
 
 def _gpus(gpus: Numbers) -> list[Figure]:
@@ -385,44 +306,23 @@ def _gpus(gpus: Numbers) -> list[Figure]:
     ]
 
 
-def _exporter(steady: Numbers) -> list[Figure]:
-    return [
-        Figure(f"node_exporter_core_percent_{every}", steady[key], "percent of a core")
-        for every in ("1s", "15s")
-        if (key := f"exporter_{every}") in steady
-    ]
-
-
 def workload_figures(both: list[Numbers], goal: float = 0.5) -> list[Figure]:
     """Give what the agent takes from its neighbours.
 
     goal    for the workload with network traffic, percent
     """
     median, interval = "percent, median of pairs", "percent, 95 % interval"
-    work, worst = _slowdown(both, "work", "wall_s"), _slowdown(both, "pingpong", "wall_s")
-    cpu = _slowdown(both, "work", "cpu_s")
+    work, worst = (median_of([one[of] for one in both]) for of in ("work", "pingpong"))
     return [
         *_spread("workload_slowdown_percent", work, median, interval, goal),
-        *_spread("workload_cpu_slowdown_percent", cpu, "percent of its CPU time", interval),
         Figure("workload_pairs", len(both), "pairs"),
         *_spread("pingpong_slowdown_percent", worst, median, interval),
     ]
 
 
 def _spread(
-    name: str,
-    found: Median,
-    unit: str,
-    of_interval: str,
-    goal: float | None = None,
-    floor: float | None = None,
+    name: str, found: Median, unit: str, of_interval: str, *judged: float | None
 ) -> Iterator[Figure]:
-    yield Figure(name, found.value, unit, goal, floor)
+    yield Figure(name, found.value, unit, *judged)
     yield Figure(f"{name}_low", found.low, of_interval)
     yield Figure(f"{name}_high", found.high, of_interval)
-
-
-def _slowdown(both: list[Numbers], load: str, clock: str) -> Median:
-    return median_of([
-        100 * (one[f"{load}_on_{clock}"] / one[f"{load}_off_{clock}"] - 1) for one in both
-    ])  # fmt: skip

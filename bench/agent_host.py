@@ -33,7 +33,7 @@ from transport.process.privileges import AGENT_USER, ensure_users, reachable
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.epoch import KeyAnnouncement
-from wire.task import DEMO_DOMAIN, Task
+from wire.task import Task
 from wire.topics import KEYS, ROSTERS, TASKS, announcement_key, roster_key, task_key
 
 DAY_S: Final = 86_400
@@ -66,24 +66,19 @@ class AgentHost:
 def make_host(
     folder: Path,
     *,
-    ebpf: bool = True,
     gpus: bool = True,
-    demo: bool = False,
-    more: str = "",
     measuring: str | None = None,
 ) -> AgentHost:
     """Write key, roster, tasks and configuration into a folder that is the agent's own.
 
-    demo        a throw-away identity under demo tasks, so that several agents may run on a machine
-    more        tables of the configuration
-    measuring   the tables of what is measured; None: host, and as `ebpf` and `gpus` say
+    measuring   the tables of what is measured; None: host, eBPF, and GPUs as `gpus` says
     """
     leader, helper = SigningKey.generate(), SigningKey.generate()
     for name in ("keys", "state"):
         (folder / name).mkdir(parents=True, mode=0o700)
     key = SigningKey.generate()
     write_host_key(folder / "keys" / "host.key", HostKey(key, host_binding(machine_id(), [])))
-    tasks = _tasks(leader.public_bytes, helper.public_bytes, demo=demo)
+    tasks = _tasks(leader.public_bytes, helper.public_bytes)
     with EmbeddedLog(folder / "log") as log:
         create_topics(log)
         producer = log.producer()
@@ -96,10 +91,9 @@ def make_host(
             producer.send(TASKS, task_key(task.series), wrap(Kind.TASK, signed))
         producer.close()
     host = AgentHost(folder, folder / "agent.toml", len(tasks))
-    parties = leader.public_bytes.hex(), helper.public_bytes.hex()
-    if measuring is None:
-        measuring = _measuring(ebpf=ebpf, gpus=gpus)
-    host.config.write_text(_toml(folder, parties, demo) + measuring + more, encoding="utf-8")
+    sources = f"[sources]\nhost = true\ngpus = {str(gpus).lower()}\nebpf = true\n"
+    measuring = measuring or f"{sources}[metrics]\nport = 0\n"
+    host.config.write_text(_toml(folder, leader, helper) + measuring, encoding="utf-8")
     if os.geteuid() == 0:
         ensure_users()
         for path in (folder, *folder.rglob("*")):
@@ -107,17 +101,15 @@ def make_host(
     return host
 
 
-def _tasks(leader_pk: bytes, helper_pk: bytes, *, demo: bool) -> list[Task]:
-    """Build the shipped plan's tasks, begun yesterday; of the demo, in the windows of now."""
+def _tasks(leader_pk: bytes, helper_pk: bytes) -> list[Task]:
+    """Build the shipped plan's tasks, begun yesterday."""
     plan, catalogue = default_plan(), Catalogue.load()
-    now = int(time.time())
-    plans = []
-    for one in plan.tasks:
-        start = now // one.window_s * one.window_s if demo else (now // DAY_S - 1) * DAY_S
-        changes = {"domain": DEMO_DOMAIN} if demo else {}
-        windows = windows_from(one, start, weeks=52)
-        plans.append(task_plan(plan, one, windows, (leader_pk, helper_pk), **changes))
-    return [build_task(catalogue, one) for one in plans]
+    start = (int(time.time()) // DAY_S - 1) * DAY_S
+    parties = leader_pk, helper_pk
+    return [
+        build_task(catalogue, task_plan(plan, one, windows_from(one, start, weeks=52), parties))
+        for one in plan.tasks
+    ]
 
 
 def _announcements(leader: SigningKey, helper: SigningKey) -> Iterator[KeyAnnouncement]:
@@ -134,7 +126,7 @@ def _roster(key: SigningKey, tasks: list[Task], leader: SigningKey, helper: Sign
     return sign_roster(roster_of([(key.public_bytes, 0, ((h100, GPUS),))], plan), leader, helper)
 
 
-def _toml(folder: Path, parties: tuple[str, str], trial: bool) -> str:
+def _toml(folder: Path, leader: SigningKey, helper: SigningKey) -> str:
     user = AGENT_USER if os.geteuid() == 0 else Path.home().name
     return f"""
 [host]
@@ -145,20 +137,8 @@ user = "{user}"
 [transport]
 folder = "{folder}/log"
 [trust]
-leaders = ["{parties[0]}"]
-helpers = ["{parties[1]}"]
-trial = {str(trial).lower()}
-"""
-
-
-def _measuring(*, ebpf: bool, gpus: bool) -> str:
-    return f"""
-[sources]
-host = true
-gpus = {str(gpus).lower()}
-ebpf = {str(ebpf).lower()}
-[metrics]
-port = 0
+leaders = ["{leader.public_bytes.hex()}"]
+helpers = ["{helper.public_bytes.hex()}"]
 """
 
 

@@ -6,7 +6,6 @@ Beside it stand a workload, in turns with the agent and without, and node_export
 from __future__ import annotations
 
 import ctypes
-import http.client
 import os
 import shutil
 import socket
@@ -14,8 +13,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
@@ -23,6 +22,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Final
 
+import httpx
 import psutil
 
 from bench.record import ROOT
@@ -31,7 +31,6 @@ from collectors.ebpf.ebpf_tables import PROGRAMS
 from edge_agent.local.history_read import HistoryReader
 
 MIB: Final = 1 << 20
-_COST: Final = "bpf_cost."
 _OBJECTS: Final = {"prog_id": (13, 64), "map_id": (14, 24)}
 """By kind of number: BPF_*_GET_FD_BY_ID, and where the name lies in struct bpf_*_info."""
 _NAME_BYTES: Final = 16
@@ -63,7 +62,6 @@ class Usage:
     """One look at a process and its children, those that ended included.
 
     user_s, system_s   on a CPU
-    sleeps             voluntary context switches: each is followed by a wake-up
     rss_mib            resident memory of the process itself
     family_mib         of all of them, a page that several share counted once
     """
@@ -71,7 +69,6 @@ class Usage:
     at_s: float
     user_s: float
     system_s: float
-    sleeps: int
     rss_mib: float
     family_mib: float
 
@@ -79,58 +76,34 @@ class Usage:
 def look(pid: int) -> Usage:
     """Look at a process and its children."""
     agent = psutil.Process(pid)
-    user = system = kib = 0.0
-    sleeps = 0
+    user = system = shared = 0.0
     for one in (agent, *agent.children(recursive=True)):
-        try:
-            sleeps += _sleeps(one.pid)
-            kib += _proportional_kib(one.pid)
+        with suppress(psutil.NoSuchProcess):  # it ended while we looked: the agent has its time
+            shared += one.memory_full_info().pss
             times = one.cpu_times()
-        except (psutil.NoSuchProcess, OSError):
-            if one is agent:
-                raise
-            continue  # it ended while we looked: the agent has its time
-        user += times.user + times.children_user
-        system += times.system + times.children_system
-    rss = agent.memory_info().rss / MIB
-    return Usage(time.monotonic(), user, system, sleeps, rss, kib / 1024)
+            user += times.user + times.children_user
+            system += times.system + times.children_system
+    return Usage(time.monotonic(), user, system, agent.memory_info().rss / MIB, shared / MIB)
 
 
 def core_percent(before: Usage, after: Usage) -> tuple[float, float]:
     """Give (user, system) percent of one core between two looks."""
-    span = after.at_s - before.at_s
+    percent = 100 / (after.at_s - before.at_s)
     return (
-        100 * (after.user_s - before.user_s) / span,
-        100 * (after.system_s - before.system_s) / span,
+        percent * (after.user_s - before.user_s),
+        percent * (after.system_s - before.system_s),
     )
-
-
-def _sleeps(pid: int) -> int:
-    total = 0
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        total += int(_field(status, "voluntary_ctxt_switches"))
-    return total
-
-
-def _proportional_kib(pid: int) -> int:
-    return int(_field(Path(f"/proc/{pid}/smaps_rollup"), "Pss").split()[0])
-
-
-def _field(path: Path, name: str) -> str:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        found, _, value = line.partition(":")
-        if found == name:
-            return value.strip()
-    raise LookupError(f"{path}: expected {name}")
 
 
 def bpf_bytes(pid: int) -> int:
     """Give the bytes of BPF maps and programs of the 100 Hz sampler in a process. Needs root."""
     held: dict[tuple[str, int], int] = {}
-    for fields in _fdinfo(pid):
-        for kind in ("map_id", "prog_id"):
-            if kind in fields and "memlock" in fields:
-                held[kind, int(fields[kind])] = int(fields["memlock"])
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with suppress(OSError):
+            lines = (line.partition(":") for line in info.read_text().splitlines())
+            fields = {key: value.strip() for key, _, value in lines}
+            for kind in _OBJECTS.keys() & fields.keys():
+                held[kind, int(fields[kind])] = int(fields.get("memlock", 0))
     return sum(size for of, size in held.items() if bpf_name(*of) not in PROBE_NAMES)
 
 
@@ -147,55 +120,30 @@ def bpf_name(kind: str, number: int) -> str:
         os.close(fd)
 
 
-def bpf_runs(pid: int) -> dict[int, tuple[int, int]]:
-    """Give (runs, nanoseconds) of each BPF program by the kernel's statistics, where enabled."""
-    return {
-        int(fields["prog_id"]): (int(fields["run_cnt"]), int(fields["run_time_ns"]))
-        for fields in _fdinfo(pid)
-        if "prog_id" in fields and "run_cnt" in fields
-    }
-
-
-def _fdinfo(pid: int) -> Iterator[dict[str, str]]:
-    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
-        try:
-            lines = info.read_text().splitlines()
-        except OSError:
-            continue
-        yield {k: v.strip() for k, _, v in (line.partition(":") for line in lines)}
-
-
-def switches_now() -> int:
-    """Give the machine's context switches since it started."""
-    lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("ctxt ")))
-
-
-def bpf_cost(history: Path, since_ns: int, until_ns: int) -> tuple[float, float]:
+def bpf_cost(history: Path, since_ns: int, until_ns: int) -> float:
     """Read the agent's own account from its local history; Unix time in nanoseconds.
 
     One hit in 256 is timed and stands for all.
-    Returns     percent of one core of all programs and the timer; page faults a second
+    Returns     percent of one core of all programs and the timer
     """
     sums: dict[tuple[str, str], float] = {}
     with HistoryReader(history) as reader:
-        for row in reader.rows("metric", since_ns, until_ns, f"{_COST}*"):
-            place = row["name"].removeprefix(_COST), row["key"]
+        for row in reader.rows("metric", since_ns, until_ns, "bpf_cost.*"):
+            place = row["name"].removeprefix("bpf_cost."), row["key"]
             sums[place] = sums.get(place, 0) + row["value"]
-    span_s, total_ns = (until_ns - since_ns) / 1e9, 0.0
+    total_ns = 0.0
     for program in (*PROGRAMS, "on_tick"):
         timed, timed_ns = (sums.get((f"timed_{k}", program), 0.0) for k in ("hits", "ns"))
         if timed:
             total_ns += sums.get(("hits", program), 0.0) * timed_ns / timed
-    return total_ns / span_s / 1e7, sums.get(("hits", "on_page_fault"), 0.0) / span_s
+    return 100 * total_ns / (until_ns - since_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run of a workload: seconds of wall and CPU time, and context switches."""
+    """One run of a workload: seconds of wall time, and context switches."""
 
     wall_s: float
-    cpu_s: float
     switches: int
 
 
@@ -205,30 +153,21 @@ def run(*arguments: object) -> Sample:
         [sys.executable, "-S", str(LOAD), *map(str, arguments)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    wall_ns, cpu_ns, switches = map(int, done.stdout.split())
-    return Sample(wall_ns / 1e9, cpu_ns / 1e9, switches)
+    wall_ns, switches = map(int, done.stdout.split())
+    return Sample(wall_ns / 1e9, switches)
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Arguments of the workload with network traffic, fitted to this machine."""
+def fitted() -> tuple[object, ...]:
+    """Give the workload with network traffic: it hashes so much that a trip takes 1/4000 s."""
+    trips, size = 4_000, 1 << 17
 
-    trips: int
-    hashed_bytes: int
+    def trip_s(hashed: int) -> float:
+        return min(run("network", trips, hashed).wall_s for _ in range(3)) / trips
 
-    def run(self) -> Sample:
-        """Run it once."""
-        return run("network", self.trips, self.hashed_bytes)
-
-
-def fitted() -> Workload:
-    """Choose the bytes to hash so that a trip takes 1/4000 s."""
-    trips = 4_000
-    bare = min(run("network", trips, 128).wall_s for _ in range(3)) / trips
-    size = 1 << 17
-    full = min(run("network", trips, size).wall_s for _ in range(3)) / trips
+    bare, full = trip_s(128), trip_s(size)
     wanted = max(1.0 / TRIPS_PER_S - bare, 0.0)
-    return Workload(round(SAMPLE_S * TRIPS_PER_S), max(128, round(size * wanted / (full - bare))))
+    hashed = max(128, round(size * wanted / (full - bare)))
+    return "network", round(SAMPLE_S * TRIPS_PER_S), hashed
 
 
 def pingpong() -> Sample:
@@ -263,74 +202,41 @@ def program() -> str | None:
 
     Unpacked and not installed: the package would start a service of its own.
     """
-    if found := shutil.which(PACKAGE) or shutil.which(PACKAGE, path=str(_UNPACKED / "usr/bin")):
-        return found
-    if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        return None
-    _UNPACKED.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as folder:
-        download = ["apt-get", "download", "-qq", PACKAGE]
-        if not _done(download, folder) and os.geteuid() == 0 and _done(["apt-get", "update"], "/"):
-            _done(download, folder)
-        for package in Path(folder).glob("*.deb"):
-            _done(["dpkg", "-x", str(package), str(_UNPACKED)], folder)
-    return shutil.which(PACKAGE, path=str(_UNPACKED / "usr/bin"))
-
-
-def _done(command: Sequence[str], folder: str) -> bool:
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
-
-
-@dataclass(slots=True)
-class Exporter:
-    """One running exporter."""
-
-    pid: int
-    port: int
-    every_s: float
-
-    def scrape(self) -> None:
-        """Read /metrics once."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        connection.request("GET", "/metrics")
-        connection.getresponse().read()
-        connection.close()
+    unpacked = str(_UNPACKED / "usr/bin")
+    found = shutil.which(PACKAGE) or shutil.which(PACKAGE, path=unpacked)
+    if found is None and shutil.which("apt-get") and shutil.which("dpkg"):
+        unpack = f'apt-get download -qq {PACKAGE} && dpkg -x *.deb "{_UNPACKED}"'
+        _UNPACKED.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory() as folder:
+            subprocess.run(["sh", "-c", unpack], cwd=folder, capture_output=True, check=False)
+    return found or shutil.which(PACKAGE, path=unpacked)
 
 
 @contextmanager
-def exporter(path: str, every_s: float) -> Iterator[Exporter]:
-    """Run an exporter on a free loopback port, scraped every so often."""
+def exporter(path: str, every_s: float) -> Iterator[int]:
+    """Run an exporter on a free loopback port, scraped every so often; give its pid."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     child = subprocess.Popen(
-        [path, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"],
+        [path, f"--web.listen-address={address}", "--log.level=error"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    one, stop = Exporter(child.pid, port, every_s), Event()
-    thread = Thread(target=_scrape, args=(one, stop), daemon=True)
+    stop = Event()
+
+    def scrape() -> None:
+        while not stop.wait(every_s):
+            httpx.get(f"http://{address}/metrics", timeout=10)
+
     try:
-        _wait(one)
-        thread.start()
-        yield one
+        deadline = time.monotonic() + _START_S
+        while child.poll() is None and time.monotonic() < deadline:
+            with suppress(httpx.TransportError):
+                httpx.get(f"http://{address}/metrics")
+                break
+            time.sleep(0.1)
+        Thread(target=scrape, daemon=True).start()
+        yield child.pid
     finally:
         stop.set()
         child.terminate()
         child.wait(10)
-
-
-def _wait(one: Exporter) -> None:
-    deadline = time.monotonic() + _START_S
-    while True:
-        try:
-            one.scrape()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            return
-
-
-def _scrape(one: Exporter, stop: Event) -> None:
-    while not stop.wait(one.every_s):
-        one.scrape()

@@ -31,7 +31,7 @@ def host() -> Iterator[AgentHost]:
     # The agent's user must get through every folder above: pytest's own are closed to it.
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     folder.chmod(0o755)
-    yield make_host(folder / "host", ebpf=True, gpus=False)
+    yield make_host(folder / "host", gpus=False)
     shutil.rmtree(folder)
 
 
