@@ -243,8 +243,8 @@ else
 	@$(PYTHON) -m bench.diagnosis $(ARGS)
 endif
 
-bench-diagnosis-gpu: $(STAMP) tools  ## the same on made GPU faults; ARGS=record
-	@$(PYTHON) -m bench.diagnosis.gpu_faults $(or $(ARGS),judge)
+bench-diagnosis-gpu: $(STAMP)  ## the same on recordings of made GPU faults
+	@$(PYTHON) -m bench.diagnosis.gpu_figures
 
 bench-audit: $(STAMP)  ## the noise samplers' audit at 10^7 trials
 	@$(PYTHON) -m bench audit $(ARGS)

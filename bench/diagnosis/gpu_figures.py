@@ -1,4 +1,4 @@
-"""F1 of GPU faults on the recordings of `gpu_faults`, by the agent's own diagnoser.
+"""F1 of made GPU faults on their recordings, by the agent's diagnoser: make bench-diagnosis-gpu.
 
 Those for training (the first injectors of each cause, low and high) and those that judge (other
 injectors, every middle intensity) are told apart; hard negatives judge.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.record import Figure, write_result
+from bench.record import ROOT, Figure, write_result
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.rules import RULES_TITLE
 from diagnosis.frames.recording import read_meta
@@ -28,8 +28,7 @@ from pointillist.judging.outcomes import Judged
 from pointillist.judging.results import class_document
 from pointillist.judging.runs import labelled_paths, read_run
 
-NAME: Final = "diagnosis_gpu"
-COMMAND: Final = "make bench-diagnosis-gpu"
+FOLDER: Final = ROOT / "bench" / "recordings-gpu"
 NOT_JUDGED: Final = {
     "pcie_pressure by copies": "NVML's throughput is sampled, and no recording has any: it takes a "
     "real GPU, `make gpu-check`",
@@ -103,9 +102,9 @@ def tables(cases: Sequence[JudgedCase]) -> dict[str, Any]:
     return {"by_cause": by_cause, "recordings": [_row(one) for one in cases]}
 
 
-def write(folder: Path) -> int:
+def main() -> None:
     """Judge, print, write bench/results/diagnosis_gpu.json."""
-    cases = judged_cases(folder)
+    cases = judged_cases(FOLDER)
     found = figures(cases)
     for one in found:
         print(f"{one.name:28} {one.value:8.3f} {one.unit}")
@@ -116,8 +115,7 @@ def write(folder: Path) -> int:
         "not_judged": NOT_JUDGED,
         "tables": tables(cases),
     }
-    print(write_result(NAME, COMMAND, found, tables=extra))
-    return 0
+    print(write_result("diagnosis_gpu", "make bench-diagnosis-gpu", found, tables=extra))
 
 
 def _macro_f1(cases: Iterable[JudgedCase], gated: bool = True) -> float:
@@ -145,3 +143,7 @@ def _row(case: JudgedCase) -> dict[str, Any]:
         "detect_s": outcome.detect_s and round(outcome.detect_s, 2),
         "cause_s": outcome.cause_s and round(outcome.cause_s, 2),
     }
+
+
+if __name__ == "__main__":
+    main()

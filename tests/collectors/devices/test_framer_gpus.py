@@ -108,3 +108,30 @@ def test_gpu_throttle_reasons_are_told_apart(bits: int, reasons: str) -> None:
     for kind in ("thermal", "power", "hardware"):
         assert found[f"throttled_{kind}_percent"] == (100 if kind in reasons else 0)
     assert found["power_limit_percent"] == 50
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(48, "memory"), (63, "memory"), (94, "memory"), (119, "processor"), (62, "faulty"),
+     (74, "faulty"), (13, "other"), (31, "other"), (43, "other")],
+)  # fmt: skip
+def test_xids_are_counted_by_what_has_failed(code: int, kind: str) -> None:
+    gpus = GpuSignals()
+    gpus.look([reading({Field.XID_EVENTS: 0}, T0)])
+    gpus.look([reading({Field.XID_EVENTS: 2, Field.XID_LAST: code}, T0 + S)])
+    found = gpus.signals(T0 + S)[0]
+    counted = {name: rate for name, rate in found.items() if name.startswith("xids_") and rate}
+    assert counted == {f"xids_{kind}_per_s": 2}
+
+
+def test_errors_of_memory_and_links_are_rates_and_states() -> None:
+    gpus = GpuSignals()
+    counters = (Field.NVLINK_ERRORS, Field.ECC_VOLATILE_CORRECTED, Field.ROWS_UNCORRECTED)
+    states = {Field.NVLINKS_DOWN: 14, Field.ROWS_PENDING: 1, Field.ROWS_FAILED: 1}
+    gpus.look([reading(dict.fromkeys(counters, 0) | {Field.ROWS_CORRECTED: 0}, T0)])
+    gpus.look([reading(dict.fromkeys(counters, 3) | {Field.ROWS_CORRECTED: 0} | states, T0 + S)])
+    found = gpus.signals(T0 + S)[0]
+    rates = ("nvlink_errors_per_s", "ecc_corrected_per_s", "rows_remapped_per_s")
+    assert [found[name] for name in rates] == [3, 3, 3]
+    told = ("nvlinks_down_count", "row_remap_pending_count", "row_remap_failed_count")
+    assert [found[name] for name in told] == [14, 1, 1]
