@@ -240,7 +240,7 @@ ifeq ($(ARGS),)
 	@$(PYTHON) -m bench.diagnosis_figures
 else
 	@scripts/apt.sh "The fault bench" stress-ng python3-torch gcc libc6-dev iproute2 util-linux
-	@$(PYTHON) -m bench.diagnosis $(ARGS)
+	@$(PYTHON) -m bench.diagnosis.sitting $(ARGS)
 endif
 
 bench-diagnosis-gpu: $(STAMP)  ## the same on recordings of made GPU faults

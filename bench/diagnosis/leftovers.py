@@ -2,8 +2,6 @@
 
 Everything it starts lives in cgroups below one name and in namespaces of one prefix; a guard in a
 process of its own clears both as soon as the bench is gone.
-
-python -m bench.diagnosis.leftovers      clears up now
 """
 
 from __future__ import annotations
@@ -13,11 +11,9 @@ import fcntl
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from bench.diagnosis import cgroups, network
 from bench.record import ROOT
@@ -29,34 +25,33 @@ class BenchBusyError(RuntimeError):
     """Another bench runs on this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """What was left over."""
-
-    processes: int
-    namespaces: int
-    cgroups: int
-
-    def __bool__(self) -> bool:
-        return bool(self.processes or self.namespaces or self.cgroups)
-
-
-def clear() -> Cleared:
-    """End our processes, then delete our namespaces and cgroups."""
+def clear() -> str:
+    """End our processes, then delete our namespaces and cgroups; say how many there were."""
     ended = cgroups.kill_all()
-    return Cleared(ended, network.remove_all(), cgroups.remove_all())
+    spaces, groups = network.remove_all(), cgroups.remove_all()
+    return f"{ended} processes, {spaces} namespaces, {groups} cgroups"
 
 
 @contextlib.contextmanager
-def only_bench(patience_s: float = 0.0) -> Iterator[Cleared]:
+def only_bench() -> Iterator[str]:
     """Hold the machine's only bench: clears before and after, whatever ends it.
 
-    Raises      BenchBusyError where another bench still runs after `patience_s`
+    Raises      BenchBusyError where another bench runs
     """
     with LOCK.open("a") as lock:
-        _take(lock, patience_s)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BenchBusyError("expected no other fault bench to run, one does") from None
         found = clear()
-        guard = _start_guard(lock.fileno())
+        # It clears up when this process ends without a word; it holds the lock too.
+        guard = subprocess.Popen(
+            [sys.executable, "-m", "bench.diagnosis.leftovers"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            pass_fds=[lock.fileno()],
+            start_new_session=True,
+        )
         try:
             yield found
         finally:
@@ -64,37 +59,5 @@ def only_bench(patience_s: float = 0.0) -> Iterator[Cleared]:
             guard.communicate(b"done")
 
 
-def _take(lock: IO[str], patience_s: float) -> None:
-    give_up = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= give_up:
-                raise BenchBusyError("expected no other fault bench to run, one does") from None
-            time.sleep(0.2)
-        else:
-            return
-
-
-def _start_guard(lock: int) -> subprocess.Popen[bytes]:
-    """Start a process that clears up when this one ends without a word; it holds the lock too."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "bench.diagnosis.leftovers", "--guard"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        pass_fds=[lock],
-        start_new_session=True,
-    )
-
-
-def _guard() -> None:
-    if os.read(sys.stdin.fileno(), 16) == b"":
-        clear()
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--guard"]:
-        _guard()
-    elif cleared := clear():
-        print(cleared)
+if __name__ == "__main__" and os.read(sys.stdin.fileno(), 16) == b"":
+    clear()

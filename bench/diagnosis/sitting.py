@@ -1,51 +1,39 @@
-"""A sitting: as many runs of the plan as there is time for, one after the other, unattended."""
+"""A sitting: as many runs of the plan as there is time for, one after the other, unattended.
+
+make bench-diagnosis ARGS="record --hours 1"
+"""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import argparse
 import json
+import os
+import shutil
+import signal
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from bench.diagnosis.plan import Run
+from bench.diagnosis.leftovers import BenchBusyError, clear, only_bench
+from bench.diagnosis.plan import Run, plan
 from bench.diagnosis.recording import RunRefusedError, record
-from bench.diagnosis.workload import Workload, discard, start_workload
-from bench.record import CACHE
+from bench.diagnosis.workload import Workload, start_workload
+from bench.record import CACHE, ROOT
 
+RECORDINGS: Final = ROOT / "bench" / "recordings"
 WORK: Final = CACHE / "diagnosis" / "work"
 REFUSED: Final = CACHE / "diagnosis" / "refused.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How a sitting goes.
-
-    folder      where recordings are; a run whose file is there is not made again
-    hours       no run begins that would not end within them
-    warm_up_s   after a workload was started, before its first run
-    gap_s       rest between runs
-    lock        file that is locked while a run is recorded, so that other loads keep away
-    together    runs under one hold of the lock
-    """
-
-    folder: Path
-    hours: float = 1.0
-    warm_up_s: float = 12.0
-    gap_s: float = 8.0
-    lock: Path | None = None
-    together: int = 1
+WARM_UP_S: Final = 12.0
+GAP_S: Final = 8.0
 
 
 class Stage:
     """The workloads that stand now; kept from run to run as long as the next needs the same."""
 
-    def __init__(self, warm_up_s: float) -> None:
-        self._warm_up_s = warm_up_s
+    def __init__(self) -> None:
         self._kind: tuple[str, int] | None = None
         self.works: list[Workload] = []
 
@@ -59,60 +47,20 @@ class Stage:
                 folder = WORK / f"{run.workload}{index}"
                 self.works.append(start_workload(run.workload, folder, run.seed, index, cpus))
             self._kind = kind
-            time.sleep(self._warm_up_s)
+            time.sleep(WARM_UP_S)
         return self.works
 
     def clear(self) -> None:
         """End what stands."""
         for work in self.works:
             work.close()
-            discard(work.folder)
+            shutil.rmtree(work.folder, ignore_errors=True)
         self.works, self._kind = [], None
 
 
-@contextlib.contextmanager
-def alone(lock: Path | None) -> Iterator[None]:
-    """Wait for the lock and hold it."""
-    if lock is None:
-        yield
-        return
-    with lock.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-class Turns:
-    """The lock that keeps other loads away, held for some runs and then let go for the gap.
-
-    lock        None: nobody is kept away
-    together    runs that are recorded before others get their turn
-    """
-
-    def __init__(self, lock: Path | None, together: int) -> None:
-        self._lock, self._together = lock, together
-        self._held, self._runs = contextlib.ExitStack(), 0
-
-    def take(self) -> None:
-        """Wait until it is ours; at once where it still is."""
-        if self._runs == 0:
-            self._held.enter_context(alone(self._lock))
-        self._runs += 1
-
-    def rest(self, gap_s: float) -> None:
-        """After a run: let go where that was the last of a turn, and wait."""
-        if self._runs >= self._together:
-            self.end()
-        time.sleep(gap_s if self._runs == 0 else min(gap_s, 3.0))
-
-    def end(self) -> None:
-        """Let go."""
-        self._held.close()
-        self._runs = 0
-
-
-def pending(plan: Sequence[Run], folder: Path) -> list[Run]:
+def pending(runs: Sequence[Run], folder: Path) -> list[Run]:
     """Runs without a recording, in the plan's order."""
-    return [run for run in plan if not recording_path(folder, run).exists()]
+    return [run for run in runs if not recording_path(folder, run).exists()]
 
 
 def recording_path(folder: Path, run: Run) -> Path:
@@ -120,42 +68,37 @@ def recording_path(folder: Path, run: Run) -> Path:
     return folder / f"{run.name}.parquet"
 
 
-def sit(plan: Sequence[Run], terms: Terms) -> int:
-    """Record what is pending until time is up; returns how many recordings were made."""
-    terms.folder.mkdir(parents=True, exist_ok=True)
-    discard(WORK)
-    for cut_off in terms.folder.glob("*.part"):
+def sit(runs: Sequence[Run], folder: Path, hours: float) -> None:
+    """Record what is pending; no run begins that would not end within the hours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(WORK, ignore_errors=True)
+    for cut_off in folder.glob("*.part"):
         cut_off.unlink()
-    runs, ends = pending(plan, terms.folder), time.monotonic() + terms.hours * 3600
-    stage, turns, made = Stage(terms.warm_up_s), Turns(terms.lock, terms.together), 0
-    print(f"{len(plan) - len(runs)} of {len(plan)} runs are recorded, {len(runs)} are left.")
+    left, ends, stage = pending(runs, folder), time.monotonic() + hours * 3600, Stage()
+    print(f"{len(runs) - len(left)} of {len(runs)} runs are recorded, {len(left)} are left.")
     try:
-        for place, run in enumerate(runs):
+        for place, run in enumerate(left):
             left_s = ends - time.monotonic()
-            if run.seconds + terms.gap_s > left_s:
-                print(f"Time is up: {len(runs) - place} runs are left for the next sitting.")
+            if run.seconds + GAP_S > left_s:
+                print(f"Time is up: {len(left) - place} runs are left for the next sitting.")
                 break
-            line = _attempt(run, stage, turns, terms.folder)
-            made += line.startswith("x")
-            print(f"[{place + 1}/{len(runs)}, {left_s / 60:.0f} min left] {run.name}: {line}")
-            turns.rest(terms.gap_s)
+            line = _attempt(run, stage, recording_path(folder, run))
+            print(f"[{place + 1}/{len(left)}, {left_s / 60:.0f} min left] {run.name}: {line}")
+            time.sleep(GAP_S)
     finally:
-        turns.end()
         stage.clear()
-    return made
 
 
-def _attempt(run: Run, stage: Stage, turns: Turns, folder: Path) -> str:
+def _attempt(run: Run, stage: Stage, path: Path) -> str:
     try:
-        works = stage.set(run)
-        turns.take()
-        path = recording_path(folder, run)
-        facts = record(run, works, path, undisturbed=True)
+        return _summary(record(run, stage.set(run), path, undisturbed=True))
     except (RunRefusedError, RuntimeError) as error:
         stage.clear()
-        _note_refusal(run, str(error))
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        REFUSED.parent.mkdir(parents=True, exist_ok=True)
+        with REFUSED.open("a") as file:
+            file.write(json.dumps({"run": run.name, "why": str(error), "at": at}) + "\n")
         return f"refused: {error}"
-    return _summary(facts)
 
 
 def _summary(facts: dict[str, Any]) -> str:
@@ -168,8 +111,48 @@ def _summary(facts: dict[str, Any]) -> str:
     )
 
 
-def _note_refusal(run: Run, why: str) -> None:
-    REFUSED.parent.mkdir(parents=True, exist_ok=True)
-    row = {"run": run.name, "why": why, "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-    with REFUSED.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+def main() -> int:
+    """Record, show what is left of the plan, or clear up; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="bench.diagnosis.sitting", description=__doc__)
+    parser.add_argument("command", choices=["record", "plan", "clean"])
+    parser.add_argument("--folder", type=Path, default=RECORDINGS)
+    parser.add_argument("--rounds", type=int, default=3, help="seeds of the whole plan")
+    parser.add_argument("--only", default="", help="runs whose name contains this")
+    parser.add_argument("--hours", type=float, default=1.0, help="no run begins that ends later")
+    given = parser.parse_args()
+    runs = [run for run in plan(given.rounds) if given.only in run.name]
+    if given.command == "plan":
+        for run in runs:
+            made = recording_path(given.folder, run).exists()
+            print("recorded" if made else "pending ", run.name)
+        left = pending(runs, given.folder)
+        hours = sum(run.seconds + GAP_S for run in left) / 3600
+        print(f"{len(left)} of {len(runs)} runs are left, about {hours:.1f} hours.")
+        return 0
+    if os.geteuid() != 0:
+        print("The fault bench needs root: cgroups, namespaces, eBPF.", file=sys.stderr)
+        return 1
+    if given.command == "clean":
+        print(clear())
+        return 0
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with only_bench() as found:
+            print(f"Cleared what an earlier bench had left: {found}")
+            sit(runs, given.folder, given.hours)
+    except BenchBusyError as error:
+        print(error, file=sys.stderr)
+        return 75
+    except KeyboardInterrupt:
+        print("Stopped. What is recorded stays; the same command goes on from there.")
+        return 130
+    return 0
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.exit(main())

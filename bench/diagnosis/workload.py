@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -187,8 +186,3 @@ def _await_steps(work: Workload, steps: int, patience_s: float = 60.0) -> None:
         if time.monotonic() > give_up:
             raise RuntimeError(f"expected {steps} steps of {work.name}, saw {len(work.log)}")
         time.sleep(0.05)
-
-
-def discard(folder: Path) -> None:
-    """Delete a workload's files."""
-    shutil.rmtree(folder, ignore_errors=True)

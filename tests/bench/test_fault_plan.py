@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +16,7 @@ from bench.diagnosis.faults.registry import INJECTORS, NAMED, UNNAMED
 from bench.diagnosis.impact import impact
 from bench.diagnosis.plan import OTHERS, Run, plan
 from bench.diagnosis.shared import Knobs, StepLog
-from bench.diagnosis.sitting import Turns, pending, recording_path
+from bench.diagnosis.sitting import pending, recording_path
 from bench.diagnosis.workload import STEP_LOOP, WORKLOADS
 from diagnosis.detect.findings import Cause
 
@@ -89,28 +85,6 @@ def test_sitting_leaves_out_what_is_recorded(tmp_path: Path) -> None:
     runs = plan(rounds=1)
     recording_path(tmp_path, runs[3]).touch()
     assert pending(runs, tmp_path) == [*runs[:3], *runs[4:]]
-
-
-def test_sitting_lets_go_of_the_lock_after_as_many_runs_as_asked(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    turns = Turns(lock, together=2)
-
-    def free() -> bool:
-        with lock.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-    for expected in (False, True):
-        turns.take()
-        assert not free()
-        turns.rest(0)
-        assert free() is expected
-    turns.take()
-    turns.end()
-    assert free()
 
 
 def test_run_names_its_seed_so_that_a_repeat_is_another_recording() -> None:
@@ -206,14 +180,3 @@ def test_two_seconds_of_a_neighbours_work_are_seen_in_the_worst_not_in_the_mean(
     found = seen.document()
     assert found["worst_others_cores"] == pytest.approx(1.0)
     assert found["others_cores"] == pytest.approx(2 / len(busy_s), abs=1e-3)
-
-
-def test_plan_ends_quietly_when_nobody_reads_on(tmp_path: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "wb") as closed:
-        words = [sys.executable, "-m", "bench.diagnosis", "plan", "--folder", str(tmp_path)]
-        ran = subprocess.run(
-            words, stdout=closed, stderr=subprocess.PIPE, text=True, check=False, timeout=60
-        )
-    assert (ran.returncode, ran.stderr) == (0, "")
