@@ -1,24 +1,20 @@
-"""Launches under the governor beside the truth: a simulation of many periods, and real probes.
+"""Launches under the governor beside the truth, in a simulation of many periods.
 
-The simulated host has processes that launch by a pattern; its probes, periods and estimates are the
+The host has processes that launch by a pattern; its probes, periods and estimates are the
 collector's own code.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, nan
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from bench.parts import Measured, Part, Parts
-from bench.probes_governed import Agent, estimated, launched
-from bench.probes_target import Slices, Target, build, copy_library
-from bench.record import CACHE, Figure
+from bench.parts import Measured, Parts
+from bench.record import Figure
 from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls.activity_records import Named
 from collectors.gpu_calls.call_records import CallRecords
@@ -42,10 +38,6 @@ _SEEDS: Final = 30
 _ENOUGH: Final = 100
 """Intervals of a pattern, of which a share says something."""
 _SIMULATED_S: Final = 200.0
-_RATES: Final = (5_000, 20_000, 50_000)
-_REAL_S: Final = 30.0
-_BURST_MS: Final = (300, 1_500)
-_LONGEST_PERIOD_S: Final = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,53 +264,16 @@ def holds(row: Counted) -> bool:
     return low - 1.0 <= row.truth <= high + 1.0
 
 
-def real(folder: Path) -> dict[str, Any]:
-    """Run a process at each rate, steadily and in bursts, under real probes."""
-    runs: dict[str, Any] = {f"{rate}": _run(folder, rate, (0, 0)) for rate in _RATES}
-    runs["bursts_20000"] = _run(folder, 20_000, _BURST_MS)
-    return runs
-
-
 def measure(kept: Parts) -> Measured:
-    """Simulate, then run processes under real probes; as root."""
-    folder = CACHE / "probes" / "build"
-    build(folder)
-    made_up = kept.get("simulated", lambda: simulated(kept.scaled(_SEEDS)))
-    seen = kept.get("real", lambda: real(folder))
-    return Measured(figures(made_up, seen))
-
-
-def figures(made_up: Part, real: Part) -> list[Figure]:
-    """Give the coverage of intervals, simulated and real, and the error at 20,000 a second."""
-    simulated_ones = made_up.values()
-    records = sum(of["intervals"] for of in simulated_ones)
-    wrong = sum(of["wrong_intervals"] for of in simulated_ones)
-    enough = [of for of in simulated_ones if of["intervals"] >= _ENOUGH]
+    """Give the coverage of intervals."""
+    found = kept.get("simulated", lambda: simulated(kept.scaled(_SEEDS))).values()
+    records = sum(of["intervals"] for of in found)
+    wrong = sum(of["wrong_intervals"] for of in found)
+    enough = [of for of in found if of["intervals"] >= _ENOUGH]
     shares = [100.0 * (1.0 - of["wrong_intervals"] / of["intervals"]) for of in enough]
-    worst = min(shares, default=nan)
-    errors = {name: run["error_percent"] for name, run in real.items()}
-    error = abs(errors.pop("20000"))
-    return [
+    worst, of_worst = min(shares, default=nan), "% of the worst pattern"
+    return Measured([
         Figure("launch_count_coverage_percent", 100.0 * (1.0 - wrong / records), "%", 95.0),
-        Figure("launch_count_coverage_worst_percent", worst, "% of the worst pattern", 95.0),
+        Figure("launch_count_coverage_worst_percent", worst, of_worst, 95.0),
         Figure("launch_count_intervals", float(records), "simulated"),
-        Figure("launch_error_percent_20k_30s", error, "%", 5.0),
-        *(Figure(f"launch_error_percent_{name}_30s", each, "%") for name, each in errors.items()),
-    ]
-
-
-def _run(folder: Path, rate: float, burst_ms: tuple[int, int]) -> dict[str, Any]:
-    library = copy_library(folder, "push", "counts").resolve()
-    bare = copy_library(folder, "push", "bare").resolve()
-    with Target(folder, [library, bare]) as target, Agent(library, free=False) as agent:
-        target.begin_pace(0, 1, rate, _REAL_S, burst_ms)
-        slices = target.end_pace()
-        time.sleep(_LONGEST_PERIOD_S)  # a record comes when its period ends
-        return compared(slices, estimated(agent.end(), target.pid))
-
-
-def compared(slices: list[Slices], records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare records of a process with its slices, all together."""
-    truth = sum(launched(slices, r["begin_ns"], r["begin_ns"] + r["span_ns"]) for r in records)
-    value = sum(record["value"] for record in records)
-    return {"launches": truth, "error_percent": 100.0 * (value / truth - 1.0)}
+    ])  # fmt: skip

@@ -1,22 +1,13 @@
-"""How often intervals of estimated GPU time hold the truth: made-up programs, and the library.
+"""How often intervals of estimated GPU time hold the truth: made-up programs.
 
-Windows of made-up programs are drawn and cut as the library does, and what it would write goes
-through the collector's own code. Where the library itself records, a program without a GPU works in
-bursts beside a steady hum, launched and as graphs; its CUPTI obeys the library, which the
-collector's own code follows. Windows are then 40 ms of each 300, fifteen times as many as an agent
-asks for: there are thousands of intervals within minutes.
+Their windows are drawn and cut as the library does, and what it would write goes through the
+collector's own code.
 """
 
 from __future__ import annotations
 
-import random
-import threading
-import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,15 +15,12 @@ from numpy.typing import NDArray
 
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
-from collectors.boot_clock import boottime_ns
 from collectors.gpu_time.gpu_time_source import GpuTimeSection
 from collectors.gpu_time.listener import WindowPlan
 from collectors.gpu_time.recorded_work import Growth
-from collectors.gpu_time.segment import DEVICE, ROW, RowKind, SegmentUnsettled, Snapshot
-from collectors.gpu_time.window_estimates import Budget, WindowEstimates
+from collectors.gpu_time.segment import DEVICE, ROW, RowKind, Snapshot
+from collectors.gpu_time.window_estimates import Budget
 from collectors.records.gpu_time import EstimatedTime, summed
-from scripts.gpu_time.listening import Listening, listening
-from tests.gpu_time_kit import Program, program
 
 SPANS: Final = (1, 3, 12, 48)
 """Windows that an estimate is summed over: 5 s to 4 minutes at the default budget."""
@@ -50,20 +38,8 @@ _COUNTS: Final = (
 _Floats = NDArray[np.float64]
 _Made = tuple[_Floats, NDArray[np.int64], _Floats]
 """When launches are made in s, of which kernel, and the kernels' durations in s."""
-PLAN: Final = WindowPlan(40, 300)
-_LOOK_S: Final = 0.02
-_BURST_S: Final = 0.08
-_CYCLE_S: Final = 0.42
-_HUM_S: Final = 0.004
-_PACE_S: Final = 0.001
-"""Between batches of a burst: a load that takes a whole core makes the library's thread late."""
-_STALL_NS: Final = 30_000_000
-"""A span in which nothing was launched for so long is left out: a machine that lets neither the
-program nor the library's thread work has windows meet the times alone in which both do."""
-_NAMES: Final = ("burst_a", "burst_b", "hum")
 _SEED: Final = 20
 _RUNS: Final = 10
-_LIBRARY_S: Final = 240.0
 _NOMINAL: Final = 95.0
 """The goal is 94 to 96."""
 
@@ -113,16 +89,6 @@ def bias_percent(found: Sequence[Outcome]) -> float:
     singles = [outcome for outcome in found if outcome.windows == 1]
     values, truth = (np.array([o[at] for o in singles]) for at in (1, 3))
     return 100 * float(values.sum() / truth.sum() - 1)
-
-
-def stated_figures(name: str, found: Sequence[Outcome]) -> list[Figure]:
-    """Give how many intervals there were, and where there were none."""
-    stated = [outcome for outcome in found if outcome.error_ns is not None]
-    without = 100 * (1 - len(stated) / len(found))
-    return [
-        Figure(f"{name}_intervals", len(stated), "intervals"),
-        Figure(f"{name}_without_interval_percent", without, "% of sums"),
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,121 +280,6 @@ def followed(of: MadeUp, rng: np.random.Generator) -> Iterator[Told]:
         yield Told([*by_kernel, whole], [*truth, sum(truth)])
 
 
-@dataclass(slots=True)
-class Load:
-    """Has a program launch; knows what ran until when.
-
-    at_ns   CLOCK_BOOTTIME at which each batch began and ended, in turns
-    ran_ns  by kernel what had run by then, the same by graph behind them
-    """
-
-    on: Program
-    random: random.Random
-    at_ns: list[int] = field(default_factory=lambda: [0])
-    ran_ns: list[list[float]] = field(default_factory=lambda: [[0.0] * (2 * len(_NAMES))])
-    _ending: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        """Work until the end."""
-        burst_at_s = time.monotonic()
-        while not self._ending.is_set():
-            for graph in (False, True):
-                self._batch(2, 1, graph)
-            if time.monotonic() >= burst_at_s:
-                burst_at_s = time.monotonic() + _CYCLE_S * self.random.uniform(0.8, 1.2)
-                self._burst()
-            time.sleep(_HUM_S * self.random.uniform(0.5, 1.5))
-
-    def _burst(self) -> None:
-        end_s = time.monotonic() + _BURST_S * self.random.uniform(0.7, 1.3)
-        while time.monotonic() < end_s:
-            for graph in (False, True):
-                self._batch(self.random.randrange(2), self.random.randrange(5, 40), graph)
-            time.sleep(_PACE_S)
-
-    def _batch(self, kernel: int, number: int, graph: bool) -> None:
-        """Make some launches that take the same time each."""
-        ns = self.random.randrange(2_000, 20_000) * (1 + 3 * kernel)
-        self._note()
-        self.on.ask(f"kernels {_NAMES[kernel]} {number} 0 {ns} {int(graph)}")
-        self._note(kernel + graph * len(_NAMES), number * ns)
-
-    def _note(self, row: int = 0, ns: int = 0) -> None:
-        ran = list(self.ran_ns[-1])
-        ran[row] += ns
-        self.at_ns.append(boottime_ns())
-        self.ran_ns.append(ran)
-
-    def truth(self, at_ns: int) -> list[float]:
-        """Give what had run by a time; a batch runs evenly."""
-        behind = bisect_right(self.at_ns, at_ns)
-        if behind >= len(self.ran_ns):
-            return self.ran_ns[-1]
-        begun_ns, ended_ns = self.at_ns[behind - 1], self.at_ns[behind]
-        part = (at_ns - begun_ns) / (ended_ns - begun_ns)
-        before, after = self.ran_ns[behind - 1], self.ran_ns[behind]
-        return [a + part * (b - a) for a, b in zip(before, after, strict=True)]
-
-    def stalled(self, from_ns: int, to_ns: int) -> bool:
-        """Tell whether the machine kept it from working for a while in a span."""
-        first, last = (bisect_right(self.at_ns, at_ns) for at_ns in (from_ns, to_ns))
-        times = self.at_ns[max(first - 1, 0) : last + 1]
-        return any(after - before > _STALL_NS for before, after in pairwise(times))
-
-    def end(self) -> None:
-        """Have it stop."""
-        self._ending.set()
-
-
-def measured(seconds: float, seed: int) -> list[Outcome]:
-    """Follow a program for so long; give what came of the estimates of its kernels."""
-    with listening() as agent:
-        agent.plan(PLAN)
-        with program(agent.path, FAKE_CUPTI_LOG="") as on:
-            agent.wait(on.pid)
-            load = Load(on, random.Random(seed))
-            thread = threading.Thread(target=load.run)
-            thread.start()
-            try:
-                told = list(_followed(agent, on.pid, load, seconds))
-            finally:
-                load.end()
-                thread.join()
-    return list(outcomes(told))
-
-
-def _followed(agent: Listening, pid: int, load: Load, seconds: float) -> Iterator[Told]:
-    """Yield what is told, span by span: launched kernels, kernels of graphs, and both together."""
-    growth = Growth(agent.look(pid), boottime_ns())
-    told_ns, end_s = growth.since_ns, time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        time.sleep(_LOOK_S)
-        with suppress(SegmentUnsettled):
-            list(growth.follow(agent.look(pid)))
-        if growth.estimated is not None and growth.estimated.told:
-            begun_ns, told_ns = told_ns, growth.since_ns
-            if not load.stalled(begun_ns, told_ns):
-                yield _compared(growth.estimated, growth.before, load, begun_ns, told_ns)
-            growth.estimated = None
-
-
-def _compared(
-    estimated: WindowEstimates, state: Snapshot, load: Load, begun_ns: int, told_ns: int
-) -> Told:
-    rows = len(state.rows)
-    kernels = [(kind, name) for kind in (RowKind.KERNEL, RowKind.NODE) for name in _NAMES]
-    labels = np.array([_label(kernels, state.row(row)[1:]) for row in range(rows)])
-    estimates = estimated.by(labels, len(kernels) + 1)[:-1]
-    (whole,) = estimated.by(np.zeros(rows, np.int64), 1)
-    ran = zip(load.truth(begun_ns), load.truth(told_ns), strict=True)
-    truth = [after - before for before, after in ran]
-    return Told([*estimates, whole], [*truth, sum(truth)])
-
-
-def _label(kernels: list[tuple[RowKind, str]], row: tuple[RowKind, str]) -> int:
-    return kernels.index(row) if row in kernels else len(kernels)
-
-
 def simulated(
     seed: int, runs: int, names: Iterable[str] = tuple(WORKLOADS)
 ) -> dict[str, list[Outcome]]:
@@ -443,37 +294,25 @@ def simulated(
     return found
 
 
-def simulated_figures(found: dict[str, list[Outcome]]) -> list[Figure]:
-    """Give what made-up programs showed."""
-    pooled = [outcome for of in found.values() for outcome in of]
-    worst = min(coverage_percent(of) for of in found.values())
-    return [
-        *stated_figures("simulated_time", pooled),
-        Figure("simulated_time_coverage_percent", coverage_percent(pooled), "%"),
-        Figure("simulated_time_coverage_percent_worst", worst, "%"),
-    ]
-
-
-def library_figures(found: Sequence[Outcome]) -> list[Figure]:
-    """Give what the library showed."""
-    return [
-        *stated_figures("library_time", found),
-        Figure("library_time_coverage_percent", coverage_percent(found), "%"),
-    ]
-
-
 def measure(kept: Parts) -> Measured:
-    """Try both."""
+    """Follow every made-up program."""
 
     def part() -> Part:
-        programs = simulated(_SEED, kept.scaled(_RUNS))
-        library = measured(_LIBRARY_S * kept.scale, _SEED)
-        pooled = [outcome for of in (*programs.values(), library) for outcome in of]
-        found = [
-            Figure("corrected_time_coverage_percent", coverage_percent(pooled), "%", _NOMINAL),
-            *simulated_figures(programs),
-            *library_figures(library),
-        ]
-        return {"figures": [asdict(figure) for figure in found]}
+        found = simulated(_SEED, kept.scaled(_RUNS))
+        pooled = [outcome for of in found.values() for outcome in of]
+        stated = sum(outcome.error_ns is not None for outcome in pooled)
+        return {
+            "stated": stated,
+            "without": 100 * (1 - stated / len(pooled)),
+            "coverage": coverage_percent(pooled),
+            "worst": min(coverage_percent(of) for of in found.values()),
+        }
 
-    return Measured([Figure(**figure) for figure in kept.get("coverage", part)["figures"]])
+    found = kept.get("coverage", part)
+    name, percent = "simulated_time_coverage_percent", "%"
+    return Measured([
+        Figure("simulated_time_intervals", found["stated"], "intervals"),
+        Figure("simulated_time_without_interval_percent", found["without"], "% of sums"),
+        Figure(name, found["coverage"], percent, _NOMINAL),
+        Figure(f"{name}_worst", found["worst"], percent),
+    ])  # fmt: skip

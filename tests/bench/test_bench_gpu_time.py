@@ -10,18 +10,12 @@ FOUND = {
         "4": {"library": [80.0, 90.0, 110.0], "floor": [6.0, 6.0, 7.0]},
     },
     "off": {"with": [31.0, 30.0, 32.0], "without": [30.0, 30.0, 30.0]},
-    "switching": {
-        "on_asked": [0.1, 0.1, 0.2], "on_agent_back": [0.5, 0.5, 0.6],
-        "off_asked": [0.1, 0.1, 0.2], "off_lapsed": [0.9, 0.92, 0.95], "left": [0.03, 0.03, 0.03],
-    },
-    "memory": {"first_mib": 4.5, "growth_mib": 0.25},
-}  # fmt: skip
+}
 
 
-def test_library_figures_have_their_goals_and_the_longest_switch() -> None:
+def test_library_figures_have_their_goals_and_floors() -> None:
     made = {figure.name: figure for figure in gpu_time_library.figures(FOUND)}
     goals = {name: figure.goal for name, figure in made.items() if figure.goal is not None}
     assert goals == {**gpu_time_library.GOALS, "ns_per_record_aggregated_4_threads": 100.0}
     assert made["ns_per_record_aggregated"].floor == 6.0
     assert made["off_cost_ns_per_launch"].value == 1.0
-    assert (made["switch_on_seconds"].value, made["switch_off_seconds"].value) == (0.6, 0.95)
