@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.diagnosis.faults.fault import GROWING, Graded
-from bench.diagnosis.faults.registry import FURTHER, INJECTORS, NAMED, NEGATIVES, UNNAMED
+from bench.diagnosis.faults.registry import INJECTORS, NAMED, NEGATIVES, UNNAMED
 from bench.diagnosis.workload import GLOO, INFERENCE, LOADER, STEP_LOOP
 
 INTENSITIES: Final = ("low", "middle", "high", "growing")
@@ -90,12 +90,11 @@ def _series(
 
 def _round(seed: int) -> Iterator[Run]:
     """Every run of the plan once, with one seed."""
-    further = [kind.injector for kind in FURTHER]
     unnamed = [kind.injector for kind in UNNAMED]
     negatives = [kind.injector for kind in NEGATIVES]
     yield from _series(FIRST, MIDDLE, seed)
     yield from _series(SECOND, MIDDLE, seed)
-    yield from _series((*further, *unnamed, *negatives), MIDDLE, seed)
+    yield from _series((*unnamed, *negatives), MIDDLE, seed)
     yield quiet(seed, 5)
     yield from _series(FIRST, HIGH, seed)
     yield from _series(SECOND, HIGH, seed)
@@ -108,7 +107,7 @@ def _round(seed: int) -> Iterator[Run]:
     for pair in PAIRS:
         yield Run(STEP_LOOP, pair, MIDDLE, seed)
     for intensity in (HIGH, LOW):
-        yield from _series((*further, *unnamed, *negatives), intensity, seed)
+        yield from _series((*unnamed, *negatives), intensity, seed)
     for workload in OTHERS:
         yield from _series(("process_stops", "writeback"), MIDDLE, seed, workload)
         yield quiet(seed, 5, workload, workers=1)

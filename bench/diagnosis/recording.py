@@ -16,7 +16,7 @@ from typing import Any, Final
 from bench.diagnosis.cgroups import PARENT
 from bench.diagnosis.disturbance import Disturbance, too_much
 from bench.diagnosis.faults.fault import GROWING, Fault, Graded
-from bench.diagnosis.faults.negatives import NONE
+from bench.diagnosis.faults.others import NONE
 from bench.diagnosis.faults.registry import INJECTORS
 from bench.diagnosis.impact import Impact, impact
 from bench.diagnosis.plan import INTENSITIES, Run

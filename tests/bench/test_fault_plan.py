@@ -11,7 +11,7 @@ import pytest
 
 from bench.diagnosis.disturbance import Disturbance, Spent, too_much
 from bench.diagnosis.faults.fault import GROWING, Effect
-from bench.diagnosis.faults.negatives import NONE
+from bench.diagnosis.faults.others import NONE
 from bench.diagnosis.faults.registry import INJECTORS, NAMED, UNNAMED
 from bench.diagnosis.impact import impact
 from bench.diagnosis.plan import OTHERS, Run, plan

@@ -86,7 +86,7 @@ def test_fault_bench_records_two_faults_that_show_their_effects(
 def test_fault_bench_refuses_a_run_whose_fault_was_not_there(
     step_loop: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.diagnosis.faults.cpu.LowQuota.grades", (50.0, 50.0, 50.0))
+    monkeypatch.setattr("bench.diagnosis.faults.resources.LowQuota.grades", (50.0, 50.0, 50.0))
     run = Run(STEP_LOOP, ("low_quota",), 1, 5, 1.0, 1.0, 0.0)
     with pytest.raises(RunRefusedError, match="low_quota shows no effect"):
         record(run, [step_loop], tmp_path / "run.parquet")

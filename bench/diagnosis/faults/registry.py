@@ -4,48 +4,34 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.diagnosis.faults.cpu import BurstyHashing, GreedySidecar, LowQuota, StressCpu
-from bench.diagnosis.faults.disk import RandomReaders, StressDisk
+from bench.diagnosis.faults import others, resources
 from bench.diagnosis.faults.fault import Fault
-from bench.diagnosis.faults.memory import GreedyNeighbour, LowLimit
-from bench.diagnosis.faults.negatives import BatchSize, Checkpoints, PhaseChange, WarmUp, Writeback
-from bench.diagnosis.faults.nic import Datagrams, Loss, LowRate, Streams
-from bench.diagnosis.faults.unnamed import HeldInterpreter, ProcessStops
-from bench.diagnosis.faults.waits import (
-    DelayingRelay,
-    HeavyDecode,
-    SlowPeer,
-    SlowStore,
-    ThrottledPeer,
-)
 
 NAMED: Final[tuple[type[Fault], ...]] = (
-    StressCpu,
-    BurstyHashing,
-    LowQuota,
-    GreedySidecar,
-    LowLimit,
-    GreedyNeighbour,
-    StressDisk,
-    RandomReaders,
-    Streams,
-    Datagrams,
-    LowRate,
-    Loss,
-    SlowPeer,
-    ThrottledPeer,
-    SlowStore,
-    HeavyDecode,
+    resources.StressCpu,
+    resources.BurstyHashing,
+    resources.LowQuota,
+    resources.GreedySidecar,
+    resources.LowLimit,
+    resources.GreedyNeighbour,
+    resources.StressDisk,
+    resources.RandomReaders,
+    resources.Streams,
+    resources.Datagrams,
+    resources.LowRate,
+    resources.Loss,
+    others.SlowPeer,
+    others.ThrottledPeer,
+    others.SlowStore,
+    others.HeavyDecode,
 )
 """Two injectors of each class, one beside the other."""
-FURTHER: Final[tuple[type[Fault], ...]] = (DelayingRelay,)
-"""A third injector of a class."""
-UNNAMED: Final[tuple[type[Fault], ...]] = (ProcessStops, HeldInterpreter)
+UNNAMED: Final[tuple[type[Fault], ...]] = (others.ProcessStops, others.HeldInterpreter)
 NEGATIVES: Final[tuple[type[Fault], ...]] = (
-    BatchSize,
-    Checkpoints,
-    WarmUp,
-    PhaseChange,
-    Writeback,
+    others.BatchSize,
+    others.Checkpoints,
+    others.WarmUp,
+    others.PhaseChange,
+    others.Writeback,
 )
-INJECTORS: Final = {kind.injector: kind for kind in (*NAMED, *FURTHER, *UNNAMED, *NEGATIVES)}
+INJECTORS: Final = {kind.injector: kind for kind in (*NAMED, *UNNAMED, *NEGATIVES)}
