@@ -1,8 +1,7 @@
 """The sampler audit at length: make bench-audit.
 
 The true mechanism must pass a two-sided trade-off test over ten million trials, from a seeded
-stream and from the operating system's generator; every planted bug must be caught. Each step is
-kept in bench/.cache/audit, so that a run cut off goes on; a change of the audited code begins anew.
+stream and from the operating system's generator; every planted bug must be caught.
 
 The adversary sees the sum over the honest hosts. In world 0 one of them reports nothing, in world 1
 the worst row there is. Every threshold on the best statistic gives a point of the trade-off curve
@@ -17,18 +16,18 @@ much as the noise.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
-from pathlib import Path
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from bench.parts import Measured, Parts
-from bench.record import CACHE, ROOT, Figure
+from bench.parts import Measured, Part, Parts
+from bench.record import Figure
 from privacy.calibrate import MILLION, honest_hosts, sensitivity_sq_steps, sigma_local_1024
 from privacy.noise import NoiseSampler
 from privacy.noise_table import LiveSampler, SeededBytes, SeededSampler
@@ -42,7 +41,13 @@ N_MIN: Final = 3
 CORRUPTED: Final = 1
 HONEST: Final = honest_hosts(N_MIN, N_MIN, CORRUPTED)
 DELTA_SQ: Final = sensitivity_sq_steps(CAP, BOUND, Q)
-SIGMA_1024: Final = sigma_local_1024(DELTA_SQ, 1, MILLION, 10**9, HONEST)
+
+
+def _sigma_of(delta_sq: int, hosts: int) -> int:
+    return sigma_local_1024(delta_sq, 1, MILLION, 10**9, hosts)
+
+
+SIGMA_1024: Final = _sigma_of(DELTA_SQ, HONEST)
 Rows = NDArray[np.int64]
 Encode = Callable[[Rows, RandomBytes], Rows]
 IDLE: Final = (0, 0, 0)
@@ -200,55 +205,55 @@ def _cap_only(rows: Rows, random_bytes: RandomBytes) -> Rows:
     return round_steps(clipped, Q, uniform_below(Q, len(rows), random_bytes))
 
 
-def _sigma(name: str, sigma_1024: int, few: int) -> Mechanism:
+_FEW: Final = 40_000
+
+
+def _sigma(name: str, sigma_1024: int, few: int = _FEW) -> Mechanism:
     return replace(TRUE, name=name, sigma_1024=sigma_1024, few=few)
 
 
-def _draws(name: str, fault: Callable[[NDArray[Any], int], Any], few: int) -> Mechanism:
+def _draws(name: str, fault: Callable[[NDArray[Any], int], Any], few: int = _FEW) -> Mechanism:
     return replace(TRUE, name=name, sampler=_faulty(fault), few=few)
 
 
-def _encodes(name: str, faulty_encode: Encode, few: int) -> Mechanism:
-    return replace(TRUE, name=name, encode=faulty_encode, few=few)
+def _encodes(name: str, faulty_encode: Encode) -> Mechanism:
+    return replace(TRUE, name=name, encode=faulty_encode, few=_FEW)
 
 
-_FEW: Final = 40_000
 _MANY: Final = 2_000_000
 PLANTED: Final = (
-    _sigma("half of sigma", SIGMA_1024 // 2, _FEW),
-    _sigma("sigma 5 % low", SIGMA_1024 * 95 // 100, _FEW),
+    _sigma("half of sigma", SIGMA_1024 // 2),
+    _sigma("sigma 5 % low", SIGMA_1024 * 95 // 100),
     _sigma("sigma 1 % low", SIGMA_1024 * 99 // 100, _MANY),
-    _sigma("sigma 5 % high", SIGMA_1024 * 105 // 100, _FEW),
-    _sigma("a corrupted host counted as honest", sigma_local_1024(
-        DELTA_SQ, 1, MILLION, 10**9, N_MIN), _FEW),
-    _sigma("sensitivity off by a square root", sigma_local_1024(
-        BOUND // Q, 1, MILLION, 10**9, HONEST), _FEW),
-    _draws("no noise on one coordinate", _missing, _FEW),
-    _draws("tail cut at three sigma", _truncated, _FEW),
-    _draws("hosts share their noise", _shared, _FEW),
-    _draws("coordinates share one draw", _one_draw, _FEW),
-    _draws("noise on a check word", _on_check_words, _FEW),
-    _draws("floating-point noise", _floats, _FEW),
+    _sigma("sigma 5 % high", SIGMA_1024 * 105 // 100),
+    _sigma("a corrupted host counted as honest", _sigma_of(DELTA_SQ, N_MIN)),
+    _sigma("sensitivity off by a square root", _sigma_of(BOUND // Q, HONEST)),
+    _draws("no noise on one coordinate", _missing),
+    _draws("tail cut at three sigma", _truncated),
+    _draws("hosts share their noise", _shared),
+    _draws("coordinates share one draw", _one_draw),
+    _draws("noise on a check word", _on_check_words),
+    _draws("floating-point noise", _floats),
     _draws("rounded floating-point noise", _rounded_floats, _MANY),
-    _draws("Laplace noise of the same variance", _laplace, _FEW),
-    _draws("twelve random bits a draw", _coarse, _FEW),
-    _encodes("each coordinate rounded by its own coin", _each_rounds, _FEW),
-    _encodes("rounding always down", _floors, _FEW),
-    _encodes("no clipping", _unclipped, _FEW),
-    _encodes("coordinates capped, their sum not", _cap_only, _FEW),
+    _draws("Laplace noise of the same variance", _laplace),
+    _draws("twelve random bits a draw", _coarse),
+    _encodes("each coordinate rounded by its own coin", _each_rounds),
+    _encodes("rounding always down", _floors),
+    _encodes("no clipping", _unclipped),
+    _encodes("coordinates capped, their sum not", _cap_only),
     replace(
         TRUE,
         name="seeded stream begun again in each window",
         sampler=lambda seed, _window: SeededSampler(seed),
         few=_FEW,
     ),
-)  # fmt: skip
+)
 """Every bug the audit must catch."""
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Counts of trials; two of them add up, so that a cut-off run goes on.
+    """Counts of trials; several runs add up.
 
     curve       int64[2 worlds, directions, 2 REACH + 1]
     noise       int64[2 REACH + 1], each host's own noise
@@ -308,15 +313,6 @@ class Evidence:
             self.probe_sums[place] += steps.sum(axis=0)
             if (steps**2).sum(axis=1).max() > DELTA_SQ or steps.sum(axis=1).max() > BOUND // Q:
                 self.faults.add("a host passes its bound")
-
-    def merge(self, other: Evidence) -> None:
-        """Add another run's counts."""
-        self.trials += other.trials
-        self.curve += other.curve
-        self.noise += other.noise
-        self.products += other.products
-        self.probe_sums += other.probe_sums
-        self.faults |= other.faults
 
     def verdict(self) -> tuple[str, ...]:
         """Return why the mechanism is not the true one; empty when nothing speaks against it."""
@@ -413,10 +409,15 @@ TRUE_ONES: Final = (
 def measure(kept: Parts) -> Measured:
     """Run the audit: the true mechanism must pass, and every planted bug must be caught."""
     trials = kept.scaled(TRIALS)
-    folder = CACHE / "audit" / _sources_hash()
-    folder.mkdir(parents=True, exist_ok=True)
-    passed = [_examine(folder, mechanism, trials) == () for mechanism in TRUE_ONES]
-    caught = [_examine(folder, bug, min(bug.few or trials, trials)) != () for bug in PLANTED]
+
+    def reasons(mechanism: Mechanism) -> Sequence[str]:
+        of = min(mechanism.few or trials, trials)
+        name = re.sub("[^a-z0-9]+", "-", mechanism.name.lower())
+        found: Sequence[str] = kept.get(name, partial(_examine, mechanism, of))["reasons"]
+        return found
+
+    passed = [not reasons(one) for one in TRUE_ONES]
+    caught = [bool(reasons(bug)) for bug in PLANTED]
     print(f"{sum(passed)} of {len(passed)} true mechanisms pass, "
           f"{sum(caught)} of {len(caught)} planted bugs caught")  # fmt: skip
     if not all(passed):
@@ -429,44 +430,8 @@ def measure(kept: Parts) -> Measured:
     return Measured(figures, wrong=() if all(caught) else ("a planted bug was not caught",))
 
 
-def _examine(folder: Path, mechanism: Mechanism, trials: int) -> tuple[str, ...]:
-    evidence = _gather(folder, mechanism, trials)
-    reasons = evidence.verdict()
-    said = reasons[0] if reasons else "nothing found"
-    print(
-        f"{mechanism.name:<42}{evidence.trials:>11,}  mu {measured_mu(evidence):6.4f}  {said}",
-        flush=True,
-    )
-    return reasons
-
-
-def _gather(folder: Path, mechanism: Mechanism, trials: int) -> Evidence:
-    path = folder / (sha256(mechanism.name.encode()).hexdigest()[:16] + ".npz")
-    evidence = _load(path)
+def _examine(mechanism: Mechanism, trials: int) -> Part:
+    evidence = Evidence()
     while evidence.trials < trials:
-        part = min(CHUNK, trials - evidence.trials)
-        evidence.merge(Evidence().add(mechanism, part, SEED + evidence.trials))
-        _store(path, evidence)
-    return evidence
-
-
-def _load(path: Path) -> Evidence:
-    if not path.exists():
-        return Evidence()
-    with np.load(path, allow_pickle=False) as kept:
-        arrays = {name: kept[name] for name in ("curve", "noise", "products", "probe_sums")}
-        return Evidence(int(kept["trials"]), faults=set(map(str, kept["faults"])), **arrays)
-
-
-def _store(path: Path, evidence: Evidence) -> None:
-    partial = path.with_suffix(".partial.npz")
-    faults = np.array(sorted(evidence.faults), dtype=np.str_)
-    np.savez(partial, **{**asdict(evidence), "faults": faults})
-    partial.replace(path)
-
-
-def _sources_hash() -> str:
-    digest = sha256()
-    for path in sorted([*(ROOT / "privacy").glob("*.py"), *(ROOT / "bench").glob("audit*.py")]):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+        evidence.add(mechanism, min(CHUNK, trials - evidence.trials), SEED + evidence.trials)
+    return {"reasons": evidence.verdict(), "mu": measured_mu(evidence)}

@@ -74,9 +74,7 @@ def test_trade_off_curve_alone_sees_too_little_and_too_much() -> None:
 
 
 def test_evidence_of_two_runs_adds_up() -> None:
-    """A run cut off goes on from its counts: together they are one longer run."""
-    first = Evidence().add(TRUE, 3_000, seed=1)
-    first.merge(Evidence().add(TRUE, 2_000, seed=2))
+    first = Evidence().add(TRUE, 3_000, seed=1).add(TRUE, 2_000, seed=2)
     assert first.trials == 5_000
     assert first.noise.sum() == 5_000 * 2 * 2 * 3
     assert (first.curve.sum(axis=2) == 5_000).all()
