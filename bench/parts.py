@@ -59,11 +59,9 @@ class Parts:
 
     def get(self, name: str, measure: Callable[[], Part]) -> Part:
         """Return a part, measured now unless an earlier run of this commit has it."""
-        path = self._folder / f"{name}.json"
-        if path.exists() and not self._fresh:
-            part: Part = json.loads(path.read_text())
+        if (begun := self.begun(name)) is not None:
             print(f"{name}: kept from an earlier run")
-            return part
+            return begun
         print(f"{name}: ...", flush=True)
         part = measure()
         self.keep(name, part)

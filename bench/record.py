@@ -113,10 +113,11 @@ def device() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     system = f"{platform.system()} {platform.machine()}"
-    return f"{_processor()}, {cores} cores, {memory:.0f} GiB, {system}"
+    return f"{processor()}, {cores} cores, {memory:.0f} GiB, {system}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Name the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -6,13 +6,10 @@ day.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
+import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,12 +18,13 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
+import psutil
 
 from aggregator.party.key_ring import DAY_S, KeyRing
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch, Seal
 from bench.parts import Measured, Part, Parts
-from bench.record import CACHE, ROOT, Figure
+from bench.record import CACHE, Figure
 from bench.round_fleet import (
     GPUS,
     LEADER,
@@ -64,8 +62,6 @@ SMALL: Final = 1_000
 SMALL_ROUNDS: Final = 15
 FLOOR_HOSTS: Final = 10_000
 REPEATS: Final = 200
-EPOCH_STAGES: Final = ("leader.epochs", "helper.epochs")
-DERIVE: Final = ("leader.derive_keys", "helper.derive_keys")
 SEALS: Final = {"leader": Seal.LEADER, "helper": Seal.HELPER}
 LEAST_BYTES: Final = 16 + 32 + 32
 """An epoch's id, hash and key: less cannot answer a late report."""
@@ -114,38 +110,29 @@ def measure_round(fleet: Fleet, d: int, rounds: int) -> Part:
 
 def total(part: Part) -> float:
     """Core-seconds of one window at both aggregators, with its keys derived for the first time."""
-    stages: dict[str, float] = part["stages"]
-    epochs: dict[str, float] = part["epochs"]
-    return sum(stages.values()) + sum(epochs[stage] for stage in DERIVE)
-
-
-def per_report(part: Part) -> float:
-    """Core-microseconds per report."""
-    hosts: int = part["hosts"]
-    return 1e6 * total(part) / hosts
+    derive = sum(part["epochs"][f"{party}.derive_keys"] for party in SEALS)
+    return float(sum(part["stages"].values()) + derive)
 
 
 def figures(parts: Mapping[str, Part]) -> list[Figure]:
     """What the parts say, the named figures first."""
     wide, narrow, opened = parts["100k-d10000"], parts["100k-d1000"], parts["epochs-floor"]
-    small_us = statistics.mean(per_report(parts[name]) for name in ("1k-d1000", "1k-d1000-again"))
-    epochs_s = sum(narrow["epochs"][stage] for stage in EPOCH_STAGES)
+    small = [parts[name] for name in ("1k-d1000", "1k-d1000-again")]
+    small_s = statistics.mean(total(part) / part["hosts"] for part in small)
+    epochs_s = sum(narrow["epochs"][f"{party}.epochs"] for party in SEALS)
     epochs_floor_s = opened["core_s"] * narrow["hosts"] / opened["hosts"]
     agent, both = parts["agent"], "core-s an hour, both aggregators"
     found = [
         Figure("core_seconds_100k_d1000", total(narrow), "core-s", 10.0, narrow["floor"]),
         Figure("core_seconds_100k_d10000", total(wide), "core-s", None, wide["floor"]),
         Figure("epoch_core_seconds_100k", epochs_s, both, 30.0, epochs_floor_s),
-        Figure("cost_growth_1k_to_100k", per_report(narrow) / small_us, "ratio", 1.15),
+        Figure("cost_growth_1k_to_100k", total(narrow) / narrow["hosts"] / small_s, "ratio", 1.15),
         Figure("publish_us_per_report_d1000", agent["publish"], "CPU-us"),
-        *(Figure(f"agent_{k}_us_d1000", v, "CPU-us") for k, v in agent.items()),
+        Figure("agent_noise_us_d1000", agent["noise"], "CPU-us"),
     ]
     for part in (narrow, wide):
         over = arithmetic(part["stages"]) / part["floor"]
         found.append(Figure(f"arithmetic_over_floor_d{part['d']}", over, "ratio", 2.0, 1.0))
-        for stage, seconds in sorted((part["stages"] | part["epochs"]).items()):
-            name = stage.replace(".", "_")
-            found.append(Figure(f"{name}_s_100k_d{part['d']}", seconds, "core-s"))
     return found
 
 
@@ -220,7 +207,7 @@ def fill_book(party: str, hosts: int) -> Part:
     hours = -(-(kept_s + EPOCH_LIFE_S) // EPOCH_PERIOD_S) + TURNOVER_HOURS
     tasks = [os.urandom(32) for _ in default_plan().tasks]
     gc.collect()
-    before = _resident_bytes()
+    before = psutil.Process().memory_info().rss
     book = AdmittedEpochs(Directory(PARTIES), SEALS[party], lambda _kid: None)
     for hour in range(hours):
         begun_s = T0 + hour * EPOCH_PERIOD_S
@@ -228,7 +215,7 @@ def fill_book(party: str, hosts: int) -> Part:
         for number in range(hosts):
             _open(book, number, hour, begun_s, tasks if hour >= hours - 2 else ())
     gc.collect()
-    resident = _resident_bytes() - before
+    resident = psutil.Process().memory_info().rss - before
     return {"hosts": hosts, "epochs": len(book), "bytes": resident}
 
 
@@ -244,19 +231,10 @@ def _open(
         known.box_key(task_id) if book.seal is Seal.LEADER else known.keys_of_helper(task_id)
 
 
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def book_memory(party: str, hosts: int) -> Part:
     """Fill a party's book in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.round", "--fill", party, "--hosts", str(hosts)],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    part: Part = json.loads(done.stdout)
-    return part
+    with multiprocessing.get_context("spawn").Pool(1) as alone:
+        return alone.apply(fill_book, (party, hosts))
 
 
 def key_lives() -> Part:
@@ -298,16 +276,3 @@ def epoch_books(kept: Parts) -> Measured:
     for party, book in books.items():
         found.append(Figure(f"epoch_memory_gib_{party}", book["bytes"] / 2**30, "GiB"))
     return Measured(found)
-
-
-def fill_alone() -> None:
-    """Fill one book, for `book_memory`."""
-    parser = argparse.ArgumentParser(prog="bench.round", description=__doc__)
-    parser.add_argument("--fill", choices=sorted(SEALS), required=True)
-    parser.add_argument("--hosts", type=int, required=True)
-    options = parser.parse_args()
-    print(json.dumps(fill_book(options.fill, options.hosts)))
-
-
-if __name__ == "__main__":
-    fill_alone()

@@ -14,7 +14,6 @@ FOLDER/gpu_pressure.json.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from bench.record import Figure
+from bench.steered import Steered
 from collectors.boot_clock import boottime_ns
 from scripts import gpu_present
 from scripts.gpu_copies import DUTIES, INJECTORS
@@ -80,19 +80,14 @@ def _pressed(gpu: str, injector: str, level: str, duty: float, press_s: float) -
     from scripts.pressure import Case
 
     words = [sys.executable, "-m", "scripts.gpu_copies", gpu, injector, str(duty)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as child:
-        if child.stdin is None or child.stdout is None:
-            raise RuntimeError("expected pipes to the pressing process")
-        if child.stdout.readline().strip() != "pressing":
+    with Steered(words, cwd=ROOT) as child:
+        if child.answer() != "pressing":
             raise RuntimeError(f"{injector}: the pressing process did not start")
         start_ns = boottime_ns()
         time.sleep(press_s)
         end_ns = boottime_ns()
-        child.stdin.close()
-        copied = float(child.stdout.readline() or 0.0)
-        child.wait(30)
-    return Case(injector, level, start_ns, end_ns, copied)
+        copied, _ = child.process.communicate(timeout=30)
+    return Case(injector, level, start_ns, end_ns, float(copied or 0.0))
 
 
 def tell(results: Sequence[Result]) -> int:

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from bench.diagnosis.cgroups import PARENT
 from bench.diagnosis.disturbance import Disturbance, too_much
 from bench.diagnosis.faults.fault import GROWING, Fault, Graded
@@ -21,7 +23,7 @@ from bench.diagnosis.faults.registry import INJECTORS
 from bench.diagnosis.impact import Impact, impact
 from bench.diagnosis.plan import INTENSITIES, Run
 from bench.diagnosis.workload import Workload
-from bench.record import commit
+from bench.record import commit, processor
 from collectors.boot_clock import boottime_ns
 from collectors.steps.steps_source import StepProbe, StepsSource
 from diagnosis.frames.frame import HostSample
@@ -212,18 +214,9 @@ def _check(schedule: Schedule, works: Sequence[Workload], facts: dict[str, Any])
 
 def machine() -> dict[str, object]:
     """Facts about the machine that a reader of figures needs."""
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    memory_kib = int(Path("/proc/meminfo").read_text(encoding="utf-8").split()[1])
     return {
         "kernel": platform.release(),
-        "cpu": model,
+        "cpu": processor(),
         "cpus": os.cpu_count() or 0,
-        "memory_mib": memory_kib // 1024,
+        "memory_mib": psutil.virtual_memory().total >> 20,
     }
