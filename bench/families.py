@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median_high
 from typing import Any, Final
 
 from bench.parts import Measured, Parts
@@ -182,7 +182,7 @@ def measure(_kept: Parts) -> Measured:
     seen = [row for row in rows if row not in unseen]
     figures = [
         *_by_time(folder / LABELS, rules),
-        Figure("other_percent_median", median(list(others.values())), "percent of GPU time", 1),
+        Figure("other_percent_median", median_high(others.values()), "percent of GPU time", 1),
         Figure("other_percent_worst", max(others.values()), "percent of GPU time", 5),
         Figure("other_traces", len(others), "traces"),
         *_accuracy("seen", seen, rules),
@@ -232,11 +232,6 @@ def unseen_rows(rows: Sequence[NamedKernel], rules: FamilyRules) -> list[NamedKe
 def right(rows: Sequence[NamedKernel], rules: FamilyRules) -> int:
     """Count the rows whose family the rules find."""
     return sum(rules.classify(row.name)[0] == row.family for row in rows)
-
-
-def median(values: Sequence[float]) -> float:
-    """Middle value; the upper of two."""
-    return sorted(values)[len(values) // 2]
 
 
 def _by_time(labels: Path, rules: FamilyRules) -> list[Figure]:
@@ -324,12 +319,8 @@ def _rate_figures(name: str, rate: Rate) -> Sequence[Figure]:
 
 
 def _row(found: SignatureEvaluation) -> dict[str, Any]:
-    rates = {
-        "nearest": found.nearest, "answered": found.answered, "accepted": found.false_accepts,
-    }  # fmt: skip
+    answered, accepted = found.answered, found.false_accepts
     return {
-        **{name: rate.hits for name, rate in rates.items()},
-        "asked": found.answered.trials,
-        "unknown": found.false_accepts.trials,
-        "auroc": found.auroc,
-    }
+        "nearest": found.nearest.hits, "answered": answered.hits, "accepted": accepted.hits,
+        "asked": answered.trials, "unknown": accepted.trials, "auroc": found.auroc,
+    }  # fmt: skip

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from bench.diagnosis.cgroups import Cgroup
-from bench.diagnosis.native import REQUEST_SYMBOL, STEP_SYMBOL, build_marks
 from bench.diagnosis.network import Link
 from bench.diagnosis.processes import Launched, python
 from bench.diagnosis.shared import Knobs, StepLog
+from tests.fake_library import built
 
+STEP_SYMBOL: Final = "pointillist_step"
+REQUEST_SYMBOL: Final = "pointillist_request"
 STEP_LOOP: Final = "step_loop"
 GLOO: Final = "gloo"
 LOADER: Final = "loader"
@@ -168,7 +170,9 @@ def start_workload(
     index       0 or 1: which of two that run beside one another
     cpus        its processes stay on these; () anywhere
     """
-    work = Workload(name, folder, build_marks(), index, cpus)
+    marks = Path(__file__).with_name("marks.c")
+    library = built(marks, "libmarks.so", options=("-O2", "-fcf-protection=none"))
+    work = Workload(name, folder, library, index, cpus)
     try:
         _STARTS[name](work, seed)
         _await_steps(work, 5)
