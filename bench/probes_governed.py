@@ -116,7 +116,6 @@ def _said(record: GpuCalls, process: ProcessCalls) -> dict[str, Any]:
         "value": process.launches.value,
         "low": low,
         "high": min(high, sys.float_info.max),  # JSON has no infinity
-        "error": min(process.launches.error, sys.float_info.max),
     }
 
 
@@ -231,12 +230,8 @@ def governed(
         target.begin_pace(0, 1, rate, seconds, burst_ms)
         slices = target.end_pace()
         seen = agent.end()
-        records = estimated(seen, target.pid)
-    return {
-        "rate": _rate(slices),
-        **_slowdown(slices, "overhead"),
-        **count_error(slices, seen["periods"], records),
-    }
+        records = [record for record in seen["records"] if record["pid"] == target.pid]
+    return {**_slowdown(slices, "overhead"), **count_error(slices, seen["periods"], records)}
 
 
 def free(folder: Path, seconds: float) -> dict[str, Any]:
@@ -247,8 +242,6 @@ def free(folder: Path, seconds: float) -> dict[str, Any]:
         seen = agent.end()
     launches = sum(one.launches for one in slices)
     return {
-        "rate": _rate(slices),
-        "launches": launches,
         "uncounted": launches - seen["launches"],
         "user_share": seen["user_share"],
         "system_share": seen["system_share"],
@@ -267,11 +260,6 @@ def flat_out(folder: Path, threads: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def estimated(seen: Mapping[str, Any], pid: int) -> list[dict[str, Any]]:
-    """Give what the agent's records say of a process."""
-    return [record for record in seen["records"] if record["pid"] == pid]
-
-
 def count_error(
     slices: Sequence[Slices],
     periods: Sequence[Mapping[str, Any]],
@@ -282,18 +270,15 @@ def count_error(
     The interval is of all records together; where one of them knows none, there is none.
     """
     begin_ns, end_ns = slices[0].begin_ns, max(slices[-1].end_ns, slices[-1].bare_end_ns)
-    inside = [
+    watched = [
         one
         for one in periods
         if one["begin_ns"] >= begin_ns and one["begin_ns"] + one["length_ns"] <= end_ns
+        if one["share"] > 0.0
     ]
-    watched = [one for one in inside if one["share"] > 0.0]
     span_ns = sum(one["length_ns"] for one in watched)
-    found: dict[str, Any] = {
-        "periods": len(inside),
-        "watched_periods": len(watched),
-        "duty": sum(one["share"] * one["length_ns"] for one in watched) / max(span_ns, 1),
-    }
+    duty = sum(one["share"] * one["length_ns"] for one in watched) / max(span_ns, 1)
+    found = {"duty": duty}
     told = [
         one
         for one in records
@@ -313,14 +298,6 @@ def _target(folder: Path) -> Target:
 def _library(folder: Path) -> Path:
     path = folder / "governed" / "libcudart.so.12"
     return path if path.exists() else copy_library(folder, "push", "governed").resolve()
-
-
-def _rate(slices: Sequence[Slices]) -> float:
-    """Launches a second through the probed library, over the whole time."""
-    span_ns = max(slices[-1].end_ns, slices[-1].bare_end_ns) - min(
-        slices[0].begin_ns, slices[0].bare_begin_ns
-    )
-    return 1e9 * sum(one.launches for one in slices) / span_ns
 
 
 def _slowdown(slices: Sequence[Slices], name: str) -> dict[str, float]:
@@ -363,7 +340,6 @@ def stalls(folder: Path, cycles: int) -> dict[str, float]:
     table = ProbeTable.load()
     programs = GpuPrograms(table)
     plan = file_found(library, table).plan
-    links = len(plan.attachments)
     attaching: list[Interval] = []
     detaching: list[Interval] = []
     try:
@@ -384,7 +360,6 @@ def stalls(folder: Path, cycles: int) -> dict[str, float]:
     finally:
         programs.close()
     return {
-        "links": links,
         "attach_ms": _took_ms(attaching),
         "detach_ms": _took_ms(detaching),
         "attach_stall_ms": held_up_ms(slices, attaching),

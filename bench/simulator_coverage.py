@@ -273,15 +273,6 @@ def _figures(sections: list[dict[str, Any]], bounds: list[Part]) -> list[Figure]
             Figure(f"indicator_standard_error_ratio_{name}", ratio, "times")
             for name, ratio in ratios.items()
         ),
-        *(
-            Figure(
-                f"interval_coverage_percent_{name}", section["struck_percent"],
-                "percent of intervals of cells in which something happened",
-            )
-            for name in ratios
-            for section in sections
-            if section["section"].endswith(f" {name}")
-        ),
     ]  # fmt: skip
 
 

@@ -5,8 +5,8 @@ python -m scripts.licences dist/pointillist-agent.cdx.json dist/pointillist-aggr
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,15 +66,8 @@ def page(documents: Sequence[Iterable[dict[str, Any]]]) -> str:
 
 def main() -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(prog="scripts.licences", description=__doc__)
-    parser.add_argument("agent", type=Path)
-    parser.add_argument("aggregator", type=Path)
-    options = parser.parse_args()
-    lists = [
-        json.loads(path.read_text(encoding="utf-8"))["components"]
-        for path in (options.agent, options.aggregator)
-    ]
-    PAGE.write_text(page(lists), encoding="utf-8")
+    lists = [json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]
+    PAGE.write_text(page([one["components"] for one in lists]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -140,26 +140,18 @@ def _all_pids() -> set[int]:
 
 def remove_all() -> int:
     """Remove the bench's empty cgroups; returns how many there were."""
-    removed = 0
-    for hierarchy in HIERARCHIES:
-        parent = ROOT / hierarchy / PARENT
-        if parent.is_dir():
-            for folder in sorted(parent.rglob("*"), reverse=True):
-                if folder.is_dir():
-                    _remove(folder)
-                    removed += 1
-            _remove(parent)
-    return removed
-
-
-def _remove(folder: Path) -> None:
-    for _ in range(40):
-        try:
-            folder.rmdir()
-        except FileNotFoundError:
-            return
-        except OSError:  # its last process has not been reaped yet
-            time.sleep(0.05)
-        else:
-            return
-    raise RuntimeError(f"expected {folder} to be empty, it is still in use")
+    found = [
+        folder
+        for parent in (ROOT / hierarchy / PARENT for hierarchy in HIERARCHIES)
+        for folder in (*sorted(parent.rglob("*"), reverse=True), parent)
+        if folder.is_dir()
+    ]
+    for folder in found:
+        give_up = time.monotonic() + 2.0
+        while folder.exists():
+            with contextlib.suppress(OSError):  # its last process has not been reaped yet
+                folder.rmdir()
+            if time.monotonic() > give_up:
+                raise RuntimeError(f"expected {folder} to be empty, it is still in use")
+            time.sleep(0.01)
+    return len(found)

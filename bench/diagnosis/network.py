@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,51 +59,42 @@ class Port:
         program = ("bpf", "da", "bytecode", bytecode)
         self.tc("filter", "replace", *device, "ingress", "pref", "1", *program)
 
-    def queue(self, kind: str) -> dict[str, int]:
-        """Counters of a queueing discipline of the device: bytes, drops, overlimits."""
-        for row in json.loads(self.tc("-s", "-j", "qdisc", "show", "dev", self.device)):
-            if row["kind"] == kind:
-                return {name: int(row[name]) for name in ("bytes", "drops", "overlimits")}
-        raise RuntimeError(f"expected a qdisc of kind {kind} on {self.device}, found none")
+    def packets_lost(self) -> int:
+        """Packets that arrived since loss was set, and were dropped."""
+        queues = json.loads(self.tc("-s", "-j", "qdisc", "show", "dev", self.device))
+        return sum(int(row["drops"]) for row in queues if row["kind"] == "clsact")
 
-    def bytes_moved(self) -> tuple[int, int]:
+    def bytes_moved(self) -> int:
         """Bytes received and sent by the device."""
         show = command("ip", "-n", self.namespace, "-s", "-j", "link", "show", self.device)
         counters = json.loads(show)[0]["stats64"]
-        return int(counters["rx"]["bytes"]), int(counters["tx"]["bytes"])
+        return int(counters["rx"]["bytes"]) + int(counters["tx"]["bytes"])
 
 
 class Link:
     """Two namespaces and the link between them; both ends send at the link's rate."""
 
-    def __init__(self, index: int = 0, mbit: float = LINK_MBIT) -> None:
-        self.mbit = mbit
+    def __init__(self, index: int = 0) -> None:
         self.near = Port(f"{PREFIX}{index}a", f"plb{index}a", f"10.117.{index}.1")
         self.far = Port(f"{PREFIX}{index}b", f"plb{index}b", f"10.117.{index}.2")
         self.ports = (self.near, self.far)
+        ends = []
         for port in self.ports:
             command("ip", "netns", "add", port.namespace)
-        ends = [_end(port) for port in self.ports]
+            ends.append((port.device, "netns", port.namespace, "mtu", str(LINK_MTU)))
         command("ip", "link", "add", *ends[0], "type", "veth", "peer", *ends[1])
         for port in self.ports:
-            _up(port)
+            inside = ("ip", "-n", port.namespace)
+            command(*inside, "addr", "add", f"{port.address}/24", "dev", port.device)
+            for device in ("lo", port.device):
+                command(*inside, "link", "set", device, "up")
         for port, other in ((self.near, self.far), (self.far, self.near)):
             _know(port, other)
-            port.set_rate(mbit)
+            port.set_rate(LINK_MBIT)
 
     def close(self) -> None:
         """Delete both namespaces, and with them devices, addresses and queues."""
         remove({port.namespace for port in self.ports})
-
-
-def _end(port: Port) -> Sequence[str]:
-    return (port.device, "netns", port.namespace, "mtu", str(LINK_MTU))
-
-
-def _up(port: Port) -> None:
-    command("ip", "-n", port.namespace, "addr", "add", f"{port.address}/24", "dev", port.device)
-    for device in ("lo", port.device):
-        command("ip", "-n", port.namespace, "link", "set", device, "up")
 
 
 def _know(port: Port, other: Port) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -79,8 +78,3 @@ class Launched:
 def python(module: str, *arguments: object) -> list[str]:
     """Words that run a module of this bench under the system's Python."""
     return [SYSTEM_PYTHON, "-m", module, *(str(argument) for argument in arguments)]
-
-
-def wait_until(deadline_monotonic: float) -> None:
-    """Sleep until a moment of the monotonic clock."""
-    time.sleep(max(0.0, deadline_monotonic - time.monotonic()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -84,16 +84,12 @@ class Compiler:
             raise CompileError(f"{name}: expected 0, got {code}")
 
 
-def main(arguments: Sequence[str]) -> int:
+def main() -> None:
     """Write both into a folder."""
-    if len(arguments) != 1:
-        print("expected the folder to write to", file=sys.stderr)
-        return 2
-    folder, source, compiler = Path(arguments[0]), SOURCE.read_bytes(), Compiler()
+    folder, source, compiler = Path(sys.argv[1]), SOURCE.read_bytes(), Compiler()
     (folder / CUBIN).write_bytes(compiler.cubin(source))
     (folder / PTX).write_bytes(compiler.ptx(source))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

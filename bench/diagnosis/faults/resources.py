@@ -201,7 +201,7 @@ class _CrossTraffic(Fault):
     least = 10e6
 
     def meter(self) -> float:
-        return sum(self.work.link.near.bytes_moved())
+        return self.work.link.near.bytes_moved()
 
 
 class Datagrams(_CrossTraffic):
@@ -212,7 +212,7 @@ class Datagrams(_CrossTraffic):
 
     def inject(self) -> None:
         link = self.work.link
-        rate = round(link.mbit * _MBIT * self.shares[self.intensity])
+        rate = round(LINK_MBIT * _MBIT * self.shares[self.intensity])
         for port, other in ((link.near, link.far), (link.far, link.near)):
             self.load("receive_datagrams", other.address, namespace=other.namespace)
             seed = self.seed * 10 + len(self._launched)
@@ -260,7 +260,7 @@ class LowRate(Graded):
 
     def withdraw(self) -> None:
         for port in self.work.link.ports:
-            port.set_rate(self.work.link.mbit)
+            port.set_rate(LINK_MBIT)
 
 
 class Loss(Fault):
@@ -277,7 +277,7 @@ class Loss(Fault):
     def meter(self) -> float:
         if not self._losing:
             return 0.0
-        return sum(port.queue("clsact")["drops"] for port in self.work.link.ports)
+        return sum(port.packets_lost() for port in self.work.link.ports)
 
     def inject(self) -> None:
         for port in self.work.link.ports:
