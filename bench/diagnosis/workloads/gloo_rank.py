@@ -19,14 +19,7 @@ import torch.distributed as dist
 
 from bench.diagnosis.shared import Knobs, StepLog
 from bench.diagnosis.workloads.feed import Feed
-from bench.diagnosis.workloads.marks import StepMarks
-from bench.diagnosis.workloads.pieces import (
-    CACHED_FILE_BYTES,
-    DISK_FILE_BYTES,
-    CachedReads,
-    DiskReads,
-    make_file,
-)
+from bench.diagnosis.workloads.pieces import StepMarks, job_files
 
 _WIDTH: Final = 192
 _BATCH: Final = 64
@@ -63,9 +56,7 @@ def main(folder: Path, library: Path, seed: int, rank: int) -> None:
     watched = rank == 0
     feed = Feed(folder, knobs) if watched else None
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    disk = DiskReads(make_file(folder / f"data{rank}", DISK_FILE_BYTES), seed)
-    cached = CachedReads(make_file(folder / f"cached{rank}", CACHED_FILE_BYTES), seed)
-    cached.fill()
+    disk, cached = job_files(folder, seed, str(rank))
     marks = StepMarks(library, StepLog(folder, "steps" if watched else "steps1"))
     while knobs["stop"] == 0:
         if feed is not None:

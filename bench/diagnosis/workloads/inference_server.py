@@ -15,17 +15,13 @@ from typing import Final
 import torch
 
 from bench.diagnosis.shared import Knobs, StepLog
-from bench.diagnosis.workloads.marks import RequestMarks
 from bench.diagnosis.workloads.pieces import (
-    CACHED_FILE_BYTES,
-    DISK_FILE_BYTES,
     KIB,
     MIB,
-    CachedReads,
-    DiskReads,
+    RequestMarks,
     connect,
+    job_files,
     listen,
-    make_file,
     receive_block,
     send_block,
     tuned,
@@ -46,9 +42,7 @@ class Server:
             torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU(), torch.nn.Linear(_WIDTH, _WIDTH)
         )
         self._inputs = torch.randn(128, _WIDTH)
-        self._disk = DiskReads(make_file(folder / "data", DISK_FILE_BYTES), seed)
-        self._cached = CachedReads(make_file(folder / "cached", CACHED_FILE_BYTES), seed)
-        self._cached.fill()
+        self._disk, self._cached = job_files(folder, seed)
         self._features = connect(*peer)
         self._marks = RequestMarks(library, StepLog(folder))
         self._buffer = bytearray(4 * MIB)
@@ -97,11 +91,5 @@ def main(folder: Path, library: Path, address: str, port: int, peer: str, seed: 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(
-        Path(sys.argv[1]),
-        Path(sys.argv[2]),
-        sys.argv[3],
-        int(sys.argv[4]),
-        sys.argv[5],
-        int(sys.argv[6]),
-    )
+    folder, library, address, port, peer, seed = sys.argv[1:]
+    main(Path(folder), Path(library), address, int(port), peer, int(seed))

@@ -15,14 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from bench.diagnosis.shared import Knobs, StepLog
-from bench.diagnosis.workloads.marks import StepMarks
-from bench.diagnosis.workloads.pieces import (
-    CACHED_FILE_BYTES,
-    DISK_FILE_BYTES,
-    CachedReads,
-    DiskReads,
-    make_file,
-)
+from bench.diagnosis.workloads.pieces import StepMarks, job_files
 
 _WIDTH: Final = 192
 _BATCH: Final = 32
@@ -39,9 +32,7 @@ class Samples(IterableDataset):  # type: ignore[misc]
     def __iter__(self):  # type: ignore[no-untyped-def]
         seed = self._seed * 10 + get_worker_info().id
         knobs = Knobs(self._folder)
-        disk = DiskReads(self._folder / "data", seed)
-        cached = CachedReads(self._folder / "cached", seed)
-        cached.fill()
+        disk, cached = job_files(self._folder, seed)
         block, batch = bytes(64 << 10), torch.randn(_BATCH, _WIDTH)
         while True:
             disk.read(10)
@@ -55,8 +46,7 @@ class Samples(IterableDataset):  # type: ignore[misc]
 def main(folder: Path, library: Path, seed: int) -> None:
     """Train until told to stop."""
     knobs = Knobs(folder)
-    make_file(folder / "data", DISK_FILE_BYTES)
-    make_file(folder / "cached", CACHED_FILE_BYTES)
+    job_files(folder, seed)
     layers = torch.nn.Sequential(
         torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU(), torch.nn.Linear(_WIDTH, _WIDTH)
     )

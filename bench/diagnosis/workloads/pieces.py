@@ -1,15 +1,23 @@
-"""What steps are made of: reads of the disk and of cached files, copies, wake-ups, an exchange."""
+"""What steps are made of: reads of the disk and of cached files, copies, wake-ups, an exchange.
+
+Marks are calls into the shared object whose functions carry the probes.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import random
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from bench.diagnosis.shared import StepLog
+from collectors.boot_clock import boottime_ns
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -66,6 +74,14 @@ class CachedReads:
         for _ in range(pieces):
             place = self._random.randrange(self._size // self._piece_bytes) * self._piece_bytes
             os.pread(self._file, self._piece_bytes, place)
+
+
+def job_files(folder: Path, seed: int, name: str = "") -> tuple[DiskReads, CachedReads]:
+    """Make the job's files where they are not yet; read one past the cache, one through it."""
+    disk = DiskReads(make_file(folder / f"data{name}", DISK_FILE_BYTES), seed)
+    cached = CachedReads(make_file(folder / f"cached{name}", CACHED_FILE_BYTES), seed)
+    cached.fill()
+    return disk, cached
 
 
 class Copies:
@@ -153,3 +169,39 @@ def receive_block(connection: socket.socket, buffer: bytearray) -> int:
             return 0
         have += got
     return int(size)
+
+
+class StepMarks:
+    """Marks the ends of steps of a loop, and logs their times.
+
+    As with the probe, a step is the time between two marks.
+    """
+
+    def __init__(self, library: Path, log: StepLog) -> None:
+        self._step = ctypes.CDLL(str(library)).pointillist_step
+        self._log, self._last_ns = log, 0
+
+    def step(self) -> None:
+        """Say that a step has ended."""
+        now = boottime_ns()
+        self._step()
+        if self._last_ns:
+            self._log.add(now, now - self._last_ns)
+        self._last_ns = now
+
+
+class RequestMarks:
+    """Runs requests inside the probed function, and logs their times."""
+
+    def __init__(self, library: Path, log: StepLog) -> None:
+        self._request = ctypes.CDLL(str(library)).pointillist_request
+        self._kind = ctypes.CFUNCTYPE(ctypes.c_int)
+        self._log = log
+
+    def serve(self, request: Callable[[], int]) -> int:
+        """Run one request; its answer is handed on."""
+        started = boottime_ns()
+        answer = int(self._request(self._kind(request)))
+        ended = boottime_ns()
+        self._log.add(ended, ended - started)
+        return answer

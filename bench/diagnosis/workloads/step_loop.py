@@ -15,18 +15,14 @@ from typing import Final
 
 from bench.diagnosis.shared import Knobs, StepLog
 from bench.diagnosis.workloads.feed import Feed
-from bench.diagnosis.workloads.marks import StepMarks
 from bench.diagnosis.workloads.pieces import (
-    CACHED_FILE_BYTES,
-    DISK_FILE_BYTES,
     KIB,
     MIB,
-    CachedReads,
     Copies,
-    DiskReads,
+    StepMarks,
     WakeUps,
     connect,
-    make_file,
+    job_files,
     receive_block,
     send_block,
 )
@@ -44,9 +40,7 @@ class StepLoop:
         # Children are forked before files and threads are opened.
         self._wake_ups = WakeUps()
         self._feed = Feed(folder, self.knobs)
-        self._disk = DiskReads(make_file(folder / "data", DISK_FILE_BYTES), seed)
-        self._cached = CachedReads(make_file(folder / "cached", CACHED_FILE_BYTES), seed)
-        self._cached.fill()
+        self._disk, self._cached = job_files(folder, seed)
         self._copies = Copies()
         self._peer, self._buffer = connect(address, port), bytearray(4 * MIB)
         self._marks = StepMarks(library, StepLog(folder))
