@@ -63,12 +63,7 @@ class AgentHost:
         return self.folder / "state" / "history.sqlite"
 
 
-def make_host(
-    folder: Path,
-    *,
-    gpus: bool = True,
-    measuring: str | None = None,
-) -> AgentHost:
+def make_host(folder: Path, *, gpus: bool = True, measuring: str | None = None) -> AgentHost:
     """Write key, roster, tasks and configuration into a folder that is the agent's own.
 
     measuring   the tables of what is measured; None: host, eBPF, and GPUs as `gpus` says

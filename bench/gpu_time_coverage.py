@@ -84,13 +84,6 @@ def coverage_percent(found: Iterable[Outcome]) -> float:
     return 100 * float(np.mean(stated))
 
 
-def bias_percent(found: Sequence[Outcome]) -> float:
-    """Give how far sums over all windows are off on average."""
-    singles = [outcome for outcome in found if outcome.windows == 1]
-    values, truth = (np.array([o[at] for o in singles]) for at in (1, 3))
-    return 100 * float(values.sum() / truth.sum() - 1)
-
-
 @dataclass(frozen=True, slots=True)
 class MadeUp:
     """All launches of one program.

@@ -170,10 +170,7 @@ def _launches(drain: ProbeDrain) -> dict[int, int]:
 
 def measure(kept: Parts) -> Measured:
     """Measure what is missing, as root."""
-    if reason := missing():
-        raise SystemExit(f"bench-probes: {reason}")
-    folder = CACHE / "probes" / "build"
-    build(folder)
+    folder = _built()
     governed, scale = probes_governed.governed, kept.scale
     rounds, cycles = kept.scaled(ROUNDS, 3), kept.scaled(30, 5)
     parts = {"calls": partial(measure_calls, folder, rounds)}
@@ -254,26 +251,26 @@ def _of_governed(name: str, part: Part, goal: float | None) -> list[Figure]:
     return found
 
 
-def missing() -> str | None:
-    """Say what this machine lacks, or None."""
+def _built() -> Path:
+    """Build target and libraries; says what this machine lacks, where it lacks something."""
+    reason = programs.unavailable() or programs_bcc.unavailable()
     if platform.machine() != "x86_64":
-        return "expected x86-64: the measured libraries are written for it"
-    if os.geteuid():
-        return "expected root: probes are attached to another process"
-    if shutil.which("gcc") is None:
-        return "expected gcc for the probed process"
-    if shutil.which("bpftrace") is None:
-        return "expected bpftrace: apt-get install bpftrace"
-    return programs.unavailable() or programs_bcc.unavailable()
+        reason = "expected x86-64: the measured libraries are written for it"
+    elif os.geteuid():
+        reason = "expected root: probes are attached to another process"
+    for program in ("gcc", "bpftrace"):
+        if shutil.which(program) is None:
+            reason = f"expected {program}: apt-get install {program}"
+    if reason:
+        raise SystemExit(f"bench: {reason}")
+    folder = CACHE / "probes" / "build"
+    build(folder)
+    return folder
 
 
 def driver(kept: Parts) -> Measured:
     """Time calls of a library that has the driver's first instructions, by place and by prober."""
-    if reason := missing():
-        raise SystemExit(f"bench-gpu-time: {reason}")
-    folder = CACHE / "probes" / "build"
-    build(folder)
-    rounds = kept.scaled(ROUNDS, 3)
+    folder, rounds = _built(), kept.scaled(ROUNDS, 3)
     calls = kept.get("calls", lambda: measure_calls(folder, rounds, ("driver",)))
     found = []
     for entry, name in {"driver": "entry", "driver_behind": "moved"}.items():

@@ -136,7 +136,7 @@ def make_task(n: int, d: int) -> tuple[TaskId, Task, bytes]:
         {"format": 1, "section": [_section(i, size) for i, size in enumerate(lengths, 1)]}
     )
     plan = TaskPlan(
-        series=series(n, d),
+        series=f"bench-d{d}",
         window_s=WINDOW_S,
         first_window=T0,
         last_window=T0 + 10_080 * WINDOW_S,
@@ -167,15 +167,9 @@ def _section(number: int, size: int) -> dict[str, Any]:
     }
 
 
-def series(n: int, d: int) -> str:
-    """Name of the series of one fleet size and vector length."""
-    return f"bench-n{n}-d{d}"
-
-
 def make_roster(fleet: Fleet, dimensions: list[int]) -> bytes:
     """A signed roster of the fleet with ten operators."""
-    n = len(fleet.hosts)
-    plan = tuple(PlanMembership(series(n, d), 0, 400_000) for d in sorted(dimensions))
+    plan = tuple(PlanMembership(f"bench-d{d}", 0, 400_000) for d in sorted(dimensions))
     members = (
         (host.signing_key.public_bytes, i % 10, ((2, GPUS),)) for i, host in enumerate(fleet.hosts)
     )

@@ -23,7 +23,6 @@ from wire.catalogue import Catalogue
 from wire.task import Task
 
 SCENARIO: Final = "steady"
-GPUS_PER_HOST: Final = 8
 WINDOW_S: Final = 60
 PROCESSES: Final = 2
 HOSTS: Final = 12_500

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,15 +27,6 @@ beside it. No package is changed.
 """
 
 
-@dataclass(slots=True)
-class Listed:
-    """One package, and the lists that it is in."""
-
-    version: str
-    licence: str
-    lists: set[int] = field(default_factory=set)
-
-
 def licence_of(component: dict[str, Any]) -> str:
     """Give a component's licence: SPDX where there is one, else the classifier's own words."""
     found = [
@@ -49,18 +39,12 @@ def licence_of(component: dict[str, Any]) -> str:
 
 def page(documents: Sequence[Iterable[dict[str, Any]]]) -> str:
     """Give the page of the components of each list."""
-    packages: dict[str, Listed] = {}
-    for number, components in enumerate(documents):
-        for component in components:
-            listed = Listed(component["version"], licence_of(component))
-            packages.setdefault(component["name"].lower(), listed).lists.add(number)
-    rows: dict[tuple[str, str], list[str]] = {}
-    for name, listed in sorted(packages.items()):
-        on = "both" if len(listed.lists) > 1 else PROGRAMS[min(listed.lists)]
-        rows.setdefault((listed.licence, on), []).append(f"{name} {listed.version}")
-    return HEAD + "".join(
-        f"| {licence} | {on} | {', '.join(names)} |\n"
-        for (licence, on), names in sorted(rows.items())
+    lists = [{one["name"].lower(): one for one in components} for components in documents]
+    packages = {name: one for listed in reversed(lists) for name, one in listed.items()}
+    rows = (
+        f"| {name} | {one['version']} | {licence_of(one)} |"
+        + "".join(f" {'yes' if name in listed else ''} |" for listed in lists)
+        for name, one in sorted(packages.items())
     )
 
 

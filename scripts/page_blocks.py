@@ -2,8 +2,8 @@
 
 `python -m scripts.figures` writes each block between its marks, and checks them all.
 
-python -m scripts.page_blocks --play    play a small fleet, keep its report in docs/assets
-python -m scripts.page_blocks --draw    draw docs/images/epsilon.svg
+python -m scripts.page_blocks play    play a small fleet, keep its report in docs/assets
+python -m scripts.page_blocks draw    draw docs/images/epsilon.svg
 
 What is kept of a report is its bytes as they lay on the log, and what `agent sent --json` said of
 it; what the page shows is made from these by the code of today.
@@ -19,10 +19,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from pointillist.plan_file import DEFAULT_PATH, plan_from, read_content
@@ -124,8 +123,7 @@ def _asked(config: Path, *arguments: str) -> dict[str, Any]:
     return dict(json.loads(out.getvalue()))
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """Standard errors of the default plan at one epsilon and size.
 
     hour_percent    of the kernel mix over an hour, percent of full scale
@@ -224,13 +222,11 @@ def with_blocks(name: str, page: str) -> str:
 
 def main() -> None:
     """Make what blocks are made from, or the picture beside one."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--play", action="store_true", help="play a fleet, keep its report")
-    parser.add_argument("--draw", action="store_true", help="draw what an epsilon costs")
-    asked = parser.parse_args()
-    if asked.play:
+    parser = argparse.ArgumentParser(prog="scripts.page_blocks")
+    parser.add_argument("what", choices=["play", "draw"])
+    if parser.parse_args().what == "play":
         KEPT.write_text(json.dumps(play(), indent=1) + "\n")
-    if asked.draw:
+    else:
         PICTURE.write_text(draw(costs()), encoding="utf-8")
 
 

@@ -26,7 +26,6 @@ KNOBS: Final = (
 SUMS: Final = (
     "input_wait_s",  # waited for the feeder
     "exchange_wait_s",  # waited for the peer
-    "peer_delays",  # answers that the peer held back
     "decodes",  # items the feeder made
     "held_s",  # time the second thread held the interpreter
     "checkpoints_done",

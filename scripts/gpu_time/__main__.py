@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts import gpu_present
-from scripts.gpu_present import (
-    AS_EXPECTED,
-    DIFFERENT,
-    NO_GPU,
-    OUT,
-    ROOT,
-    TOOLS,
-    UNCHECKED,
-)
+from scripts.gpu_present import AS_EXPECTED, DIFFERENT, NO_GPU, OUT, ROOT, TOOLS, UNCHECKED
 from scripts.gpu_probes import Loop
 from scripts.gpu_programs import LAUNCHES, commands
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts import gpu_present, gpu_probes
-from scripts.gpu_probes import Loop, Slowdown, agreement, figures, interleaved, slowdown
+from scripts.gpu_probes import PAIRS, Loop, Slowdown, agreement, figures, interleaved, slowdown
 
 LOOP = """
 import sys
@@ -48,12 +48,10 @@ def test_agreement_counts_names_and_totals() -> None:
 
 
 def test_slowdown_has_the_interval_of_its_pairs() -> None:
-    cost = slowdown([(1.01, 1.0), (1.03, 1.0), (1.02, 1.0)])
+    cost = slowdown([(1.01, 1.0), (1.03, 1.0)] * (PAIRS // 2))
     assert cost.percent == pytest.approx(2.0)
-    # Student's t of two degrees of freedom, times 1 / sqrt(3).
-    assert cost.interval == pytest.approx(4.303 / 3**0.5)
-    with pytest.raises(ValueError, match="pairs"):
-        slowdown([(1.0, 1.0)])
+    # Student's t of seven degrees of freedom, times 1 / sqrt(7): the deviation over sqrt(8).
+    assert cost.interval == pytest.approx(2.365 / 7**0.5)
 
 
 def test_blocks_with_and_without_probes_take_turns_and_end_without() -> None:

@@ -65,7 +65,6 @@ def main(folder: Path, library: Path, seed: int, rank: int) -> None:
         cached.read(160)
         model.backward(knobs["batch_scale"] or 1.0)
         if not watched and knobs["peer_delay_ms"] > 0 and chance.random() < knobs["peer_share"]:
-            knobs.add("peer_delays", 1)
             time.sleep(knobs["peer_delay_ms"] / 1e3 * chance.uniform(0.7, 1.3))
         began = time.monotonic()
         model.average()

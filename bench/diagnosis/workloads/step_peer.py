@@ -32,7 +32,6 @@ def _answer(connection: socket.socket, knobs: Knobs, copies: Copies, chance: ran
             copies.copy(1)
             delay_ms = knobs["peer_delay_ms"]
             if delay_ms > 0 and chance.random() < knobs["peer_share"]:
-                knobs.add("peer_delays", 1)
                 time.sleep(delay_ms / 1e3 * chance.uniform(0.7, 1.3))
             send_block(connection, size)
     except (BrokenPipeError, ConnectionResetError):
