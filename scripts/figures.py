@@ -81,11 +81,6 @@ _MARK: Final = re.compile(
 _STYLED: Final = re.compile(r"(.+):([^\[\](){}'\"]*)")
 _LEFT_OVER: Final = re.compile(r"<!--=|<!--/-->|<!-- /?figures")
 MISSED: Final = ": **missed**"
-_BY_OTHERS: Final = frozenset({
-    "gpu_fault_f1", "gpu_fault_f1_ungated", "gpu_fault_f1_taught", "agent_core_percent_100hz",
-    "bpf_core_percent_100hz",
-})  # fmt: skip
-"""Of the page of diagnosis: what other benches measure."""
 Context = Mapping[str, Any]
 
 
@@ -241,28 +236,6 @@ class Pages:
 def generated(text: str) -> str:
     """Give a page without code and without what is generated."""
     return _MARK.sub(lambda found: "\n" * found[0].count("\n"), text)
-
-
-def whole_pages() -> dict[str, Callable[[], str]]:
-    """Give the pages that are generated from their first line to their last."""
-    return {"docs/diagnosis-figures.md": _diagnosis}
-
-
-def _diagnosis() -> str:
-    from bench.diagnosis_figures import PICTURE
-    from pointillist.judging.page import page
-
-    document, agent, gpu = (_document(name) for name in ("diagnosis", "agent", "diagnosis_gpu"))
-    others = [one for one in (*gpu["figures"], *agent["figures"]) if one["name"] in _BY_OTHERS]
-    document["figures"] += others
-    names = {one["name"] for one in others}
-    document["absent"] = {k: why for k, why in document["absent"].items() if k not in names}
-    return page(document, PICTURE)
-
-
-def _document(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
 
 
 def pages() -> list[Path]:

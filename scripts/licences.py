@@ -5,9 +5,10 @@ python -m scripts.licences dist/pointillist-agent.cdx.json dist/pointillist-aggr
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,15 @@ beside it. No package is changed.
 """
 
 
+@dataclass(slots=True)
+class Listed:
+    """One package, and the lists that it is in."""
+
+    version: str
+    licence: str
+    lists: set[int] = field(default_factory=set)
+
+
 def licence_of(component: dict[str, Any]) -> str:
     """Give a component's licence: SPDX where there is one, else the classifier's own words."""
     found = [
@@ -39,19 +49,32 @@ def licence_of(component: dict[str, Any]) -> str:
 
 def page(documents: Sequence[Iterable[dict[str, Any]]]) -> str:
     """Give the page of the components of each list."""
-    lists = [{one["name"].lower(): one for one in components} for components in documents]
-    packages = {name: one for listed in reversed(lists) for name, one in listed.items()}
-    rows = (
-        f"| {name} | {one['version']} | {licence_of(one)} |"
-        + "".join(f" {'yes' if name in listed else ''} |" for listed in lists)
-        for name, one in sorted(packages.items())
+    packages: dict[str, Listed] = {}
+    for number, components in enumerate(documents):
+        for component in components:
+            listed = Listed(component["version"], licence_of(component))
+            packages.setdefault(component["name"].lower(), listed).lists.add(number)
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, listed in sorted(packages.items()):
+        on = "both" if len(listed.lists) > 1 else PROGRAMS[min(listed.lists)]
+        rows.setdefault((listed.licence, on), []).append(f"{name} {listed.version}")
+    return HEAD + "".join(
+        f"| {licence} | {on} | {', '.join(names)} |\n"
+        for (licence, on), names in sorted(rows.items())
     )
 
 
 def main() -> None:
     """Write the page."""
-    lists = [json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]
-    PAGE.write_text(page([one["components"] for one in lists]), encoding="utf-8")
+    parser = argparse.ArgumentParser(prog="scripts.licences", description=__doc__)
+    parser.add_argument("agent", type=Path)
+    parser.add_argument("aggregator", type=Path)
+    options = parser.parse_args()
+    lists = [
+        json.loads(path.read_text(encoding="utf-8"))["components"]
+        for path in (options.agent, options.aggregator)
+    ]
+    PAGE.write_text(page(lists), encoding="utf-8")
 
 
 if __name__ == "__main__":
