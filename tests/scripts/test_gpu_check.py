@@ -119,9 +119,9 @@ def test_gpu_check_without_a_gpu_says_so_with_its_own_code(tmp_path: Path) -> No
 
 def test_gpu_check_needs_nothing_but_the_standard_library_and_the_kit() -> None:
     """No site-packages: what it imports must be there on a bare machine, but for pynvml."""
-    modules = ("bandwidth", "bounded", "node_health", "spawner", "uses")
+    modules = ("bandwidth", "bounded", "device_port", "node_health")
     imports = "; ".join(f"import collectors.devices.{name}" for name in modules)
-    imports += "; import collectors.kernel_log"
+    imports += "; import collectors.kernel_log, collectors.records.basics"
     script = f"import sys; sys.path.insert(0, {str(SCRIPT.parents[1])!r}); {imports}"
     ran = subprocess.run(
         [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=False,
