@@ -13,8 +13,8 @@ from collectors.port import Source, SourceRegistry
 from edge_agent.windows.encode import encode_rows
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from privacy.noise_table import SeededSampler
+from tests.docs.test_adding_things import blocks
 from tests.protocol_kit import T0, WINDOW_S, Fleet, build_world, open_epochs, seal_report
-from tests.unit.test_adding_things import blocks
 from wire.catalogue import Catalogue
 from wire.task import Task
 
