@@ -84,14 +84,14 @@ def test_metric_of_the_page_is_measured_and_released(tree: Path) -> None:
         tree,
         "tests/collectors/test_conformance.py::test_every_collector_of_the_agent_is_a_row",
         "tests/integration/test_toy_metric.py",
-        "tests/unit/test_catalogue_content.py",
+        "tests/wire/test_catalogue_content.py",
     )
 
 
 ASKS = """
 import json, sys
 from pathlib import Path
-from tests.unit import release_kit
+from tests.aggregator.releases import release_kit
 from tests.web_kit import client, fill
 
 release_kit.WEIGHTS |= {"kernel_mix": 300_000, "host_disk": 100_000}

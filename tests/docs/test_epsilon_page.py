@@ -43,11 +43,3 @@ def test_commands_of_the_epsilon_page_run(
     monkeypatch.chdir(tmp_path)
     ended = run(command, tmp_path, monkeypatch)
     assert ended.code == ExitCode.OK, ended.said
-
-
-@pytest.mark.parametrize("command", commands_of("comparison.md"))
-def test_commands_of_the_comparison_are_commands(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = run(command, tmp_path, monkeypatch)
-    assert ended.code == (ExitCode.OK if " size " in command else ExitCode.USAGE), ended.said

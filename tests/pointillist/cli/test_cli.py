@@ -432,8 +432,6 @@ def test_exit_codes_are_documented() -> None:
     text = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
     for code in ExitCode:
         assert f"| {int(code)} | {code.name} |" in text
-    for group in cli.GROUPS:
-        assert f"| `{group.name}` |" in text
 
 
 def test_long_message_is_wrapped_at_words_and_no_path_or_option_is_broken() -> None:
