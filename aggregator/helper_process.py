@@ -15,7 +15,7 @@ from aggregator.party.party_start import (
     silent,
 )
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
-from transport.opening import Side, prepare_transport
+from transport.factory import Side, prepare_transport
 from transport.process.supervision import Notifier
 
 

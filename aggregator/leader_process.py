@@ -18,8 +18,8 @@ from aggregator.releases.store import Store
 from aggregator.spark.driver_process import DriverProcess, spark_job
 from aggregator.spark.spark_reader import SparkReader
 from aggregator.statistics.correction import Detector
-from transport.opening import Side, open_transport, prepare_transport
-from transport.port import RETENTION_S
+from transport.factory import Side, open_transport, prepare_transport
+from transport.interface import RETENTION_S
 from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.topics import KEPT

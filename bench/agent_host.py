@@ -28,7 +28,7 @@ from privacy.signing import SigningKey
 from simulator.simulated_hosts import memberships, roster_of
 from transport.embedded.embedded import EmbeddedLog
 from transport.files.keyfiles import HostKey, host_binding, machine_id, write_host_key
-from transport.port import create_topics
+from transport.interface import create_topics
 from transport.process.privileges import AGENT_USER, ensure_users, reachable
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap

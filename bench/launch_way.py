@@ -77,7 +77,7 @@ def begin(folder: Path) -> Any:
     from edge_agent.config import ReplaySection, SourcesSection
     from privacy.noise_table import LiveSampler
     from tests import outage_kit
-    from transport.opening import TransportTable
+    from transport.factory import TransportTable
 
     kit: Any = outage_kit
     first = kit.T0 + 2 * WINDOW_S

@@ -25,7 +25,7 @@ from privacy.calibrate import SIGMA_UNIT
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from simulator.simulated_hosts import host_of, roster_of
-from transport.port import Record
+from transport.interface import Record
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.epoch import Epoch, KeyAnnouncement

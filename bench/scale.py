@@ -61,10 +61,10 @@ from pointillist.broker.local import BrokerOptions, LocalBroker, RunningBroker
 from pointillist.plan_file import default_plan
 from pointillist.sizing import COSTS_FILE, SIZE_UNITS, Costs, TaskLoad, fit, size_of
 from simulator.engine.interface import MemoryStore
+from transport.factory import Side, open_transport
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.interface import ForwardingTransport, Record, Transport, create_topics, partition_of
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, open_transport
-from transport.port import ForwardingTransport, Record, Transport, create_topics, partition_of
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.topics import EPOCHS, REPORTS

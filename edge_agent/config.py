@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from collectors.gpu_calls.gpu_probes import ProbesSection
 from collectors.gpu_time.gpu_time_source import GpuTimeSection
 from collectors.steps.steps_source import StepProbe
-from transport.opening import TransportTable
+from transport.factory import TransportTable
 from transport.settings.config import build, limited, overlay, read_table
 
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES

@@ -25,6 +25,7 @@ from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
 from privacy.noise import NoiseSampler
 from privacy.noise_table import LiveSampler
+from transport.factory import Side, open_transport
 from transport.files.keyfiles import (
     host_binding,
     load_host_key,
@@ -32,8 +33,7 @@ from transport.files.keyfiles import (
     mark_ledger,
     sweep_leftovers,
 )
-from transport.opening import Side, open_transport
-from transport.port import RETENTION_S, Transport
+from transport.interface import RETENTION_S, Transport
 from wire.catalogue import Catalogue
 from wire.fields import host_id
 from wire.task import DEMO_DOMAIN

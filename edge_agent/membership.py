@@ -35,7 +35,7 @@ from transport.files.keyfiles import (
     write_host_key,
 )
 from transport.files.private_files import JoinToken
-from transport.port import Transport, create_topics
+from transport.interface import Transport, create_topics
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, Signed, unwrap, wrap

@@ -14,7 +14,7 @@ import structlog
 
 from collectors.port import Source, UnavailableSource
 from collectors.rounds import Rounds
-from transport.port import Transport, TransportUnavailable
+from transport.interface import Transport, TransportUnavailable
 from wire.fields import TaskId
 from wire.task import Task
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from transport.port import RETENTION_S
+from transport.interface import RETENTION_S
 from wire.envelope import OVERHEAD_BYTES
 from wire.fields import Scheme
 from wire.report import report_length

@@ -31,8 +31,8 @@ from simulator.fleet.hosts import HostInventory
 from simulator.scenario import Scenario
 from simulator.simulated_hosts import gpus_of, host_of, vouched_requests
 from simulator.slices import LiveFleet, LiveSettings, SimulatedWindows, WindowTruth
+from transport.factory import Side, TransportSettings, open_transport, prepare_transport
 from transport.files.private_files import JoinToken
-from transport.opening import Side, TransportSettings, open_transport, prepare_transport
 from wire.catalogue import Catalogue
 
 KEYS_FILE: Final = "hosts.keys"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transport.port import ForwardingTransport, Producer, Transport
+from transport.interface import ForwardingTransport, Producer, Transport
 from wire.envelope import Kind, unwrap, wrap
 from wire.topics import REPORTS
 

@@ -36,16 +36,16 @@ from edge_agent.shell import AgentShell
 from edge_agent.windows.window_accumulator import ClosedWindow
 from privacy.noise import NoiseSampler, OpenDpSampler
 from privacy.noise_table import SeededBytes, SeededSampler, TableSampler
-from transport.files.private_files import parse_token
-from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import (
+from transport.factory import (
     Side,
     TransportSettings,
     TransportTable,
     open_transport,
     prepare_transport,
 )
-from transport.port import Transport
+from transport.files.private_files import parse_token
+from transport.interface import Transport
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.process.privileges import AGENT_USER, drop_to
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap

@@ -23,9 +23,9 @@ from edge_agent.protocol.task_check import Bounds
 from edge_agent.shell import AgentShell
 from tests.agent_world import T0, NoNoise, World
 from transport.embedded.embedded import EmbeddedLog
+from transport.factory import TransportTable
 from transport.files.keyfiles import HostKey, write_host_key
-from transport.opening import TransportTable
-from transport.port import Record, create_topics
+from transport.interface import Record, create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.fields import host_id

@@ -36,8 +36,8 @@ from tests.fault_oracle import Evidence, SealedReport, Verdict, judge
 from tests.fault_steps import EncodedSteps
 from tests.outage_kit import CATALOGUE, HOSTS, OutageFleet
 from tests.tampering import Tamper, TamperedLog
-from transport.opening import TransportTable
-from transport.port import Transport
+from transport.factory import TransportTable
+from transport.interface import Transport
 
 STEP_S = 5.0
 

@@ -23,9 +23,9 @@ from confluent_kafka.admin import (
 from pointillist.broker.local import RunningBroker
 from tests.agent_live import Surroundings, announce, surroundings
 from tests.process_kit import wait_for
+from transport.factory import Side, TransportTable, open_transport
+from transport.interface import Record, Transport, TransportUnavailable, create_topics
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, TransportTable, open_transport
-from transport.port import Record, Transport, TransportUnavailable, create_topics
 from wire.topics import JOINS, REPORTS
 
 REJOIN_TRIES = 5

@@ -36,9 +36,9 @@ from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler
 from tests.agent_live import SteppedClock
 from tests.agent_world import T0, World
+from transport.factory import EmbeddedSettings, Side, TransportTable, open_transport
 from transport.files.keyfiles import HostKey, write_host_key, write_signing_key
-from transport.opening import EmbeddedSettings, Side, TransportTable, open_transport
-from transport.port import Transport, TransportUnavailable
+from transport.interface import Transport, TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.task import Task
 

@@ -24,9 +24,9 @@ from simulator.engine.interface import MemoryStore
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
 from transport.embedded.embedded import EmbeddedConsumer, EmbeddedLog
+from transport.factory import EmbeddedSettings
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
-from transport.opening import EmbeddedSettings
-from transport.port import Record, create_topics
+from transport.interface import Record, create_topics
 from wire.envelope import Kind, wrap
 from wire.topics import EPOCHS, REPORTS
 

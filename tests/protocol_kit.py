@@ -41,7 +41,7 @@ from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_n
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey
 from simulator.engine.interface import MemoryStore
-from transport.port import Record, TopicPartition
+from transport.interface import Record, TopicPartition
 from wire import labels
 from wire.envelope import Kind, wrap
 from wire.epoch import Epoch, EpochHeader

@@ -19,7 +19,7 @@ from tests.protocol_kit import (
     seal_report,
     vector_of,
 )
-from transport.port import Record, TopicPartition, partition_of
+from transport.interface import Record, TopicPartition, partition_of
 from wire.envelope import Kind, wrap
 from wire.topics import REPORTS
 

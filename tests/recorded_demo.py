@@ -15,8 +15,8 @@ from pointillist.play.demo_fleet import DemoFleet
 from pointillist.play.demo_tally import DemoTally
 from pointillist.play.processes import Family, RoleProcess
 from tests.recording_slice import FILE
+from transport.factory import Side, TransportTable, open_transport
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, TransportTable, open_transport
 from wire.envelope import unwrap
 from wire.topics import RELEASES
 

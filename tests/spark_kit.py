@@ -23,7 +23,7 @@ from aggregator.spark.sum_store import SumStore
 from tests.fault_notes import note
 from tests.protocol_kit import Fleet, World
 from tests.reader_kit import PARTITIONS, GroupLog, learn
-from transport.port import Record
+from transport.interface import Record
 from wire.envelope import Kind
 from wire.topics import REPORTS
 

@@ -23,7 +23,7 @@ from tests.process_kit import (
     wait_for,
 )
 from tests.protocol_kit import World
-from transport.opening import Side, open_transport
+from transport.factory import Side, open_transport
 from transport.process.supervision import Notifier
 
 DATABASE = "leader"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from transport.port import Transport
+from transport.interface import Transport
 
 Sent = tuple[str, bytes, bytes]
 """Topic, key and value."""

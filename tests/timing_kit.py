@@ -24,7 +24,7 @@ from privacy.noise_table import LiveSampler
 from tests.agent_live import surroundings
 from tests.agent_world import T0, counting_bytes
 from transport.embedded.embedded import EmbeddedLog
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS

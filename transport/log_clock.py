@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .port import OpenLog
+from .interface import OpenLog
 from .process.doctor_checks import Result, broken, ok
 
 BEHIND_S: Final = 60

@@ -17,7 +17,7 @@ from privacy.sealing import HpkeKeyPair, SealError
 from privacy.signing import SigningKey
 from transport.files.keyfiles import load_hpke_key
 from transport.files.private_files import UnfitFile, read_bounded
-from transport.port import Record, Transport
+from transport.interface import Record, Transport
 from transport.settings.config import build, limited, read_table
 from wire import labels
 from wire.envelope import Kind, Signed, unwrap

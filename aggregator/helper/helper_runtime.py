@@ -47,8 +47,8 @@ from aggregator.statistics.possible_sums import SumRules
 from aggregator.witness.backends import kind_of_witness, open_witness
 from aggregator.witness.chain import Unwitnessed, WitnessedChain
 from aggregator.witness.port import RollbackSeen, Witness, WitnessUnavailable
-from transport.opening import Side, open_transport
-from transport.port import TransportUnavailable
+from transport.factory import Side, open_transport
+from transport.interface import TransportUnavailable
 from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from aggregator.witness.port import RollbackSeen
 from privacy.signing import verify
-from transport.port import Consumer, Record, Transport, TransportUnavailable, UnknownTopic
+from transport.interface import Consumer, Record, Transport, TransportUnavailable, UnknownTopic
 from wire.batch import SignedRelease
 from wire.envelope import Kind, unwrap
 from wire.rejection import ReportRejected

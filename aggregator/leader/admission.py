@@ -13,7 +13,7 @@ from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import BatchKey, Stopwatch, no_stopwatch
 from privacy.masks import BoxError, open_box_into
-from transport.port import Record
+from transport.interface import Record
 from wire.envelope import OVERHEAD_BYTES, Kind, core_place
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected

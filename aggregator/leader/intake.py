@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from aggregator.party.config import DeadLetterQuota, Quotas
 from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.interfaces import BatchKey, Stopwatch, no_stopwatch
-from transport.port import Record
+from transport.interface import Record
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 from wire.report import EPOCH_AT, HEAD_BYTES, REPORT_ID_AT, TASK_AT, Report

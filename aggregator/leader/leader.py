@@ -30,7 +30,7 @@ from aggregator.protocol.interfaces import (
 from aggregator.statistics.possible_sums import SumRules
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
-from transport.port import Record, TopicPartition
+from transport.interface import Record, TopicPartition
 from wire.batch import ENTRY, Batch
 from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
 from wire.epoch import EPOCH_BYTES

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from aggregator.protocol.epochs import AdmittedEpoch
 from aggregator.protocol.interfaces import BatchKey, BatchReply, ReleaseReply, RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
-from transport.port import Record, TopicPartition
+from transport.interface import Record, TopicPartition
 from wire.task import Task
 
 # Events of the Leader

@@ -22,7 +22,7 @@ from aggregator.protocol.interfaces import (
 )
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
-from transport.port import TopicPartition
+from transport.interface import TopicPartition
 from wire.rejection import Reason
 
 from .leader import Leader

@@ -45,7 +45,7 @@ from aggregator.protocol.interfaces import (
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
 from aggregator.statistics.possible_sums import SumRules
-from transport.port import Consumer, Record, TopicPartition, Transport, TransportUnavailable
+from transport.interface import Consumer, Record, TopicPartition, Transport, TransportUnavailable
 from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected

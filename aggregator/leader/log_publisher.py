@@ -10,7 +10,7 @@ from typing import Final
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import Checkpoint
 from privacy.signing import verify
-from transport.port import Producer, Transport, create_topics
+from transport.interface import Producer, Transport, create_topics
 from wire import labels
 from wire.envelope import Kind, Signed, wrap
 from wire.epoch import KeyAnnouncement

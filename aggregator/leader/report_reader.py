@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from aggregator.party.health import HealthMetric
 from aggregator.protocol.epochs import AdmittedEpoch
 from aggregator.protocol.interfaces import BatchKey, RosterSeen, TaskSeen
-from transport.port import Record
+from transport.interface import Record
 from wire.topics import EPOCHS, REPORTS
 
 from .intake import Intake

@@ -33,7 +33,7 @@ from typing import Final
 
 from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.interfaces import BatchKey
-from transport.port import Consumer, TransportUnavailable
+from transport.interface import Consumer, TransportUnavailable
 from wire.rejection import Reason, ReportRejected
 
 from .windows import EARLY_CLOSE_PERCENT, Chain, OpenWindow, freeze_early

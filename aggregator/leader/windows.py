@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from aggregator.protocol.directory import KnownTask, VerifiedRoster
 from aggregator.protocol.interfaces import BatchKey
-from transport.port import TopicPartition
+from transport.interface import TopicPartition
 from wire.batch import ENTRY, Batch, Entries, Share, SignedBatch
 from wire.rejection import Reason
 

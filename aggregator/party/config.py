@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from aggregator.enrolment.operators import OperatorKey, OperatorKeys, operator_keys
+from transport.factory import TransportSettings, TransportTable
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import TransportSettings, TransportTable
 from transport.settings.config import ConfigError, build, limited, read_table
 
 from .channel_address import (

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
 from aggregator.state.state_file import write_durably
-from transport.process.supervision import Closing, HttpPort
+from transport.process.supervision import Closing, MetricsServer
 
 from .config import HttpAddress
 
@@ -217,13 +217,13 @@ class Health(Collector):
 
     # Over HTTP
 
-    def serve(self, address: HttpAddress) -> HttpPort:
+    def serve(self, address: HttpAddress) -> MetricsServer:
         """Serve /healthz, /readyz and /metrics.
 
         Raises      AddressUnavailable
         """
         choose = f"port of [http] in {self._party}.toml, 0 for a free one"
-        return HttpPort(address.port, self.application(), choose, address.address)
+        return MetricsServer(address.port, self.application(), choose, address.address)
 
     def application(self) -> WSGIApplication:
         """The three pages; any other is not found."""

@@ -15,7 +15,7 @@ from typing import Final
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
-from transport.port import Record
+from transport.interface import Record
 from wire.rejection import Reason
 
 from .epoch_keys import EpochKeyCache

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import BatchKey
-from transport.port import Record
+from transport.interface import Record
 from wire.topics import REPORTS
 
 from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum

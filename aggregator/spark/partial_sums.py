@@ -19,7 +19,7 @@ from aggregator.party.config import Quotas
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from aggregator.protocol.epochs import KnownEpoch, KnownEpochs
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
-from transport.port import Record
+from transport.interface import Record
 from wire.fields import Scheme
 from wire.rejection import ReportRejected
 

@@ -22,7 +22,7 @@ from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD, FrozenWindow, Ope
 from aggregator.party.health import HealthMetric
 from aggregator.protocol.epochs import AdmittedEpoch, KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, RosterSeen, TaskSeen
-from transport.port import Record
+from transport.interface import Record
 from wire.batch import ENTRY
 from wire.fields import Scheme
 from wire.rejection import Reason

@@ -20,7 +20,7 @@ import structlog
 
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
-from transport.port import Record, TransportUnavailable
+from transport.interface import Record, TransportUnavailable
 
 from .driver_state import Bounds, DriverState, PassInput
 from .messages import Command, ReaderUpdate

@@ -26,7 +26,7 @@ from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST
 from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
 from aggregator.state.state_file import StateUnusable, open_state, transaction
-from transport.port import Record
+from transport.interface import Record
 from wire.fields import Scheme
 from wire.rejection import Reason
 from wire.topics import REPORTS

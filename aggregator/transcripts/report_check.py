@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from aggregator.protocol.directory import PinnedParties
 from privacy.signing import verify
-from transport.port import Consumer, Record, Transport
+from transport.interface import Consumer, Record, Transport
 from wire.batch import Batch, SignedRelease, SignedShare
 from wire.envelope import Kind, unwrap
 from wire.fields import NO_SIGNATURE

@@ -12,7 +12,7 @@ from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import ExportSection
 from edge_agent.observer import NullObserver
 from transport.process.listening import AddressUnavailable
-from transport.process.supervision import HttpPort
+from transport.process.supervision import MetricsServer
 
 from .host_numbers import HostNumbers, HostSnapshot
 from .otlp import MessageWriter, OtlpSender
@@ -87,7 +87,7 @@ class HostExport(NullObserver):
             self._log.warning("export broken", error=kind)
         self._broken = kind
 
-    def _open_port(self) -> HttpPort | None:
+    def _open_port(self) -> MetricsServer | None:
         section = self._settings.prometheus
         if not section.enabled:
             return None

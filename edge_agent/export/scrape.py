@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from collectors.devices.device_port import NVIDIA, DeviceReading, Field
 from edge_agent.host_page.page_server import owner_of
-from transport.process.supervision import HttpPort
+from transport.process.supervision import MetricsServer
 from transport.settings.config import OWN_NAMES, asked_name
 
 from .host_numbers import FamilyRow, GpuNow, HostSnapshot, HostWorkload
@@ -216,11 +216,11 @@ class ReaderGuard:
 
 def scrape_port(
     port: int, users: frozenset[int], snapshot: Callable[[], HostSnapshot], hostname: str
-) -> HttpPort:
+) -> MetricsServer:
     """Serve /metrics on loopback to these users. Raises AddressUnavailable."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(HostCollector(snapshot, hostname))
-    return HttpPort(port, ReaderGuard(make_wsgi_app(registry), users), _CHOOSE)
+    return MetricsServer(port, ReaderGuard(make_wsgi_app(registry), users), _CHOOSE)
 
 
 def users_of_scrape(names: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:

@@ -19,7 +19,7 @@ from edge_agent.ledger.ledger_records import KnownRoster, KnownSeries
 from privacy.budget import WEEK_S, WeightChange, change_start, check_weight_changes
 from privacy.errors import ParameterError
 from privacy.signing import verify
-from transport.port import Transport, create_topics
+from transport.interface import Transport, create_topics
 from wire import labels
 from wire.envelope import Signed, unwrap
 from wire.epoch import KeyAnnouncement

@@ -42,7 +42,7 @@ from edge_agent.protocol.protocol_events import (
     Withheld,
 )
 from edge_agent.windows.window_accumulator import Windows
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 from wire.fields import TaskId
 from wire.task import Task
 

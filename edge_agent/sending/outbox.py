@@ -21,7 +21,7 @@ from edge_agent.protocol.protocol_events import (
     TaskReceived,
 )
 from edge_agent.protocol.task_check import ParticipantRules
-from transport.port import (
+from transport.interface import (
     Consumer,
     Producer,
     Record,

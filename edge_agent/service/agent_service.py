@@ -34,7 +34,7 @@ from edge_agent.shell import AgentShell
 from edge_agent.unmeasured import Unmeasured, by_reason, unmeasured
 from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from transport.process.listening import AddressUnavailable
-from transport.process.supervision import HttpPort, Notifier
+from transport.process.supervision import MetricsServer, Notifier
 from wire.catalogue import Catalogue
 from wire.fields import TaskId
 from wire.task import Task
@@ -301,7 +301,7 @@ class AgentService:
             self._log.warning("no live view", error=str(error))
             return None
 
-    def _open_server(self) -> HttpPort | None:
+    def _open_server(self) -> MetricsServer | None:
         section = self._config.metrics
         if not section.enabled:
             return None

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from collectors.port import Source, SourceRegistry, UnavailableSource
 from edge_agent.config import AgentConfig
 from edge_agent.observer import AgentStatus
-from transport.process.supervision import HttpPort
+from transport.process.supervision import MetricsServer
 from transport.settings.config import ConfigError
 
 IN_PLACE: Final = frozenset({"sources", "diagnosis", "log"})
@@ -180,11 +180,11 @@ class StatusCollector(Collector):
         yield _info(status.version)
 
 
-def metrics_port(port: int, status: Callable[[], SelfStatus | None]) -> HttpPort:
+def metrics_port(port: int, status: Callable[[], SelfStatus | None]) -> MetricsServer:
     """Serve /metrics on loopback; each scrape reads one frozen value. Raises AddressUnavailable."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatusCollector(status))
-    return HttpPort(port, make_wsgi_app(registry), CHOOSE_PORT)
+    return MetricsServer(port, make_wsgi_app(registry), CHOOSE_PORT)
 
 
 def _count(name: str, text: str, value: int) -> Metric:

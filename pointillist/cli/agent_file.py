@@ -64,8 +64,8 @@ def bind_gpus(config: AgentConfig) -> AgentConfig:
 
 def become_agent(config: AgentConfig) -> None:
     """Give root up before a key is opened; the folders are the agent's own."""
+    from transport.factory import Side, prepare_transport
     from transport.files.private_files import give
-    from transport.opening import Side, prepare_transport
     from transport.process.privileges import drop_to, ensure_users
 
     try:

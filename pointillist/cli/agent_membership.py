@@ -74,10 +74,10 @@ def join(
         join_request,
         send_join,
     )
+    from transport.factory import Side, open_transport
     from transport.files.keyfiles import machine_id
     from transport.files.private_files import TokenUnusable, read_token
-    from transport.opening import Side, open_transport
-    from transport.port import TransportUnavailable
+    from transport.interface import TransportUnavailable
     from wire.catalogue import Catalogue
 
     loaded = agent_file.load_file(config, key_file)
@@ -208,8 +208,8 @@ def rekey(
 def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
     """Refuse while the log has no roster in force with a host."""
     from edge_agent.membership import newest_roster
-    from transport.opening import Side, open_transport
-    from transport.port import TransportUnavailable
+    from transport.factory import Side, open_transport
+    from transport.interface import TransportUnavailable
     from wire.fields import HostId
 
     with (
@@ -334,8 +334,8 @@ def recover(
     from edge_agent.ledger.ledger_records import LedgerFull, LedgerRefused
     from edge_agent.live import load_host, this_machine
     from edge_agent.protocol.roster_book import read_signed_past
+    from transport.factory import Side, open_transport
     from transport.files.keyfiles import mark_ledger
-    from transport.opening import Side, open_transport
 
     loaded = agent_file.load_file(config)
     agent_file.become_agent(loaded)

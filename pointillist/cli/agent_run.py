@@ -24,7 +24,7 @@ from edge_agent.observer import Observers
 from edge_agent.protocol.task_check import choose_gate
 from edge_agent.service.agent_service import AgentService, Reloading
 from pointillist.installation import sample_hint
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 from transport.process.foreign import libc
 from transport.process.privileges import take_descriptors
 from transport.process.supervision import Notifier

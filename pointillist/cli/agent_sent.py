@@ -89,8 +89,8 @@ def _ask_log(
     verdict: ReportVerdict,
 ) -> None:
     from aggregator.transcripts.report_check import check_public, read_chain
-    from transport.opening import Side, open_transport
-    from transport.port import TransportUnavailable, UnknownTopic
+    from transport.factory import Side, open_transport
+    from transport.interface import TransportUnavailable, UnknownTopic
 
     group = f"agent-{own.host_id.hex()}-{secrets.token_hex(6)}"
     try:

@@ -122,9 +122,9 @@ def _of_log(
     from edge_agent.live import task_rules
     from edge_agent.sending.outbox import tasks_on
     from edge_agent.service.doctor_sources import MEASURED, measured_findings
+    from transport.factory import Side, open_transport
+    from transport.interface import TransportUnavailable, UnknownTopic
     from transport.log_clock import clock_beside_log
-    from transport.opening import Side, open_transport
-    from transport.port import TransportUnavailable, UnknownTopic
     from transport.process.doctor_checks import CheckVerdict, Finding
     from wire.topics import EPOCHS, RELEASES, REPORTS
 

@@ -54,7 +54,7 @@ def run(
     from aggregator.state.state_file import StateUnusable
     from aggregator.witness.chain import NO_WITNESS
     from aggregator.witness.port import RollbackSeen, WitnessUnavailable
-    from transport.port import TransportUnavailable
+    from transport.interface import TransportUnavailable
     from transport.process.privileges import PrivilegeError
 
     settings = load_helper(config)

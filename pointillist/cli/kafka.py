@@ -115,8 +115,8 @@ def topics(
     also writes answers to join requests, which agents read, and releases, which a reader reads.
     """
     from pointillist.broker.rights import KafkaRole, differing, grant, put_right
+    from transport.interface import create_topics
     from transport.kafka.kafka_aggregator import AggregatorKafka
-    from transport.port import create_topics
     from wire.topics import DEAD_LETTERS, TOPICS
 
     settings = _settings(config)

@@ -82,7 +82,7 @@ def run(
     from aggregator.state.state_file import LeadershipLost, OtherLeader, StateUnusable
     from aggregator.statistics.correction import DetectorFileError
     from analytics.rollups import kept_roll_ups
-    from transport.port import TransportUnavailable
+    from transport.interface import TransportUnavailable
     from transport.process.privileges import PrivilegeError
 
     settings = _load(config)

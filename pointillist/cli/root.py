@@ -280,7 +280,7 @@ def _known(error: Exception) -> CommandError | None:
     """The exit code of errors of the lower layers; None for a bug, which keeps its traceback."""
     from privacy.errors import ParameterError
     from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
-    from transport.port import TransportUnavailable
+    from transport.interface import TransportUnavailable
     from transport.process.privileges import PrivilegeError
     from wire.rejection import ReportRejected
 

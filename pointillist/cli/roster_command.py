@@ -16,7 +16,7 @@ from .party import key_owner, load_identity
 
 if TYPE_CHECKING:
     from aggregator.enrolment.roster_draft import RefusedRequest
-    from transport.opening import TransportSettings
+    from transport.factory import TransportSettings
 
 
 HOSTS_EPILOG: Final = "Example: pointillist leader roster hosts fleet.roster --operator acme"
@@ -243,8 +243,8 @@ def _say_refused(found: Sequence[RefusedRequest]) -> None:
 
 def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
     from aggregator.enrolment.enrolment import fetch_requests, sealing_pairs
-    from transport.opening import Side, open_transport
-    from transport.port import TransportUnavailable
+    from transport.factory import Side, open_transport
+    from transport.interface import TransportUnavailable
 
     settings = _log_settings(log)
     leader_pk = load_identity(key).public_bytes
@@ -259,7 +259,7 @@ def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
 def _log_settings(log: Path) -> TransportSettings:
     """Which log is meant; one that is not there is never made."""
     from aggregator.party.config import load_transport
-    from transport.opening import EmbeddedSettings
+    from transport.factory import EmbeddedSettings
     from transport.settings.config import ConfigError
 
     if log.is_dir():

@@ -23,17 +23,17 @@ from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import HelperStatus, HelperUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole, differing, visible_topics
-from transport.files.keyfiles import KeyFileRefused, load_signing_key
-from transport.kafka.kafka_frame import KafkaSettings
-from transport.log_clock import BEHIND_S, clock_beside_log
-from transport.opening import (
+from transport.factory import (
     EmbeddedSettings,
     Side,
     TransportSettings,
     TransportTable,
     open_transport,
 )
-from transport.port import TransportRefused, TransportUnavailable
+from transport.files.keyfiles import KeyFileRefused, load_signing_key
+from transport.interface import TransportRefused, TransportUnavailable
+from transport.kafka.kafka_frame import KafkaSettings
+from transport.log_clock import BEHIND_S, clock_beside_log
 from transport.process.doctor_checks import (
     CLOCK,
     Check,

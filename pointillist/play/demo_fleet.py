@@ -25,6 +25,7 @@ from simulator.fleet import SteadyFleet
 from simulator.fleet.hosts import HostInventory
 from simulator.simulated_hosts import host_of
 from simulator.slices import SliceConfig, parts_of
+from transport.factory import EmbeddedSettings, Side, open_transport
 from transport.files.keyfiles import (
     HostKey,
     host_binding,
@@ -33,7 +34,6 @@ from transport.files.keyfiles import (
     write_signing_key,
 )
 from transport.files.private_files import give
-from transport.opening import EmbeddedSettings, Side, open_transport
 from transport.process.privileges import (
     AGENT_USER,
     HELPER_USER,

@@ -20,7 +20,7 @@ from simulator.exported_fleet import (
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
 from simulator.slices import WindowTruth
-from transport.opening import TransportTable
+from transport.factory import TransportTable
 from transport.settings.config import limited, read_tree
 from wire.catalogue import Catalogue
 

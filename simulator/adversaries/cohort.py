@@ -30,7 +30,7 @@ from simulator.engine.exact import ExactParties
 from simulator.engine.interface import Settled
 from simulator.simulated_hosts import memberships, new_hosts, roster_of
 from transport.embedded.embedded import EmbeddedLog
-from transport.port import Producer
+from transport.interface import Producer
 from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap

@@ -46,8 +46,8 @@ from privacy.signing import SigningKey
 from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.simulated_hosts import fleet_members, memberships, roster_of
 from transport.embedded.embedded import EmbeddedLog
-from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
-from transport.port import Consumer, TopicPartition, Transport, create_topics
+from transport.factory import EmbeddedSettings, Side, TransportSettings, open_transport
+from transport.interface import Consumer, TopicPartition, Transport, create_topics
 from wire.catalogue import Catalogue
 from wire.epoch import KeyAnnouncement
 from wire.fields import TaskId, key_id

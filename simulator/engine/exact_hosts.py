@@ -37,8 +37,8 @@ from edge_agent.protocol.protocol_events import (
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from simulator.fleet.hosts import FleetState
 from simulator.simulated_hosts import hosts_ledger, new_hosts, participant_of
-from transport.opening import Side, TransportSettings, open_transport
-from transport.port import Producer, Transport
+from transport.factory import Side, TransportSettings, open_transport
+from transport.interface import Producer, Transport
 from wire.epoch import KeyAnnouncement
 from wire.fields import TaskId
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task

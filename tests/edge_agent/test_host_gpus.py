@@ -21,9 +21,9 @@ from tests.fake_nvml_kit import FakeDriver
 from tests.fleet_kit import fleet_folder
 from tests.page_commands import PAGES
 from tests.page_output import missing
+from transport.factory import TransportTable
 from transport.files import keyfiles
 from transport.files.keyfiles import HostKey, KeyFileRefused, host_binding, machine_id
-from transport.opening import TransportTable
 from transport.process.doctor_checks import CheckVerdict, examine
 from wire.catalogue import Catalogue
 

@@ -24,7 +24,7 @@ from edge_agent.unmeasured import MEASURED_BY, Unmeasured, unmeasured
 from tests.agent_live import surroundings
 from tests.agent_world import T0
 from tests.window_kit import CATALOGUE, task_of
-from transport.opening import TransportTable
+from transport.factory import TransportTable
 from transport.process.doctor_checks import CheckVerdict, Finding
 from wire.catalogue import Section
 

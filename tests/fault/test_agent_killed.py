@@ -23,7 +23,7 @@ from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, Surroundings, killing, run_until, surroundings
 from tests.agent_world import T0, epochs, open_report, reports
 from tests.fault_cases import AGENT_STEPS
-from transport.port import Record
+from transport.interface import Record
 from wire.epoch import Epoch
 from wire.report import Report
 from wire.topics import EPOCHS, REPORTS

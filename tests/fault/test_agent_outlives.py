@@ -18,7 +18,7 @@ from tests.agent_live import SteppedClock, Surroundings, demo_task, run_until, s
 from tests.agent_world import T0, calibrated
 from tests.enrolment_kit import request, token
 from tests.schedules.machine import Machine, Process
-from transport.port import Record, TransportUnavailable
+from transport.interface import Record, TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.envelope import Kind
 from wire.epoch import KeyAnnouncement

@@ -17,8 +17,8 @@ from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.netns_kit import FAR, Link, linked
 from tests.outage_kit import HOSTS
 from tests.process_kit import wait_for
+from transport.factory import TransportTable
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import TransportTable
 
 pytestmark = [pytest.mark.kafka, pytest.mark.release, pytest.mark.timeout(300)]
 

@@ -14,7 +14,7 @@ from tests.agent_world import T0
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.outage_kit import HOSTS, OutageFleet
 from transport.embedded.embedded import EmbeddedLog
-from transport.opening import TransportTable
+from transport.factory import TransportTable
 from wire.topics import TOPICS
 
 WINDOW_S = 1200

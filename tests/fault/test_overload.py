@@ -28,7 +28,7 @@ from tests.protocol_kit import (
     true_sum,
 )
 from transport.embedded.embedded import EmbeddedLog
-from transport.port import Record, UnknownTopic
+from transport.interface import Record, UnknownTopic
 from wire.fields import EpochId
 from wire.rejection import Reason
 from wire.topics import DEAD_LETTERS, EPOCHS, KEPT, REPORTS

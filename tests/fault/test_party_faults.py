@@ -13,8 +13,8 @@ from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.protocol.released import ReleasedWindow
 from tests.fault_fleet import STEP_S, FaultFleet, NotingStore
 from tests.outage_kit import HOSTS, leader_config
-from transport.opening import Side, open_transport
-from transport.port import Consumer, Record, Transport
+from transport.factory import Side, open_transport
+from transport.interface import Consumer, Record, Transport
 from wire.topics import REPORTS
 
 

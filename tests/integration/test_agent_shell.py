@@ -27,7 +27,7 @@ from privacy.noise_table import LiveSampler, SeededSampler
 from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
 from tests.agent_world import T0, open_report
 from transport.files.keyfiles import KeyFileRefused, load_host_key
-from transport.port import Record, TransportUnavailable
+from transport.interface import Record, TransportUnavailable
 from wire.envelope import unwrap
 from wire.epoch import Epoch
 from wire.fields import KEY_ANNOUNCED_AHEAD_S, task_id

@@ -36,7 +36,7 @@ from tests.protocol_kit import (
     open_epochs,
     start_helper,
 )
-from transport.process.supervision import HttpPort
+from transport.process.supervision import MetricsServer
 
 pytestmark = pytest.mark.slow
 
@@ -330,7 +330,7 @@ def test_status_names_what_a_leader_waits_for(config: Path, ask: Ask) -> None:
 
 
 @pytest.fixture
-def served(fleet: ProcessFleet) -> Iterator[tuple[InProcess, HttpPort]]:
+def served(fleet: ProcessFleet) -> Iterator[tuple[InProcess, MetricsServer]]:
     leader = InProcess(fleet)
     port = leader.shell.health.serve(HttpAddress(0))
     yield leader, port
@@ -338,7 +338,7 @@ def served(fleet: ProcessFleet) -> Iterator[tuple[InProcess, HttpPort]]:
     leader.end()
 
 
-def fetch(port: HttpPort, path: str) -> tuple[int, str]:
+def fetch(port: MetricsServer, path: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port.port}{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()
@@ -347,7 +347,7 @@ def fetch(port: HttpPort, path: str) -> tuple[int, str]:
 
 
 def test_health_readiness_and_metrics_follow_the_leader(
-    served: tuple[InProcess, HttpPort],
+    served: tuple[InProcess, MetricsServer],
 ) -> None:
     leader, port = served
     assert fetch(port, "/healthz") == (200, "ok\n")

@@ -18,10 +18,10 @@ from privacy.sealing import HpkeKeyPair
 from tests.agent_live import surroundings
 from tests.enrolment_kit import operator_lines
 from tests.kafka_kit import KafkaSurroundings, fresh_prefix, plain_settings
+from transport.factory import Side, TransportTable, open_transport
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.interface import create_topics
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, TransportTable, open_transport
-from transport.port import create_topics
 from wire.envelope import Kind
 from wire.topics import ENTRIES, KEYS, ROSTERS, announcement_key, join_key
 

@@ -17,8 +17,8 @@ from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.integration.test_end_to_end_exact import RecordingSampler, sealed, truth_of
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.protocol_kit import T0, WINDOW_S, Fleet, World, build_world, open_epochs
-from transport.opening import Side, open_transport
-from transport.port import Record, Transport, TransportUnavailable, create_topics
+from transport.factory import Side, open_transport
+from transport.interface import Record, Transport, TransportUnavailable, create_topics
 from wire.envelope import Kind, wrap
 from wire.report import Report
 from wire.topics import EPOCHS, REPORTS

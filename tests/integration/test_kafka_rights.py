@@ -15,15 +15,15 @@ from pointillist.broker.properties import write_certificates
 from pointillist.broker.rights import KafkaRole, grant
 from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings, unsigned_token
 from tests.protocol_kit import Clock, build_world, start_helper
-from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, open_transport
-from transport.port import (
+from transport.factory import Side, open_transport
+from transport.interface import (
     Transport,
     TransportRefused,
     TransportUnavailable,
     UnknownTopic,
     create_topics,
 )
+from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import (
     DEAD_LETTERS,
     ENTRIES,

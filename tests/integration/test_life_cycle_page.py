@@ -32,7 +32,7 @@ from transport.files.keyfiles import (
     write_hpke_key,
     write_signing_key,
 )
-from transport.port import create_topics
+from transport.interface import create_topics
 from wire import labels
 from wire.envelope import Kind, Signed, wrap
 from wire.epoch import KeyAnnouncement

@@ -32,7 +32,7 @@ from tests.agent_world import T0
 from tests.schedules.machine import Crash, Machine, Process, copy_database
 from tests.schedules.signed_world import rules, true_row, world
 from tests.schedules.simulated_log import LogClient, SimulatedLog
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 from wire.fields import TaskId
 from wire.task import CHECK_WORDS, Task
 

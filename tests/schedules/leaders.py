@@ -32,7 +32,7 @@ from tests.schedules.helpers import Channel
 from tests.schedules.machine import Crash, Machine, Process, copy_database
 from tests.schedules.signed_world import parties, signed_roster, signed_task, world
 from tests.schedules.simulated_log import LogClient, SimulatedConsumer, SimulatedLog
-from transport.port import TopicPartition, TransportUnavailable
+from transport.interface import TopicPartition, TransportUnavailable
 from wire.fields import KeyId, key_id
 from wire.topics import EPOCHS, REPORTS
 

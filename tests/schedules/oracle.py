@@ -25,7 +25,7 @@ from tests.schedules.helpers import HelperProcess
 from tests.schedules.leaders import LeaderProcess, key_of
 from tests.schedules.machine import Process
 from tests.schedules.signed_world import COHORT, QUANTUM, task_of, world
-from transport.port import Record
+from transport.interface import Record
 from wire.batch import SignedBatch, SignedShare
 from wire.envelope import Kind, unwrap
 from wire.rejection import ReportRejected

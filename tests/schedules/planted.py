@@ -33,7 +33,7 @@ from edge_agent.protocol.protocol_events import CommitSealed, WindowClosed, With
 from edge_agent.sending.effects import Effects
 from edge_agent.sending.outbox import Outbox
 from tests.schedules.schedule import Fault, Schedule, draw_schedule
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 from wire.report import EPOCH_AT
 from wire.task import Task
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tests.schedules.machine import Process
-from transport.port import Record, TopicPartition, TransportUnavailable, partition_of
+from transport.interface import Record, TopicPartition, TransportUnavailable, partition_of
 from wire.topics import EPOCHS, KEYS, REPORTS, ROSTERS, TASKS
 
 PARTITIONS: Final = {REPORTS: 4, EPOCHS: 2, TASKS: 1, ROSTERS: 1, KEYS: 1}

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pytest
 
-from transport.port import (
+from transport.interface import (
     Consumer,
     OpenLog,
     Record,
@@ -124,7 +124,7 @@ def kill(process: SpawnProcess) -> None:
 
 
 class TransportConformance:
-    """The contract of `transport.port`; the subclass overrides the fixture `factory`."""
+    """The contract of `transport.interface`; the subclass overrides the fixture `factory`."""
 
     @pytest.fixture
     def factory(self) -> TransportFactory:

@@ -42,7 +42,7 @@ from privacy.signing import SigningKey
 from tests import protocol_kit
 from tests.agent_world import T0, MemoryShell, NoNoise, Party, World
 from transport.embedded.embedded import EmbeddedLog
-from transport.port import create_topics
+from transport.interface import create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.epoch import KeyAnnouncement

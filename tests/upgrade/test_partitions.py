@@ -12,8 +12,8 @@ import pytest
 from tests.outage_kit import HOSTS, OutageFleet
 from tests.upgrade.old_tree import NoHistory, first_compatible, unpack
 from transport.embedded.embedded import EmbeddedLog
-from transport.opening import TransportTable
-from transport.port import create_topics
+from transport.factory import TransportTable
+from transport.interface import create_topics
 from wire.topics import REPORTS
 
 pytestmark = pytest.mark.release

@@ -1,6 +1,6 @@
 """The embedded log: a SQLite file that several processes of one machine share.
 
-The contract is `transport.port`'s; for whom it is and what it is not, see docs/kafka.md.
+The contract is `transport.interface`'s; for whom it is and what it is not, see docs/kafka.md.
 
 One member of a consumer group, reading the embedded log.
 """
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from transport.files.sqlite_file import transaction
-from transport.port import (
+from transport.interface import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     Record,
@@ -41,7 +41,7 @@ _LOOK_EVERY_S = 0.5
 
 
 class EmbeddedConsumer:
-    """Reads its share of the group's partitions; see `transport.port.Consumer`."""
+    """Reads its share of the group's partitions; see `transport.interface.Consumer`."""
 
     def __init__(
         self,
@@ -384,7 +384,7 @@ class EmbeddedLog(Closing):
 
 
 class EmbeddedProducer:
-    """Buffers records and appends each flush in one transaction; see `transport.port.Producer`."""
+    """Buffers records and appends each flush in one transaction; a `Producer`."""
 
     def __init__(self, log: EmbeddedLog, connection: sqlite3.Connection) -> None:
         self._log = log

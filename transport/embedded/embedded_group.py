@@ -26,7 +26,7 @@ from pathlib import Path
 from transport.files import sqlite_file
 from transport.files.private_files import set_folder
 from transport.files.sqlite_file import OtherSchema, refuse_other_schema, schema_of, transaction
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 
 Slot = tuple[int, int]
 """A topic's number and a partition."""

@@ -1,11 +1,7 @@
 """Kafka for agents, in pure Python (kafka-python): one message a window, small and quiet.
 
-The contract is `transport.port`'s. crc32c is imported on purpose: without it the client sums every
-byte in Python, twenty times slower, and says nothing.
-
-kafka-python's settings and errors, as this project speaks of them.
-
-One member of a consumer group, through kafka-python.
+crc32c is imported on purpose: without it the client sums every byte in Python, twenty times slower,
+and says nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +21,8 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
-from transport.port import Record, RecordTooLarge, TransportUnavailable
-from transport.port import TopicPartition as Slot
+from transport.interface import Record, RecordTooLarge, TransportUnavailable
+from transport.interface import TopicPartition as Slot
 from transport.process.supervision import close_within
 
 from .kafka_frame import (
@@ -175,7 +171,7 @@ def failures(settings: KafkaSettings) -> Iterator[None]:
 
 
 class AgentConsumer:
-    """See `transport.port.Consumer`."""
+    """See `transport.interface.Consumer`."""
 
     def __init__(self, settings: KafkaSettings, group: str, topics: Sequence[str]) -> None:
         self._settings = settings

@@ -1,6 +1,6 @@
 """Kafka for aggregators and simulators (confluent-kafka, C): many messages at little CPU.
 
-The contract is `transport.port`'s.
+The contract is `transport.interface`'s.
 
 Offsets of one topic on Kafka, and single records, for a reader that is no member of a group.
 """
@@ -24,7 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from transport.port import Record
+from transport.interface import Record
 
 from .kafka_aggregator_consumer import (
     PURGED,

@@ -20,8 +20,8 @@ from typing import Any, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from transport.port import Record, RecordTooLarge
-from transport.port import TopicPartition as Slot
+from transport.interface import Record, RecordTooLarge
+from transport.interface import TopicPartition as Slot
 from transport.process.supervision import close_within
 
 from .kafka_frame import (
@@ -148,7 +148,7 @@ def mapped(settings: KafkaSettings, error: KafkaError) -> Exception:
 
 
 class AggregatorConsumer:
-    """See `transport.port.Consumer`."""
+    """See `transport.interface.Consumer`."""
 
     def __init__(self, settings: KafkaSettings, group: str, topics: Sequence[str]) -> None:
         self._settings = settings

@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from transport.port import (
+from transport.interface import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     RETENTION_S,
@@ -376,7 +376,7 @@ def may_not_create(topic: str) -> TransportUnavailable:
 
 
 class KafkaFrame(Closing, Generic[A]):
-    """One side's access to a cluster; see `transport.port.Transport`."""
+    """One side's access to a cluster; see `transport.interface.Transport`."""
 
     report_partitions = 32
     """As many tasks as Spark can have work for; the partitions of a topic are never changed."""
@@ -447,7 +447,7 @@ class KafkaFrame(Closing, Generic[A]):
 
 
 class BatchingProducer(ABC):
-    """See `transport.port.Producer`; what is not acknowledged stays here, not in the client."""
+    """What is not acknowledged stays here, not in the client."""
 
     def __init__(self, kafka: KafkaFrame[A]) -> None:
         self._settings = kafka.settings

@@ -160,7 +160,7 @@ class _Quiet(WSGIRequestHandler):
         return
 
 
-class HttpPort:
+class MetricsServer:
     """Serves one WSGI application from a thread of its own."""
 
     def __init__(

@@ -23,7 +23,7 @@ from tests.enrolment_kit import (
 )
 from tests.protocol_kit import T0, altered, hpke_pair, signing_key
 from transport.embedded.embedded import EmbeddedLog
-from transport.port import Transport, create_topics
+from transport.interface import Transport, create_topics
 from wire.envelope import Kind, unwrap, wrap
 from wire.fields import key_id
 from wire.join import JoinRequest, SealedJoin

@@ -15,7 +15,7 @@ from aggregator.party.config import (
 )
 from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.witness.service import load_witness_config
-from transport.opening import EmbeddedSettings
+from transport.factory import EmbeddedSettings
 from transport.settings.config import ConfigError
 
 SAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "config"

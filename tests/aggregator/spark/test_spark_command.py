@@ -19,8 +19,8 @@ from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.leader_command_kit import configuration, status
 from tests.process_kit import wait_for
-from transport.opening import Side, open_transport
-from transport.port import create_topics
+from transport.factory import Side, open_transport
+from transport.interface import create_topics
 from transport.process.privileges import LEADER_USER, ensure_users, reachable
 
 pytestmark = [pytest.mark.kafka, pytest.mark.release]

@@ -26,7 +26,7 @@ from tests.protocol_kit import (
 )
 from tests.reader_kit import HOSTS, PARTITIONS, after, give_epochs, honest_bytes
 from tests.spark_kit import Checkpoint, SparkFleet
-from transport.port import partition_of
+from transport.interface import partition_of
 from wire.envelope import Kind
 from wire.fields import MAX_TIME
 from wire.report import EPOCH_AT, TASK_AT

@@ -35,9 +35,9 @@ from tests.process_kit import (
 )
 from tests.protocol_kit import T0, WINDOW_S, World
 from tests.reader_kit import OneProcess
+from transport.factory import Side, open_transport
+from transport.interface import Record, create_topics
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, open_transport
-from transport.port import Record, create_topics
 from wire.topics import EPOCHS, REPORTS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.release]

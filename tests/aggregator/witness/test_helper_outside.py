@@ -44,9 +44,9 @@ from tests.protocol_kit import (
     start_helper,
 )
 from transport.embedded.embedded import EmbeddedLog
+from transport.factory import EmbeddedSettings, open_transport
 from transport.files.keyfiles import write_signing_key
-from transport.opening import EmbeddedSettings, open_transport
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 from wire.envelope import Kind, wrap
 from wire.topics import RELEASES, release_key
 

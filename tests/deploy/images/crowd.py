@@ -18,9 +18,9 @@ from edge_agent.config import AgentConfig, load_config
 from edge_agent.live import load_host, open_agent, this_machine
 from edge_agent.membership import gpu_counts, join_request, send_join
 from privacy.signing import SigningKey
+from transport.factory import Side, open_transport
 from transport.files.keyfiles import HostKey, write_host_key
 from transport.files.private_files import read_token
-from transport.opening import Side, open_transport
 from wire.catalogue import Catalogue
 
 

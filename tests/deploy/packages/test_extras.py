@@ -67,13 +67,13 @@ def import_alone(lock: str, *modules: str) -> subprocess.CompletedProcess[str]:
 
 
 AGENT = (
-    "transport.opening", "transport.kafka.kafka_agent", "kernels", "collectors", "diagnosis.detect",
+    "transport.factory", "transport.kafka.kafka_agent", "kernels", "collectors", "diagnosis.detect",
     "edge_agent", "pointillist.cli.agent", "pointillist.cli.agent_diagnose",
     "pointillist.cli.diagnose_replay", "pointillist.cli.agent_top",
 )  # fmt: skip
 PARTIES = (
     "aggregator.leader_process", "aggregator.helper_process", "aggregator.releases.releases",
-    "aggregator.witness", "web.web_server", "transport.opening", "transport.kafka.kafka_aggregator",
+    "aggregator.witness", "web.web_server", "transport.factory", "transport.kafka.kafka_aggregator",
     "pointillist.cli.leader_command",
 )  # fmt: skip
 

@@ -43,7 +43,7 @@ from tests.protocol_kit import (
     signing_key,
 )
 from tests.web_kit import HOSTS, fill, shares_of_time
-from transport.process.supervision import HttpPort
+from transport.process.supervision import MetricsServer
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.release]
 
@@ -91,7 +91,7 @@ class ServedFleet:
                 spool_records=0, spool_bytes=0, queued=0, next_send_ms=None, transport_up=True,
             )
         )  # fmt: skip
-        self.ports: dict[str, HttpPort] = {
+        self.ports: dict[str, MetricsServer] = {
             "pointillist-leader": self.leader.health.serve(HttpAddress(0)),
             "pointillist-helper": self.helper.health.serve(HttpAddress(0)),
             "pointillist-agent": metrics_port(0, lambda: self.agent),

@@ -31,7 +31,7 @@ from edge_agent.export.scrape import (
 )
 from tests.export_kit import CONTAINER, JOB, POD
 from transport.process.listening import LOOPBACKS
-from transport.process.supervision import HttpPort
+from transport.process.supervision import MetricsServer
 
 HOSTILE = 'H100"} 1\n# TYPE evil counter\\'
 BATCH, PODDED = HostWorkload(JOB), HostWorkload("", POD, CONTAINER)
@@ -53,7 +53,7 @@ def snapshot() -> HostSnapshot:
 
 
 @pytest.fixture
-def port() -> Iterator[HttpPort]:
+def port() -> Iterator[MetricsServer]:
     users, _ = users_of_scrape(())
     made = scrape_port(0, users, snapshot, "node7")
     yield made
@@ -67,7 +67,7 @@ def scraped(port: int, host: str = LOOPBACKS[0]) -> str:
         return str(answer.read().decode())
 
 
-def test_scrape_has_dcgm_names_with_its_labels(port: HttpPort) -> None:
+def test_scrape_has_dcgm_names_with_its_labels(port: MetricsServer) -> None:
     lines = scraped(port.port).splitlines()
     whose = f'gpu="0",hpc_job="{JOB}",modelName="H100"'
     batch = f'{{Hostname="node7",UUID="GPU-0",device="nvidia0",{whose}}}'
@@ -93,7 +93,7 @@ def test_a_gpu_of_another_vendor_has_no_name_of_dcgm() -> None:
     assert [family.name for family in found] == ["pointillist_gpu_workload_memory_bytes"]
 
 
-def test_scrape_under_another_name_is_refused(port: HttpPort) -> None:
+def test_scrape_under_another_name_is_refused(port: MetricsServer) -> None:
     assert "DCGM" in scraped(port.port, "localhost")
     for name in ("evil.example.org", "127.0.0.1.example.org", ""):
         with pytest.raises(urllib.error.HTTPError) as refused:

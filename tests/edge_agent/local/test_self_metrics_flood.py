@@ -13,7 +13,7 @@ import pytest
 from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.reload import SelfStatus, metrics_port
-from transport.process.supervision import MOST_READERS, HttpPort
+from transport.process.supervision import MOST_READERS, MetricsServer
 
 STATUS = SelfStatus(
     AgentStatus(
@@ -24,7 +24,7 @@ STATUS = SelfStatus(
 
 
 @pytest.fixture
-def server() -> Iterator[HttpPort]:
+def server() -> Iterator[MetricsServer]:
     made = metrics_port(0, lambda: STATUS)
     yield made
     made.close()
@@ -36,7 +36,7 @@ def _scrape(port: int) -> str:
 
 
 def test_metrics_connections_that_say_nothing_are_bounded_and_the_next_is_served(
-    server: HttpPort, capfd: pytest.CaptureFixture[str]
+    server: MetricsServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = threading.active_count()
     with contextlib.ExitStack() as held:
@@ -48,7 +48,7 @@ def test_metrics_connections_that_say_nothing_are_bounded_and_the_next_is_served
 
 
 def test_metrics_requests_that_break_off_write_nothing_to_the_log(
-    server: HttpPort, capfd: pytest.CaptureFixture[str]
+    server: MetricsServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for text in (b"GET /metrics HTTP/1.1\r\n", b"\x1b[2J\r\n\r\n", b"GET / HTTP/9\r\nA"):
         with socket.create_connection(("127.0.0.1", server.port), 20) as reader:

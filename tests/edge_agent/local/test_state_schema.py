@@ -22,7 +22,7 @@ from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.windows.window_state import AccumulatorsUnavailable, DurableAccumulators
 from tests.disk_kit import fill, small_disk
 from transport.embedded.embedded import EmbeddedLog
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 
 NOW_S = 1_800_000_000
 

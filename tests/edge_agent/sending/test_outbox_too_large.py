@@ -6,7 +6,7 @@ import pytest
 
 from edge_agent.ledger.ledger_records import SealedRecord
 from edge_agent.sending.outbox import Outbox
-from transport.port import ForwardingTransport, RecordTooLarge
+from transport.interface import ForwardingTransport, RecordTooLarge
 
 LONGEST = 8
 NOW_MS = 1_000_000

@@ -37,7 +37,7 @@ from privacy.errors import ParameterError
 from tests.child_kit import in_child
 from tests.golden_kit import commands
 from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 from transport.process.privileges import AGENT_USER, PrivilegeError, drop_to, ensure_users
 from wire.rejection import Reason, ReportRejected
 

@@ -15,8 +15,8 @@ from simulator.engine.exact import Tampering
 from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.scenario import Dropout
 from tests.engine_kit import SEEDED, SILENT, SmallFleet, errors, plan, scenario, small_fleet
+from transport.interface import ForwardingTransport, Producer, Transport
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.port import ForwardingTransport, Producer, Transport
 from wire.topics import REPORTS
 
 pytestmark = pytest.mark.release

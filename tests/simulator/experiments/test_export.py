@@ -32,8 +32,8 @@ from simulator.scenario import Dropout, Scenario, load
 from simulator.slices import WindowTruth
 from tests.agent_live import SteppedClock
 from tests.kafka_kit import fresh_prefix, plain_settings
-from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
-from transport.port import Transport
+from transport.factory import EmbeddedSettings, Side, TransportSettings, open_transport
+from transport.interface import Transport
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, Signed, wrap

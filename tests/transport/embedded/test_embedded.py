@@ -28,7 +28,7 @@ from tests.transport.conformance import (
 )
 from transport.embedded.embedded import EmbeddedLog
 from transport.embedded.embedded_group import FILE_NAME, Membership, share_out
-from transport.port import Transport, TransportUnavailable, partition_of
+from transport.interface import Transport, TransportUnavailable, partition_of
 from transport.process.supervision import close_within
 
 

@@ -11,9 +11,9 @@ import threading
 from contextlib import suppress
 
 from tests.transport.conformance import PARTITIONS, TOPIC, append, poll_until, read_until
+from transport.factory import Side, open_transport
+from transport.interface import Consumer, Transport, TransportUnavailable
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, open_transport
-from transport.port import Consumer, Transport, TransportUnavailable
 
 GROUPS = 3
 SWITCH_S = 0.05

@@ -9,9 +9,9 @@ import pytest
 
 from pointillist.broker.local import RunningBroker
 from tests.transport.conformance import TransportConformance, TransportFactory
+from transport.factory import Side, open_transport
+from transport.interface import Transport
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, open_transport
-from transport.port import Transport
 
 pytestmark = pytest.mark.kafka
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from kafka import errors
 
+from transport.interface import TransportRefused, TransportUnavailable
 from transport.kafka.kafka_agent import failures
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.port import TransportRefused, TransportUnavailable
 
 SCRAM = KafkaSettings(
     ("127.0.0.1:1",), sasl="SCRAM-SHA-512", username="agent", password_file=Path(__file__)

@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError
 from pointillist.broker.local import RunningBroker, free_ports
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.transport.conformance import PARTITIONS, TOPIC, append, read_until
+from transport.factory import Side, open_transport
+from transport.interface import TransportUnavailable
 from transport.kafka.kafka_aggregator_consumer import AggregatorConsumer
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, open_transport
-from transport.port import TransportUnavailable
 
 pytestmark = pytest.mark.kafka
 

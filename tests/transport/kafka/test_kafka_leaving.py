@@ -16,10 +16,10 @@ from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings, wait_until_led
 from tests.probes_kit import compile_stub
 from tests.transport.conformance import PARTITIONS, TOPIC, append, read_until
+from transport.factory import Side, open_transport
+from transport.interface import Consumer, TransportUnavailable
 from transport.kafka.kafka_agent import AgentConsumer
 from transport.kafka.kafka_aggregator_consumer import AggregatorConsumer
-from transport.opening import Side, open_transport
-from transport.port import Consumer, TransportUnavailable
 
 pytestmark = pytest.mark.kafka
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from transport.interface import TransportUnavailable
 from transport.kafka.kafka_agent import AgentKafka
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.port import TransportUnavailable
 
 TRIES = 4
 NOBODY = KafkaSettings(("127.0.0.1:1",), timeout_s=0.1)

@@ -13,7 +13,7 @@ from pointillist.broker.local import RunningBroker
 from pointillist.broker.rights import differing, put_right
 from pointillist.cli.kafka import app
 from tests.kafka_kit import fresh_prefix, plain_settings
-from transport.opening import Side, open_transport
+from transport.factory import Side, open_transport
 from wire.topics import DEAD_LETTERS, EPOCHS, RELEASES, REPORTS
 
 pytestmark = pytest.mark.kafka

@@ -10,6 +10,8 @@ import pytest
 from aggregator.party.config import load_leader_config
 from pointillist.broker.properties import Ports, server_properties
 from tests.config_kit import parse_config
+from transport.factory import EmbeddedSettings, Side, TransportTable, open_transport
+from transport.interface import RecordTooLarge, TransportRefused, TransportUnavailable
 from transport.kafka.kafka_frame import (
     BATCH_BYTES,
     KafkaSettings,
@@ -17,8 +19,6 @@ from transport.kafka.kafka_frame import (
     Outbound,
     Outgoing,
 )
-from transport.opening import EmbeddedSettings, Side, TransportTable, open_transport
-from transport.port import RecordTooLarge, TransportRefused, TransportUnavailable
 from transport.settings.config import ConfigError
 from wire.topics import EPOCHS, JOINS, KEYS, REPORTS, TOPICS
 

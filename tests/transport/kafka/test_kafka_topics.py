@@ -10,10 +10,10 @@ from unittest.mock import create_autospec
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from transport.interface import TransportUnavailable
 from transport.kafka.kafka_aggregator import AggregatorKafka
 from transport.kafka.kafka_aggregator_consumer import failures
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.port import TransportUnavailable
 
 
 class SlowToShow(AggregatorKafka):

@@ -9,9 +9,9 @@ from confluent_kafka import Producer as KafkaProducer
 
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
+from transport.factory import Side, open_transport
+from transport.interface import Consumer
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.opening import Side, open_transport
-from transport.port import Consumer
 
 pytestmark = pytest.mark.kafka
 

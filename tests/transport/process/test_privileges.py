@@ -36,7 +36,7 @@ import json, os, sys
 from pathlib import Path
 from transport.embedded.embedded import EmbeddedLog
 from transport.files.keyfiles import KeyFileRefused, load_signing_key
-from transport.port import TransportUnavailable
+from transport.interface import TransportUnavailable
 from transport.process.privileges import drop_to, process_status
 user, keep, folder, roles = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 dropped = drop_to(user, keep)

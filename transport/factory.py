@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transport.kafka.kafka_frame import KafkaSettings
 
-from .port import OpenLog
+from .interface import OpenLog
 
 
 @dataclass(frozen=True, slots=True)
