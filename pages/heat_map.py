@@ -37,7 +37,7 @@ class HeatTable:
 
 
 def heat_map(title: str, table: HeatTable, unit: Unit) -> Markup:
-    """Draw a table of shades, from nothing to the largest number told from zero."""
+    """Draw a table of shades, from nothing to the largest significant number."""
     if not table.rows or not table.columns:
         return Markup("")
     largest = max(
@@ -141,7 +141,7 @@ def _written(
     grid: _Grid,
     place: tuple[int, int],
 ) -> list[Markup]:
-    """Write a number that is told from zero into its cell, where that has room for it."""
+    """Write a number that is significant into its cell, where that has room for it."""
     if grid.across < _ROOM or number.value is None or not (number.known and number.told):
         return []
     return [

@@ -44,7 +44,7 @@ class Number:
 
     value           None where nothing is known
     low, high       of its 95 % interval, or of what else its unit says; None: it has no error
-    told            whether it is told from zero; one that is not is drawn as mostly noise
+    told            whether it is significant; one that is not is drawn as mostly noise
     reason          why it is suppressed, in words
     coverage        of the windows that it is made of: released by expected, 0 to 1
     """
@@ -101,9 +101,9 @@ def number_said(number: float, unit: Unit, places: int = 0, *, signed: bool = Fa
 
 
 def value_said(number: Number, unit: Unit, *, signed: bool = False) -> str:
-    """Say a number; one that is not told from zero as less than it can be.
+    """Say a number; one that is not significant as less than it can be.
 
-    signed    a difference: not told from zero is said with its interval's larger end
+    signed    a difference: not significant is said with its interval's larger end
     """
     if not number.known or number.value is None:
         return number.reason or ABSENT

@@ -219,7 +219,7 @@ def _visible(rows: VisibleRows) -> Iterator[str]:
         "are expected above two standard errors"
     )
     named = ", ".join(f"{row.cause} {row.expected_hosts:.0f}" for row in rows.above)
-    yield f"  {named or 'none'}; the other {rows.below} below them, seldom told from zero"
+    yield f"  {named or 'none'}; the other {rows.below} below them, seldom significant"
 
 
 def _epsilon(value: float) -> str:

@@ -53,11 +53,11 @@ class HistogramView:
                 FrameColumn("share", "Share", self.share, SHARE),
             ),
             self._words, self._chart, how,
-            "Nothing of this was released in the span, or nothing that is told from zero.",
+            "Nothing of this was released in the span, or nothing that is significant.",
         )  # fmt: skip
 
     def frame(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
-        """Return the bins of each period from the first to the last that is told from zero.
+        """Return the bins of each period from the first to the last that is significant.
 
         A bin that is told but once among many periods may be so by chance: it widens nothing.
         """
@@ -76,10 +76,10 @@ class HistogramView:
         newest = frame[frame["period_start"] == frame["period_start"].max()]
         told = newest[newest["told"]]
         known = told[told["value"].notna()].sort_values("value", ascending=False).head(1)
-        if known.empty and len(told):  # where their sum is not told from zero, no share is known
+        if known.empty and len(told):  # where their sum is not significant, no share is known
             return f"The shares of the newest period are not known. {LEGEND}"
         if known.empty:
-            return f"No {self.noun} of the newest period is told from zero. {LEGEND}"
+            return f"No {self.noun} of the newest period is significant. {LEGEND}"
         (name, number), *_ = named(known)
         return f"Most is at {bin_said(name)} ({value_said(number, SHARE)}). {LEGEND}"
 

@@ -80,7 +80,7 @@ class MixViews:
         )  # fmt: skip
 
     def now(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
-        """Return the newest mix, what is told from zero first and by its size."""
+        """Return the newest mix, what is significant first and by its size."""
         cells = measured(reading.summary(self.by, state, **self._chosen(state)), state)
         return cells if cells.empty else largest(cells).head(ROWS)
 
@@ -127,7 +127,7 @@ class MixViews:
     def _now_words(self, frame: pd.DataFrame) -> str:
         told = working(frame[frame["told"]])
         if told.empty:
-            return f"No {self.noun} is told from zero: everything here is mostly noise."
+            return f"No {self.noun} is significant: everything here is mostly noise."
         idle = list(named(frame[(frame["name"] == "idle") & frame["told"]]))
         leading = [
             f"{plain(name)} ({value_said(number, SHARE)})" for name, number in named(told.head(3))
@@ -165,7 +165,7 @@ def noise_said(count: int) -> str:
 
 
 def largest(cells: pd.DataFrame) -> pd.DataFrame:
-    """Order cells: told from zero first, larger first."""
+    """Order cells: significant first, larger first."""
     found: pd.DataFrame = cells.sort_values(["told", "value"], ascending=False)
     return found
 
@@ -223,7 +223,7 @@ def _trend_words(frame: pd.DataFrame) -> str:
 def _change_words(frame: pd.DataFrame) -> str:
     told = frame[frame["told"]]
     if told.empty:
-        return "Nothing is told to have changed: every difference is within its noise."
+        return "No change is significant: every difference is within its noise."
     said = [
         f"{plain(name)} {value_said(number, POINTS, signed=True)}"
         for name, number in named(told.head(3))
@@ -236,7 +236,7 @@ def _how_changed(frame: pd.DataFrame) -> str:
     return (
         f"{series_said(frame.iloc[0])}. Released: "
         f"{100 * frame['coverage_before'].iloc[0]:.0f} % of the period before, "
-        f"{100 * frame['coverage_after'].iloc[0]:.0f} % of this one. Of the changes that are told, "
+        f"{100 * frame['coverage_after'].iloc[0]:.0f} % of this one. Of the significant changes, "
         "1 % are expected to be none."
     )
 
@@ -276,7 +276,7 @@ class CauseViews:
             View(
                 "trend", "Over time", self.over_time, (FROM, name, hosts),
                 self._trend_words, self._trend_chart, _how_counted,
-                f"No {self.noun} is told from zero in the newest window, if one was released.",
+                f"No {self.noun} is significant in the newest window, if one was released.",
             ),
             View(
                 "cost", "What it costs", self.cost, (name, *_COST),
@@ -285,7 +285,7 @@ class CauseViews:
         )  # fmt: skip
 
     def newest(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
-        """Return the newest table, told from zero first and by their hosts."""
+        """Return the newest table, significant first and by their hosts."""
         rows = self._newest(reading, state)
         return rows[rows["name"] != ALL] if len(rows) else rows
 
@@ -350,7 +350,7 @@ class CauseViews:
         told = frame[frame["told"]]
         unsure = len(frame) - len(told)
         if told.empty:
-            return f"No {self.noun} is told from zero: all {unsure} rows are mostly noise. {UNSEEN}"
+            return f"No {self.noun} is significant: all {unsure} rows are mostly noise. {UNSEEN}"
         leading = [
             f"{plain(name)} ({value_said(number, HOSTS)})"
             for name, number in zip(told["name"].head(3), numbers_of(told.head(3)), strict=True)
@@ -367,7 +367,7 @@ class CauseViews:
             for name, trend in zip(newest["name"], newest["trend"], strict=True)
             if trend in _TOLD
         ]
-        said = f"{listed(moved).capitalize()}." if moved else "Nothing is told to rise or fall."
+        said = f"{listed(moved).capitalize()}." if moved else "No trend is significant."
         return f"{said} Points of {length} with their 95 % intervals."
 
 
@@ -404,7 +404,7 @@ def _cost_words(frame: pd.DataFrame) -> str:
     hours, cost = numbers_of(whole, "gpu_hours_")[0], numbers_of(whole, "cost_")[0]
     currency = Unit("money", suffix=f" {frame['currency'].iloc[0]}", decimals=0)
     if not hours.told:
-        return f"All together cost {value_said(cost, currency)}: not told from nothing."
+        return f"All together cost {value_said(cost, currency)}: not significant."
     return (
         f"All together lost {value_said(hours, GPU_HOURS)} ({interval_said(hours, GPU_HOURS)}), or "
         f"{value_said(cost, currency)} ({interval_said(cost, currency)})."

@@ -38,7 +38,7 @@ def _seen_chart(frame: pd.DataFrame) -> Markup:
 
 def _seen_words(frame: pd.DataFrame) -> str:
     return (
-        f"{counted(len(frame), 'application')} told from zero, each with the hosts on which it ran "
+        f"{counted(len(frame), 'application')} significant, each with the hosts on which it ran "
         "at least once in a window. Crowded hosts leave some out, and a host that does not measure "
         "it counts as one without, so a share can only be low."
     )

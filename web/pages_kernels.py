@@ -26,7 +26,7 @@ from .store_reading import StoreReading
 
 
 def families(reading: StoreReading, state: PageState) -> pd.DataFrame:
-    """Return the families that are told from zero in any period, newest first."""
+    """Return the families that are significant in any period, newest first."""
     cells = measured(reading.columns("family", state), state)
     if cells.empty:
         return cells
@@ -45,7 +45,7 @@ def _family_map(frame: pd.DataFrame) -> Markup:
 def _family_words(frame: pd.DataFrame) -> str:
     families = working(frame)["name"].nunique()
     known = "1 family is" if families == 1 else f"{families} families are"
-    return f"{known} told from zero at some time. {LEGEND}"
+    return f"{known} significant at some time. {LEGEND}"
 
 
 PAGE: Final = Page(

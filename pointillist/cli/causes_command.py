@@ -26,7 +26,7 @@ _HELP = """Show hosts by root cause, as their agents diagnosed them, from what w
 
 For the newest window released (a week of incidents, eight weeks of hardware faults) each cause with
 its hosts, 95 % interval, share of the hosts, part of all causes, and trend against the window
-before. A cause that is not told from zero at a false-discovery rate of 1 % is named below the table
+before. A cause that is not significant at a false-discovery rate of 1 % is named below the table
 with the hosts that it is less than, and given no number. There is also
 said what its numbers and intervals are about, and whether they are corrected for what the agents'
 detector misses and mistakes, and how low they may be as hosts with many causes left some out.
@@ -178,9 +178,9 @@ def remarks(table: CauseTable) -> list[str]:
     lines.append(_low(table.bias_bound))
     others = [f"{row.cause} < {row.most:,.0f}" for row in table.rows if not row.told]
     if others:
-        lines.append(f"not told from zero, 95 % intervals end at: {', '.join(others)}")
+        lines.append(f"not significant, 95 % intervals end at: {', '.join(others)}")
     lines.append(
-        f"{len(table.shown)} of {len(table.rows)} causes told from zero; of such rows at most "
+        f"{len(table.shown)} of {len(table.rows)} causes significant; of such rows at most "
         f"{100 * FALSE_DISCOVERY_RATE:g} % are expected to have struck nobody"
     )
     if not has_trends(table):

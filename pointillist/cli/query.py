@@ -25,7 +25,7 @@ _HELP = """Ask SQL of the released numbers.
 
 The views are [bold]releases[/bold], every released cell of every window,
 [bold]released[/bold], the same without `q_value`, for one cell over a long time,
-[bold]latest[/bold], the newest window of every series, with what is not told from zero left empty,
+[bold]latest[/bold], the newest window of every series, with what is not significant left empty,
 [bold]windows[/bold], how every window ended: released, or suppressed and why,
 [bold]causes[/bold], the root-cause tables of `pointillist causes`; and what is made of them:
 [bold]hours[/bold], [bold]days[/bold], [bold]weeks[/bold], [bold]eight_weeks[/bold], roll-ups with
@@ -57,7 +57,7 @@ pointillist query --check    windows that have no end, which must not be
 
 pointillist query --schema   every column and what it means
 
-q_value is the smallest false-discovery rate at which a row is told from zero, among the cells of \
+q_value is the smallest false-discovery rate at which a row is significant, among the cells of \
 its section in its release. Above 0.01 it is no number to quote: its interval says how much it can \
 be. An average over windows is a test of its own (docs/statistics.md)."""
 

@@ -72,7 +72,7 @@ def _mix(axis: Axes, mean: list[CellView]) -> None:
 
 
 def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
-    """Bars with 95 % intervals; a cell not told from zero gets a grey band that it is within.
+    """Bars with 95 % intervals; a cell that is not significant gets a grey band that it is within.
 
     scale   what a share is multiplied by: 100 for percent, or the hosts
     """
@@ -96,7 +96,7 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
         hatch="////",
         edgecolor="#d0d0d0",
         linewidth=0,
-        label="not told from zero: less than this, 95 % interval" if others else None,
+        label="not significant: less than this, 95 % interval" if others else None,
     )
     axis.plot(
         [scale * view.truth for view in views],
@@ -111,7 +111,7 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
 
 
 def _leaders(mean: list[CellView]) -> list[CellView]:
-    """Give the largest families that are told from zero."""
+    """Give the largest families that are significant."""
     return [view for view in families(mean) if view.told][:_LINES]
 
 
@@ -159,7 +159,7 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
         _course(axis, places, series, (readable(leader.cell), colour))
         axis.plot(places, [100 * v.truth for v in series], "--", color=colour, alpha=0.7, zorder=3)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_xlabel("window (dashed: truth;\ntriangle: not told from zero, less than this)")
+    axis.set_xlabel("window (dashed: truth;\ntriangle: not significant, less than this)")
     axis.set_ylabel("share, %")
     about = "window by window" if each == 1 else f"means of {each} windows"
     axis.set_title(f"Largest families, {about}, 95 % intervals", fontsize=11)

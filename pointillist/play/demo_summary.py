@@ -145,7 +145,7 @@ def _checks(summary: Mapping[str, Any]) -> list[str]:
     """Say what the numbers mean, what they cost and whether they can be trusted."""
     bounds = summary["event_bias_bounds"]
     lines = [
-        "± is half of the 95 % interval; < : not told from zero, the interval's end",
+        "± is half of the 95 % interval; < : not significant, the interval's end",
         (
             f"Simulated, so the truth is known: {summary['interval_coverage_percent']:.1f} % of "
             f"{summary['cells_checked']:,} intervals of 95 % hold it"

@@ -19,7 +19,7 @@ from simulator.cell_view import CellView, ranked
 
 PLUS_MINUS: Final = "± is half of the 95 % interval: 1.96 standard errors"
 """What ± means wherever a run writes it, and how long its error bars are to either side."""
-LESS: Final = "< : not told from zero; what follows is the end of its 95 % interval"
+LESS: Final = "< : not significant; what follows is the end of its 95 % interval"
 
 ROWS: Final = 14
 SHOWN: Final = 12
@@ -170,7 +170,7 @@ def mix_table(
 ) -> Text:
     """The kernel mix; ± is half of the 95 % interval. A narrow screen goes without bars.
 
-    most    rows, of which those told from zero come first
+    most    rows, of which significant ones come first
     """
     latest = {view.cell: view for view in newest}
     rows = [(view, latest.get(view.cell)) for view in ranked(mean)[:most]]
@@ -192,7 +192,7 @@ def with_error(view: CellView | None) -> str:
 
 
 def faint(view: CellView | None) -> str:
-    """The style of a cell: what is not told from zero is dim."""
+    """The style of a cell: what is not significant is dim."""
     return "" if view is None or view.told else "dim"
 
 

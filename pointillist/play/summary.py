@@ -16,7 +16,7 @@ from simulator.cell_view import CellView
 from .stage import faint, readable
 
 RATE: Final = f"{100 * FALSE_DISCOVERY_RATE:g} %"
-"""Of rows told from zero, how many are expected to be empty at most."""
+"""Of significant rows, how many are expected to be empty at most."""
 NAMES: Final = 34
 """Columns of the names, so that tables below each other align."""
 
@@ -96,13 +96,11 @@ def cell_table(title: str, shown: Sequence[CellView], write: Writer) -> CellTabl
 
 
 def told_line(shown: Sequence[CellView], views: Sequence[CellView]) -> str:
-    """Say how many of a table's cells are told from zero, and how many of them had no room."""
+    """Say how many of a table's cells are significant, and how many of them had no room."""
     told = sum(view.told for view in views)
     hidden = told - sum(view.told for view in shown)
     cells = f"{told} of {len(views)} cells" + (f", {hidden} not shown," if hidden else "")
-    return (
-        f"[dim]{cells} told from zero; of such rows at most {RATE} are expected to be empty[/dim]\n"
-    )
+    return f"[dim]{cells} significant; of such rows at most {RATE} are expected to be empty[/dim]\n"
 
 
 def name_column(title: str, write: Callable[[Any], str]) -> Column:

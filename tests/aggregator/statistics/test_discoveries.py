@@ -1,4 +1,4 @@
-"""Rows that are not there: which cells of a family are told from zero, and how often wrongly."""
+"""Rows that are not there: which cells of a family are significant, and how often wrongly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_q_value_of_a_cell_without_an_error_is_its_sign() -> None:
 
 
 def told(truth: np.ndarray, error: float, seed: int) -> np.ndarray:
-    """Which cells are told from zero in each of many releases: bool[releases, cells]."""
+    """Which cells are significant in each of many releases: bool[releases, cells]."""
     released = truth + np.random.default_rng(seed).normal(0, error, (DRAWS, len(truth)))
     errors = np.full(len(truth), error)
     return np.array([told_from_zero(q_values(row, errors)) for row in released])
@@ -159,7 +159,7 @@ def test_screens_draw_no_number_of_what_is_not_told_from_zero() -> None:
     (row,) = [line for line in lines if line.startswith("norm") and "%" in line]
     assert "< 1.05 %" in row
     assert (
-        "1 of 68 cells told from zero; of such rows at most 1 % are expected to be empty" in lines
+        "1 of 68 cells significant; of such rows at most 1 % are expected to be empty" in lines
     )
 
 
@@ -179,4 +179,4 @@ def test_root_causes_that_are_not_told_from_zero_are_named_with_what_they_are_le
     told_below = "\n".join(remarks(table))
     assert f"{causes[1]} < 66" in told_below
     assert f"{causes[16]} < 29" in told_below
-    assert "1 of 17 causes told from zero; of such rows at most 1 %" in told_below
+    assert "1 of 17 causes significant; of such rows at most 1 %" in told_below
