@@ -123,5 +123,4 @@ def _create(
 
 
 def _all(rollups: Path, kind: str, period: RollupPeriod) -> str:
-    """Every row of a period, in SQL."""
     return rows_sql(files_to_read(rollups, kind, period), SCHEMAS[kind])

@@ -60,7 +60,6 @@ class HoursLost:
     hardware_faults: Mapping[str, float] = field(default_factory=dict, metadata={"read": _hours})
 
     def of(self, section: str, cause: str) -> float:
-        """Hours that a host is lost which was counted under a cause."""
         hours: Mapping[str, float] = getattr(self, section)
         return hours.get(cause, hours.get(OTHERWISE, 0.0))
 
@@ -108,10 +107,7 @@ def _refuse_strangers(key: str, found: Mapping[str, float], known: set[str]) -> 
 
 
 def load_prices(path: Path | None = None) -> PriceList:
-    """Read a price list; None: the shipped one.
-
-    Raises      PriceListError
-    """
+    """Read a price list; None: the shipped one. Raises PriceListError."""
     shipped = Path(__file__).with_name("prices.toml")
     return read_tree(PriceList, path or shipped, error=PriceListError, file_format=FORMAT)
 

@@ -72,7 +72,6 @@ class FleetReleases:
         prices: PriceList | None = None,
         tasks: Sequence[SeriesTask] = (),
     ) -> None:
-        """Read a source by a price list; the shipped one where None is given."""
         self.source = source
         self.prices = load_prices() if prices is None else prices
         self.tasks = tuple(tasks)
@@ -88,7 +87,6 @@ class FleetReleases:
         return None if mark is None else mark.line
 
     def __enter__(self) -> Self:
-        """Use it in a `with`."""
         return self
 
     def __exit__(
@@ -97,11 +95,9 @@ class FleetReleases:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let its files go."""
         self.close()
 
     def close(self) -> None:
-        """Let its files go."""
         self.source.close()
 
     def mix(
@@ -383,7 +379,6 @@ class FleetReleases:
 
 
 def _newest_change(rows: pd.DataFrame, period: RollupPeriod) -> pd.DataFrame:
-    """Compare the newest period of one series that has ended with the one before."""
     starts = rows["period_start"]
     ended = starts[starts + period.length <= rows["until"].max()]
     after = ended.max()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypedDict, Unpack
 
 import duckdb
 import pandas as pd
@@ -48,13 +48,27 @@ MAX_AGE_S: Final = 30.0
 _ATTEMPTS: Final = 5
 """At files of months, which go when one of their days changes."""
 
+Conditions = list[tuple[str, object]]
+"""Texts of SQL with the value of each."""
+
+
+class Span(TypedDict, total=False):
+    """What starts in [since, until)."""
+
+    since: Moment | None
+    until: Moment | None
+
+
+class Bounds(Span, total=False):
+    """The same, of one series."""
+
+    series: str | None
+
 
 class ReleaseSource(Protocol):
     """What the analyst's layer asks of releases; every time is naive UTC."""
 
-    def close(self) -> None:
-        """Let files and connections go."""
-        ...
+    def close(self) -> None: ...
 
     def windows_in(
         self, period: RollupPeriod, since: Moment | None = None, until: Moment | None = None
@@ -74,22 +88,13 @@ class ReleaseSource(Protocol):
         period: RollupPeriod,
         section: str | None,
         *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
         by_cohort: bool = False,
+        **bounds: Unpack[Bounds],
     ) -> pd.DataFrame:
         """Return roll-ups of a section, None: of all; columns as the view of the period."""
         ...
 
-    def outcomes(
-        self,
-        period: RollupPeriod,
-        *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
+    def outcomes(self, period: RollupPeriod, **bounds: Unpack[Bounds]) -> pd.DataFrame:
         """Return how windows ended, columns as the view `outcomes` but `period`."""
         ...
 
@@ -99,23 +104,11 @@ class ReleaseSource(Protocol):
         """Return the start of the newest period of a section that has ended; else the newest."""
         ...
 
-    def windows(
-        self,
-        *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
+    def windows(self, **bounds: Unpack[Bounds]) -> pd.DataFrame:
         """Return each window's end, columns as the view `windows`."""
         ...
 
-    def causes(
-        self,
-        section: str,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
+    def causes(self, section: str, **span: Unpack[Span]) -> pd.DataFrame:
         """Return root-cause tables, columns as the view `causes`."""
         ...
 
@@ -157,10 +150,7 @@ class FolderSource:
             self._database.close()
 
     def refresh(self) -> Refreshed:
-        """Bring the roll-ups up to date now.
-
-        Raises      RollupsUnavailable, FileNotFoundError
-        """
+        """Bring the roll-ups up to date now. Raises RollupsUnavailable, FileNotFoundError."""
         with self._lock:
             done = refresh(self.folder, self.rollups)
             self._read_hours()
@@ -177,16 +167,12 @@ class FolderSource:
     def windows_in(
         self, period: RollupPeriod, since: Moment | None = None, until: Moment | None = None
     ) -> int:
-        """See `ReleaseSource.windows_in`."""
         self._look()
         first, end = _bounds(since, until)
         return self._hours.between(period.start(first), period.first_from(end))
 
     def mark(self) -> SimulatedMark | None:
-        """See `ReleaseSource.mark`.
-
-        Raises      MarkUnreadable
-        """
+        """See `ReleaseSource.mark`. Raises MarkUnreadable."""
         return read_mark(self.folder)
 
     def cells(
@@ -194,118 +180,74 @@ class FolderSource:
         period: RollupPeriod,
         section: str | None,
         *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
         by_cohort: bool = False,
+        **bounds: Unpack[Bounds],
     ) -> pd.DataFrame:
-        """See `ReleaseSource.cells`."""
-        bounds = _within(series, since, until)
-        values = [value for _, value in (*_of(section), *bounds, *bounds)]
+        of, within = _of(section), _within(**bounds)
 
         def text() -> str:
-            sums = self._text(SUMS, period, since, until)
-            outcomes = self._text(OUTCOMES, period, since, until)
-            each = f"FROM ({sums}) {_where([*_of(section), *bounds])}"
-            ends = f"FROM ({outcomes}) {_where(bounds)}"
+            each = f"FROM ({self._text(SUMS, period, bounds)}) {_where([*of, *within])}"
+            ends = f"FROM ({self._text(OUTCOMES, period, bounds)}) {_where(within)}"
             return _cells_text(each, ends, period, by_cohort=by_cohort)
 
-        return self._frame(text, values)
+        return self._frame(text, [*of, *within, *within])
 
-    def outcomes(
-        self,
-        period: RollupPeriod,
-        *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
-        """See `ReleaseSource.outcomes`."""
-        conditions = _within(series, since, until)
+    def outcomes(self, period: RollupPeriod, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+        within = _within(**bounds)
 
         def text() -> str:
-            rows = self._text(OUTCOMES, period, since, until)
             return (
                 f"SELECT *, covered_s / {period.seconds} AS coverage "  # noqa: S608
-                f"FROM ({rows}) {_where(conditions)} ORDER BY ALL"
+                f"FROM ({self._text(OUTCOMES, period, bounds)}) {_where(within)} ORDER BY ALL"
             )
 
-        return self._frame(text, [value for _, value in conditions])
+        return self._frame(text, within)
 
     def newest(
         self, period: RollupPeriod, section: str | None, series: str | None = None
     ) -> datetime | None:
-        """See `ReleaseSource.newest`."""
-        conditions = [*_of(section), *_within(series, None, None)]
-        values = [value for _, value in conditions]
+        self._look()
+        chosen = [*_of(section), *_within(series=series)]
         found: list[tuple[datetime, datetime]] = []
         # Two files hold the newest two periods, wherever one ends.
-        for file in reversed(self._files(SUMS, period)):
+        for file in reversed(files_between(self.rollups, SUMS, period, ALWAYS, NEVER)):
             text = (
                 f"SELECT period_start, max(until) FROM ({rows_sql([file], SCHEMAS[SUMS])}) "  # noqa: S608
-                f"{_where(conditions)} GROUP BY ALL"
+                f"{_where(chosen)} GROUP BY ALL"
             )
-            found += self._rows(text, values)
+            with self._database.cursor() as cursor:
+                found += cursor.execute(text, _values(chosen)).fetchall()
             if len(found) > 1:
                 break
         last = max((until for _, until in found), default=None)
         ended = [start for start, _ in found if last is not None and start + period.length <= last]
         return max(ended or [start for start, _ in found], default=None)
 
-    def windows(
-        self,
-        *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
-        """See `ReleaseSource.windows`."""
-        return read_windows(self.folder, series=series, since=since, until=until)
+    def windows(self, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+        return read_windows(self.folder, **bounds)
 
-    def causes(
-        self,
-        section: str,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
-        """See `ReleaseSource.causes`."""
-        return read_causes(self.folder, section=section, since=since, until=until)
+    def causes(self, section: str, **span: Unpack[Span]) -> pd.DataFrame:
+        return read_causes(self.folder, section=section, **span)
 
     def sql(self, text: str, frames: Frames) -> pd.DataFrame:
-        """See `ReleaseSource.sql`.
-
-        Raises      QueryRefused, QueryForbidden
-        """
+        """See `ReleaseSource.sql`. Raises QueryRefused, QueryForbidden."""
         return query(text, self.folder, self.rollups, frames, self._look, self._database)
 
-    def _text(
-        self, kind: str, period: RollupPeriod, since: Moment | None, until: Moment | None
-    ) -> str:
+    def _text(self, kind: str, period: RollupPeriod, bounds: Bounds) -> str:
         self._look()
-        files = files_to_read(self.rollups, kind, period, *_bounds(since, until))
-        return rows_sql(files, SCHEMAS[kind])
-
-    def _files(self, kind: str, period: RollupPeriod) -> list[Path]:
-        self._look()
-        return files_between(self.rollups, kind, period, ALWAYS, NEVER)
+        first, end = _bounds(bounds.get("since"), bounds.get("until"))
+        return rows_sql(files_to_read(self.rollups, kind, period, first, end), SCHEMAS[kind])
 
     def _look(self) -> None:
-        """Bring roll-ups up to date where they are too old."""
         if self._fresh_until is None or time.monotonic() >= self._fresh_until:
             self.refresh()
 
-    def _rows(self, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._database.cursor() as cursor:
-            rows: list[tuple[Any, ...]] = cursor.execute(text, list(values)).fetchall()
-        return rows
-
-    def _frame(self, text: Callable[[], str], values: Sequence[object]) -> pd.DataFrame:
+    def _frame(self, text: Callable[[], str], chosen: Conditions) -> pd.DataFrame:
         """Ask; again where a file that `text` named went meanwhile."""
         for left in reversed(range(_ATTEMPTS)):
             try:
                 with self._database.cursor() as cursor:
-                    frame: pd.DataFrame = cursor.execute(text(), list(values)).df()
+                    frame: pd.DataFrame = cursor.execute(text(), _values(chosen)).df()
                 return with_whole_numbers(frame)
             except duckdb.IOException:
                 if not left:
@@ -337,14 +279,14 @@ def _bounds(since: Moment | None, until: Moment | None) -> tuple[datetime, datet
     )
 
 
-def _of(section: str | None) -> list[tuple[str, object]]:
+def _of(section: str | None) -> Conditions:
     return [] if section is None else [("section = ?", section)]
 
 
 def _within(
-    series: str | None, since: Moment | None, until: Moment | None
-) -> list[tuple[str, object]]:
-    conditions: list[tuple[str, object]] = [
+    series: str | None = None, since: Moment | None = None, until: Moment | None = None
+) -> Conditions:
+    conditions: Conditions = [
         ("series = ?", series),
         ("period_start >= ?", None if since is None else moment(since)),
         ("period_start < ?", None if until is None else moment(until)),
@@ -352,5 +294,9 @@ def _within(
     return [(text, value) for text, value in conditions if value is not None]
 
 
-def _where(conditions: Sequence[tuple[str, object]]) -> str:
+def _where(conditions: Conditions) -> str:
     return f"WHERE {' AND '.join(text for text, _ in conditions)}" if conditions else ""
+
+
+def _values(conditions: Conditions) -> list[object]:
+    return [value for _, value in conditions]

@@ -52,12 +52,10 @@ class RollupPeriod(StrEnum):
 
     @property
     def seconds(self) -> int:
-        """Length."""
         return _SECONDS[self]
 
     @property
     def length(self) -> timedelta:
-        """Length."""
         return timedelta(seconds=self.seconds)
 
     @property
@@ -77,7 +75,6 @@ class RollupPeriod(StrEnum):
 
     @property
     def view(self) -> str:
-        """Name of the view in SQL."""
         return self.value if self is RollupPeriod.EIGHT_WEEKS else f"{self.value}s"
 
     def start(self, when: datetime) -> datetime:
@@ -118,10 +115,7 @@ _SHORTER: Final[dict[RollupPeriod, RollupPeriod | None]] = {
 
 
 def period_of(name: str) -> RollupPeriod:
-    """Read a period's name.
-
-    Raises      ValueError for any other
-    """
+    """Read a period's name. Raises ValueError for any other."""
     try:
         return RollupPeriod(name)
     except ValueError:
@@ -130,7 +124,6 @@ def period_of(name: str) -> RollupPeriod:
 
 
 def utc(seconds: float) -> datetime:
-    """Naive UTC of unix seconds."""
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
@@ -180,12 +173,10 @@ def files_between(
 
 
 def first_of(path: Path) -> datetime:
-    """First moment of what a file of roll-ups holds."""
     return datetime.fromisoformat(path.parent.name.removeprefix("date="))
 
 
 def texts_sql(texts: Iterable[str]) -> str:
-    """Texts as a list, in SQL."""
     return ", ".join(map(literal, texts))
 
 
@@ -234,7 +225,6 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def write_rows(rows: pa.Table, target: Path) -> None:
-    """Write a file of roll-ups."""
     with written_whole(target) as partial:
         pq.write_table(rows, partial, compression="zstd")
 
@@ -285,13 +275,11 @@ class SettledHours:
         return cls(content["windows"])
 
     def write(self, folder: Path) -> None:
-        """Keep what roll-ups were made from."""
         partial = folder / f".{_HOURS}.partial"
         partial.write_text(json.dumps({"format": FORMAT, "windows": self.counts}))
         partial.replace(folder / _HOURS)
 
     def with_hours(self, found: SettledHours, hours: Collection[datetime]) -> SettledHours:
-        """Take over the counts of some hours."""
         names = {f"{hour:{_HOUR_FORMAT}}" for hour in hours}
         taken = {
             key: count for key, count in found.counts.items() if key.rsplit("/", 1)[1] in names
@@ -331,7 +319,6 @@ class OrderedHours:
     before: Sequence[int]
 
     def between(self, first: datetime, end: datetime) -> int:
-        """Count the windows of the hours in [first, end)."""
         return (
             self.before[bisect_left(self.hours, end)] - self.before[bisect_left(self.hours, first)]
         )

@@ -131,7 +131,6 @@ def months_to_write(hours: Path) -> dict[Path, list[Path]]:
 
 
 def write_month(database: duckdb.DuckDBPyConnection, month: Path, days: Sequence[Path]) -> None:
-    """Write the file of a month from those of its days."""
     schema = pq.read_schema(days[0])
     with (
         written_whole(month) as partial,

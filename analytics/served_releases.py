@@ -31,12 +31,10 @@ class ServedRows(StrEnum):
 
     @property
     def address(self) -> str:
-        """Where a server has them."""
         return f"{ADDRESS}/{self.value}.parquet"
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns with their types, in order."""
         return pa.schema([(name, kind) for name, (kind, _) in _MEANINGS[self].items()])
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import duckdb
@@ -32,6 +32,7 @@ from aggregator.releases.releases import Moment, MoreViews, QueryRefused, moment
 
 from .analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS, Frames, views_named, with_whole_numbers
 from .quantiles_sql import create_call
+from .release_source import Bounds, Span
 from .rollup_files import RollupPeriod
 from .served_releases import ADDRESS, FORMAT, NEWEST, ServedRows
 
@@ -100,7 +101,6 @@ class ReleaseServer:
         )
 
     def close(self) -> None:
-        """Let its connections go."""
         self._pool.clear()
 
     def about(self) -> dict[str, Any]:
@@ -296,23 +296,19 @@ class ServerSource:
     """
 
     def __init__(self, server: ReleaseServer) -> None:
-        """Ask whether it is a server of releases."""
         self._server = server
         server.about()
 
     def close(self) -> None:
-        """Let the connections go."""
         self._server.close()
 
     def windows_in(
         self, period: RollupPeriod, since: Moment | None = None, until: Moment | None = None
     ) -> int:
-        """See `ReleaseSource.windows_in`."""
         ended = self.outcomes(period, since=since, until=until)
         return int(ended.loc[ended["outcome"] != "rejected", "windows"].sum())
 
     def mark(self) -> SimulatedMark | None:
-        """See `ReleaseSource.mark`."""
         said = self._server.about().get("simulated")
         if said is None:
             return None
@@ -326,60 +322,32 @@ class ServerSource:
         period: RollupPeriod,
         section: str | None,
         *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
         by_cohort: bool = False,
+        **bounds: Unpack[Bounds],
     ) -> pd.DataFrame:
-        """See `ReleaseSource.cells`."""
-        asked = _asked(
-            since, until, period=period, section=section, series=series,
-            by_cohort="true" if by_cohort else None,
-        )  # fmt: skip
+        cohorts = "true" if by_cohort else None
+        asked = _asked(period=period, section=section, by_cohort=cohorts, **bounds)
         return with_whole_numbers(_frame(self._rows(ServedRows.CELLS, asked)))
 
-    def outcomes(
-        self,
-        period: RollupPeriod,
-        *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
-        """See `ReleaseSource.outcomes`."""
-        asked = _asked(since, until, period=period, series=series)
+    def outcomes(self, period: RollupPeriod, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+        asked = _asked(period=period, **bounds)
         return with_whole_numbers(_frame(self._rows(ServedRows.OUTCOMES, asked)))
 
     def newest(
         self, period: RollupPeriod, section: str | None, series: str | None = None
     ) -> datetime | None:
-        """See `ReleaseSource.newest`."""
-        asked = _asked(None, None, period=period, section=section, series=series)
+        asked = _asked(period=period, section=section, series=series)
         start = self._server.json(NEWEST, asked).get("start")
         try:
             return None if start is None else moment(str(start))
         except ValueError:
             raise self._misunderstood("a moment") from None
 
-    def windows(
-        self,
-        *,
-        series: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
-        """See `ReleaseSource.windows`."""
-        return _frame(self._rows(ServedRows.WINDOWS, _asked(since, until, series=series)))
+    def windows(self, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+        return _frame(self._rows(ServedRows.WINDOWS, _asked(**bounds)))
 
-    def causes(
-        self,
-        section: str,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> pd.DataFrame:
-        """See `ReleaseSource.causes`."""
-        return _frame(self._rows(ServedRows.CAUSES, _asked(since, until, section=section)))
+    def causes(self, section: str, **span: Unpack[Span]) -> pd.DataFrame:
+        return _frame(self._rows(ServedRows.CAUSES, _asked(section=section, **span)))
 
     def sql(self, text: str, frames: Frames) -> pd.DataFrame:
         """Run one SELECT here, over the views that it names, which are asked of the server.
@@ -405,14 +373,13 @@ class ServerSource:
             return releases.query(text, folder, MoreViews(create, alone=True))
 
     def _view(self, name: str) -> pa.Table:
-        """Give the rows of a view of SQL."""
         if name in PERIOD_VIEWS:
-            asked = _asked(None, None, period=PERIOD_VIEWS[name], by_cohort="true")
+            asked = _asked(period=PERIOD_VIEWS[name], by_cohort="true")
             return self._rows(ServedRows.CELLS, asked)
         if name == OUTCOMES_VIEW:
             parts = []
             for period in RollupPeriod:
-                part = self._rows(ServedRows.OUTCOMES, _asked(None, None, period=period))
+                part = self._rows(ServedRows.OUTCOMES, _asked(period=period))
                 parts.append(part.add_column(0, "period", pa.array([period.value] * len(part))))
             return pa.concat_tables(parts, promote_options="permissive")
         if name == ServedRows.WINDOWS:
@@ -422,7 +389,6 @@ class ServerSource:
         )
 
     def _rows(self, kind: ServedRows, asked: Mapping[str, str]) -> pa.Table:
-        """Ask for rows, part after part."""
         parts: list[pa.Table] = []
         count = 0
         since: datetime | None = None
@@ -476,7 +442,9 @@ _VIEWS: Final = frozenset({*PERIOD_VIEWS, OUTCOMES_VIEW, ServedRows.WINDOWS, Ser
 _IN_THE_FOLDER: Final = frozenset({"releases", "released", "latest", "suppressed"})
 
 
-def _asked(since: Moment | None, until: Moment | None, **chosen: Any) -> dict[str, str]:
+def _asked(
+    since: Moment | None = None, until: Moment | None = None, **chosen: str | None
+) -> dict[str, str]:
     """Give the parameters that are set, as an address has them."""
     bounds = {"since": since, "until": until}
     moments = {name: moment(when).isoformat() for name, when in bounds.items() if when is not None}

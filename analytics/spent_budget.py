@@ -71,7 +71,6 @@ def _task_of(path: Path) -> Task:
 
 
 def series_task(task: Task) -> SeriesTask:
-    """Take from a task what it asks of the budget."""
     weight = sum(section.weight_millionths for section in task.sections) / MILLION
     windows = windows_touched(task.window_s, task.windows)
     return SeriesTask(task.series, task.window_s, weight, windows, task.n_min, task.min_operators)

@@ -114,12 +114,10 @@ class Screen:
 
 
 def rendered(screen: Screen) -> str:
-    """Give the HTML of a page."""
     return str(template("page.html").render(screen=screen, asset=asset_address))
 
 
 def asset(name: str) -> bytes:
-    """Give a file that pages load; KeyError where it is none."""
     if name not in ASSETS:
         raise KeyError(name)
     return _asset(name)

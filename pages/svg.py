@@ -42,12 +42,10 @@ def tag(name: str, *inside: object, **attributes: object) -> Markup:
 
 
 def joined(parts: Iterable[Markup]) -> Markup:
-    """Put elements one after the other."""
     return Markup("").join(parts)
 
 
 def path(points: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
-    """Give the commands of a line through points."""
     # Whole units across: a long line is most of a page's bytes.
     steps = " ".join(f"{x:.0f} {_value(y)}" for x, y in points)
     return f"M{steps}{'Z' if closed else ''}" if points else ""

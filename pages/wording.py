@@ -59,7 +59,6 @@ class Number:
 
     @property
     def known(self) -> bool:
-        """Whether there is a number at all."""
         return self.value is not None and math.isfinite(self.value)
 
     @property
@@ -91,7 +90,6 @@ def decimals(half_width: float | None, unit: Unit) -> int:
 
 
 def number_said(number: float, unit: Unit, places: int = 0, *, signed: bool = False) -> str:
-    """Write a number in its unit."""
     sign = "+" if signed else ""
     text = f"{number * unit.factor:{sign},.{places}f}".replace("-", "−")
     # A rounded zero has no side.

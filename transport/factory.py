@@ -22,7 +22,6 @@ class EmbeddedSettings:
 
     @property
     def place(self) -> str:
-        """Where the log is, for people."""
         return f"embedded log {self.folder}"
 
 

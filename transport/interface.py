@@ -148,10 +148,7 @@ class Transport(Protocol):
         ...
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has.
-
-        Raises      UnknownTopic, TransportUnavailable
-        """
+        """How many partitions a topic has. Raises UnknownTopic, TransportUnavailable."""
         ...
 
     def producer(self) -> Producer: ...
@@ -201,27 +198,21 @@ class ForwardingTransport(Closing):
 
     @property
     def report_partitions(self) -> int:
-        """As the log says."""
         return self.inner.report_partitions
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic of the log."""
         self.inner.create_topic(name, partitions)
 
     def partitions(self, topic: str) -> int:
-        """Ask the log."""
         return self.inner.partitions(topic)
 
     def producer(self) -> Producer:
-        """Give a producer of the log."""
         return self.inner.producer()
 
     def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
-        """Give a consumer of the log."""
         return self.inner.consumer(group, topics)
 
     def close(self) -> None:
-        """Close the log."""
         self.inner.close()
 
 

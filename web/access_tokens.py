@@ -112,7 +112,6 @@ class AccessToken(BaseModel):
 
     @property
     def viewer(self) -> Viewer:
-        """Who holds it."""
         return Viewer(self.name, self.role, self.operator)
 
 
@@ -193,7 +192,6 @@ class TokenBook:
         return found[0].viewer if found and found[0].expires_s > self._now() else None
 
     def in_force(self) -> int:
-        """Count the tokens that are not expired."""
         return sum(token.expires_s > self._now() for token in self._current())
 
     def _current(self) -> list[AccessToken]:

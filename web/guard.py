@@ -103,7 +103,6 @@ class QueryRecord:
         )
 
     def close(self) -> None:
-        """Close the file."""
         if self._handler is not None:
             self._handler.close()
 
@@ -139,7 +138,6 @@ class Guard:
         self._headers = {**PAGE_HEADERS, **(_TLS_HEADERS if rules.tls else {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] == "lifespan":
             await self._inner(scope, receive, send)
             return
@@ -168,7 +166,6 @@ class Guard:
             )
 
     def _judge(self, scope: Scope, address: str) -> tuple[Response | None, Viewer | None]:
-        """Give a refusal, or who asks."""
         headers = Headers(scope=scope)
         if asked_name(headers.get("host", "")) not in self._rules.names:
             return _refused(421, "This server is not known by the name it was asked under."), None

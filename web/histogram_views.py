@@ -44,7 +44,6 @@ class HistogramView:
     share: str
 
     def view(self) -> View:
-        """Give the view."""
         return View(
             self.name, self.title, self.frame,
             (

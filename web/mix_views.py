@@ -62,7 +62,6 @@ class MixViews:
     models: bool = False
 
     def views(self) -> tuple[View, View, View]:
-        """Give the three views."""
         columns = (self.name, SHARE_COLUMN)
         change = FrameColumn("change", "Change", "of the share", POINTS, signed=True)
         rate = FrameColumn("q_value", "q", "false-discovery rate at which it is told", number=True)
@@ -147,7 +146,6 @@ def measured(cells: pd.DataFrame, state: PageState) -> pd.DataFrame:
 
 
 def working(cells: pd.DataFrame) -> pd.DataFrame:
-    """Leave out the time in which nothing ran."""
     found: pd.DataFrame = cells[~cells["name"].isin(NO_WORK)]
     return found
 
@@ -165,18 +163,15 @@ def noise_said(count: int) -> str:
 
 
 def largest(cells: pd.DataFrame) -> pd.DataFrame:
-    """Order cells: significant first, larger first."""
     found: pd.DataFrame = cells.sort_values(["told", "value"], ascending=False)
     return found
 
 
 def interval_rows(frame: pd.DataFrame) -> list[IntervalRow]:
-    """Make a row of a chart of each row of a frame."""
     return [IntervalRow(plain(name), number) for name, number in named(frame)]
 
 
 def named(frame: pd.DataFrame) -> Iterator[tuple[str, Number]]:
-    """Go through the names of a frame with their numbers."""
     return zip(frame["name"], numbers_of(frame), strict=True)
 
 
@@ -260,7 +255,6 @@ class CauseViews:
     none: str
 
     def views(self) -> tuple[View, View, View]:
-        """Give the three views."""
         name = FrameColumn("name", self.noun.capitalize(), "as the catalogue names it", say=plain)
         hosts = FrameColumn("hosts", "Hosts", "that had it at least once in the window", HOSTS)
         change = FrameColumn(

@@ -57,12 +57,10 @@ class PackedAnswer:
     tag: str
 
     def weight(self) -> int:
-        """Bytes that it takes."""
         return len(self.body) + len(self.packed or b"")
 
     @staticmethod
     def of(body: bytes) -> PackedAnswer:
-        """Pack bytes."""
         return PackedAnswer(body, gzip.compress(body, 6, mtime=0), _tag(body))
 
     @staticmethod
@@ -124,7 +122,6 @@ class KeptValues(Generic[_T]):
             return self._kept.get(key)
 
     def drop(self, key: Hashable) -> None:
-        """Let the value of a key go, if it is kept."""
         with self._lock:
             if key in self._kept:
                 self._bytes -= self._weigh(self._kept.pop(key))
@@ -276,10 +273,7 @@ class PageAnswers:
     def file(
         self, page: Page, view: View, state: PageState, viewer: Viewer, kind: str
     ) -> PackedAnswer:
-        """Give a view as json, csv or parquet.
-
-        Raises      StoreAway
-        """
+        """Give a view as json, csv or parquet. Raises StoreAway."""
         standing = self.watch.standing()
         if standing.state in {StoreState.BROKEN, StoreState.LOADING}:
             raise StoreAway(standing.detail)

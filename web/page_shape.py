@@ -60,7 +60,6 @@ class FrameColumn:
     say: Callable[[str], str] = str
 
     def units(self, frame: pd.DataFrame) -> list[Unit]:
-        """Give the unit of each row's number."""
         if isinstance(self.unit, str):
             return [Unit(name, suffix=f" {name}") for name in frame[self.unit]]
         return [self.unit] * len(frame) if self.unit else []
@@ -119,7 +118,6 @@ class Page:
     roles: frozenset[Role] = field(default=NUMBERS)
 
     def view(self, name: str) -> View | None:
-        """Find a view by its name."""
         return next((view for view in self.views if view.name == name), None)
 
 

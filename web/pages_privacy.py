@@ -60,7 +60,6 @@ def signed(reading: StoreReading, state: PageState) -> pd.DataFrame:
 
 
 def why(reason: str) -> str:
-    """Say why a window has no release."""
     return WHY.get(reason, reason)
 
 

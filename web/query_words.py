@@ -60,7 +60,6 @@ def _said(error: Mapping[str, Any], known: Mapping[str, FieldInfo]) -> str:
 
 
 def _fields(request: Request) -> dict[str, FieldInfo]:
-    """Give the parameters of the address that was asked for, by name."""
     route = request.scope.get("route")
     found: dict[str, FieldInfo] = {}
     for field in route.dependant.query_params if isinstance(route, APIRoute) else ():

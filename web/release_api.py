@@ -69,7 +69,6 @@ class RowsAnswer:
     next_since: datetime | None
 
     def weight(self) -> int:
-        """Bytes that it takes."""
         return self.parquet.weight()
 
 
@@ -84,10 +83,7 @@ class ReleaseRows:
         self._cells = {section.name: len(section.cells) for section in sections}
 
     def rows(self, asked: RowsAsked, viewer: Viewer) -> RowsAnswer:
-        """Give what was asked for, or its first part.
-
-        Raises      StoreAway
-        """
+        """Give what was asked for, or its first part. Raises StoreAway."""
         generation, visible = self._standing(viewer)
         return self._kept.get(
             (asked, visible, generation), lambda: self._read(lambda: self._made(asked, visible))

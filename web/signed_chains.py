@@ -84,7 +84,6 @@ class SignedChain:
     more: int = 0
 
     def take(self, window: CheckedWindow) -> None:
-        """Add one window."""
         self.last_s = window.link.window
         if window.ours is not None:
             self.head = window.ours.release.release.hash()

@@ -133,7 +133,6 @@ class StoreReading:
         return next((name for name, enough in _COVERED if self.covered_s >= enough), "hour")
 
     def periods(self, state: PageState) -> SpanPeriods:
-        """Give the periods of the span that is looked at."""
         return SPAN_PERIODS[self.span(state)]
 
     def until(self, state: PageState) -> datetime:
@@ -283,7 +282,6 @@ class StoreReading:
         return seen[wanted]
 
     def names(self) -> list[str]:
-        """Give the series that the viewer may choose from."""
         return sorted(name for name in self.epsilons if self.series is None or name in self.series)
 
     def cohorts(self, state: PageState) -> list[int]:
@@ -396,7 +394,6 @@ class StoreReading:
         model: str | None,
         only: frozenset[str] | None,
     ) -> pd.DataFrame:
-        """Return single windows, with the columns of roll-ups that pages need."""
         section = MODELLED[BY[by]] if model else BY.get(by, by)
 
         def make() -> pd.DataFrame:

@@ -76,7 +76,6 @@ class SeriesState:
 
     @property
     def end_s(self) -> float:
-        """The moment after its newest window."""
         return self.start_s + self.window_s
 
     @property
@@ -107,7 +106,6 @@ class StoreStanding:
 
     @property
     def simulated(self) -> bool:
-        """Whether its numbers are of a demo or a simulation."""
         return bool(self.played) or any(one.domain == DEMO_DOMAIN for one in self.series)
 
     @property
@@ -171,10 +169,7 @@ class StoreWatch:
             self._gone_s.popitem(last=False)
 
     def fleet(self) -> FleetReleases:
-        """Give the released numbers.
-
-        Raises      FileNotFoundError where the folder is not there
-        """
+        """Give the released numbers. Raises FileNotFoundError where the folder is not there."""
         if self._source is None:
             raise FileNotFoundError(f"no folder of releases at {self.folder}")
         # Price list and catalogue are read once, not for each page.

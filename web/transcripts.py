@@ -115,7 +115,6 @@ class TranscriptChecker:
         return self.wait(patience_s)
 
     def wait(self, patience_s: float) -> TranscriptCheck:
-        """Wait for the end of the check that goes on; say how it stands."""
         self._ended.wait(patience_s)
         return self._check
 

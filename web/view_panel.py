@@ -82,7 +82,6 @@ def answer_model(page: Page, view: View) -> type[BaseModel]:
 
 
 def as_json(page: Page, view: View, frame: pd.DataFrame) -> bytes:
-    """Write a view as `answer_model` describes it."""
     document = {
         "page": page.name,
         "view": view.name,
@@ -103,7 +102,6 @@ def as_json(page: Page, view: View, frame: pd.DataFrame) -> bytes:
 
 
 def said(view: View, frame: pd.DataFrame) -> str:
-    """Say what a view shows."""
     return view.empty if frame.empty else view.words(frame)
 
 
@@ -217,7 +215,6 @@ def _heads(column: FrameColumn) -> list[tuple[str, bool]]:
 
 
 def _ways(frame: pd.DataFrame, view: View, lines: Sequence[TrendLine]) -> list[TableCell]:
-    """Draw the way of each row that has one."""
     drawn = {line.name: sparkline(line.name, line.points) for line in lines}
     names = map(plain, frame[view.columns[0].name].head(_MOST_ROWS))
     return [TableCell(drawn.get(name) or ABSENT) for name in names]

@@ -72,7 +72,6 @@ class WebSettings:
 
     @property
     def tls(self) -> bool:
-        """Whether it speaks TLS."""
         return self.cert_file is not None and self.key_file is not None
 
     @property
@@ -88,7 +87,6 @@ class WebSettings:
 
     @property
     def address(self) -> str:
-        """The address to open."""
         name = (self.names or (self._own_name,))[0]
         return f"{'https' if self.tls else 'http'}://{name}:{self.port}/"
 

@@ -343,7 +343,6 @@ class EmbeddedLog(Closing):
             return connect(self.path, self._busy_timeout_s, self._max_value_bytes)
 
     def _topic(self, name: str) -> tuple[int, int]:
-        """Number and partitions of a topic."""
         if name not in self._topics:
             self._topics[name] = self._look_up(name)
         return self._topics[name]
@@ -357,10 +356,7 @@ class EmbeddedLog(Closing):
         return row[0], row[1]
 
     def check_size(self, key: bytes, value: bytes) -> None:
-        """Refuse what no reader could load.
-
-        Raises      RecordTooLarge
-        """
+        """Refuse what no reader could load. Raises RecordTooLarge."""
         if len(key) > MAX_KEY_BYTES:
             raise RecordTooLarge(f"key: expected at most {MAX_KEY_BYTES} bytes, got {len(key)}")
         if len(value) > self._max_value_bytes:
@@ -369,7 +365,6 @@ class EmbeddedLog(Closing):
             )
 
     def slot(self, topic: str, key: bytes) -> tuple[int, int]:
-        """Number of the topic and the partition of the key."""
         with failures(self.path):
             topic_id, partitions = self._topic(topic)
         return topic_id, partition_of(key, partitions)

@@ -223,7 +223,6 @@ class Membership:
         return row[0] if row else 0
 
     def held(self, connection: sqlite3.Connection) -> set[Slot]:
-        """The partitions that this member holds now."""
         rows = connection.execute(
             "SELECT topic_id, partition FROM assignments WHERE group_name = ? AND member = ?",
             (self.group, self.member),
@@ -300,10 +299,7 @@ def prepare_folder(folder: Path, group: str | None) -> Path:
 
 
 def _expect_member(group: str) -> None:
-    """Refuse to make for a group what its members could not open.
-
-    Raises      PermissionError
-    """
+    """Refuse to make for a group what its members could not open. Raises PermissionError."""
     try:
         number = grp.getgrnam(group).gr_gid
     except KeyError:

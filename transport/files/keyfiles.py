@@ -149,10 +149,7 @@ def write_hpke_key(path: Path, key: HpkeKeyFile, *, owner: int | None = None) ->
 
 
 def load_hpke_key(path: Path, *, owner: int | None = None) -> HpkeKeyFile:
-    """An aggregator's daily sealing key.
-
-    Raises      KeyFileRefused
-    """
+    """An aggregator's daily sealing key. Raises KeyFileRefused."""
     fields = _read(path, "hpke", {"seed", "not_before", "not_after"}, owner)
     pair = HpkeKeyPair.from_seed_bytes(_hex(path, fields, "seed", 96))
     return HpkeKeyFile(
@@ -309,10 +306,7 @@ def _wipe(path: Path) -> None:
 
 
 def kind_of(path: Path, *, owner: int | None = None) -> str:
-    """What kind of key a file says it holds: `signing`, `hpke` or `host`.
-
-    Raises      KeyFileRefused
-    """
+    """What kind of key a file says it holds: `signing`, `hpke` or `host`. Raises KeyFileRefused."""
     lines = _lines(path, owner)
     kind = lines[0].removeprefix("kind ") if lines else ""
     if kind not in {"signing", "hpke", "host"}:

@@ -163,10 +163,7 @@ class JoinToken:
 
 
 def write_token(path: Path, token: JoinToken) -> None:
-    """Write a new file that nobody else may read.
-
-    Raises      OSError
-    """
+    """Write a new file that nobody else may read. Raises OSError."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(token.text() + "\n")
@@ -185,10 +182,7 @@ def read_token(path: Path) -> JoinToken:
 
 
 def parse_token(text: bytes, where: str) -> JoinToken:
-    """Read a token's line; `where` it stands is what a refusal names.
-
-    Raises      TokenUnusable
-    """
+    """Read a token's line; `where` it stands is what a refusal names. Raises TokenUnusable."""
     expected = f"{where}: expected a token, one line that begins with {_PREFIX}"
     if len(text) > _MAX_CHARS or not text.startswith(_PREFIX.encode()):
         raise TokenUnusable(f"{expected}, got {len(text)} other bytes")

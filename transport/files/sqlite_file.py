@@ -215,7 +215,6 @@ def refuse_other_schema(
 
 
 def check_sound(db: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError for a file that SQLite finds damaged."""
     verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise sqlite3.DatabaseError(f"quick_check failed: {verdict}")

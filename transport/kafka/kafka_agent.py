@@ -53,7 +53,6 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]
         self._settings = settings
 
     def token(self) -> str:
-        """Give the token of now."""
         return self._settings.token()
 
 
@@ -128,7 +127,6 @@ class _Complaints(logging.Handler):
             self._kept = (time.monotonic(), why.partition(" (backoff")[0])
 
     def since(self, start_s: float) -> str:
-        """Give the last one since then, or nothing."""
         at_s, why = self._kept
         return why if at_s >= start_s else ""
 

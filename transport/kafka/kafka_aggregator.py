@@ -270,7 +270,6 @@ class KafkaOffsets:
         return {slot.partition: max(slot.offset, bounds[slot.partition][0]) for slot in found}
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit for the group, durably."""
         slots = [self._slot(*place) for place in offsets.items()]
         with failures(self._settings, self._last):
             for slot in self._open().commit(offsets=slots, asynchronous=False) or []:
@@ -313,7 +312,6 @@ class KafkaOffsets:
         return found
 
     def close(self) -> None:
-        """Let the client go."""
         if self._client is not None:
             held, self._client = [self._client], None
             end(held, self._settings.timeout_s)

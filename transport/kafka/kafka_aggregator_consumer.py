@@ -86,10 +86,7 @@ class LastError:
 
 
 def client_config(settings: KafkaSettings, last: LastError) -> dict[str, Any]:
-    """What every client of librdkafka is told.
-
-    Raises      TransportRefused: a secret cannot be read
-    """
+    """What every client of librdkafka is told. Raises TransportRefused: a secret cannot be read."""
     require_secrets(settings)
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(settings.bootstrap),
@@ -117,10 +114,7 @@ def client_config(settings: KafkaSettings, last: LastError) -> dict[str, Any]:
 
 
 def watermarks(client: Consumer, slot: TopicPartition, timeout_s: float) -> tuple[int, int]:
-    """Ask the broker for the oldest and the next offset of a partition.
-
-    Raises      KafkaException
-    """
+    """Ask the broker for the oldest and the next offset of a partition. Raises KafkaException."""
     found = cast("tuple[int, int] | None", client.get_watermark_offsets(slot, timeout=timeout_s))
     if found is None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"))
@@ -137,7 +131,6 @@ def failures(settings: KafkaSettings, last: LastError) -> Iterator[None]:
 
 
 def mapped(settings: KafkaSettings, error: KafkaError) -> Exception:
-    """Give the port's error."""
     # On a busy machine librdkafka tells a certificate that it refuses as a lost connection.
     code = KafkaError._SSL if "certificate verify failed" in error.str() else error.code()
     if refusal := REFUSALS.get(code):

@@ -93,10 +93,7 @@ class KafkaSettings:
         return f"Kafka at {', '.join(self.bootstrap)}"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
-
-        Raises      KafkaSettingsError
-        """
+        """Refuse what cannot work. Raises KafkaSettingsError."""
         self._check_addresses()
         self._check_tls()
         self._check_sasl()
@@ -181,7 +178,6 @@ class KafkaSettings:
         return self.prefix + topic
 
     def value_limit(self, topic: str) -> int:
-        """The longest value of a topic."""
         known = (listed.max_bytes for listed in TOPICS if listed.name == topic)
         return min(next(known, self.max_value_bytes), self.max_value_bytes)
 
@@ -204,17 +200,11 @@ class KafkaSettings:
         }
 
     def password(self) -> str:
-        """Read the password.
-
-        Raises      KafkaSettingsError
-        """
+        """Read the password. Raises KafkaSettingsError."""
         return _secret("password_file", self.password_file)
 
     def token(self) -> str:
-        """Read the bearer token.
-
-        Raises      KafkaSettingsError
-        """
+        """Read the bearer token. Raises KafkaSettingsError."""
         return _secret("token_file", self.token_file)
 
     def check_files(self) -> None:
@@ -368,7 +358,6 @@ def away(settings: KafkaSettings, why: str) -> TransportUnavailable:
 
 
 def may_not_create(topic: str) -> TransportUnavailable:
-    """Say whose business a topic is."""
     return TransportUnavailable(
         f"topic {topic} does not exist and this user may not create it: "
         "an administrator does (pointillist kafka topics)"
@@ -398,10 +387,7 @@ class KafkaFrame(Closing, Generic[A]):
         return self._consumer(group, topics)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has.
-
-        Raises      UnknownTopic, TransportUnavailable
-        """
+        """How many partitions a topic has. Raises UnknownTopic, TransportUnavailable."""
         if topic not in self._partitions:
             with self._admin() as admin:
                 found = self._look_up(admin, topic)

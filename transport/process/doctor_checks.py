@@ -53,7 +53,6 @@ class Result(NamedTuple):
 
 
 def ok(found: str) -> Result:
-    """Nothing to do."""
     return Result(CheckVerdict.OK, found)
 
 
@@ -133,7 +132,6 @@ def named(findings: Iterable[Finding], verdict: CheckVerdict) -> str:
 
 
 def worst(findings: Iterable[Finding]) -> CheckVerdict:
-    """Give the worst verdict."""
     found = {finding.verdict for finding in findings}
     order = (CheckVerdict.BROKEN, CheckVerdict.UNMEASURED, CheckVerdict.ABSENT)
     return next((verdict for verdict in order if verdict in found), CheckVerdict.OK)

@@ -27,7 +27,6 @@ class AddressUnavailable(OSError):
         self.hint = hint
 
     def __str__(self) -> str:
-        """Give the words alone: the error's number helps nobody."""
         return str(self.strerror)
 
 
@@ -44,7 +43,6 @@ def loopback() -> str:
 
 
 def family_of(host: str) -> socket.AddressFamily:
-    """Give the family of a numeric address."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 

@@ -365,7 +365,6 @@ def _verify(entry: pwd.struct_passwd, wanted: frozenset[int]) -> None:
 
 
 def process_status() -> dict[str, str]:
-    """The lines of /proc/thread-self/status."""
     lines = Path("/proc/thread-self/status").read_text(encoding="utf-8").splitlines()
     pairs = (line.partition(":") for line in lines)
     return {name: value.strip() for name, _, value in pairs}

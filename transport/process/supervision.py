@@ -70,11 +70,9 @@ class Notifier:
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """Say that a reload begins."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={self._monotonic_us()}")
 
     def stopping(self) -> None:
-        """Say that the program ends."""
         self._send("STOPPING=1")
 
     def alive(self) -> None:
@@ -186,7 +184,6 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port that was taken."""
         return int(self._server.server_port)
 
     @property
@@ -195,7 +192,6 @@ class MetricsServer:
         return at(self._address, self.port)
 
     def close(self) -> None:
-        """Stop listening."""
         self._closing = True
         # The thread sleeps until somebody connects.
         bound = str(self._server.server_address[0])

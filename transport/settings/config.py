@@ -268,7 +268,6 @@ def _fits(made: Any, limits: Mapping[str, Any]) -> bool:
 
 
 def _expected(hint: Any, limits: Mapping[str, Any]) -> str:
-    """Say in words what a key may hold."""
     if words := _words_of(hint):
         return " or ".join([_expected(typing.get_args(hint)[0], limits), *map(json.dumps, words)])
     origin = typing.get_origin(hint) or hint
@@ -325,10 +324,7 @@ def read_table(
     error: type[ValueError] = ConfigError,
     parse_float: Callable[[str], Any] = float,
 ) -> dict[str, Any]:
-    """Read a TOML file, of MOST_BYTES at most.
-
-    Raises      error, OSError
-    """
+    """Read a TOML file, of MOST_BYTES at most. Raises error, OSError."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     return parse_table(content, str(path), error=error, parse_float=parse_float)
@@ -449,10 +445,7 @@ def optional_address(value: Any) -> str:
 
 
 def host_name(value: str) -> str:
-    """Give the host of `host` or `host:port`.
-
-    Raises      ValueError
-    """
+    """Give the host of `host` or `host:port`. Raises ValueError."""
     if _HOST.fullmatch(value):
         return value
     try:
