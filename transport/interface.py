@@ -16,7 +16,8 @@ The contract, which `tests/transport/conformance.py` holds for each implementati
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NewType, Protocol, Self, runtime_checkable
@@ -188,6 +189,71 @@ def create_topics(transport: Transport, *, reports: int | None = None) -> None:
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key: CRC-32 modulo the number of partitions."""
     return zlib.crc32(key) % partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One record that the log has not acknowledged yet."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+
+
+BATCH_RECORDS = 1000
+
+
+class BatchingProducer(ABC):
+    """A `Producer` that keeps what is not acknowledged, in order, and never more than a batch.
+
+    partitions  name of a topic -> number of its partitions; raises UnknownTopic
+    limit       name of a topic -> its longest value
+    """
+
+    batch_bytes: int
+    """Flushed by itself beyond it."""
+
+    def __init__(self, partitions: Callable[[str], int], limit: Callable[[str], int]) -> None:
+        self._partitions, self._limit = partitions, limit
+        self._pending: list[Outgoing] = []
+        self._pending_bytes = 0
+
+    def send(self, topic: str, key: bytes, value: bytes) -> None:
+        limit = self._limit(topic)
+        if len(key) > MAX_KEY_BYTES:
+            raise RecordTooLarge(f"key: expected at most {MAX_KEY_BYTES} bytes, got {len(key)}")
+        if len(value) > limit:
+            raise RecordTooLarge(f"value: expected at most {limit} bytes, got {len(value)}")
+        partition = partition_of(key, self._partitions(topic))
+        size = len(key) + len(value)
+        longer = self._pending_bytes + size > self.batch_bytes
+        if self._pending and (longer or len(self._pending) >= BATCH_RECORDS):
+            self.flush()  # where this fails, the record was not taken and the buffer stays bounded
+        self._pending.append(Outgoing(topic, partition, bytes(key), bytes(value)))
+        self._pending_bytes += size
+
+    def flush(self) -> None:
+        if self._pending:
+            left, failure = self._deliver(self._pending)
+            self._pending = [self._pending[place] for place in left]
+            self._pending_bytes = sum(len(one.key) + len(one.value) for one in self._pending)
+            if failure is not None:
+                raise failure
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            self._drop()
+
+    @abstractmethod
+    def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
+        """Send records and wait; give the places of those not acknowledged, and why."""
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Let go of the client, if there is one, without waiting for what it still holds."""
 
 
 class ForwardingTransport(Closing):

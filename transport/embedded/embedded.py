@@ -16,14 +16,13 @@ from pathlib import Path
 
 from transport.files.sqlite_file import transaction
 from transport.interface import (
-    MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
+    BatchingProducer,
+    Outgoing,
     Record,
-    RecordTooLarge,
     TopicPartition,
     TransportUnavailable,
     UnknownTopic,
-    partition_of,
 )
 from transport.process.supervision import Closing
 
@@ -232,8 +231,6 @@ MAX_PARTITIONS = 1024
 DEFAULT_LEASE_S = 30.0
 """Longer than a Leader's longest step between two polls; a killed process is seen sooner."""
 
-_BATCH_RECORDS = 1000
-_BATCH_BYTES = 4 << 20
 _PURGE_EVERY_S = 60.0
 
 
@@ -263,7 +260,7 @@ class EmbeddedLog(Closing):
         self._lease_s = lease_s
         self._retention_s = retention_s
         self._keep = frozenset(keep)
-        self._max_value_bytes = max_value_bytes
+        self.max_value_bytes = max_value_bytes
         self._busy_timeout_s = busy_timeout_s
         self._topics: dict[str, tuple[int, int]] = {}  # a topic never changes or goes away
         with failures(folder):
@@ -282,35 +279,32 @@ class EmbeddedLog(Closing):
 
     def partitions(self, topic: str) -> int:
         with failures(self.path):
-            return self._topic(topic)[1]
+            return self.topic(topic)[1]
 
     def producer(self) -> EmbeddedProducer:
         return EmbeddedProducer(self, self._connect())
 
     def consumer(self, group: str, topics: Sequence[str]) -> EmbeddedConsumer:
         with failures(self.path):
-            ids = {name: self._topic(name)[0] for name in topics}
+            ids = {name: self.topic(name)[0] for name in topics}
         membership = Membership(group, ids.values(), self._lease_s)
         return EmbeddedConsumer(self._connect(), self.path, ids, membership)
 
     def newest_s(self, topics: Sequence[str]) -> float | None:
-        newest = [
-            row[0]
-            for name in topics
-            for part in range(self._partitions_or_none(name))
-            for row in self._connection.execute(
-                "SELECT appended_s FROM records WHERE topic_id = ? AND partition = ? "
-                'ORDER BY "offset" DESC LIMIT 1',
-                (self._topic(name)[0], part),
-            )
-        ]
+        newest: list[float] = []
+        for name in topics:
+            with suppress(UnknownTopic), failures(self.path):
+                number, partitions = self.topic(name)
+                for partition in range(partitions):
+                    newest += (
+                        self._connection.execute(
+                            "SELECT appended_s FROM records WHERE topic_id = ? AND partition = ? "
+                            'ORDER BY "offset" DESC LIMIT 1',
+                            (number, partition),
+                        ).fetchone()
+                        or ()
+                    )
         return max(newest, default=None)
-
-    def _partitions_or_none(self, name: str) -> int:
-        try:
-            return self.partitions(name)
-        except UnknownTopic:
-            return 0
 
     def purge(self, older_than_s: float) -> int:
         """Delete the records appended before `older_than_s` (seconds since 1970).
@@ -340,34 +334,18 @@ class EmbeddedLog(Closing):
 
     def _connect(self) -> sqlite3.Connection:
         with failures(self.path):
-            return connect(self.path, self._busy_timeout_s, self._max_value_bytes)
+            return connect(self.path, self._busy_timeout_s, self.max_value_bytes)
 
-    def _topic(self, name: str) -> tuple[int, int]:
+    def topic(self, name: str) -> tuple[int, int]:
+        """Number and partitions of a topic."""
         if name not in self._topics:
-            self._topics[name] = self._look_up(name)
+            row = self._connection.execute(
+                "SELECT topic_id, partitions FROM topics WHERE name = ?", (name,)
+            ).fetchone()
+            if row is None:
+                raise UnknownTopic(f"topic {name} does not exist; create_topic comes first")
+            self._topics[name] = row[0], row[1]
         return self._topics[name]
-
-    def _look_up(self, name: str) -> tuple[int, int]:
-        row = self._connection.execute(
-            "SELECT topic_id, partitions FROM topics WHERE name = ?", (name,)
-        ).fetchone()
-        if row is None:
-            raise UnknownTopic(f"topic {name} does not exist; create_topic comes first")
-        return row[0], row[1]
-
-    def check_size(self, key: bytes, value: bytes) -> None:
-        """Refuse what no reader could load. Raises RecordTooLarge."""
-        if len(key) > MAX_KEY_BYTES:
-            raise RecordTooLarge(f"key: expected at most {MAX_KEY_BYTES} bytes, got {len(key)}")
-        if len(value) > self._max_value_bytes:
-            raise RecordTooLarge(
-                f"value: expected at most {self._max_value_bytes} bytes, got {len(value)}"
-            )
-
-    def slot(self, topic: str, key: bytes) -> tuple[int, int]:
-        with failures(self.path):
-            topic_id, partitions = self._topic(topic)
-        return topic_id, partition_of(key, partitions)
 
     def purge_if_due(self, last_s: float) -> float:
         """Apply the retention, at most once a minute; returns when it last ran."""
@@ -378,58 +356,43 @@ class EmbeddedLog(Closing):
         return now
 
 
-class EmbeddedProducer:
-    """Buffers records and appends each flush in one transaction; a `Producer`."""
+class EmbeddedProducer(BatchingProducer):
+    """Appends each flush in one transaction."""
+
+    batch_bytes = 4 << 20
 
     def __init__(self, log: EmbeddedLog, connection: sqlite3.Connection) -> None:
-        self._log = log
-        self._connection = connection
-        self._pending: list[tuple[tuple[int, int], bytes, bytes]] = []
-        self._pending_bytes = 0
+        super().__init__(log.partitions, lambda _topic: log.max_value_bytes)
+        self._log, self._connection = log, connection
         self._purged_s = 0.0
 
-    def send(self, topic: str, key: bytes, value: bytes) -> None:
-        self._log.check_size(key, value)
-        slot = self._log.slot(topic, key)
-        size = len(key) + len(value)
-        full = len(self._pending) >= _BATCH_RECORDS or self._pending_bytes + size > _BATCH_BYTES
-        if self._pending and full:
-            self.flush()  # where this fails, the record was not taken and the buffer stays bounded
-        self._pending.append((slot, bytes(key), bytes(value)))
-        self._pending_bytes += size
-
     def flush(self) -> None:
-        if not self._pending:
-            return
-        with failures(self._log.path):
-            with transaction(self._connection):
-                self._append_pending()
-            self._pending.clear()
-            self._pending_bytes = 0
-            self._purged_s = self._log.purge_if_due(self._purged_s)
+        if self._pending:
+            super().flush()
+            with failures(self._log.path):
+                self._purged_s = self._log.purge_if_due(self._purged_s)
 
-    def close(self) -> None:
-        try:
-            self.flush()
-        finally:
-            self._connection.close()
-
-    def _append_pending(self) -> None:
-        by_slot: dict[tuple[int, int], list[tuple[bytes, bytes]]] = defaultdict(list)
-        for slot, key, value in self._pending:
-            by_slot[slot].append((key, value))
+    def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
+        by_slot: dict[Slot, list[Outgoing]] = defaultdict(list)
         appended_s = time.time()
-        for slot, records in by_slot.items():
-            first = self._reserve(slot, len(records))
-            self._connection.executemany(
-                "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (*slot, first + i, appended_s, key, value)
-                    for i, (key, value) in enumerate(records)
-                ],
-            )
+        with failures(self._log.path), transaction(self._connection):
+            for record in records:
+                by_slot[self._log.topic(record.topic)[0], record.partition].append(record)
+            for slot, appended in by_slot.items():
+                first = self._reserve(slot, len(appended))
+                self._connection.executemany(
+                    "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)",
+                    [
+                        (*slot, first + i, appended_s, record.key, record.value)
+                        for i, record in enumerate(appended)
+                    ],
+                )
+        return [], None
 
-    def _reserve(self, slot: tuple[int, int], count: int) -> int:
+    def _drop(self) -> None:
+        self._connection.close()
+
+    def _reserve(self, slot: Slot, count: int) -> int:
         """The first of `count` new offsets."""
         row = self._connection.execute(
             "INSERT INTO ends VALUES (?1, ?2, ?3) ON CONFLICT (topic_id, partition)"

@@ -21,7 +21,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
-from transport.interface import Record, RecordTooLarge, TransportUnavailable
+from transport.interface import Outgoing, Record, RecordTooLarge, TransportUnavailable
 from transport.interface import TopicPartition as Slot
 from transport.process.supervision import close_within
 
@@ -29,10 +29,9 @@ from .kafka_frame import (
     RECORD_OVERHEAD_BYTES,
     SMALL_TOPIC_BYTES,
     STEP_S,
-    BatchingProducer,
+    BufferedProducer,
     KafkaFrame,
     KafkaSettings,
-    Outgoing,
     Refusal,
     away,
     may_not_create,
@@ -385,7 +384,7 @@ class AgentKafka(KafkaFrame[KafkaAdminClient]):
         admin.wait_for_topics([new.name], timeout_ms=settings.timeout_s * 1000)
 
 
-class AgentProducer(BatchingProducer):
+class AgentProducer(BufferedProducer):
     """Connects at the first flush."""
 
     def __init__(self, kafka: AgentKafka) -> None:
@@ -408,7 +407,12 @@ class AgentProducer(BatchingProducer):
         self, client: KafkaProducer, records: Sequence[Outgoing]
     ) -> tuple[list[int], Exception | None]:
         futures = [
-            client.send(record.topic, record.value, record.key, partition=record.partition)
+            client.send(
+                self._settings.named(record.topic),
+                record.value,
+                record.key,
+                partition=record.partition,
+            )
             for record in records
         ]
         with suppress(errors.KafkaTimeoutError):

@@ -24,7 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from transport.interface import Record
+from transport.interface import Outgoing, Record
 
 from .kafka_aggregator_consumer import (
     PURGED,
@@ -42,10 +42,9 @@ from .kafka_frame import (
     RECORD_OVERHEAD_BYTES,
     SMALL_TOPIC_BYTES,
     STEP_S,
-    BatchingProducer,
+    BufferedProducer,
     KafkaFrame,
     KafkaSettings,
-    Outgoing,
     may_not_create,
 )
 
@@ -143,7 +142,7 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
             time.sleep(STEP_S)
 
 
-class AggregatorProducer(BatchingProducer):
+class AggregatorProducer(BufferedProducer):
     """Connects at the first flush."""
 
     def __init__(self, kafka: AggregatorKafka) -> None:
@@ -168,7 +167,7 @@ class AggregatorProducer(BatchingProducer):
         try:
             for place, record in enumerate(records):
                 client.produce(
-                    record.topic,
+                    self._settings.named(record.topic),
                     record.value,
                     record.key,
                     record.partition,

@@ -1,10 +1,7 @@
-"""What both Kafka clients share: topics, the producer, its bounded buffer, how failures read.
+"""What both Kafka clients share: settings, topics, the producer's buffer, how failures read.
 
 A flush hands everything to the client at once, so that the records of one partition leave as one
-batch, which a broker appends whole or not at all; records that a broker has not acknowledged stay
-here, in order, for the next flush.
-
-What a program is told about a Kafka cluster; a setting that cannot work is refused here.
+batch, which a broker appends whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -21,15 +18,13 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from transport.interface import (
-    MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     RETENTION_S,
+    BatchingProducer,
     Consumer,
-    RecordTooLarge,
     TransportRefused,
     TransportUnavailable,
     UnknownTopic,
-    partition_of,
 )
 from transport.process.supervision import Closing
 from transport.settings.config import host_port
@@ -238,75 +233,8 @@ def _secret(name: str, path: Path | None) -> str:
     return text
 
 
-BATCH_RECORDS = 1000
 BATCH_BYTES = SMALL_TOPIC_BYTES - 64 * 1024
-"""Flushed by itself beyond it; every topic takes a batch of that length."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """One record that no broker has acknowledged yet; `topic` is its name in the cluster."""
-
-    topic: str
-    partition: int
-    key: bytes
-    value: bytes
-
-
-class Outbound:
-    """The buffer of one producer.
-
-    partitions  name of a topic -> number of its partitions; raises UnknownTopic
-    deliver     send records and wait; gives the places of those not acknowledged, and why
-    """
-
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        partitions: Callable[[str], int],
-        deliver: Callable[[Sequence[Outgoing]], tuple[list[int], Exception | None]],
-    ) -> None:
-        self._settings = settings
-        self._partitions = partitions
-        self._deliver = deliver
-        self._pending: list[Outgoing] = []
-        self._pending_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def send(self, topic: str, key: bytes, value: bytes) -> None:
-        """Queue one record; where a flush before it fails, the record is not taken.
-
-        Raises      RecordTooLarge, UnknownTopic, TransportUnavailable
-        """
-        limit = self._settings.value_limit(topic)
-        if len(key) > MAX_KEY_BYTES:
-            raise RecordTooLarge(f"key: expected at most {MAX_KEY_BYTES} bytes, got {len(key)}")
-        if len(value) > limit:
-            raise RecordTooLarge(f"value: expected at most {limit} bytes, got {len(value)}")
-        partition = partition_of(key, self._partitions(topic))
-        size = len(key) + len(value)
-        full = len(self._pending) >= BATCH_RECORDS or self._pending_bytes + size > BATCH_BYTES
-        if self._pending and full:
-            self.flush()
-        name = self._settings.named(topic)
-        self._pending.append(Outgoing(name, partition, bytes(key), bytes(value)))
-        self._pending_bytes += size
-
-    def flush(self) -> None:
-        """Deliver everything.
-
-        Raises      TransportUnavailable: what was not acknowledged stays queued
-        """
-        if not self._pending:
-            return
-        left, failure = self._deliver(self._pending)
-        self._pending = [self._pending[place] for place in left]
-        self._pending_bytes = sum(len(record.key) + len(record.value) for record in self._pending)
-        if failure is not None:
-            raise failure
-
+"""Every topic takes a batch of that length."""
 
 A = TypeVar("A")
 """A client's own administrator."""
@@ -432,32 +360,14 @@ class KafkaFrame(Closing, Generic[A]):
         """Join a group; the topics exist."""
 
 
-class BatchingProducer(ABC):
-    """What is not acknowledged stays here, not in the client."""
+class BufferedProducer(BatchingProducer):
+    """What is not acknowledged stays here, not in the client.
+
+    After a failure the client is dropped: what it still holds is ours, a fresh one sends it.
+    """
+
+    batch_bytes = BATCH_BYTES
 
     def __init__(self, kafka: KafkaFrame[A]) -> None:
+        super().__init__(kafka.partitions, kafka.settings.value_limit)
         self._settings = kafka.settings
-        self._outbound = Outbound(kafka.settings, kafka.partitions, self._deliver)
-
-    def send(self, topic: str, key: bytes, value: bytes) -> None:
-        self._outbound.send(topic, key, value)
-
-    def flush(self) -> None:
-        self._outbound.flush()
-
-    def close(self) -> None:
-        try:
-            self._outbound.flush()
-        finally:
-            self._drop()
-
-    @abstractmethod
-    def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
-        """Send records and wait; give the places of those not acknowledged, and why.
-
-        After a failure the client is dropped: what it still holds is ours, a fresh one sends it.
-        """
-
-    @abstractmethod
-    def _drop(self) -> None:
-        """Let go of the client, if there is one, without waiting for what it still holds."""

@@ -94,7 +94,7 @@ def test_flush_failure_keeps_the_records_for_later(log_folder: Path) -> None:
 def test_send_refuses_to_grow_while_the_log_is_away(
     log_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transport.embedded.embedded._BATCH_RECORDS", 3)
+    monkeypatch.setattr("transport.interface.BATCH_RECORDS", 3)
     with EmbeddedLog(log_folder, busy_timeout_s=0.01) as log:
         producer = log.producer()
         blocker = sqlite3.connect(log.path, isolation_level=None)

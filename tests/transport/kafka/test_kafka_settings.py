@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ from aggregator.party.config import load_leader_config
 from pointillist.broker.properties import Ports, server_properties
 from tests.config_kit import parse_config
 from transport.factory import EmbeddedSettings, Side, TransportTable, open_transport
-from transport.interface import RecordTooLarge, TransportRefused, TransportUnavailable
+from transport.interface import (
+    BatchingProducer,
+    Outgoing,
+    RecordTooLarge,
+    TransportRefused,
+    TransportUnavailable,
+)
 from transport.kafka.kafka_frame import (
     BATCH_BYTES,
     KafkaSettings,
     KafkaSettingsError,
-    Outbound,
-    Outgoing,
 )
 from transport.settings.config import ConfigError
 from wire.topics import EPOCHS, JOINS, KEYS, REPORTS, TOPICS
@@ -170,42 +175,46 @@ def test_transport_is_one_of_two() -> None:
             TransportTable(folder, group, cluster)
 
 
-class FailingBroker:
+class FailingBroker(BatchingProducer):
     """Acknowledges the first records of each flush and then fails."""
 
+    batch_bytes = BATCH_BYTES
+
     def __init__(self, takes: int) -> None:
+        super().__init__(lambda _topic: 4, KafkaSettings((BROKER,)).value_limit)
         self.takes = takes
         self.taken: list[bytes] = []
 
-    def __call__(self, records: object) -> tuple[list[int], Exception | None]:
-        assert isinstance(records, list)
-        taken: list[Outgoing] = records[: self.takes]
+    def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
+        taken = records[: self.takes]
         self.taken += [one.value for one in taken]
         left = list(range(len(taken), len(records)))
         return left, TransportUnavailable("away") if left else None
 
+    def _drop(self) -> None:
+        raise AssertionError("nothing is closed")
+
 
 def test_records_not_acknowledged_stay_in_order() -> None:
     broker = FailingBroker(2)
-    outbound = Outbound(KafkaSettings((BROKER,)), lambda _topic: 4, broker)
     for number in range(5):
-        outbound.send("t", b"k", b"%d" % number)
+        broker.send("t", b"k", b"%d" % number)
     for left in (3, 1):
         with pytest.raises(TransportUnavailable):
-            outbound.flush()
-        assert len(outbound) == left
-    outbound.flush()
+            broker.flush()
+        assert len(broker._pending) == left
+    broker.flush()
     assert broker.taken == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_buffer_refuses_to_grow_while_the_broker_is_away() -> None:
-    outbound = Outbound(KafkaSettings((BROKER,)), lambda _topic: 4, FailingBroker(0))
-    outbound.send("t", b"k", bytes(BATCH_BYTES - 10))
+    broker = FailingBroker(0)
+    broker.send("t", b"k", bytes(BATCH_BYTES - 10))
     with pytest.raises(TransportUnavailable):
-        outbound.send("t", b"k", bytes(20))
-    assert len(outbound) == 1
+        broker.send("t", b"k", bytes(20))
+    assert len(broker._pending) == 1
     with pytest.raises(RecordTooLarge, match="key: expected at most"):
-        outbound.send("t", bytes(2000), b"")
+        broker.send("t", bytes(2000), b"")
 
 
 def test_local_broker_listens_on_loopback_alone() -> None:
