@@ -1,19 +1,17 @@
-"""What both parties signed, from their exported transcripts: checked in a process of its own.
+"""What both parties signed, from their exported transcripts, and the store beside it.
 
 The files are as long as whoever exported them made them: they are read window by window, in a
 process that can be ended, so pages go on meanwhile.
 
-The store beside the transcripts: which of its releases are those that both parties signed.
-
-What is compared is that a window is in both, and of how many hosts. Both signed a hash of the whole
-vector of sums; a store has its named cells alone, so the hash cannot be made again from it.
+Both signed a hash of the whole vector of sums; a store has its named cells alone, so what is
+compared is that a window is in both, and of how many hosts.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -23,6 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import BaseModel, Field
 
 from aggregator.protocol.directory import PinnedParties
 from aggregator.transcripts.evidence import UnreleasedShare, compare_unreleased
@@ -38,6 +37,7 @@ from aggregator.transcripts.transcript_check import (
     checked_windows,
     export_parts,
 )
+from pages.svg import moment_said
 
 MOST_TEXT_BYTES: Final = 16 << 20
 """Of one text: the batch of 110,000 hosts, in hex."""
@@ -95,7 +95,8 @@ class SignedChain:
             self.waiting.append(window.link.window)
         else:
             self.windows.append(window.link.window)
-            self.hosts.append(_hosts(window))
+            ids = [link.report_ids for link in (window.ours, window.theirs) if link is not None]
+            self.hosts.append(next((len(one) for one in ids if one is not None), _UNKNOWN))
 
     def tell(self, problem: str) -> None:
         """Keep a problem, or count it."""
@@ -141,13 +142,6 @@ def _check_and_tell(to: Connection, files: TranscriptFiles) -> None:
 
 def check(files: TranscriptFiles) -> SignedChains:
     """Check both exports and that they are one; memory is that of a window and of its numbers."""
-    try:
-        return SignedChains(_checked(files))
-    except TranscriptRefused as error:
-        return SignedChains({}, str(error))
-
-
-def _checked(files: TranscriptFiles) -> dict[ChainName, SignedChain]:
     leader, helper = _Export(LEADER, files.leader), _Export(HELPER, files.helper)
     chains: dict[ChainName, SignedChain] = {}
 
@@ -156,12 +150,15 @@ def _checked(files: TranscriptFiles) -> dict[ChainName, SignedChain]:
             raise TranscriptRefused(f"expected at most {MOST_CHAINS} chains, got more")
         return chains.setdefault((series, cohort), SignedChain())
 
-    for window in checked_windows(leader.links(), helper.links(), files.parties):
-        chain_of(window.link.series, window.link.cohort).take(window)
-    problems = compare_unreleased(leader.unreleased, helper.unreleased, files.parties.helper_pk)
-    for share, problem in problems:
-        chain_of(share.series, share.cohort).tell(f"window {share.window}: {problem}")
-    return chains
+    try:
+        for window in checked_windows(leader.links(), helper.links(), files.parties):
+            chain_of(window.link.series, window.link.cohort).take(window)
+        problems = compare_unreleased(leader.unreleased, helper.unreleased, files.parties.helper_pk)
+        for share, problem in problems:
+            chain_of(share.series, share.cohort).tell(f"window {share.window}: {problem}")
+    except TranscriptRefused as error:
+        return SignedChains({}, str(error))
+    return SignedChains(chains)
 
 
 @dataclass(slots=True)
@@ -174,34 +171,28 @@ class _Export:
 
     def links(self) -> Iterator[Link]:
         """Give its links. Raises TranscriptRefused, which names the party and not the file."""
+        room = MOST_SHARE_BYTES
         try:
-            yield from self._links()
+            for kind, part in export_parts(
+                self.path, most_bytes=MOST_EXPORT_BYTES, most_text=MOST_TEXT_BYTES
+            ):
+                if kind == "party" and part != self.party:
+                    raise TranscriptRefused(
+                        f"expected the {self.party}'s, got one of {part[:20]!r}"
+                    )
+                if kind == LINKS:
+                    yield part
+                elif kind == UNRELEASED:
+                    room -= len(part.share) + len(part.reason) + len(part.series) + 500
+                    if room < 0:
+                        raise TranscriptRefused(
+                            f"expected at most {MOST_SHARE_BYTES} bytes of suppressed windows, got "
+                            "more"
+                        )
+                    self.unreleased.append(part)
         except (TranscriptRefused, OSError) as error:
             said = error.strerror if isinstance(error, OSError) else error
             raise TranscriptRefused(f"the {self.party.capitalize()}'s transcript: {said}") from None
-
-    def _links(self) -> Iterator[Link]:
-        room = MOST_SHARE_BYTES
-        parts = export_parts(self.path, most_bytes=MOST_EXPORT_BYTES, most_text=MOST_TEXT_BYTES)
-        for kind, part in parts:
-            if kind == "party" and part != self.party:
-                raise TranscriptRefused(f"expected the {self.party}'s, got one of {part[:20]!r}")
-            if kind == LINKS:
-                yield part
-            elif kind == UNRELEASED:
-                room -= len(part.share) + len(part.reason) + len(part.series) + 500
-                if room < 0:
-                    raise TranscriptRefused(
-                        f"expected at most {MOST_SHARE_BYTES} bytes of suppressed windows, got more"
-                    )
-                self.unreleased.append(part)
-
-
-def _hosts(window: CheckedWindow) -> int:
-    ids: Iterable[frozenset[bytes] | None] = (
-        None if link is None else link.report_ids for link in (window.ours, window.theirs)
-    )
-    return next((len(found) for found in ids if found is not None), _UNKNOWN)
 
 
 Whole = npt.NDArray[np.int64]
@@ -212,82 +203,74 @@ _SHOWN: Final = 5
 class StoredChain:
     """Released windows of one cohort in the store: int64[n] starts, unix seconds, and hosts."""
 
-    starts: Whole
-    hosts: Whole
-
-
-@dataclass(frozen=True, slots=True)
-class StoreMatch:
-    """How many of a cohort's releases in the store both parties signed.
-
-    signed    with the same hosts, where the transcripts still say how many
-    waiting   that the Leader alone has signed so far
-    newer     than the transcripts: nothing can be said of them
-    absent    releases in the transcripts that the store has no more, or never had
-    problems  what differs, in sentences
-    """
-
-    signed: int
-    waiting: int
-    newer: int
-    absent: int
-    problems: tuple[str, ...]
+    starts: Whole = field(default_factory=lambda: np.zeros(0, np.int64))
+    hosts: Whole = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def stored_chains(windows: pd.DataFrame) -> dict[ChainName, StoredChain]:
     """Take the released windows of each cohort from rows of the view `windows`."""
     released = windows[windows["outcome"] == "released"]
     return {
-        (str(rows["series"].iloc[0]), int(rows["cohort"].iloc[0])): StoredChain(
+        (str(series), int(rows["cohort"].iloc[0])): StoredChain(
             rows["window_start"].to_numpy("datetime64[s]").astype(np.int64),
             rows["n_hosts"].to_numpy(np.int64),
         )
-        for _, rows in released.groupby(["series", "cohort"])
+        for (series, _), rows in released.groupby(["series", "cohort"])
     }
 
 
-NOTHING: Final = StoredChain(np.zeros(0, np.int64), np.zeros(0, np.int64))
+class ChainAnswer(BaseModel):
+    """One chain of releases in both transcripts, and the same releases in the store."""
+
+    series: str
+    cohort: int
+    signed: int = Field(description="releases that both parties signed and say the same of")
+    waiting: int = Field(description="releases that the Leader alone has signed so far")
+    first_window: str | None = Field(description="start of the first that both signed, UTC")
+    newest_window: str | None = Field(description="start of the newest that both signed, UTC")
+    head: str = Field(description="SHA-256 of the Leader's newest release, hex")
+    store_signed: int = Field(description="releases in the store that are among them")
+    store_waiting: int = Field(description="releases in the store that await the Helper")
+    store_newer: int = Field(description="releases in the store that came after the export")
+    store_absent: int = Field(description="signed releases that the store does not have")
+    problems: list[str] = Field(description="what does not hold; windows in unix seconds")
+    more_problems: int = Field(description="what does not hold beyond these")
 
 
-def compare(chain: SignedChain | None, stored: StoredChain) -> StoreMatch:
+def compare(name: ChainName, found: SignedChain | None, stored: StoredChain) -> ChainAnswer:
     """Compare one cohort's releases with its chain; None where the transcripts have none."""
-    starts = stored.starts
-    if chain is None:
-        said = f"{len(starts):,} releases in the store, and the transcripts have no such chain"
-        return StoreMatch(0, 0, 0, 0, (said,))
-    windows, hosts = _sorted(chain)
+    chain, starts = found or SignedChain(), stored.starts
+    order = np.argsort(np.array(chain.windows, np.int64), kind="stable")
+    windows = np.array(chain.windows, np.int64)[order]
     signed = np.isin(starts, windows)
-    newer = starts > chain.last_s
+    newer = starts > chain.last_s if found else np.zeros(len(starts), np.bool_)
     waiting = np.isin(starts, np.array(chain.waiting, np.int64)) & ~signed
-    unsigned = starts[~(signed | newer | waiting)]
-    other = starts[signed][_other_hosts(windows, hosts, starts[signed], stored.hosts[signed])]
+    shared = starts[signed]
+    # Of a window whose hosts neither party says any more, nothing is said.
+    hosts = np.array(chain.hosts, np.int64)[order][np.searchsorted(windows, shared)]
+    other = shared[(hosts >= 0) & (hosts != stored.hosts[signed])]
     problems = [
-        *_said(unsigned, "in the store, and not signed by both parties"),
+        *_said(starts[~(signed | newer | waiting)], "in the store, and not signed by both parties"),
         *_said(other, "of another number of hosts in the store than in the transcripts"),
     ]
-    return StoreMatch(
-        int(signed.sum()) - len(other),
-        int(waiting.sum()),
-        int(newer.sum()),
-        int((~np.isin(windows, starts)).sum()),
-        tuple(problems),
+    if found is None:
+        said = f"{len(starts):,} releases in the store, and the transcripts have no such chain"
+        problems = [said]
+    return ChainAnswer(
+        series=name[0],
+        cohort=name[1],
+        signed=len(windows),
+        waiting=len(chain.waiting),
+        first_window=moment_said(windows[0]) if len(windows) else None,
+        newest_window=moment_said(windows[-1]) if len(windows) else None,
+        head=chain.head.hex(),
+        store_signed=len(shared) - len(other),
+        store_waiting=int(waiting.sum()),
+        store_newer=int(newer.sum()),
+        store_absent=int((~np.isin(windows, starts)).sum()),
+        problems=[*chain.problems, *problems],
+        more_problems=chain.more,
     )
-
-
-def _sorted(chain: SignedChain) -> tuple[Whole, Whole]:
-    windows = np.array(chain.windows, np.int64)
-    hosts = np.array(chain.hosts, np.int64)
-    order = np.argsort(windows, kind="stable")
-    return windows[order], hosts[order]
-
-
-def _other_hosts(
-    windows: Whole, hosts: Whole, starts: Whole, found: Whole
-) -> npt.NDArray[np.bool_]:
-    """Say which windows have other hosts than the transcripts say; -1 says nothing."""
-    said = hosts[np.searchsorted(windows, starts)] if len(windows) else hosts
-    other: npt.NDArray[np.bool_] = (said >= 0) & (said != found)
-    return other
 
 
 def _said(starts: Whole, what: str) -> list[str]:

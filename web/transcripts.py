@@ -1,15 +1,10 @@
-"""What is said of the transcripts to one viewer: the verdict, chains, the store beside them.
-
-Checks the two parties' transcripts when somebody asks, once for each state of their files.
-
-The transcript's page and its answer in the API: opening either begins the check.
-"""
+"""The transcript's page and its answer in the API: opening either begins a check of the files."""
 
 from __future__ import annotations
 
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Event, Lock, Thread
@@ -30,9 +25,8 @@ from .page_answers import PageAnswers
 from .page_state import PageState
 from .pages_privacy import PAGE, TRANSCRIPT_ADDRESS
 from .signed_chains import (
-    NOTHING,
+    ChainAnswer,
     ChainName,
-    SignedChain,
     SignedChains,
     StoredChain,
     TranscriptFiles,
@@ -76,21 +70,10 @@ class TranscriptCheck:
 
 
 class TranscriptChecker:
-    """One check at a time; its verdict is kept until a file changes.
+    """One check at a time; its verdict is kept until a file changes.."""
 
-    files   None: nobody named them
-    run     checks the files; in a process of its own where nothing is given
-    """
-
-    def __init__(
-        self,
-        files: TranscriptFiles | None,
-        run: Callable[[TranscriptFiles], SignedChains] | None = None,
-        every_s: float | None = None,
-    ) -> None:
+    def __init__(self, files: TranscriptFiles | None) -> None:
         self.files = files
-        self._run = check_apart if run is None else run
-        self._every_s = EVERY_S if every_s is None else every_s
         self._lock = Lock()
         self._ended = Event()
         self._stamp: _Stamp | None = None
@@ -108,9 +91,14 @@ class TranscriptChecker:
         with self._lock:
             if stamp == self._stamp:
                 return self._check
-            if not self._due():
+            if self._started_s is not None and not (
+                self._ended.is_set() and time.monotonic() - self._started_s >= EVERY_S
+            ):
                 return TranscriptCheck(CheckState.CHECKING)
-            self._begin(self.files, stamp)
+            self._stamp, self._started_s = stamp, time.monotonic()
+            self._check = TranscriptCheck(CheckState.CHECKING)
+            self._ended.clear()
+            Thread(target=self._go, args=(self.files,), name="transcripts", daemon=True).start()
         # Nobody else waits: answers to those who ask meanwhile come from few threads.
         return self.wait(patience_s)
 
@@ -118,22 +106,11 @@ class TranscriptChecker:
         self._ended.wait(patience_s)
         return self._check
 
-    def _due(self) -> bool:
-        if self._started_s is None:
-            return True
-        return self._ended.is_set() and time.monotonic() - self._started_s >= self._every_s
-
-    def _begin(self, files: TranscriptFiles, stamp: _Stamp) -> None:
-        self._stamp, self._started_s = stamp, time.monotonic()
-        self._check = TranscriptCheck(CheckState.CHECKING)
-        self._ended.clear()
-        Thread(target=self._go, args=(files,), name="transcripts", daemon=True).start()
-
     def _go(self, files: TranscriptFiles) -> None:
         refused = "the check could not be run; why stands in the server's log"
         found = SignedChains({}, refused)
         try:
-            found = self._run(files)
+            found = check_apart(files)
         finally:
             state = CheckState.REFUSED if found.refused else CheckState.CHECKED
             self._check = TranscriptCheck(state, found.refused, found, time.time())
@@ -153,7 +130,6 @@ def _stamp(files: TranscriptFiles) -> _Stamp:
 
 AGREE: Final = "agree"
 DIFFER: Final = "differ"
-NOTHING_SEEN: Final = "nothing"
 MOST_CHAINS: Final = 200
 """That one answer names."""
 
@@ -166,24 +142,6 @@ _SAID: Final = {
     CheckState.CHECKING: "The transcripts are being checked. This page comes back by itself.",
     CheckState.REFUSED: "The transcripts cannot be checked",
 }
-
-
-class ChainAnswer(BaseModel):
-    """One chain of releases in both transcripts, and the same releases in the store."""
-
-    series: str
-    cohort: int
-    signed: int = Field(description="releases that both parties signed and say the same of")
-    waiting: int = Field(description="releases that the Leader alone has signed so far")
-    first_window: str | None = Field(description="start of the first that both signed, UTC")
-    newest_window: str | None = Field(description="start of the newest that both signed, UTC")
-    head: str = Field(description="SHA-256 of the Leader's newest release, hex")
-    store_signed: int = Field(description="releases in the store that are among them")
-    store_waiting: int = Field(description="releases in the store that await the Helper")
-    store_newer: int = Field(description="releases in the store that came after the export")
-    store_absent: int = Field(description="signed releases that the store does not have")
-    problems: list[str] = Field(description="what does not hold; windows in unix seconds")
-    more_problems: int = Field(description="what does not hold beyond these")
 
 
 class TranscriptAnswer(BaseModel):
@@ -221,7 +179,7 @@ class TranscriptAnswers:
         visible = self.answers.visible(standing, viewer)
         stored, unreadable = self._store(standing)
         chains = [
-            _chain(name, check.found.chains.get(name), stored.get(name, NOTHING))
+            compare(name, check.found.chains.get(name), stored.get(name, StoredChain()))
             for name in sorted({*check.found.chains, *stored})
             if visible is None or name[0] in visible
         ]
@@ -241,40 +199,18 @@ class TranscriptAnswers:
             return self._stored[1], ""
 
 
-def _chain(name: ChainName, chain: SignedChain | None, stored: StoredChain) -> ChainAnswer:
-    match = compare(chain, stored)
-    kept = SignedChain() if chain is None else chain
-    starts = kept.windows
-    return ChainAnswer(
-        series=name[0],
-        cohort=name[1],
-        signed=len(starts),
-        waiting=len(kept.waiting),
-        first_window=moment_said(min(starts)) if starts else None,
-        newest_window=moment_said(max(starts)) if starts else None,
-        head=kept.head.hex(),
-        store_signed=match.signed,
-        store_waiting=match.waiting,
-        store_newer=match.newer,
-        store_absent=match.absent,
-        problems=[*kept.problems, *match.problems],
-        more_problems=kept.more,
-    )
-
-
 def _verdict(
     check: TranscriptCheck, chains: list[ChainAnswer], unreadable: str
 ) -> TranscriptAnswer:
     differ = [chain for chain in chains if chain.problems]
     signed = sum(chain.signed for chain in chains)
-    state = AGREE
     if differ:
         state = DIFFER
         said = f"Not everything holds: {counted(len(differ), 'chain')} of {len(chains):,} below."
     elif not chains:
-        state = NOTHING_SEEN
-        said = "The transcripts hold nothing that you may see."
+        state, said = "nothing", "The transcripts hold nothing that you may see."
     else:
+        state = AGREE
         said = (
             f"Leader and Helper signed the same {counted(signed, 'release')}, each chained to the "
             "one before."
@@ -373,7 +309,7 @@ def _html(transcripts: TranscriptAnswers, viewer: Viewer, state: PageState) -> s
 
 
 def _verdict_panel(answer: TranscriptAnswer, state: PageState) -> Panel:
-    title = {AGREE: "They agree", "differ": "They differ"}.get(answer.state, "No verdict")
+    title = {AGREE: "They agree", DIFFER: "They differ"}.get(answer.state, "No verdict")
     when = f" Checked at {answer.checked_at} UTC." if answer.checked_at else ""
     return Panel(
         "verdict", title, answer.said + when,

@@ -273,14 +273,17 @@ def test_auditor_verifies_and_an_operator_s_chain_is_its_own(
     assert seen == everybody | alone
 
 
-def test_verdict_is_kept_until_a_file_changes(signed: SignedFleet) -> None:
+def test_verdict_is_kept_until_a_file_changes(
+    signed: SignedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = []
 
     def run(files: TranscriptFiles) -> SignedChains:
         runs.append(files)
         return check(files)
 
-    checker = TranscriptChecker(signed.files, run, every_s=0.0)
+    monkeypatch.setattr(transcripts, "check_apart", run)
+    checker = TranscriptChecker(signed.files)
     assert [checker.look(60.0).state for _ in range(3)] == [CheckState.CHECKED] * 3
     assert len(runs) == 1
     alter(signed.files.leader, lambda links: links.pop())
@@ -288,21 +291,27 @@ def test_verdict_is_kept_until_a_file_changes(signed: SignedFleet) -> None:
     assert (len(runs), found and found.chains[SERIES, 0].problems != []) == (2, True)
 
 
-def test_files_that_change_all_the_time_are_checked_seldom(signed: SignedFleet) -> None:
-    checker = TranscriptChecker(signed.files, check, every_s=3_600.0)
+def test_files_that_change_all_the_time_are_checked_seldom(
+    signed: SignedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcripts, "EVERY_S", 3_600.0)
+    checker = TranscriptChecker(signed.files)
     assert checker.look(60.0).state is CheckState.CHECKED
     alter(signed.files.leader, lambda links: links.pop())
     assert checker.look(60.0) == TranscriptCheck(CheckState.CHECKING)
 
 
-def test_check_that_does_not_end_holds_up_nobody(signed: SignedFleet) -> None:
+def test_check_that_does_not_end_holds_up_nobody(
+    signed: SignedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on = Event()
 
     def run(files: TranscriptFiles) -> SignedChains:
         assert go_on.wait(60.0)
         return check(files)
 
-    checker = TranscriptChecker(signed.files, run)
+    monkeypatch.setattr(transcripts, "check_apart", run)
+    checker = TranscriptChecker(signed.files)
     try:
         assert [checker.look(0.0).state for _ in range(3)] == [CheckState.CHECKING] * 3
     finally:
