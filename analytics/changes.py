@@ -46,8 +46,7 @@ CHANGE_MEANINGS: Final[Meanings] = {
 
 CHANGE_COLUMNS: Final = tuple(CHANGE_MEANINGS)
 
-OF_SHARE: Final = "share"
-"""Unit of a change of shares: 0.01 is one percentage point."""
+OF_SHARE: Final = "share"  # unit of a change of shares: 0.01 is one percentage point
 
 
 def changes(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:

@@ -112,8 +112,7 @@ def load_prices(path: Path | None = None) -> PriceList:
     return read_tree(PriceList, path or shipped, error=PriceListError, file_format=FORMAT)
 
 
-ALL: Final = "all causes"
-"""The row of a table's sum."""
+ALL: Final = "all causes"  # the row of a table's sum
 
 _OF_CAUSES: Final = (
     "window_start", "window_s", "series", "cohort", "section", "n_hosts", "corrected", "cause",

@@ -22,8 +22,7 @@ from wire.catalogue import Catalogue
 
 from .sql import CELL_MEANINGS
 
-CALL: Final = "quantiles"
-"""What SQL calls: `FROM quantiles('weeks', 0.5)`."""
+CALL: Final = "quantiles"  # what SQL calls: `FROM quantiles('weeks', 0.5)`
 
 _OF: Final = ("series", "cohort", "period_start", "period_s", "section")
 _ABOUT: Final = (

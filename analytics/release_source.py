@@ -42,14 +42,11 @@ from .rollup_files import (
 from .rollups import SCHEMAS, Refreshed, files_to_read, refresh
 from .sql import cells_sql, merged_outcomes_sql, merged_sql
 
-MAX_AGE_S: Final = 30.0
-"""How old roll-ups may be before releases are looked at again."""
+MAX_AGE_S: Final = 30.0  # how old roll-ups may be before releases are looked at again
 
-_ATTEMPTS: Final = 5
-"""At files of months, which go when one of their days changes."""
+_ATTEMPTS: Final = 5  # at files of months, which go when one of their days changes
 
-Conditions = list[tuple[str, object]]
-"""Texts of SQL with the value of each."""
+Conditions = list[tuple[str, object]]  # texts of SQL with the value of each
 
 
 class Span(TypedDict, total=False):

@@ -36,8 +36,7 @@ from aggregator.releases.releases import escaped, literal
 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  (naive UTC, as released timestamps are)
 
-ALWAYS: Final = EPOCH
-"""No window starts before it."""
+ALWAYS: Final = EPOCH  # no window starts before it
 NEVER: Final = datetime(9000, 1, 1)  # noqa: DTZ001  (naive UTC)
 """None starts after it."""
 
@@ -127,16 +126,14 @@ def utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
-FOLDER: Final = "rollups"
-"""Below the folder of releases, where that can be written."""
+FOLDER: Final = "rollups"  # below the folder of releases, where that can be written
 
 FORMAT: Final = 1
 SUMS: Final = "sums"
 OUTCOMES: Final = "outcomes"
 _HOURS: Final = "hours.json"
 
-ROWS: Final = "rows.parquet"
-"""Of each folder, its file."""
+ROWS: Final = "rows.parquet"  # of each folder, its file
 _HOUR_FORMAT: Final = "%Y%m%dT%H"
 _LOCK: Final = ".lock"
 

@@ -60,16 +60,12 @@ from .sql import (
     windows_sql,
 )
 
-MONTHS: Final = "month=*"
-"""Folders of such files."""
+MONTHS: Final = "month=*"  # folders of such files
 
-_MONTH: Final = slice(5, 12)
-"""Of the name of a day's folder, date=2026-11-23, its month."""
+_MONTH: Final = slice(5, 12)  # of the name of a day's folder, date=2026-11-23, its month
 
-_QUIET: Final = timedelta(days=1)
-"""So long after its end a month is hardly changed any more."""
-_GROUP_ROWS: Final = 32_768
-"""Of a row group: one cell of a month lies in one or two."""
+_QUIET: Final = timedelta(days=1)  # so long after its end a month is hardly changed any more
+_GROUP_ROWS: Final = 32_768  # of a row group: one cell of a month lies in one or two
 
 
 def drop_month(day: Path) -> None:
@@ -163,8 +159,7 @@ _ATTEMPTS: Final = 5
 _AT_ONCE: Final = timedelta(days=7)
 """Of releases that are added up before it is kept that they are: a run that is cut off goes on."""
 _KEY: Final = "series, cohort, period_start"
-SCHEMAS: Final = {SUMS: SUM_SCHEMA, OUTCOMES: OUTCOME_SCHEMA}
-"""Of the files of either kind."""
+SCHEMAS: Final = {SUMS: SUM_SCHEMA, OUTCOMES: OUTCOME_SCHEMA}  # of the files of either kind
 
 _MERGED: Final = {SUMS: merged_sql, OUTCOMES: merged_outcomes_sql}
 

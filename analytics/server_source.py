@@ -279,8 +279,7 @@ def _next_since(link: str) -> str | None:
     return None if found is None else parse_qs(urlsplit(found[1]).query).get("since", [None])[0]
 
 
-MOST_ROWS: Final = 5_000_000
-"""Of one frame: some two gigabytes."""
+MOST_ROWS: Final = 5_000_000  # of one frame: some two gigabytes
 _MOST_PARTS: Final = 10_000
 _MOST_PART_ROWS: Final = 2_000_000
 _MOST_PART_BYTES: Final = 1 << 30

@@ -182,8 +182,7 @@ GROUP BY ALL
 """  # noqa: S608  (texts of this module)
 
 
-LAUNCHES: Final = "launch_share"
-"""The measure of hosts that see launches alone."""
+LAUNCHES: Final = "launch_share"  # the measure of hosts that see launches alone
 NOISE_REASON: Final = "whole_is_noise"
 """Why a share has no number: what it divides by is itself noise."""
 

@@ -17,8 +17,7 @@ _HEAD = 26
 _WIDEST = 120.0
 _HIGHEST: Final = ((10, 30.0), (16, 21.0), (math.inf, 16.0))
 """The more rows, the lower each: a page with several maps is not to be all maps."""
-_ROOM = 56.0
-"""Width of a cell in which its number is written, too."""
+_ROOM = 56.0  # width of a cell in which its number is written, too
 
 
 @dataclass(frozen=True, slots=True)

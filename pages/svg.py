@@ -15,12 +15,9 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-WIDE: Final = 760
-"""Units of a chart beside which there is room for labels."""
-NARROW: Final = 342
-"""Units of a chart on a screen of 390 px."""
-LETTER: Final = 7.2
-"""Width of a letter of a label, units: the charts' text is 13 units high."""
+WIDE: Final = 760  # units of a chart beside which there is room for labels
+NARROW: Final = 342  # units of a chart on a screen of 390 px
+LETTER: Final = 7.2  # width of a letter of a label, units: the charts' text is 13 units high
 
 _SAID: Final = re.compile(r' data-said="[^"]*"')
 _CAMEL: Final = {"view_box": "viewBox", "pattern_units": "patternUnits"}

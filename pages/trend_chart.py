@@ -31,8 +31,7 @@ from .svg import (
 )
 from .wording import ABSENT, Number, Unit, interval_said, number_said, value_said
 
-TONES: Final = 8
-"""Colours that are told apart, also by who sees few: a chart has no more lines."""
+TONES: Final = 8  # colours that are told apart, also by who sees few: a chart has no more lines
 _HEIGHT = 300
 _FOOT = 34
 _BOLD_LETTER = 1.12 * LETTER

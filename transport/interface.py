@@ -25,11 +25,9 @@ from typing import NewType, Protocol, Self, runtime_checkable
 from transport.process.supervision import Closing
 from wire.topics import REPORTS, TOPICS
 
-TopicPartition = tuple[str, int]
-"""A topic's name and a partition's number, from 0."""
+TopicPartition = tuple[str, int]  # a topic's name and a partition's number, from 0
 
-Offset = NewType("Offset", int)
-"""The place of a record in its partition, from 0."""
+Offset = NewType("Offset", int)  # the place of a record in its partition, from 0
 
 MAX_KEY_BYTES = 1024
 RETENTION_S = 14 * 86_400
@@ -211,8 +209,7 @@ class BatchingProducer(ABC):
     limit       name of a topic -> its longest value
     """
 
-    batch_bytes: int
-    """Flushed by itself beyond it."""
+    batch_bytes: int  # flushed by itself beyond it
 
     def __init__(self, partitions: Callable[[str], int], limit: Callable[[str], int]) -> None:
         self._partitions, self._limit = partitions, limit

@@ -12,8 +12,7 @@ BEHIND_S: Final = 60
 """What begins later than so by a party's clock waits until it has come there (wire/SPEC.md)."""
 SILENT_S: Final = 3_900
 """Each host that runs sends an epoch an hour, so that the log of a live fleet is no older."""
-LIVE_S: Final = 86_400
-"""A log that is older is of a fleet that stands still: it tells no time."""
+LIVE_S: Final = 86_400  # a log that is older is of a fleet that stands still: it tells no time
 _SET: Final = "compare with `date --utc` of another machine, and start NTP or PTP"
 
 

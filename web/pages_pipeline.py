@@ -18,8 +18,7 @@ from .page_shape import EVERYBODY, SPAN_CHOICE, UNTIL_CHOICE, FrameColumn, Page,
 from .page_state import PageState
 from .store_reading import StoreReading
 
-MOST_COLUMNS: Final = 48
-"""Of the drawing: the table and the files have all."""
+MOST_COLUMNS: Final = 48  # of the drawing: the table and the files have all
 
 _SERIES: Final = FrameColumn("series", "Series", "task series")
 

@@ -39,8 +39,7 @@ from .view_panel import model_of
 _T = TypeVar("_T")
 
 _MOST_BYTES: Final = 64 << 20
-_AT_ONCE: Final = 2
-"""Answers that are made at a time: pages must not wait behind programs."""
+_AT_ONCE: Final = 2  # answers that are made at a time: pages must not wait behind programs
 _OUTCOMES: Final = 12
 """Rows that the windows of a period and cohort have at most, but for many reasons of rejection."""
 

@@ -1,16 +1,15 @@
 """The newest release of each series as gauges for Prometheus, each number beside its error.
 
-They are made of released Parquet by this application, not by the Leader: it has the rule who may
-see which series, and whatever a scrape costs is out of the way of the Leader's loop.
+This application makes them, not the Leader: it has the rule who may see which series, and what a
+scrape costs is out of the way of the Leader's loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 from fastapi import FastAPI, Request
@@ -37,25 +36,24 @@ _KEPT: Final = 16
 
 _CELL: Final = ("series", "cohort", "section", "cell", "unit")
 _NUMBERS: Final = (
-    ("value", "pointillist_release_value", "released value, in the unit that the label names"),
-    ("standard_error", "pointillist_release_standard_error", "standard error of the value"),
-    ("share", "pointillist_release_share_ratio", "value as a fraction of its whole"),
+    ("value", "release_value", "released value, in the unit that the label names"),
+    ("standard_error", "release_standard_error", "standard error of the value"),
+    ("share", "release_share_ratio", "value as a fraction of its whole"),
     (
         "share_error",
-        "pointillist_release_share_standard_error_ratio",
+        "release_share_standard_error_ratio",
         "standard error of the share: half its 95 % interval by 1.96",
     ),
     (
         "q_value",
-        "pointillist_release_q_value",
+        "release_q_value",
         "false-discovery rate at which the value is told from zero in its section",
     ),
 )
 _WINDOW: Final = ("series", "cohort")
 
 
-@dataclass(frozen=True, slots=True)
-class CohortWindows:
+class CohortWindows(NamedTuple):
     """How the recent windows of one cohort of a series ended.
 
     suppressed_run   newest windows in a row that were suppressed
@@ -94,8 +92,7 @@ class ReleaseGauges:
             if key not in self._made:
                 series = [s for s in standing.series if visible is None or s.name in visible]
                 try:
-                    families = self._families(standing.state, series, numbers)
-                    made = _written(families)
+                    made = _written(self._families(standing.state, series, numbers))
                 except FAILURES:
                     return _written([_store(StoreState.BROKEN)])
                 if len(self._made) >= _KEPT:
@@ -172,96 +169,75 @@ def _recent(fleet: FleetReleases, series: SeriesState) -> Iterator[CohortWindows
 
 
 def _store(state: StoreState) -> Metric:
-    family = GaugeMetricFamily("pointillist_store_state", "how the store stands", labels=["state"])
-    for known in StoreState:
-        family.add_metric([known.value], float(known is state))
+    states = (([known.value], known is state) for known in StoreState)
+    return _family("store_state", "how the store stands", ["state"], states)
+
+
+def _family(
+    name: str, text: str, labels: Sequence[str], numbers: Iterable[tuple[Iterable[object], float]]
+) -> Metric:
+    family = GaugeMetricFamily(f"pointillist_{name}", text, labels=labels)
+    for label, number in numbers:
+        family.add_metric([str(part) for part in label], float(number))
     return family
 
 
 def _window_families(
     series: Iterable[SeriesState], windows: Sequence[CohortWindows]
 ) -> Iterator[Metric]:
-    length = GaugeMetricFamily(
-        "pointillist_window_length_seconds", "length of its windows", labels=["series"]
-    )
-    for each in series:
-        length.add_metric([each.name], each.window_s)
-    yield length
-    said: tuple[tuple[str, str, Callable[[CohortWindows], float]], ...] = (
-        ("window_end_timestamp_seconds", "end of the newest settled window", lambda w: w.end_s),
+    lengths = (([each.name], each.window_s) for each in series)
+    yield _family("window_length_seconds", "length of its windows", ["series"], lengths)
+    for name, text, field in (
+        ("window_end_timestamp_seconds", "end of the newest settled window", "end_s"),
         (
             "windows_suppressed_run",
             "newest windows in a row that were suppressed",
-            lambda w: float(w.suppressed_run),
+            "suppressed_run",
         ),
         (
             "windows_released_ratio",
             "released windows of those settled in the last day, or of the last eight",
-            lambda w: w.released_ratio,
+            "released_ratio",
         ),
-    )
-    for name, text, value in said:
-        family = GaugeMetricFamily(f"pointillist_{name}", text, labels=_WINDOW)
-        for window in windows:
-            family.add_metric([window.series, window.cohort], value(window))
-        yield family
+    ):
+        numbers = ((window[:2], getattr(window, field)) for window in windows)
+        yield _family(name, text, _WINDOW, numbers)
 
 
 def _budget_families(fleet: FleetReleases, series: Iterable[SeriesState]) -> Iterator[Metric]:
-    names = {each.name for each in series}
     rows = fleet.budget()
-    rows = rows[rows["series"].isin(names) & rows["spent"].notna()]
+    rows = rows[rows["series"].isin([each.name for each in series]) & rows["spent"].notna()]
     for column, text in (
         ("weight", "part of a host's budget that the series may cost in 168 hours"),
         ("spent", "part of a host's budget that its windows of the newest 168 hours cost"),
     ):
-        family = GaugeMetricFamily(f"pointillist_budget_{column}_ratio", text, labels=["series"])
-        for name, value in zip(rows["series"], rows[column], strict=True):
-            family.add_metric([str(name)], float(value))
-        yield family
+        numbers = (([name], part) for name, part in zip(rows["series"], rows[column], strict=True))
+        yield _family(f"budget_{column}_ratio", text, ["series"], numbers)
 
 
 def _cell_families(rows: pd.DataFrame, unread: int) -> Iterator[Metric]:
     left_out = max(len(rows) - MOST_CELLS, 0)
-    yield GaugeMetricFamily(
-        "pointillist_release_cells_left_out",
-        "cells beyond what a scrape shows, of the releases that it reads",
-        value=left_out,
-    )
-    yield GaugeMetricFamily(
-        "pointillist_releases_left_out", "newest releases beyond what a scrape reads", value=unread
-    )
+    cells_left = "cells beyond what a scrape shows, of the releases that it reads"
+    yield _family("release_cells_left_out", cells_left, (), [((), left_out)])
+    releases_left = "newest releases beyond what a scrape reads"
+    yield _family("releases_left_out", releases_left, (), [((), unread)])
     if rows.empty:
         return
     ordered = rows.sort_values(list(_CELL)).head(MOST_CELLS)
     half = (ordered["share_high"] - ordered["share_low"]) / 2
     ordered = ordered.assign(share_error=half / normal_quantile())
-    labels = [tuple(map(str, row)) for row in ordered[list(_CELL)].itertuples(index=False)]
+    labels = list(ordered[list(_CELL)].itertuples(index=False))
     for column, name, text in _NUMBERS:
-        family = GaugeMetricFamily(name, text, labels=_CELL)
-        for label, value in zip(labels, ordered[column], strict=True):
-            if not pd.isna(value):
-                family.add_metric(label, float(value))
-        yield family
-    yield from _release_families(ordered.drop_duplicates(list(_WINDOW)))
-
-
-def _release_families(rows: pd.DataFrame) -> Iterator[Metric]:
-    """One number for each release: whose newest it is, how many hosts are in it."""
-    hosts = GaugeMetricFamily(
-        "pointillist_release_hosts", "accepted hosts of the newest release", labels=_WINDOW
-    )
-    end = GaugeMetricFamily(
-        "pointillist_release_window_end_timestamp_seconds",
-        "end of the window that the newest release is of",
-        labels=_WINDOW,
-    )
-    for row in rows.to_dict("records"):
-        label = [str(row["series"]), str(row["cohort"])]
-        hosts.add_metric(label, float(row["n_hosts"]))
-        end.add_metric(label, pd.Timestamp(row["window_start"]).timestamp() + row["window_s"])
-    yield hosts
-    yield end
+        numbers = zip(labels, ordered[column], strict=True)
+        yield _family(name, text, _CELL, (pair for pair in numbers if not pd.isna(pair[1])))
+    each = ordered.drop_duplicates(list(_WINDOW))
+    named = list(each[list(_WINDOW)].itertuples(index=False))
+    hosts = zip(named, each["n_hosts"], strict=True)
+    yield _family("release_hosts", "accepted hosts of the newest release", _WINDOW, hosts)
+    ends_s = each["window_start"].to_numpy("datetime64[s]").astype("int64") + each["window_s"]
+    end = "end of the window that the newest release is of"
+    ends = zip(named, ends_s, strict=True)
+    yield _family("release_window_end_timestamp_seconds", end, _WINDOW, ends)
 
 
 class _Said(Collector):

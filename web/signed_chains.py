@@ -39,19 +39,16 @@ from aggregator.transcripts.transcript_check import (
 )
 from pages.svg import moment_said
 
-MOST_TEXT_BYTES: Final = 16 << 20
-"""Of one text: the batch of 110,000 hosts, in hex."""
+MOST_TEXT_BYTES: Final = 16 << 20  # of one text: the batch of 110,000 hosts, in hex
 MOST_CHAINS: Final = 10_000
 MOST_SHARE_BYTES: Final = 64 << 20
 """Of answered batches without a release together: thousands of a week."""
-MOST_PROBLEMS: Final = 50
-"""That are kept of a chain; the rest is counted."""
+MOST_PROBLEMS: Final = 50  # that are kept of a chain; the rest is counted
 LIMIT_S: Final = 120.0
 _NICENESS: Final = 10
 _UNKNOWN: Final = -1
 
-ChainName = tuple[str, int]
-"""Series and cohort."""
+ChainName = tuple[str, int]  # series and cohort
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,15 +33,13 @@ from transport.process.printable import first_line, printable
 from wire.task import DEMO_DOMAIN
 
 EVERY_S: Final = 1.0
-_END_S: Final = 5.0
-"""So long the end of a look is waited for."""
+_END_S: Final = 5.0  # so long the end of a look is waited for
 _DEPTH: Final = 4
 _LATE_WINDOWS: Final = 3
 _LATE_S: Final = 120.0
 _LOG: Final = logging.getLogger("pointillist.web")
 _KNOWN_GONE: Final = 256
-NO_STORE: Final = "none"
-"""The generation of what is not there, or cannot be read."""
+NO_STORE: Final = "none"  # the generation of what is not there, or cannot be read
 
 UNFIT: Final = (KeyError, TypeError, ValueError, ArithmeticError)
 """How rows show that no Leader writes: a NULL where there is none, a name of no catalogue."""

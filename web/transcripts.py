@@ -130,8 +130,7 @@ def _stamp(files: TranscriptFiles) -> _Stamp:
 
 AGREE: Final = "agree"
 DIFFER: Final = "differ"
-MOST_CHAINS: Final = 200
-"""That one answer names."""
+MOST_CHAINS: Final = 200  # that one answer names
 
 _SAID: Final = {
     CheckState.UNNAMED: "This server was not told where the transcripts are.",

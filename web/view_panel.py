@@ -169,8 +169,7 @@ def json_cell(value: Any) -> JsonCell:
     return value if isinstance(value, str | int | bool) else str(value)
 
 
-_MOST_ROWS: Final = 60
-"""Of a table on a page; files have all."""
+_MOST_ROWS: Final = 60  # of a table on a page; files have all
 
 
 def view_frame(view: View, state: PageState, reading: StoreReading | None) -> pd.DataFrame:

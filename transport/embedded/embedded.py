@@ -28,15 +28,13 @@ from transport.process.supervision import Closing
 
 from .embedded_group import Membership, Slot, boot_seconds, connect, failures, prepare_folder
 
-MAX_POLL_BYTES = 64 << 20
-"""A poll returns no more than this, however many records were asked for."""
+MAX_POLL_BYTES = 64 << 20  # a poll returns no more than this, however many records were asked for
 
 _FIRST_NAP_S = 0.002
 _LONGEST_NAP_S = 0.025
 """Waiting costs one `PRAGMA data_version` (a page-cache read) per nap: under 0.1 % of a core."""
 
-_LOOK_EVERY_S = 0.5
-"""How soon the partitions of a killed member are taken over."""
+_LOOK_EVERY_S = 0.5  # how soon the partitions of a killed member are taken over
 
 
 class EmbeddedConsumer:
@@ -243,8 +241,7 @@ class EmbeddedLog(Closing):
     keep            topics whose records are never purged
     """
 
-    report_partitions = 4
-    """A partition costs every reader a lease."""
+    report_partitions = 4  # a partition costs every reader a lease
 
     def __init__(
         self,

@@ -28,8 +28,7 @@ from transport.files.private_files import set_folder
 from transport.files.sqlite_file import OtherSchema, refuse_other_schema, schema_of, transaction
 from transport.interface import TransportUnavailable
 
-Slot = tuple[int, int]
-"""A topic's number and a partition."""
+Slot = tuple[int, int]  # a topic's number and a partition
 
 
 def boot_id() -> str:

@@ -233,11 +233,9 @@ def _secret(name: str, path: Path | None) -> str:
     return text
 
 
-BATCH_BYTES = SMALL_TOPIC_BYTES - 64 * 1024
-"""Every topic takes a batch of that length."""
+BATCH_BYTES = SMALL_TOPIC_BYTES - 64 * 1024  # every topic takes a batch of that length
 
-A = TypeVar("A")
-"""A client's own administrator."""
+A = TypeVar("A")  # a client's own administrator
 
 STEP_S: Final = 0.05
 

@@ -36,12 +36,10 @@ class CheckVerdict(StrEnum):
     """How a check came out."""
 
     OK = "ok"
-    ABSENT = "absent"
-    """Something is not there; the program runs without it."""
+    ABSENT = "absent"  # something is not there; the program runs without it
     UNMEASURED = "unmeasured"
     """A signed task asks for this, and nothing here measures it: zeros would be reported."""
-    BROKEN = "broken"
-    """The program does not run, or does nothing, until this is put right."""
+    BROKEN = "broken"  # the program does not run, or does nothing, until this is put right
 
 
 class Result(NamedTuple):
@@ -86,8 +84,7 @@ class Check(NamedTuple):
 
 
 _Method = TypeVar("_Method", bound=Callable[[Any], Result | None])
-_PLACES: Final[dict[object, tuple[str, str]]] = {}
-"""Method -> the group and name of what it finds."""
+_PLACES: Final[dict[object, tuple[str, str]]] = {}  # method -> the group and name of what it finds
 
 
 def check(group: str, name: str) -> Callable[[_Method], _Method]:

@@ -40,8 +40,7 @@ from .foreign import libc
 
 _PROGRAM: Final = Path(sys.executable).resolve()
 _OWN_DESCRIPTORS: Final = "/proc/self/fd/"
-_held: Final[dict[str, int]] = {}
-"""What this process holds: path -> descriptor."""
+_held: Final[dict[str, int]] = {}  # what this process holds: path -> descriptor
 
 
 @dataclass(frozen=True, slots=True)
