@@ -187,6 +187,11 @@ def trend_lines(frame: pd.DataFrame) -> Sequence[TrendLine]:
     return [TrendLine(plain(name), points[name][::-1], tone) for tone, name in enumerate(order)]
 
 
+def trend_ways(frame: pd.DataFrame) -> Sequence[TrendLine]:
+    """Make the line of each name that has more than one row."""
+    return [line for line in trend_lines(frame) if len(line.points) > 1] if len(frame) else []
+
+
 def how(frame: pd.DataFrame) -> str:
     """Say how the newest numbers of a frame were made, and of how many periods they are newest."""
     newest = frame.sort_values("period_start").iloc[-1]
@@ -300,7 +305,7 @@ class CauseViews:
         if rows.empty:
             return []
         rows = rows[rows["name"] != ALL].sort_values("period_start", ascending=False)
-        return [line for line in trend_lines(rows) if len(line.points) > 1]
+        return trend_ways(rows)
 
     def cost(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
         """Return GPU hours and money of the newest table: the sum, then the dearest."""

@@ -128,9 +128,12 @@ def numbers_of(frame: pd.DataFrame, prefix: str = "") -> list[Number]:
         for name in ("value", "standard_error", "low", "high", "coverage")
     ]
     told = list(frame.get(f"{prefix}told", [True] * len(frame)))
-    reasons = list(frame.get(f"{prefix}reason", [None] * len(frame)))
+    reasons = [
+        reason if isinstance(reason, str) and reason else None
+        for reason in frame.get(f"{prefix}reason", [None] * len(frame))
+    ]
     return [
-        Number(value, error, low, high, bool(is_told), _text(reason), coverage)
+        Number(value, error, low, high, bool(is_told), reason, coverage)
         for value, error, low, high, coverage, is_told, reason in zip(
             *parts, told, reasons, strict=True
         )
@@ -142,23 +145,6 @@ def _floats(frame: pd.DataFrame, name: str) -> list[float | None]:
         return [None] * len(frame)
     numbers = frame[name].to_numpy(np.float64, na_value=np.nan).tolist()
     return [number if math.isfinite(number) else None for number in numbers]
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-SPAN_CHOICE: Final = Choice(
-    "span",
-    "Span",
-    lambda *_: (
-        ("auto", "newest"), ("hour", "1 hour"), ("day", "1 day"), ("week", "1 week"),
-        ("eight_weeks", "8 weeks"), ("year", "1 year"),
-    ),
-)  # fmt: skip
-MEASURE_CHOICE: Final = Choice(
-    "measure", "By", lambda *_: (("gpu_time", "GPU time"), ("launch_share", "launches"))
-)
 
 
 def _series(reading: StoreReading, _: PageState) -> list[tuple[str, str]]:
@@ -176,6 +162,20 @@ def _days(reading: StoreReading, _: PageState) -> list[tuple[str, str]]:
     return [(f"{day:%Y-%m-%d}", "") for day in reading.days()]
 
 
-SERIES_CHOICE: Final = Choice("series", "Series", _series)
-COHORT_CHOICE: Final = Choice("cohort", "Cohort", _cohorts)
-UNTIL_CHOICE: Final = Choice("until", "Before", _days, dates=True)
+_SPANS: Final = (
+    ("auto", "newest"), ("hour", "1 hour"), ("day", "1 day"), ("week", "1 week"),
+    ("eight_weeks", "8 weeks"), ("year", "1 year"),
+)  # fmt: skip
+_MEASURES: Final = (("gpu_time", "GPU time"), ("launch_share", "launches"))
+_CHOICES: Final = {
+    "span": Choice("span", "Span", lambda *_: _SPANS),
+    "until": Choice("until", "Before", _days, dates=True),
+    "measure": Choice("measure", "By", lambda *_: _MEASURES),
+    "series": Choice("series", "Series", _series),
+    "cohort": Choice("cohort", "Cohort", _cohorts),
+}
+
+
+def choices(*names: str) -> tuple[Choice, ...]:
+    """Give the controls that several pages have, by names of `PageState`."""
+    return tuple(_CHOICES[name] for name in names)

@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import pandas as pd
-from markupsafe import Markup
 
 from pages.interval_chart import interval_chart
 from pages.wording import SHARE, counted, plain
 
 from .mix_views import ROWS, MixViews, how, interval_rows, largest
-from .page_shape import (
-    COHORT_CHOICE,
-    SERIES_CHOICE,
-    SPAN_CHOICE,
-    UNTIL_CHOICE,
-    FrameColumn,
-    Page,
-    View,
-)
+from .page_shape import FrameColumn, Page, View, choices
 from .page_state import PageState
 from .store_reading import StoreReading
 
@@ -30,10 +21,6 @@ def seen(reading: StoreReading, state: PageState) -> pd.DataFrame:
     """Return the share of hosts that ran each application at least once in a window."""
     cells = reading.summary("seen", state)
     return cells if cells.empty else largest(cells[cells["told"]]).head(ROWS)
-
-
-def _seen_chart(frame: pd.DataFrame) -> Markup:
-    return interval_chart("Hosts that ran it", interval_rows(frame), SHARE)
 
 
 def _seen_words(frame: pd.DataFrame) -> str:
@@ -53,9 +40,10 @@ PAGE: Final = Page(
         View(
             "seen", "Hosts that ran it", seen,
             (_NAME, FrameColumn("share", "Hosts", "share of the accepted hosts", SHARE)),
-            _seen_words, _seen_chart, how,
+            _seen_words,
+            lambda frame: interval_chart("Hosts that ran it", interval_rows(frame), SHARE), how,
             "No release of this span counts hosts by application: choose a longer one.",
         ),
     ),
-    (SPAN_CHOICE, UNTIL_CHOICE, SERIES_CHOICE, COHORT_CHOICE),
+    choices("span", "until", "series", "cohort"),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .mix_views import CauseViews
-from .page_shape import COHORT_CHOICE, SERIES_CHOICE, UNTIL_CHOICE, Page
+from .page_shape import Page, choices
 
 PAGE: Final = Page(
     "causes",
@@ -16,5 +16,5 @@ PAGE: Final = Page(
         "cause",
         "No window of incidents was released yet: the shipped plan counts them by the week.",
     ).views(),
-    (UNTIL_CHOICE, SERIES_CHOICE, COHORT_CHOICE),
+    choices("until", "series", "cohort"),
 )

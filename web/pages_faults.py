@@ -6,7 +6,7 @@ from typing import Final
 
 from .histogram_views import HistogramView
 from .mix_views import CauseViews
-from .page_shape import COHORT_CHOICE, SERIES_CHOICE, SPAN_CHOICE, UNTIL_CHOICE, Page
+from .page_shape import Page, choices
 
 _SAMPLES: Final = "of the samples of all GPUs"
 
@@ -27,5 +27,5 @@ PAGE: Final = Page(
         HistogramView("utilisation", "GPU busy", "utilisation", "utilisation", _SAMPLES).view(),
         HistogramView("memory", "GPU memory in use", "memory", "memory", _SAMPLES).view(),
     ),
-    (SPAN_CHOICE, UNTIL_CHOICE, SERIES_CHOICE, COHORT_CHOICE),
+    choices("span", "until", "series", "cohort"),
 )  # fmt: skip

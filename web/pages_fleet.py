@@ -11,18 +11,7 @@ from pages.heat_map import HeatTable, heat_map
 from pages.wording import SHARE, counted, plain
 
 from .mix_views import NO_WORK, SHARE_COLUMN, MixViews, how, measured
-from .page_shape import (
-    COHORT_CHOICE,
-    MEASURE_CHOICE,
-    SERIES_CHOICE,
-    SPAN_CHOICE,
-    UNTIL_CHOICE,
-    Choice,
-    FrameColumn,
-    Page,
-    View,
-    numbers_of,
-)
+from .page_shape import Choice, FrameColumn, Page, View, choices, numbers_of
 from .page_state import ALL_MODELS, PageState
 from .store_reading import StoreReading
 
@@ -78,7 +67,7 @@ PAGE: Final = Page(
         ),
     ),
     (
-        SPAN_CHOICE, UNTIL_CHOICE, MEASURE_CHOICE, Choice("model", "GPU model", _models),
-        SERIES_CHOICE, COHORT_CHOICE,
+        *choices("span", "until", "measure"), Choice("model", "GPU model", _models),
+        *choices("series", "cohort"),
     ),
 )  # fmt: skip

@@ -11,16 +11,7 @@ from pages.wording import plain
 
 from .histogram_views import LEGEND, HistogramView, time_map
 from .mix_views import FROM, SHARE_COLUMN, how, measured, working
-from .page_shape import (
-    COHORT_CHOICE,
-    MEASURE_CHOICE,
-    SERIES_CHOICE,
-    SPAN_CHOICE,
-    UNTIL_CHOICE,
-    FrameColumn,
-    Page,
-    View,
-)
+from .page_shape import FrameColumn, Page, View, choices
 from .page_state import PageState
 from .store_reading import StoreReading
 
@@ -67,5 +58,5 @@ PAGE: Final = Page(
             "copies", "How much copies carry", "copy_size", "size", "of what was copied"
         ).view(),
     ),
-    (SPAN_CHOICE, UNTIL_CHOICE, MEASURE_CHOICE, SERIES_CHOICE, COHORT_CHOICE),
+    choices("span", "until", "measure", "series", "cohort"),
 )  # fmt: skip

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import pandas as pd
 from markupsafe import Markup
 
 from pages.svg import length_said, moment_said
-from pages.trend_chart import TrendLine
 from pages.wording import SHARE, counted
 
 from .histogram_views import time_map
-from .mix_views import FROM, trend_lines
-from .page_shape import EVERYBODY, SPAN_CHOICE, UNTIL_CHOICE, FrameColumn, Page, View
+from .mix_views import FROM, trend_ways
+from .page_shape import EVERYBODY, FrameColumn, Page, View, choices
 from .page_state import PageState
 from .store_reading import StoreReading
 
@@ -52,12 +50,6 @@ def coverage(reading: StoreReading, state: PageState) -> pd.DataFrame:
     )
     found = found.assign(name=found["series"], value=found["done"] / found["ended"])
     return found.sort_values(["period_start", "series"], ascending=[False, True])
-
-
-def released_part(frame: pd.DataFrame) -> Sequence[TrendLine]:
-    """Return the line of each series that has more than one period."""
-    found = [] if frame.empty else trend_lines(frame)
-    return [line for line in found if len(line.points) > 1]
 
 
 def refused(reading: StoreReading, state: PageState) -> pd.DataFrame:
@@ -114,11 +106,6 @@ def _how_covered(frame: pd.DataFrame) -> str:
     )
 
 
-def _refused_words(frame: pd.DataFrame) -> str:
-    total = int(frame["reports"].sum())
-    return f"{counted(total, 'report')} refused, each counted by its reason and left out by name."
-
-
 _CONTACT: Final = (
     _SERIES,
     FrameColumn("newest", "Newest window", "its end, UTC"),
@@ -142,7 +129,7 @@ PAGE: Final = Page(
         View(
             "contact", "Last contact", contact, _CONTACT,
             _contact_words,
-            ways=lambda reading, state: released_part(coverage(reading, state)),
+            ways=lambda reading, state: trend_ways(coverage(reading, state)),
             ways_head="Released part over time",
         ),
         View(
@@ -152,10 +139,11 @@ PAGE: Final = Page(
         ),
         View(
             "refused", "Refused reports", refused, _REFUSED,
-            _refused_words,
+            lambda frame: f"{counted(int(frame['reports'].sum()), 'report')} refused, each counted "
+            "by its reason and left out by name.",
             empty="No report was refused.",
         ),
     ),
-    (SPAN_CHOICE, UNTIL_CHOICE),
+    choices("span", "until"),
     EVERYBODY,
 )  # fmt: skip

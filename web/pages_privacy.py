@@ -12,7 +12,7 @@ from pages.wording import counted
 from wire.rejection import Reason
 
 from .histogram_views import COHORTS
-from .page_shape import EVERYBODY, SPAN_CHOICE, FrameColumn, Page, View
+from .page_shape import EVERYBODY, FrameColumn, Page, View, choices
 from .page_state import PageState
 from .store_reading import StoreReading
 
@@ -59,22 +59,17 @@ def signed(reading: StoreReading, state: PageState) -> pd.DataFrame:
     return rows.agg(windows=("windows", "sum"), newest=("until", "max"))
 
 
-def why(reason: str) -> str:
-    return WHY.get(reason, reason)
-
-
 def _budget_words(frame: pd.DataFrame) -> str:
     known = frame["epsilon"].dropna()
-    parts = [
-        f"All series together say at most epsilon {known.max():g} about one host in any week."
-        if len(known)
-        else "",
-        "Epsilon of a series is known once a window of it was released."
-        if len(known) < len(frame)
-        else "",
-        "Looking here spends nothing.",
-    ]
-    return " ".join(filter(None, parts))
+    parts = ["Looking here spends nothing."]
+    if len(known) < len(frame):
+        parts.insert(0, "Epsilon of a series is known once a window of it was released.")
+    if len(known):
+        most = (
+            f"All series together say at most epsilon {known.max():g} about one host in any week."
+        )
+        parts.insert(0, most)
+    return " ".join(parts)
 
 
 def _ending_words(frame: pd.DataFrame) -> str:
@@ -86,14 +81,11 @@ def _ending_words(frame: pd.DataFrame) -> str:
     return f"{kept:,} of {counted(total, 'window')} {were} kept back, each with its reason."
 
 
-def _signed_words(_: pd.DataFrame) -> str:
-    return (
-        "Leader and Helper each keep a chain of all releases, in which each names the one before, "
-        "and both sign it. Where the two transcripts agree, both stand for the same releases: none "
-        "was made twice, changed or taken back unseen."
-    )
-
-
+_SIGNED_BY_BOTH: Final = (
+    "Leader and Helper each keep a chain of all releases, in which each names the one before, and "
+    "both sign it. Where the two transcripts agree, both stand for the same releases: none was "
+    "made twice, changed or taken back unseen."
+)
 _BUDGET: Final = (
     FrameColumn("series", "Series", "task series"),
     FrameColumn("domain", "For", "whom the task serves"),
@@ -107,7 +99,9 @@ _BUDGET: Final = (
 _ENDINGS: Final = (
     FrameColumn("series", "Series", "task series"),
     FrameColumn("outcome", "Outcome", "released or suppressed"),
-    FrameColumn("reason", "Reason", "why there is no release", say=why),
+    FrameColumn(
+        "reason", "Reason", "why there is no release", say=lambda reason: WHY.get(reason, reason)
+    ),
     FrameColumn("windows", "Windows", "how many", number=True),
     FrameColumn("hosts", "Hosts", "that reported, mean", number=True),
     FrameColumn("newest", "Newest", "end of the newest, UTC"),
@@ -129,24 +123,15 @@ PAGE: Final = Page(
     "Privacy",
     "What do these numbers give away about one host, and what was kept back?",
     (
-        View(
-            "budget", "Budget", budget, _BUDGET,
-            _budget_words,
-        ),
-        View(
-            "windows", "How windows ended", endings, _ENDINGS,
-            _ending_words,
-        ),
+        View("budget", "Budget", budget, _BUDGET, _budget_words),
+        View("windows", "How windows ended", endings, _ENDINGS, _ending_words),
         COHORTS,
-        View(
-            "threats", "Who learns what", threats, _THREATS,
-            lambda _: THREATS_IN_SHORT,
-        ),
+        View("threats", "Who learns what", threats, _THREATS, lambda _: THREATS_IN_SHORT),
         View(
             "transcript", "Signed by both", signed, _SIGNED,
-            _signed_words, action=("Verify the transcript", TRANSCRIPT_ADDRESS),
+            lambda _: _SIGNED_BY_BOTH, action=("Verify the transcript", TRANSCRIPT_ADDRESS),
         ),
     ),
-    (SPAN_CHOICE,),
+    choices("span"),
     EVERYBODY,
 )  # fmt: skip
