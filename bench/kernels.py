@@ -29,7 +29,7 @@ from collectors.ebpf import ebpf_tables
 from collectors.gpu_calls.probe_plan import Attachment
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms, unavailable
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import ProbeGroup
 
 KERNELS: Final = ("6.12", "6.1")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .devices.device_port import DeviceLook, ReportsDevices
-from .port import ReportsAbsences, Source, SourceUnavailable, UnavailableSource, guarded
+from .interface import ReportsAbsences, Source, SourceUnavailable, UnavailableSource, guarded
 from .records.activity import Record
 
 

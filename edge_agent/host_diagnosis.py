@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.boot_clock import read_point
-from collectors.port import UnavailableSource, broken
+from collectors.interface import UnavailableSource, broken
 from collectors.records.activity import Observation, Record
 from collectors.rounds import Drained
 from diagnosis.detect.diagnoser import Diagnoser

@@ -19,7 +19,7 @@ from collectors.gpu_time.gpu_time_source import GpuTimeSource
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
-from collectors.port import Source, SourceRegistry, UnavailableSource
+from collectors.interface import Source, SourceRegistry, UnavailableSource
 from collectors.replay.replay_source import ReplaySource
 from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from collectors.port import Source, UnavailableSource
+from collectors.interface import Source, UnavailableSource
 from collectors.rounds import Rounds
 from transport.interface import Transport, TransportUnavailable
 from wire.fields import TaskId

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from collectors.port import UnavailableSource
+from collectors.interface import UnavailableSource
 from wire.catalogue import Catalogue
 from wire.task import Task
 

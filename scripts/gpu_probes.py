@@ -203,7 +203,7 @@ def families_known(launches: Mapping[str, int]) -> float:
 
 def refused() -> str | None:
     """Say why this machine lets nobody probe, or None."""
-    from collectors.port import SourceUnavailable
+    from collectors.interface import SourceUnavailable
 
     probes = Probes(budget=0.99)
     try:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from collectors.bpf.system_calls import SOFTWARE, PerfEventAttributes, perf_event_open
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 
 LOST, COMM, FORK, MMAP2 = 2, 3, 7, 10
 _EXECUTED: Final = 1 << 13

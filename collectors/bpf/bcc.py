@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from transport.process.foreign import Signatures, declare
 
 _MODULE: Final = ctypes.c_void_p

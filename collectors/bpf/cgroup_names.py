@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 
 _MOUNTS: Final = Path("/proc/self/mounts")
 _MOST_DIRECTORIES: Final = 20_000

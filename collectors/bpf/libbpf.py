@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from transport.process.foreign import Signatures, declare, libc
 from transport.process.privileges import CAPABILITIES, process_status
 

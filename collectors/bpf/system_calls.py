@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 
 VMLINUX: Final = Path("/sys/kernel/btf/vmlinux")
 

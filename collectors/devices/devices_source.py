@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.kernel_log import load_rules
-from collectors.port import SourceUnavailable, UnavailableSource
 from collectors.records.activity import GpuCoverage, Observation
 from collectors.records.basics import Gap, GapKind, ProcessKey
 from transport.process.printable import printable

@@ -14,7 +14,7 @@ from typing import Any, Final
 import bpf
 from collectors.bpf.bcc import compile_program, tracing
 from collectors.bpf.bpf_maps import ArrayView, PerCpuMap, possible_cpus
-from collectors.port import SourceUnavailable, UnavailableSource
+from collectors.interface import SourceUnavailable, UnavailableSource
 
 from . import ebpf_tables as layout
 from .host_ticks import HostPrograms, Limits, PerCpuTicks

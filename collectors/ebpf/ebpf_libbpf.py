@@ -13,7 +13,7 @@ from collectors.bpf.bpf_maps import ArrayView, MarkRing, PerCpuMap, possible_cpu
 from collectors.bpf.cgroup_names import hierarchy_of
 from collectors.bpf.libbpf import BpfObject, available, kernel_has_hook
 from collectors.bpf.system_calls import VMLINUX, kernel_version, open_cpu_clocks
-from collectors.port import UnavailableSource
+from collectors.interface import UnavailableSource
 
 from . import ebpf_tables as layout
 from .host_ticks import HostPrograms, Limits, PerCpuTicks, RhythmMaps, Ticks, TimerTicks

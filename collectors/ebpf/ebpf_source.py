@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from collectors.bpf import bcc
 from collectors.bpf.bpf_maps import BpfStatistics
 from collectors.bpf.cgroup_names import CgroupNames
-from collectors.port import SourceUnavailable, UnavailableSource
+from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.records.activity import HostRecord, HostTable
 
 from . import ebpf_bcc, ebpf_libbpf

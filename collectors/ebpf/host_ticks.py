@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from collectors.binaries.proc_maps import ProgramNames
 from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import MARK_FIELDS, ArrayView, MarkRing, PerCpuMap, set_element
-from collectors.port import UnavailableSource
+from collectors.interface import UnavailableSource
 from collectors.records.activity import HostTicks, RhythmMarks
 
 from . import ebpf_tables as layout

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
+from collectors.interface import SourceUnavailable
 from collectors.kernel_files import Tree
 from collectors.kernel_log import KMSG, log_gap
-from collectors.port import SourceUnavailable
 from collectors.records.activity import HostEvent, HostTable, Observation
 from collectors.records.basics import Gap, GapKind
 

@@ -11,7 +11,7 @@ from typing import Final
 from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import set_element
 from collectors.bpf.libbpf import UprobeLink
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 from . import readout as layout

@@ -27,7 +27,7 @@ import numpy as np
 from collectors.binaries.elf_file import EntryClass
 from collectors.binaries.proc_maps import process_key
 from collectors.boot_clock import boottime_ns
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 

@@ -31,7 +31,7 @@ from collectors.binaries.proc_maps import (
     read_maps,
 )
 from collectors.boot_clock import boottime_ns
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 
 from .found_files import LOOK_AGAIN_NS, FileCounts, FileFound, FileGone, FoundFiles

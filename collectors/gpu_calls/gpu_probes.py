@@ -20,7 +20,7 @@ from typing import Final
 from collectors.binaries.proc_maps import Modules
 from collectors.binaries.symbols import SymbolCache
 from collectors.boot_clock import boottime_ns
-from collectors.port import SourceUnavailable, UnavailableSource
+from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.records.activity import Record
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import GovernorState, ProcessLabels

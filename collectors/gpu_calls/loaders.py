@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Final, NamedTuple, Protocol
 
 from collectors.boot_clock import boottime_ns
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup
 
 from . import programs, programs_bcc

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from collectors.boot_clock import boottime_ns
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 

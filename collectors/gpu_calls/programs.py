@@ -21,7 +21,7 @@ import bpf
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
 from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, Ring, available, expect_links
 from collectors.bpf.system_calls import VMLINUX, kernel_version
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, MemoryState
 

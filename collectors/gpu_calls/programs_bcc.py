@@ -26,7 +26,7 @@ import bpf
 from collectors.boot_clock import boottime_ns
 from collectors.bpf import bcc, libbpf
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup
 

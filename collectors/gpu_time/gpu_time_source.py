@@ -20,7 +20,7 @@ from typing import Final
 from collectors.binaries.proc_maps import process_key
 from collectors.boot_clock import boottime_ns
 from collectors.devices.devices_source import GpuUsers
-from collectors.port import SourceUnavailable, UnavailableSource
+from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_time import TimedProcess

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from collectors.interface import SourceUnavailable
 from collectors.kernel_files import KernelFile
-from collectors.port import SourceUnavailable
 from collectors.records.activity import Observation
 from wire.catalogue import Catalogue
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from collectors.interface import SourceUnavailable
 from collectors.kernel_files import KernelFile
-from collectors.port import SourceUnavailable
 from collectors.records.activity import HostTable
 
 RESOURCES: Final = ("cpu", "memory", "io", "irq")

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.activity import HostTable
 
 _FOLDERS: Final = ("counters", "hw_counters")

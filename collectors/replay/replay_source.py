@@ -14,7 +14,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.activity import EVERYTHING_MILLIONTHS, GpuCoverage, KernelActivity, log2_bin
 from kernels.families import UNKNOWN_APPLICATION, pipeline_applications
 from kernels.launches.kineto import (

@@ -28,7 +28,7 @@ from collectors.bpf.bpf_maps import MARK_FIELDS, MarkRing, PerCpuMap
 from collectors.bpf.cgroup_names import CgroupNames, Hierarchy, hierarchy_of
 from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, UprobeLink, expect_links
 from collectors.gpu_calls.programs import unavailable
-from collectors.port import SourceUnavailable, UnavailableSource
+from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
 
 RING_BYTES: Final = 1 << 20

@@ -22,7 +22,7 @@ from collectors.devices.device_port import DeviceReading
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
-from collectors.port import Source, SourceRegistry, UnavailableSource
+from collectors.interface import Source, SourceRegistry, UnavailableSource
 from collectors.records.activity import (
     GpuCoverage,
     HostEvent,

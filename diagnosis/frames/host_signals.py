@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from collectors.bpf.cgroup_names import hierarchy_of
 from collectors.ebpf.ebpf_tables import OTHER
 from collectors.host.pressure import stall_totals
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.activity import HostTable, Observation
 
 from .signals import SIGNALS, Columns, Scope, SignalTable

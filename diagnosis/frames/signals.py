@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.port import UnavailableSource
+from collectors.interface import UnavailableSource
 from collectors.records.activity import HostTicks
 from transport.settings.config import build, limited, read_table
 

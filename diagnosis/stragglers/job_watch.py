@@ -13,7 +13,7 @@ from typing import Final, Self
 from collectors.boot_clock import boottime_ns
 from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
 from collectors.ebpf.ebpf_source import EbpfSource
-from collectors.port import SourceRegistry
+from collectors.interface import SourceRegistry
 from collectors.records.activity import Record, StepMarks
 from collectors.steps.steps_source import StepsSource
 from diagnosis.frames.frame import HostSample

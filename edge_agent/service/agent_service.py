@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 
 from collectors.boot_clock import ClockPoint, read_point
-from collectors.port import CountsLeftOut, SourceRegistry, UnavailableSource
+from collectors.interface import CountsLeftOut, SourceRegistry, UnavailableSource
 from collectors.rounds import Drained
 from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig

@@ -28,9 +28,7 @@ from collectors.gpu_time.found_programs import (
 )
 from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET, MOST_SOCKET_PATH
 from collectors.gpu_time.listener import try_out
-from collectors.kernel_files import Tree
-from collectors.kernel_log import KMSG, KernelLog, log_gap
-from collectors.port import (
+from collectors.interface import (
     ReportsAbsences,
     Source,
     SourceRegistry,
@@ -38,6 +36,8 @@ from collectors.port import (
     TriesOut,
     UnavailableSource,
 )
+from collectors.kernel_files import Tree
+from collectors.kernel_log import KMSG, KernelLog, log_gap
 from collectors.records.basics import Gap, GapKind
 from collectors.records.gpu_time import TimingState
 from edge_agent.config import AUTO, AgentConfig

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from collectors.port import SourceRegistry, UnavailableSource
+from collectors.interface import SourceRegistry, UnavailableSource
 from collectors.rounds import Rounds
 from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig

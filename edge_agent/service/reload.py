@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from collectors.port import Source, SourceRegistry, UnavailableSource
+from collectors.interface import Source, SourceRegistry, UnavailableSource
 from edge_agent.config import AgentConfig
 from edge_agent.observer import AgentStatus
 from transport.process.supervision import MetricsServer

@@ -15,7 +15,7 @@ import typer
 
 from collectors.boot_clock import read_point
 from collectors.bpf.cgroup_names import hierarchy_of
-from collectors.port import SourceUnavailable, UnavailableSource
+from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.steps.steps_source import StepsSource
 from diagnosis.detect.findings import SpikeBegan
 from diagnosis.detect.journal import JournalReader

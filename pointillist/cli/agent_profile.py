@@ -76,7 +76,7 @@ def profile(
     few microseconds longer. Ctrl-C ends early; what was seen is written. Nothing leaves this host.
     """
     from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
-    from collectors.port import SourceUnavailable
+    from collectors.interface import SourceUnavailable
     from collectors.profiling.session import NothingToProfile, ProfileSession
 
     chosen = form or _by_suffix(out)

@@ -248,7 +248,7 @@ def _broker(stack: ExitStack, folder: Path) -> str:
 
 def _check_trace(trace: Path) -> None:
     """Read a trace's beginning now, so that a junk file is refused before anything starts."""
-    from collectors.port import SourceUnavailable
+    from collectors.interface import SourceUnavailable
     from collectors.replay.replay_source import ReplaySource
     from kernels.families import FamilyRules
 

@@ -14,7 +14,7 @@ import typer
 from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
 
 if TYPE_CHECKING:
-    from collectors.port import SourceRegistry
+    from collectors.interface import SourceRegistry
     from collectors.steps.steps_source import StepProbe
     from diagnosis.frames.frame import HostSample
     from diagnosis.frames.framer import Framer

@@ -54,7 +54,7 @@ def agent_doctor(
     a host without GPUs, diagnosis or GPU time switched off.
     """
     from collectors.ebpf.ebpf_source import EbpfSource
-    from collectors.port import SourceUnavailable
+    from collectors.interface import SourceUnavailable
     from edge_agent.bound_gpus import listed_gpus
     from edge_agent.service.doctor import ThisMachine, host_gpus
     from edge_agent.service.doctor_sources import CallProbes, GpuTime, fault_checks, source_check
@@ -92,7 +92,7 @@ def agent_doctor(
 
 def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator[Finding]:
     """Look at what one configuration asks for."""
-    from collectors.port import SourceUnavailable
+    from collectors.interface import SourceUnavailable
     from edge_agent.live import sources_of
     from edge_agent.service.doctor import AgentState
     from edge_agent.service.doctor_sources import (

@@ -315,7 +315,7 @@ def _read(trace: Path) -> tuple[JobJudgement, dict[str, Any], str]:
 def _watched(
     pattern: str, seconds: float, stage_size: int | None
 ) -> tuple[JobJudgement, dict[str, Any], str]:
-    from collectors.port import SourceUnavailable
+    from collectors.interface import SourceUnavailable
     from diagnosis.stragglers.job_watch import JobWatch, NoRanks, find_ranks
 
     look = "systemd-cgls, or the folders under /sys/fs/cgroup, show what there is"

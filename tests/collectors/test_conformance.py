@@ -24,7 +24,7 @@ from collectors.gpu_time.gpu_time_source import GpuTimeSection, GpuTimeSource
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
-from collectors.port import Source, SourceUnavailable, TriesOut, guarded
+from collectors.interface import Source, SourceUnavailable, TriesOut, guarded
 from collectors.records.activity import GpuCoverage, HostTable, HostTicks, KernelActivity, Record
 from collectors.records.gpu_calls import GpuCalls
 from collectors.replay.replay_source import ReplaySource

@@ -9,7 +9,7 @@ import pytest
 
 from collectors.gpu_calls.gpu_probes import ProbesSection
 from collectors.gpu_time.gpu_time_source import GpuTimeSection
-from collectors.port import UnavailableSource
+from collectors.interface import UnavailableSource
 from edge_agent.config import (
     AgentConfig,
     DiagnosisSection,

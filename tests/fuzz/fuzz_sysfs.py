@@ -16,7 +16,7 @@ from collectors.faults.scan import PAGE_BYTES, Smart, parse_page
 from collectors.host.host_source import cpu_ticks, disks, links, memory
 from collectors.host.pressure import stall_totals
 from collectors.host.rdma import RdmaSource
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.activity import HostEvent, HostTable, Observation
 from tests.faults_kit import FakeHost
 

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from collectors.port import SourceRegistry, UnavailableSource
+from collectors.interface import SourceRegistry, UnavailableSource
 from collectors.records.activity import Observation
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from collectors.host.host_source import HostSource
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from wire.catalogue import Catalogue
 
 

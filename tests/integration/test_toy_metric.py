@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.enrolment.tasks import TaskPlan, build_task
 from aggregator.statistics.statistics import estimate
-from collectors.port import Source, SourceRegistry
+from collectors.interface import Source, SourceRegistry
 from edge_agent.windows.encode import encode_rows
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from privacy.noise_table import SeededSampler

@@ -17,7 +17,7 @@ SCRIPT = """
 import sys, time
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.ebpf.host_ticks import Limits
-from collectors.port import SourceRegistry
+from collectors.interface import SourceRegistry
 from transport.process.privileges import AGENT_USER, drop_to, ensure_users
 ensure_users()
 drop_to(AGENT_USER, keep_caps=[name for name in sys.argv[1:] if name.startswith("CAP_")])

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
 from collectors.steps.steps_source import MOST_MARKS_A_DRAIN, RING_BYTES, StepProbe, StepsSource
 from tests.bpf_kit import cgroup

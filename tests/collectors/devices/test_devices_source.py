@@ -23,7 +23,7 @@ from collectors.devices.device_port import (
 )
 from collectors.devices.devices_source import DevicesSource, GpuUsers
 from collectors.gpu_calls.activity_records import GpuPlaces
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.activity import GpuCoverage, Observation
 from collectors.records.basics import Gap, GapKind, ProcessKey
 from diagnosis.frames.gpu_signals import FRESH_NS, GpuSignals

@@ -18,7 +18,7 @@ from collectors.bpf.system_calls import cpu_numbers, kernel_version
 from collectors.ebpf import ebpf_libbpf
 from collectors.ebpf import ebpf_tables as layout
 from collectors.ebpf.ebpf_tables import OTHER, CgroupTable, GrowingTable, Rows, peer_name
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from edge_agent.config import load_config
 from edge_agent.live import sources_of
 from wire.catalogue import Catalogue

@@ -13,8 +13,8 @@ import pytest
 
 from collectors.faults.faults_source import SWEEP_NS, FaultsSource
 from collectors.faults.scan import Smart
+from collectors.interface import SourceUnavailable
 from collectors.kernel_log import KMSG, load_rules
-from collectors.port import SourceUnavailable
 from collectors.records.activity import Observation
 from collectors.records.basics import Gap, GapKind
 from edge_agent.local.local_rows import EventRow, Flattener, PackedRow

@@ -8,7 +8,7 @@ import pytest
 from collectors.binaries import elf_file
 from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls.costs import _CODE, CalibrationTarget, calibrate
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 
 
 class Counter:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import Direction, FileGroup, ProbeGroup
 from tests.probes_kit import Probed, Stubs, attachments, run, staying
 

@@ -22,7 +22,7 @@ from collectors.gpu_calls.discovery import Discovery, DiscoveryThread
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import ProbeGroup
 from tests.collectors.gpu_calls import elf_kit
 from tests.collectors.gpu_calls.elf_kit import row
@@ -323,7 +323,7 @@ from transport.process.privileges import AGENT_USER, CAPABILITIES, drop_to, ensu
 CAPABILITIES["CAP_SYS_PTRACE"] = 19  # for a process that holds no keys
 ensure_users()
 drop_to(AGENT_USER, keep_caps=sys.argv[2:])
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 try:
     watcher = Watcher(Discovery(BOOK))
 except SourceUnavailable as error:

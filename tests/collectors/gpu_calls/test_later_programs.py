@@ -9,7 +9,7 @@ import pytest
 
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.loaders import LaterPrograms
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, GpuCalls, ProbeGroup
 from tests.probe_source_kit import OURS, Watched, own_caller, until, watching
 from tests.probes_kit import PUSH, STUBS, Stubs, begin, compile_stub, waiting

@@ -9,7 +9,7 @@ import pytest
 from collectors.gpu_calls import loaders
 from collectors.gpu_calls.loaders import Loader
 from collectors.gpu_calls.probe_table import ProbeTable
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import GovernorState, GpuCalls
 from tests.probe_source_kit import own_caller, watching
 from tests.probes_kit import Stubs, begin

@@ -20,7 +20,7 @@ from collectors.gpu_calls.gpu_probes import governor_state
 from collectors.gpu_calls.periods import Collected, PeriodKeeper, Switchboard
 from collectors.gpu_calls.probe_plan import Attachment, FilePlan
 from collectors.gpu_calls.probe_table import ProbeTable
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (

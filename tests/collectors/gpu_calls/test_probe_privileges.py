@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.root, pytest.mark.kernel]
 SCRIPT = """
 import subprocess, sys, time
 from pathlib import Path
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from tests.probes_kit import probing, run
 from transport.process.privileges import AGENT_USER, drop_to, ensure_users
 library, caller, *capabilities = sys.argv[1:]

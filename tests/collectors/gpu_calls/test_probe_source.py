@@ -13,7 +13,7 @@ import pytest
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.governor import GovernorSettings
 from collectors.gpu_calls.gpu_probes import ProbesSection
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
 from collectors.records.gpu_calls import (
     CountedCalls,

@@ -17,7 +17,7 @@ from collectors.gpu_calls.probe_plan import Attachment
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs_bcc import SENTINEL, at_place
 from collectors.gpu_calls.readout import ProbeLimits
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from tests.probes_kit import Probed, Stubs, attachments, now_ns, run, start_ns, staying

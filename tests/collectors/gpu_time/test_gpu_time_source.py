@@ -14,7 +14,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.devices.devices_source import GpuUsers
 from collectors.gpu_time.gpu_time_source import GpuTimeSection, GpuTimeSource
 from collectors.gpu_time.segment import HEADER, RecordingState, RowKind
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from tests.followed_kit import FakeLibrary, Followed
 from tests.gpu_time_kit import program, until

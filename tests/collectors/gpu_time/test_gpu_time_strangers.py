@@ -14,7 +14,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.gpu_time import gpu_time_source
 from collectors.gpu_time.listener import MOST_READ, Held, Listener, Reporter
 from collectors.gpu_time.segment import ROWS, RowKind, RowNames
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from kernels.signatures import Signatures
 from tests.followed_kit import FakeLibrary, Followed
 from tests.gpu_time_kit import until

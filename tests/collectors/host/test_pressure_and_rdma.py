@@ -8,7 +8,7 @@ import pytest
 
 from collectors.host.pressure import PressureSource, stall_totals
 from collectors.host.rdma import RdmaSource
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 
 SECOND = 1_000_000_000
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from collectors.port import SourceRegistry, SourceUnavailable
+from collectors.interface import SourceRegistry, SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity
 from collectors.replay.replay_source import ReplaySource
 from kernels.families import FamilyRules

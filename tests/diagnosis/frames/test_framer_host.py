@@ -10,7 +10,7 @@ import pytest
 
 from collectors.devices.device_port import Field
 from collectors.ebpf import ebpf_tables as layout
-from collectors.port import UnavailableSource
+from collectors.interface import UnavailableSource
 from collectors.records.activity import Observation
 from diagnosis.frames.framer import LinkRate, parse_shapers
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, lacking, of_scope

@@ -14,7 +14,7 @@ import yaml
 from collectors.boot_clock import boottime_ns
 from collectors.devices.bounded import BoundedReader
 from collectors.devices.devices_source import DevicesSource
-from collectors.port import Source
+from collectors.interface import Source
 from collectors.rounds import Drained, Rounds
 from edge_agent.config import ExportSection, OtlpSection, ScrapeSection, load_config
 from edge_agent.export.host_export import HostExport

@@ -16,7 +16,7 @@ from elftools.elf.sections import SymbolTableSection
 from collectors.bpf import libbpf
 from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, expect_links
 from collectors.ebpf.ebpf_source import EbpfSource
-from collectors.port import SourceUnavailable
+from collectors.interface import SourceUnavailable
 from collectors.steps.steps_source import StepProbe, StepsSource
 from edge_agent.service.doctor_sources import (
     CallProbes,

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from collectors.devices.device_port import DeviceLook, DeviceReading, Field
-from collectors.port import SourceRegistry
+from collectors.interface import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import LogSection, ReplaySection, SourcesSection, TrustSection
 from edge_agent.live import sources_of

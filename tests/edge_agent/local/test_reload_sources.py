@@ -11,7 +11,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture, capture_logs
 
-from collectors.port import SourceRegistry
+from collectors.interface import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import AgentConfig, LogSection, ReplaySection, SourcesSection
 from edge_agent.local.live_socket import LevelGate

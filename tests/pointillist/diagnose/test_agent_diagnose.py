@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from rich.console import Console
 
-from collectors.port import UnavailableSource
+from collectors.interface import UnavailableSource
 from collectors.records.activity import Observation, Record, StepSource
 from collectors.rounds import Drained
 from diagnosis.detect.findings import (

@@ -10,7 +10,7 @@ import pytest
 
 from collectors.bpf.cgroup_names import Hierarchy
 from collectors.host.host_source import HostSource
-from collectors.port import SourceRegistry
+from collectors.interface import SourceRegistry
 from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import SpikeBegan, StepTimes

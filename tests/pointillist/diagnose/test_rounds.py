@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collectors.devices.device_port import DeviceLook
-from collectors.port import Source, SourceRegistry, SourceUnavailable, UnavailableSource
+from collectors.interface import Source, SourceRegistry, SourceUnavailable, UnavailableSource
 from collectors.records.activity import Observation, Record, StepMarks, StepSource
 from collectors.rounds import Drained, Rounds
 from diagnosis.detect.findings import Cause, Diagnosis

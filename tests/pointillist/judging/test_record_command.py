@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.port import SourceRegistry
+from collectors.interface import SourceRegistry
 from diagnosis.frames.framer import Framer, LiveFrames
 from diagnosis.frames.recording import read_meta, read_recording
 from pointillist.cli.diagnosis_record import _spans, capture
