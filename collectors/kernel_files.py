@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 _PART: Final = 1 << 14
 
@@ -59,7 +59,7 @@ class Tree:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
-        self.closed: dict[str, Gap] = {}
+        self.closed: dict[str, ReadFailure] = {}
         """Folders that are there and could not be listed: what is in them is not gone."""
 
     def entries(self, folder: str) -> list[str]:
@@ -70,8 +70,8 @@ class Tree:
             return []
         except OSError as error:
             no = isinstance(error, PermissionError)
-            kind = GapKind.NO_PERMISSION if no else GapKind.FAILED
-            self.closed[folder] = Gap(kind, f"{folder}: {error.strerror}")
+            kind = FailureKind.NO_PERMISSION if no else FailureKind.FAILED
+            self.closed[folder] = ReadFailure(kind, f"{folder}: {error.strerror}")
             return []
 
     def exists(self, path: str) -> bool:
@@ -81,7 +81,7 @@ class Tree:
         except OSError:
             return False
 
-    def text(self, path: str, most: int = _LONGEST) -> str | Gap:
+    def text(self, path: str, most: int = _LONGEST) -> str | ReadFailure:
         """Read the first bytes of a file as stripped text; `unsupported` where there is none."""
         try:
             fd = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -90,27 +90,27 @@ class Tree:
             finally:
                 os.close(fd)
         except FileNotFoundError:
-            return Gap(GapKind.UNSUPPORTED, f"no {path}")
+            return ReadFailure(FailureKind.UNSUPPORTED, f"no {path}")
         except PermissionError:
-            return Gap(GapKind.NO_PERMISSION, f"{path}: not allowed")
+            return ReadFailure(FailureKind.NO_PERMISSION, f"{path}: not allowed")
         except OSError as error:
-            kind = GapKind.UNPLUGGED if error.errno in _GONE else GapKind.FAILED
-            return Gap(kind, f"{path}: {error.strerror}")
+            kind = FailureKind.UNPLUGGED if error.errno in _GONE else FailureKind.FAILED
+            return ReadFailure(kind, f"{path}: {error.strerror}")
 
-    def number(self, path: str) -> int | Gap:
+    def number(self, path: str) -> int | ReadFailure:
         """Read a file that holds one whole number of at least 0, decimal or 0x."""
         found = self.text(path)
-        if isinstance(found, Gap):
+        if isinstance(found, ReadFailure):
             return found
         try:
             value = int(found, 0)
         except ValueError:
             value = -1
         if value < 0:
-            return Gap(GapKind.FAILED, f"{path}: expected a number, got {found[:40]!r}")
+            return ReadFailure(FailureKind.FAILED, f"{path}: expected a number, got {found[:40]!r}")
         return value
 
 
-def offered(gap: Gap) -> bool:
+def offered(gap: ReadFailure) -> bool:
     """Tell whether a file that gave this gap is there at all."""
-    return gap.kind is not GapKind.UNSUPPORTED
+    return gap.kind is not FailureKind.UNSUPPORTED

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from transport.settings.config import limited, read_tree
 
 KMSG: Final = Path("/dev/kmsg")
@@ -131,12 +131,12 @@ def xid_of(message: str) -> tuple[str, int] | None:
     return None if found is None else (found[1], int(found[2]))
 
 
-def kernel_xids(log: Path = KMSG) -> list[tuple[str, int]] | Gap:
+def kernel_xids(log: Path = KMSG) -> list[tuple[str, int]] | ReadFailure:
     """Give (PCI address, XID) of each that the log still holds, oldest first, or why not."""
     try:
         reader = KernelLog(log)
     except OSError as error:
-        return log_gap(log, error)
+        return log_failure(log, error)
     found: list[tuple[str, int]] = []
     try:
         for _ in range(_MOST_READS // _READS):
@@ -145,17 +145,18 @@ def kernel_xids(log: Path = KMSG) -> list[tuple[str, int]] | Gap:
             if reader.at_end:
                 break
     except OSError as error:
-        return log_gap(log, error)
+        return log_failure(log, error)
     finally:
         reader.close()
     return found
 
 
-def log_gap(log: Path, error: OSError) -> Gap:
+def log_failure(log: Path, error: OSError) -> ReadFailure:
     """Say why a log cannot be read, and who may."""
     if isinstance(error, PermissionError):
-        return Gap(GapKind.NO_PERMISSION, f"{log}: not allowed (root or CAP_SYSLOG reads it)")
-    return Gap(GapKind.FAILED, f"{log}: {error.strerror}")
+        closed = f"{log}: not allowed (root or CAP_SYSLOG reads it)"
+        return ReadFailure(FailureKind.NO_PERMISSION, closed)
+    return ReadFailure(FailureKind.FAILED, f"{log}: {error.strerror}")
 
 
 BY_PCI_CLASS: Final = "by_pci_class"

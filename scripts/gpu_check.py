@@ -33,7 +33,7 @@ from collectors.devices.device_port import (
 )
 from collectors.devices.node_health import check_node, machine_types
 from collectors.kernel_log import kernel_xids
-from collectors.records.basics import Gap
+from collectors.records.basics import ReadFailure
 from scripts import gpu_present
 from scripts.gpu_present import AS_EXPECTED, DIFFERENT, KIT, NO_GPU, OUT, UNCHECKED
 
@@ -137,7 +137,7 @@ def check() -> Found:
         ]
         bandwidths = measure_all([reading.id for reading in readings], spawner)
         for reading, measured, gpu in zip(readings, bandwidths, found.gpus, strict=True):
-            if isinstance(measured, Gap):
+            if isinstance(measured, ReadFailure):
                 gpu["bandwidth"] = f"{measured.kind}: {measured.reason}"
                 if not reading.values.get(Field("mig_enabled")):
                     found.differs(f"GPU {reading.index}: no bandwidth: {measured.reason}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collectors.devices import bandwidth
 from collectors.devices.bandwidth import Bandwidth
-from collectors.records.basics import Gap
+from collectors.records.basics import ReadFailure
 from tests.fake_library import Scenario, built
 
 SOURCE = Path(__file__).parent / "fakes" / "cuda" / "fake_cuda.c"
@@ -39,7 +39,7 @@ class FakeCuda(Scenario):
         """Count the calls that were made."""
         return Counter(self.log.read_text().splitlines()) if self.log.exists() else Counter()
 
-    def measure(self, gpu_uuid: str) -> Bandwidth | Gap:
+    def measure(self, gpu_uuid: str) -> Bandwidth | ReadFailure:
         """Measure; called in the child, so that the library stays out of the tests' process."""
         os.environ |= self.environment
         ctypes.CDLL(str(self.library), mode=ctypes.RTLD_GLOBAL)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.faults.faults_source import SWEEP_NS, FaultsSource
 from collectors.faults.scan import Smart
 from collectors.records.activity import HostEvent, HostTable, Observation
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 GPU, NIC, BRIDGE = "0000:1b:00.0", "0000:9c:00.0", "0000:15:01.0"
 _AER = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}
 INTERRUPTS = " 24:  9  9  PCI-MSI  nvme0q0\n MCE:  {}  {}   Machine check exceptions\n"
+ROOT_ALONE = ReadFailure(FailureKind.NO_PERMISSION, "root alone")
 
 
 @dataclass
@@ -21,7 +22,7 @@ class FakeHost:
     """Healthy at first; a test writes what breaks."""
 
     root: Path
-    smart: Smart | Gap = field(default_factory=lambda: Gap(GapKind.NO_PERMISSION, "root alone"))
+    smart: Smart | ReadFailure = ROOT_ALONE
     now_ns: int = 1_000_000_000_000
     seq: int = 100
 

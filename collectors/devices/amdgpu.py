@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.boot_clock import boottime_ns
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 from .device_port import AMD, DeviceReading, DevicesUnavailable, Field, Inventory, Measured
 
@@ -33,7 +33,7 @@ _FILES: Final[dict[Field, tuple[str, int]]] = {
 }
 """Field -> (file, or several of which the first that is there counts; its units per ours)."""
 
-_NO_FILE: Final = Gap(GapKind.UNSUPPORTED, "amdgpu has no file for it")
+_NO_FILE: Final = ReadFailure(FailureKind.UNSUPPORTED, "amdgpu has no file for it")
 
 
 class AmdgpuReader:
@@ -60,15 +60,15 @@ class AmdgpuReader:
         begin_ns = boottime_ns()
         device = self._cards[index]
         gone = not device.is_dir()
-        unplugged = Gap(GapKind.UNPLUGGED, "its folder is gone")
+        unplugged = ReadFailure(FailureKind.UNPLUGGED, "its folder is gone")
         measured = {name: unplugged if gone else _field(device, name) for name in fields}
         unique = _text(device / "unique_id")
         model = _text(device / "product_name")
-        untold = Gap(GapKind.UNSUPPORTED, "amdgpu's files do not list processes")
+        untold = ReadFailure(FailureKind.UNSUPPORTED, "amdgpu's files do not list processes")
         return DeviceReading(
             index,
-            f"index-{index}" if isinstance(unique, Gap) or not unique else f"GPU-{unique}",
-            "" if isinstance(model, Gap) else model,
+            f"index-{index}" if isinstance(unique, ReadFailure) or not unique else f"GPU-{unique}",
+            "" if isinstance(model, ReadFailure) else model,
             begin_ns,
             boottime_ns(),
             measured,
@@ -85,7 +85,7 @@ def _is_amd(device: Path) -> bool:
     return _text(device / "vendor") == _VENDOR
 
 
-def _version(folder: Path) -> str | Gap:
+def _version(folder: Path) -> str | ReadFailure:
     return _text(folder.parent.parent / "module" / "amdgpu" / "version")
 
 
@@ -97,13 +97,14 @@ def _field(device: Path, name: Field) -> Measured:
     gap = _NO_FILE
     for file in _candidates(device, names):
         text = _text(file)
-        if isinstance(text, Gap):
-            gap = text if gap is _NO_FILE or text.kind is not GapKind.UNSUPPORTED else gap
+        if isinstance(text, ReadFailure):
+            gap = text if gap is _NO_FILE or text.kind is not FailureKind.UNSUPPORTED else gap
             continue
         try:
             return int(text) // per_unit
         except ValueError:
-            gap = Gap(GapKind.FAILED, f"{file.name}: expected a number, got {text[:40]!r}")
+            said = f"{file.name}: expected a number, got {text[:40]!r}"
+            gap = ReadFailure(FailureKind.FAILED, said)
     return gap
 
 
@@ -124,22 +125,24 @@ def _ecc(device: Path, kind: str) -> Measured:
     total = 0
     for block in blocks:
         text = _text(block)
-        if isinstance(text, Gap):
+        if isinstance(text, ReadFailure):
             return text
         counts = [line.split()[1] for line in text.splitlines() if line.startswith(f"{kind} ")]
         if len(counts) != 1 or not counts[0].isdecimal():
-            return Gap(GapKind.FAILED, f"{block.name}: expected one line {kind!r}")
+            return ReadFailure(FailureKind.FAILED, f"{block.name}: expected one line {kind!r}")
         total += int(counts[0])
-    return total if blocks else Gap(GapKind.UNSUPPORTED, "this device has no RAS counters")
+    if blocks:
+        return total
+    return ReadFailure(FailureKind.UNSUPPORTED, "this device has no RAS counters")
 
 
-def _text(file: Path) -> str | Gap:
+def _text(file: Path) -> str | ReadFailure:
     try:
         with file.open("rb") as opened:
             return opened.read(_MOST_BYTES).decode("ascii", "replace").strip()
     except FileNotFoundError:
-        return Gap(GapKind.UNSUPPORTED, f"{file.name}: there is no such file")
+        return ReadFailure(FailureKind.UNSUPPORTED, f"{file.name}: there is no such file")
     except PermissionError:
-        return Gap(GapKind.NO_PERMISSION, f"{file.name}: not allowed")
+        return ReadFailure(FailureKind.NO_PERMISSION, f"{file.name}: not allowed")
     except OSError as error:  # amdgpu answers EBUSY or EIO from a device in reset
-        return Gap(GapKind.FAILED, f"{file.name}: {error.strerror}")
+        return ReadFailure(FailureKind.FAILED, f"{file.name}: {error.strerror}")

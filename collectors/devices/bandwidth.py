@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from transport.process.foreign import Signatures, declare
 
 from .bounded import AnswerRefused, Spawner, SpawnerClosed, receive
@@ -169,7 +169,9 @@ class Bandwidth:
     numa_node: int | None
 
 
-def measure(gpu_uuid: str, *, copy_bytes: int = COPY_BYTES, pci: Path = _PCI) -> Bandwidth | Gap:
+def measure(
+    gpu_uuid: str, *, copy_bytes: int = COPY_BYTES, pci: Path = _PCI
+) -> Bandwidth | ReadFailure:
     """Measure one GPU in this process, and release all of it again.
 
     The process is bound to the CPUs beside the GPU: memory of another NUMA node would be measured
@@ -178,11 +180,11 @@ def measure(gpu_uuid: str, *, copy_bytes: int = COPY_BYTES, pci: Path = _PCI) ->
     try:
         return _measured(Cuda(), gpu_uuid, copy_bytes, pci)
     except CudaMissing as error:
-        return Gap(GapKind.UNSUPPORTED, str(error))
+        return ReadFailure(FailureKind.UNSUPPORTED, str(error))
     except CudaError as error:
-        kind = GapKind.DAMAGED if error.code in _UNCORRECTABLE else GapKind.FAILED
+        kind = FailureKind.DAMAGED if error.code in _UNCORRECTABLE else FailureKind.FAILED
         busy = " (its memory is in use)" if error.code == _OUT_OF_MEMORY else ""
-        return Gap(kind, f"{error}{busy}")
+        return ReadFailure(kind, f"{error}{busy}")
 
 
 def measure_all(
@@ -191,49 +193,53 @@ def measure_all(
     *,
     deadline_s: float = DEADLINE_S,
     budget_s: float = BUDGET_S,
-    task: Callable[[str], Bandwidth | Gap] = measure,
-) -> list[Bandwidth | Gap]:
+    task: Callable[[str], Bandwidth | ReadFailure] = measure,
+) -> list[Bandwidth | ReadFailure]:
     """Measure GPUs in turn, each in a child that is killed when it is late."""
     end_s = time.monotonic() + budget_s
-    found: list[Bandwidth | Gap] = []
+    found: list[Bandwidth | ReadFailure] = []
     for gpu_uuid in gpu_uuids:
         left_s = min(deadline_s, end_s - time.monotonic())
         if left_s <= 0:
-            found.append(Gap(GapKind.FAILED, f"not reached in {budget_s:g} s"))
+            found.append(ReadFailure(FailureKind.FAILED, f"not reached in {budget_s:g} s"))
             continue
         found.append(_in_child(spawner, partial(task, gpu_uuid), left_s))
     return found
 
 
 def _in_child(
-    spawner: Spawner, task: Callable[[], Bandwidth | Gap], left_s: float
-) -> Bandwidth | Gap:
+    spawner: Spawner, task: Callable[[], Bandwidth | ReadFailure], left_s: float
+) -> Bandwidth | ReadFailure:
     try:
         child = spawner.start(partial(_answer, task))
     except SpawnerClosed as error:
-        return Gap(GapKind.FAILED, str(error))
+        return ReadFailure(FailureKind.FAILED, str(error))
     try:
         if not child.connection.poll(left_s):
-            return Gap(GapKind.TIMED_OUT, f"expected a measurement in {left_s:.1f} s, got none")
+            late = f"expected a measurement in {left_s:.1f} s, got none"
+            return ReadFailure(FailureKind.TIMED_OUT, late)
         answer = receive(child.connection)
     except AnswerRefused as error:
-        return Gap(GapKind.FAILED, str(error))
+        return ReadFailure(FailureKind.FAILED, str(error))
     except (EOFError, OSError):
-        return Gap(GapKind.FAILED, "the measuring process ended")
+        return ReadFailure(FailureKind.FAILED, "the measuring process ended")
     finally:
         child.kill()
-    return answer if isinstance(answer, Bandwidth | Gap) else Gap(GapKind.FAILED, "no measurement")
+    if isinstance(answer, Bandwidth | ReadFailure):
+        return answer
+    return ReadFailure(FailureKind.FAILED, "no measurement")
 
 
-def _answer(task: Callable[[], Bandwidth | Gap], connection: Connection) -> None:
+def _answer(task: Callable[[], Bandwidth | ReadFailure], connection: Connection) -> None:
     connection.send(task())
 
 
-def _measured(cuda: Cuda, gpu_uuid: str, copy_bytes: int, pci: Path) -> Bandwidth | Gap:
+def _measured(cuda: Cuda, gpu_uuid: str, copy_bytes: int, pci: Path) -> Bandwidth | ReadFailure:
     cuda("cuInit", 0)
     device = cuda.device(gpu_uuid)
     if device is None:
-        return Gap(GapKind.UNSUPPORTED, "CUDA does not show this GPU (MIG, or it is kept from us)")
+        hidden = "CUDA does not show this GPU (MIG, or it is kept from us)"
+        return ReadFailure(FailureKind.UNSUPPORTED, hidden)
     node = _stay_beside(pci / cuda.pci_address(device))
     with ExitStack() as held:
         context = cuda.handle("cuDevicePrimaryCtxRetain", device)
@@ -245,7 +251,8 @@ def _measured(cuda: Cuda, gpu_uuid: str, copy_bytes: int, pci: Path) -> Bandwidt
         copier.wipe()
         up = list(copier.rates("cuMemcpyDtoHAsync_v2"))
         if not copier.as_filled():
-            return Gap(GapKind.DAMAGED, "the bytes that came back are not those that were sent")
+            damaged = "the bytes that came back are not those that were sent"
+            return ReadFailure(FailureKind.DAMAGED, damaged)
     return Bandwidth(
         int(statistics.median(down)), int(statistics.median(up)),
         int(min(down)), int(min(up)), node,

@@ -35,11 +35,18 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
 
 from collectors.boot_clock import boottime_ns
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from transport.process.foreign import libc
 from transport.process.privileges import give_up_capabilities, held_descriptors
 
-from .device_port import DeviceReader, DeviceReading, DevicesUnavailable, Field, Inventory, all_gaps
+from .device_port import (
+    DeviceReader,
+    DeviceReading,
+    DevicesUnavailable,
+    Field,
+    Inventory,
+    all_failed,
+)
 
 MOST_BYTES: Final = 4 << 20
 """Of one answer: 1,024 processes with their control groups take a fourth of it."""
@@ -47,7 +54,7 @@ _KINDS: Final = {
     "collectors.devices.device_port": frozenset({
         "DeviceReading", "DevicesUnavailable", "Field", "Inventory", "Partition", "ProcessUse",
     }),
-    "collectors.records.basics": frozenset({"Gap", "GapKind"}),
+    "collectors.records.basics": frozenset({"ReadFailure", "FailureKind"}),
     "collectors.devices.bandwidth": frozenset({"Bandwidth"}),
 }  # fmt: skip
 
@@ -278,7 +285,7 @@ class BoundedReader:
         self._question: _Question = ((), False)
         self.killed = 0
         """Children that were late."""
-        self.gaps: Counter[GapKind] = Counter()
+        self.gaps: Counter[FailureKind] = Counter()
 
     @property
     def child_pid(self) -> int | None:
@@ -332,11 +339,11 @@ class BoundedReader:
         now_ns = self._boottime_ns()
         known = self._ids.get(index, "")
         if self._quiet_until_ns.get(index, 0) > now_ns:
-            gap = Gap(GapKind.LEFT_ALONE, "left alone after a read that did not end")
-            return all_gaps(index, fields, gap, now_ns, known)
+            gap = ReadFailure(FailureKind.LEFT_ALONE, "left alone after a read that did not end")
+            return all_failed(index, fields, gap, now_ns, known)
         starting = self._begun_again()
         if starting is not None:
-            return all_gaps(index, fields, starting, now_ns, known)
+            return all_failed(index, fields, starting, now_ns, known)
         answer = self._asked(index, (tuple(fields), processes))
         if isinstance(answer, DeviceReading):
             self._quiet_until_ns.pop(index, None)
@@ -345,10 +352,10 @@ class BoundedReader:
             # A GPU that fell off the bus cannot say its name any more, and is still that GPU.
             return replace(answer, id=self._ids.get(index, answer.id))
         self._quiet_until_ns[index] = self._boottime_ns() + self._quiet_ns
-        gap = answer if isinstance(answer, Gap) else Gap(
-            GapKind.TIMED_OUT, f"expected an answer in {self._deadline_s:g} s, got none"
+        gap = answer if isinstance(answer, ReadFailure) else ReadFailure(
+            FailureKind.TIMED_OUT, f"expected an answer in {self._deadline_s:g} s, got none"
         )  # fmt: skip
-        return all_gaps(index, fields, gap, self._boottime_ns(), known)
+        return all_failed(index, fields, gap, self._boottime_ns(), known)
 
     def _begin(self) -> None:
         spawner = self._spawner or self._own
@@ -357,13 +364,13 @@ class BoundedReader:
         self._child, self._opened = spawner.start(partial(_serve, self._make)), False
         self._begun_ns = self._boottime_ns()
 
-    def _begun_again(self) -> Gap | None:
+    def _begun_again(self) -> ReadFailure | None:
         """Start a child where there is none, and give it a moment; a gap while it is not there."""
         if self._child is None:
             try:
                 self._begin()
             except SpawnerClosed as error:
-                return Gap(GapKind.FAILED, str(error))
+                return ReadFailure(FailureKind.FAILED, str(error))
         if self._opened:
             return None
         answer = self._answer(self._deadline_s)
@@ -373,9 +380,9 @@ class BoundedReader:
         if answer is None:
             if self._boottime_ns() - self._begun_ns > self._start_s * 1e9:
                 self._kill()
-            return Gap(GapKind.LEFT_ALONE, "the driver is starting")
+            return ReadFailure(FailureKind.LEFT_ALONE, "the driver is starting")
         self._kill()
-        return Gap(GapKind.FAILED, str(answer))
+        return ReadFailure(FailureKind.FAILED, str(answer))
 
     def _has_opened(self, inventory: Inventory) -> None:
         """Forget the names when the driver counts anew: with a GPU less the others move up."""
@@ -387,7 +394,7 @@ class BoundedReader:
         if not self._owed or self._owed[0] != index or self._question != question:
             self._pass_over()
             if not self._send((index,), question):
-                return Gap(GapKind.FAILED, "the reading process ended")
+                return ReadFailure(FailureKind.FAILED, "the reading process ended")
         return self._owed_answer()
 
     def _send(self, indices: tuple[int, ...], question: _Question) -> bool:
@@ -425,9 +432,9 @@ class BoundedReader:
             connection = self._child.connection
             return receive(connection) if connection.poll(deadline_s) else None
         except AnswerRefused as error:
-            return Gap(GapKind.FAILED, str(error))
+            return ReadFailure(FailureKind.FAILED, str(error))
         except (EOFError, OSError):
-            return Gap(GapKind.FAILED, "the reading process ended")
+            return ReadFailure(FailureKind.FAILED, "the reading process ended")
 
     def _kill(self, count: bool = True) -> None:
         if self._child is None:

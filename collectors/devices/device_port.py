@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 
 class DevicesUnavailable(Exception):
@@ -81,8 +81,8 @@ EVENTS: Final = frozenset({Field.XID_EVENTS, Field.XID_LAST})
 NVIDIA: Final = "NVIDIA"
 AMD: Final = "AMD"
 
-Measured = int | Gap
-NOT_ASKED: Final = Gap(GapKind.UNSUPPORTED, "not asked")
+Measured = int | ReadFailure
+NOT_ASKED: Final = ReadFailure(FailureKind.UNSUPPORTED, "not asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Partition:
     id: str
     memory_used_bytes: Measured
     memory_total_bytes: Measured
-    processes: tuple[ProcessUse, ...] | Gap
+    processes: tuple[ProcessUse, ...] | ReadFailure
     sm_percent: Measured = NOT_ASKED
 
 
@@ -132,14 +132,14 @@ class DeviceReading:
     begin_ns: int
     end_ns: int
     fields: Mapping[Field, Measured]
-    processes: tuple[ProcessUse, ...] | Gap | None = None
-    partitions: tuple[Partition, ...] | Gap | None = None
+    processes: tuple[ProcessUse, ...] | ReadFailure | None = None
+    partitions: tuple[Partition, ...] | ReadFailure | None = None
     vendor: str = NVIDIA
 
     @property
     def values(self) -> dict[Field, int]:
         """What was measured."""
-        return {name: v for name, v in self.fields.items() if not isinstance(v, Gap)}
+        return {name: v for name, v in self.fields.items() if not isinstance(v, ReadFailure)}
 
     @property
     def answered(self) -> bool:
@@ -147,9 +147,12 @@ class DeviceReading:
         return not self.values.keys() <= EVENTS
 
     @property
-    def gaps(self) -> dict[Field, Gap]:
+    def gaps(self) -> dict[Field, ReadFailure]:
         """What was not."""
-        return {name: v for name, v in self.fields.items() if isinstance(v, Gap)}
+        return {name: v for name, v in self.fields.items() if isinstance(v, ReadFailure)}
+
+
+_NO_LIBRARY: Final = ReadFailure(FailureKind.UNSUPPORTED, "has none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,8 @@ class Inventory:
     """
 
     devices: int
-    driver: str | Gap
-    library: str | Gap = field(default_factory=lambda: Gap(GapKind.UNSUPPORTED, "has none"))
+    driver: str | ReadFailure
+    library: str | ReadFailure = _NO_LIBRARY
     throughput_is_cheap: bool = False
 
 
@@ -187,8 +190,8 @@ class DeviceReader(Protocol):
         ...
 
 
-def all_gaps(
-    index: int, fields: Collection[Field], gap: Gap, at_ns: int, device_id: str = ""
+def all_failed(
+    index: int, fields: Collection[Field], gap: ReadFailure, at_ns: int, device_id: str = ""
 ) -> DeviceReading:
     """Give the reading of a device that could not be looked at."""
     return DeviceReading(
@@ -204,7 +207,7 @@ class DeviceLook:
     """
 
     devices: tuple[DeviceReading, ...]
-    gaps: Mapping[tuple[Field, GapKind], int] = field(default_factory=dict)
+    gaps: Mapping[tuple[Field, FailureKind], int] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.kernel_log import load_rules
 from collectors.records.activity import GpuCoverage, Observation
-from collectors.records.basics import Gap, GapKind, ProcessKey
+from collectors.records.basics import FailureKind, ProcessKey, ReadFailure
 from transport.process.printable import printable
 
 from .amdgpu import AmdgpuReader
@@ -118,7 +118,7 @@ class Use(ProcessUse):
 
 def uses(reading: DeviceReading) -> list[Use]:
     """Give every process once: under MIG by its instance, else by the device."""
-    units: list[tuple[str, tuple[ProcessUse, ...] | Gap | None]]
+    units: list[tuple[str, tuple[ProcessUse, ...] | ReadFailure | None]]
     units = [(part.id, part.processes) for part in _parts(reading)]
     return [
         _use(unit, process)
@@ -148,7 +148,7 @@ def limits(reading: DeviceReading) -> list[str]:
     if reading.processes is None:
         return []
     found = uses(reading)
-    shares = [use for use in found if not isinstance(use.sm_percent, Gap)]
+    shares = [use for use in found if not isinstance(use.sm_percent, ReadFailure)]
     said = list(_untold(reading))
     if len(shares) > 1 and not _parts(reading):
         said.append(
@@ -157,7 +157,7 @@ def limits(reading: DeviceReading) -> list[str]:
         )
     elif len(shares) < len(found) and not _parts(reading):
         said.append("the driver gives no SM share by process here")
-    if any(isinstance(use.memory_bytes, Gap) for use in found):
+    if any(isinstance(use.memory_bytes, ReadFailure) for use in found):
         said.append("the driver gives no memory by process here")
     unseen = sum(not use.name for use in found)
     if unseen:
@@ -201,17 +201,19 @@ def _untold(reading: DeviceReading) -> Iterator[str]:
     parts = _parts(reading)
     if parts:
         shares = [part.sm_percent for part in parts]
-        shared = not all(isinstance(s, Gap) and s.kind is not GapKind.NOT_YET for s in shares)
+        shared = any(
+            not isinstance(s, ReadFailure) or s.kind is FailureKind.NOT_YET for s in shares
+        )
         yield (
             "MIG: NVML gives no SM share by process and no utilisation of the whole GPU; memory is "
             f"by instance and process, the SM share {'by instance' if shared else 'by neither'}"
         )
         for part in parts:
-            if isinstance(part.processes, Gap):
+            if isinstance(part.processes, ReadFailure):
                 yield f"{part.id}: no processes: {part.processes.reason}"
-    elif isinstance(reading.partitions, Gap) and reading.values.get(Field.MIG):
+    elif isinstance(reading.partitions, ReadFailure) and reading.values.get(Field.MIG):
         yield f"MIG instances: {reading.partitions.reason}"
-    if isinstance(reading.processes, Gap) and not parts:
+    if isinstance(reading.processes, ReadFailure) and not parts:
         yield f"no processes: {reading.processes.reason}"
 
 
@@ -230,14 +232,14 @@ def _use(unit: str, process: ProcessUse) -> Use:
 def _sum(values: Iterable[Measured]) -> Measured:
     total = 0
     for value in values:
-        if isinstance(value, Gap):
+        if isinstance(value, ReadFailure):
             return value
         total += value
     return total
 
 
 def _plain(value: Measured) -> int | str:
-    return f"{value.kind}: {value.reason}" if isinstance(value, Gap) else value
+    return f"{value.kind}: {value.reason}" if isinstance(value, ReadFailure) else value
 
 
 SWEEP_NS: Final = 1_000_000_000
@@ -305,7 +307,7 @@ class DevicesSource:
         self._sampled_ns: int | None = None
         self._idle_since: dict[int, int] = {}
         self._xids: dict[int, int] = {}
-        self.gaps: Counter[tuple[Field, GapKind]] = Counter()
+        self.gaps: Counter[tuple[Field, FailureKind]] = Counter()
         """Fields without a value, by why, since the start."""
 
     @property

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from transport.process.printable import listed
 from transport.settings.config import build, read_table
 
@@ -69,7 +69,12 @@ class HealthRow:
 
 Complaint = tuple[HealthVerdict, str]
 
-_LOST: Final = (GapKind.UNPLUGGED, GapKind.TIMED_OUT, GapKind.LEFT_ALONE, GapKind.DAMAGED)
+_LOST: Final = (
+    FailureKind.UNPLUGGED,
+    FailureKind.TIMED_OUT,
+    FailureKind.LEFT_ALONE,
+    FailureKind.DAMAGED,
+)
 """A GPU that is gone, hangs or is hurt fails what is asked of it; other gaps say nothing."""
 
 _GB: Final = 1_000_000_000
@@ -78,11 +83,11 @@ _LANE_GB_PER_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563
 
 
 def check_node(
-    inventory: Inventory | Gap,
+    inventory: Inventory | ReadFailure,
     readings: Sequence[DeviceReading],
-    xids: Sequence[tuple[str, int]] | Gap,
+    xids: Sequence[tuple[str, int]] | ReadFailure,
     machine: MachineType,
-    bandwidths: Sequence[Bandwidth | Gap] | None = None,
+    bandwidths: Sequence[Bandwidth | ReadFailure] | None = None,
 ) -> list[HealthRow]:
     """Fill the table.
 
@@ -90,7 +95,7 @@ def check_node(
     xids        (PCI address, code) from the kernel's log
     bandwidths  of each reading's GPU; None: nobody measured
     """
-    if isinstance(inventory, Gap):
+    if isinstance(inventory, ReadFailure):
         return [HealthRow("driver", HealthVerdict.FAIL, inventory.reason)]
     rows = [_count(inventory, readings, machine), _driver(inventory)]
     for name, fields, judge in _CHECKS:
@@ -124,7 +129,7 @@ def check_named(named: Iterable[str], readings: Sequence[DeviceReading]) -> Heal
 
 
 def _driver(inventory: Inventory) -> HealthRow:
-    if isinstance(inventory.driver, Gap):
+    if isinstance(inventory.driver, ReadFailure):
         return HealthRow("driver", HealthVerdict.UNKNOWN, inventory.driver.reason)
     return HealthRow("driver", HealthVerdict.PASS, inventory.driver)
 
@@ -139,8 +144,8 @@ def _each(
     """Judge every GPU; the worst verdict is the row's, with each GPU that has it."""
     complaints: list[tuple[HealthVerdict, str]] = []
     for reading in readings:
-        gaps = [reading.fields[f] for f in fields if isinstance(reading.fields.get(f), Gap)]
-        gap = next((gap for gap in gaps if isinstance(gap, Gap)), None)
+        gaps = [reading.fields[f] for f in fields if isinstance(reading.fields.get(f), ReadFailure)]
+        gap = next((gap for gap in gaps if isinstance(gap, ReadFailure)), None)
         if gap is not None:
             verdict = HealthVerdict.FAIL if gap.kind in _LOST else HealthVerdict.UNKNOWN
             complaints.append((verdict, f"GPU {reading.index}: {gap.kind}, {gap.reason}"))
@@ -161,10 +166,12 @@ def _row(name: str, complaints: Iterable[Complaint], good: str) -> HealthRow:
 
 
 def _xid(
-    xids: Sequence[tuple[str, int]] | Gap, readings: Sequence[DeviceReading], machine: MachineType
+    xids: Sequence[tuple[str, int]] | ReadFailure,
+    readings: Sequence[DeviceReading],
+    machine: MachineType,
 ) -> HealthRow:
     complaints: list[Complaint] = []
-    if isinstance(xids, Gap):
+    if isinstance(xids, ReadFailure):
         complaints.append((HealthVerdict.UNKNOWN, xids.reason))
     else:
         bad = sorted({(address, code) for address, code in xids if code in machine.xids})
@@ -185,7 +192,7 @@ _WAYS: Final[dict[str, Callable[[Bandwidth], int]]] = {
 def _bandwidth(
     name: str,
     readings: Sequence[DeviceReading],
-    bandwidths: Sequence[Bandwidth | Gap] | None,
+    bandwidths: Sequence[Bandwidth | ReadFailure] | None,
     machine: MachineType,
 ) -> HealthRow:
     """Hold each GPU's way against its type's limit, or against its own link at its widest."""
@@ -196,7 +203,7 @@ def _bandwidth(
     complaints: list[Complaint] = []
     measured: list[float] = []
     for reading, bandwidth in zip(readings, bandwidths, strict=True):
-        if isinstance(bandwidth, Gap):
+        if isinstance(bandwidth, ReadFailure):
             verdict = HealthVerdict.FAIL if bandwidth.kind in _LOST else HealthVerdict.UNKNOWN
             complaints.append(
                 (verdict, f"GPU {reading.index}: {bandwidth.kind}, {bandwidth.reason}")

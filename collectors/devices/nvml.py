@@ -13,7 +13,7 @@ from typing import Any, Final
 import pynvml
 
 from collectors.boot_clock import boottime_ns
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 from .device_port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured, Partition
 from .nvml_calls import (
@@ -22,7 +22,7 @@ from .nvml_calls import (
     Handle,
     ask,
     device_uuid,
-    gap_of,
+    failure_of,
     memory_of,
     processes_of,
 )
@@ -79,7 +79,7 @@ class PcieThroughput:
         """Take a first sample of each GPU; where one has none, all are watched instead."""
         for index in range(devices):
             sample = ask(partial(_first_sample, index))
-            if isinstance(sample, Gap):
+            if isinstance(sample, ReadFailure):
                 self.close()
                 return
             self._samples[index] = sample
@@ -95,7 +95,9 @@ class PcieThroughput:
             return
         for field in fields:
             kilobytes = ask(partial(pynvml.nvmlDeviceGetPcieThroughput, handle, _WATCHED[field]))
-            yield field, kilobytes if isinstance(kilobytes, Gap) else kilobytes * _BYTES_PER_KB
+            if not isinstance(kilobytes, ReadFailure):
+                kilobytes *= _BYTES_PER_KB
+            yield field, kilobytes
 
     def close(self) -> None:
         """Free every sample."""
@@ -108,14 +110,14 @@ class PcieThroughput:
         self, index: int, handle: Handle, fields: list[Field]
     ) -> Iterator[tuple[Field, Measured]]:
         now = ask(partial(gpm_sample, partial(pynvml.nvmlGpmSampleGet, handle)))
-        if isinstance(now, Gap):
+        if isinstance(now, ReadFailure):
             yield from ((field, now) for field in fields)
             return
         before = self._samples.get(index)
         self._samples[index] = now
         for field in fields:
             found = ask(partial(gpm_metric, before, now, _METRICS[field]))
-            yield field, found if isinstance(found, Gap) else round(found * _BYTES_PER_MIB)
+            yield field, found if isinstance(found, ReadFailure) else round(found * _BYTES_PER_MIB)
         ask(partial(pynvml.nvmlGpmSampleFree, before))
 
 
@@ -125,7 +127,7 @@ def _first_sample(index: int) -> Any:
     return gpm_sample(partial(pynvml.nvmlGpmSampleGet, handle))
 
 
-_FIRST_LOOK: Final = Gap(GapKind.NOT_YET, "it takes two looks: this was the first")
+_FIRST_LOOK: Final = ReadFailure(FailureKind.NOT_YET, "it takes two looks: this was the first")
 
 
 class MigInstances:
@@ -134,27 +136,27 @@ class MigInstances:
     def __init__(self) -> None:
         self._samples: dict[int, dict[str, Any]] = {}
 
-    def look(self, index: int, gpu: Handle) -> tuple[Partition, ...] | Gap:
+    def look(self, index: int, gpu: Handle) -> tuple[Partition, ...] | ReadFailure:
         """Give a GPU's instances; none where MIG is off."""
         mode = ask(lambda: pynvml.nvmlDeviceGetMigMode(gpu)[0])
-        if isinstance(mode, Gap) or not mode:
+        if isinstance(mode, ReadFailure) or not mode:
             self._keep(index, {})
-            return mode if isinstance(mode, Gap) else ()
+            return mode if isinstance(mode, ReadFailure) else ()
         most = ask(lambda: pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu))
-        if isinstance(most, Gap):
+        if isinstance(most, ReadFailure):
             return most
         before, now = self._samples.get(index, {}), dict[str, Any]()
         parts = []
         for place in range(min(most, MOST_DEVICES)):
             part = ask(partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place))
-            if isinstance(part, Gap):
+            if isinstance(part, ReadFailure):
                 continue  # a place without an instance
             name = ask(partial(device_uuid, part))
-            label = f"partition-{place}" if isinstance(name, Gap) else name
+            label = f"partition-{place}" if isinstance(name, ReadFailure) else name
             memory = ask(partial(memory_of, part))
-            used, total = (memory, memory) if isinstance(memory, Gap) else memory
+            used, total = (memory, memory) if isinstance(memory, ReadFailure) else memory
             sample = ask(partial(_mig_sample, gpu, part))
-            if not isinstance(sample, Gap):
+            if not isinstance(sample, ReadFailure):
                 now[label] = sample
             share = _mig_share(before.get(label), sample)
             parts.append(Partition(label, used, total, processes_of(part), share))
@@ -180,7 +182,7 @@ def _mig_sample(gpu: Handle, part: Handle) -> Any:
 
 
 def _mig_share(before: Any, now: Any) -> Measured:
-    if isinstance(now, Gap):
+    if isinstance(now, ReadFailure):
         return now
     if before is None:
         return _FIRST_LOOK
@@ -203,7 +205,7 @@ class NvmlReader:
         self._open = False
         self._xids: dict[str, list[int]] = {}
         self._events: Any = None
-        self._watched: dict[int, Gap | None] = {}
+        self._watched: dict[int, ReadFailure | None] = {}
         self._names: dict[int, str] = {}
         self._named: dict[int, str] = {}
         self._mig = MigInstances()
@@ -231,7 +233,7 @@ class NvmlReader:
     ) -> DeviceReading:
         begin_ns = boottime_ns()
         handle = ask(lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
-        if isinstance(handle, Gap):
+        if isinstance(handle, ReadFailure):
             end_ns = boottime_ns()
             gaps: dict[Field, Measured] = dict.fromkeys(fields, handle)
             # Off the bus it answers nothing; the XID that says so is the driver's, not the GPU's.
@@ -243,13 +245,13 @@ class NvmlReader:
         device_id = ask(partial(device_uuid, handle))
         model = ask(lambda: str(pynvml.nvmlDeviceGetName(handle)))
         known = self._names.get(index, f"index-{index}")
-        name = known if isinstance(device_id, Gap) else device_id
+        name = known if isinstance(device_id, ReadFailure) else device_id
         measured = dict(self._measure(index, name, handle, frozenset(fields)))
         users = processes_of(handle) if processes else None
         parts = self._mig.look(index, handle) if processes else None
         end_ns = boottime_ns()
         return DeviceReading(
-            index, name, "" if isinstance(model, Gap) else model, begin_ns, end_ns, measured,
+            index, name, model if isinstance(model, str) else "", begin_ns, end_ns, measured,
             users, parts,
         )  # fmt: skip
 
@@ -272,17 +274,17 @@ class NvmlReader:
             values = ask(partial(call, handle))
             for place, field in enumerate(group):
                 if field in wanted:
-                    yield field, values if isinstance(values, Gap) else int(values[place])
+                    yield field, values if isinstance(values, ReadFailure) else int(values[place])
         yield from self._pcie.measure(index, handle, wanted)
         if not wanted.isdisjoint({Field.XID_EVENTS, Field.XID_LAST}):
             yield from self._xid_fields(index, name)
 
     def _watch_events(self, devices: int) -> None:
         events = ask(pynvml.nvmlEventSetCreate)
-        self._events = None if isinstance(events, Gap) else events
+        self._events = None if isinstance(events, ReadFailure) else events
         for index in range(devices):
             self._watched[index] = (
-                events if isinstance(events, Gap) else ask(partial(self._register, index))
+                events if isinstance(events, ReadFailure) else ask(partial(self._register, index))
             )
 
     def _register(self, index: int) -> None:
@@ -293,7 +295,7 @@ class NvmlReader:
 
     def _xid_fields(self, index: int, name: str) -> Iterator[tuple[Field, Measured]]:
         gap = self._watched.get(index) or self._drain_events()
-        if isinstance(gap, Gap):
+        if isinstance(gap, ReadFailure):
             yield Field.XID_EVENTS, gap
             yield Field.XID_LAST, gap
             return
@@ -301,15 +303,15 @@ class NvmlReader:
         yield Field.XID_EVENTS, count
         yield Field.XID_LAST, last
 
-    def _drain_events(self) -> Gap | None:
+    def _drain_events(self) -> ReadFailure | None:
         for _ in range(MOST_EVENTS):
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
             except pynvml.NVMLError as error:
-                return None if error.value == pynvml.NVML_ERROR_TIMEOUT else gap_of(error)
-            name: str | Gap = self._named.get(_address(event.device), "")
+                return None if error.value == pynvml.NVML_ERROR_TIMEOUT else failure_of(error)
+            name: str | ReadFailure = self._named.get(_address(event.device), "")
             name = name or ask(partial(device_uuid, event.device))
-            if not isinstance(name, Gap):
+            if not isinstance(name, ReadFailure):
                 count, _ = self._xids.get(name, [0, 0])
                 self._xids[name] = [count + 1, int(event.eventData)]
         return None

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import pynvml
 
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 from .device_port import Field, Measured, ProcessUse
 
@@ -24,38 +24,41 @@ MOST_PROCESSES: Final = 256
 _UTILISATION_SPAN_US: Final = 1_000_000
 
 _KINDS: Final = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED: GapKind.UNSUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: GapKind.UNSUPPORTED,
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: GapKind.UNSUPPORTED,
-    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: GapKind.UNSUPPORTED,
-    pynvml.NVML_ERROR_NO_PERMISSION: GapKind.NO_PERMISSION,
-    pynvml.NVML_ERROR_GPU_IS_LOST: GapKind.UNPLUGGED,
-    pynvml.NVML_ERROR_RESET_REQUIRED: GapKind.UNPLUGGED,
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: GapKind.UNPLUGGED,
-    pynvml.NVML_ERROR_NOT_FOUND: GapKind.UNPLUGGED,
-    pynvml.NVML_ERROR_TIMEOUT: GapKind.TIMED_OUT,
+    pynvml.NVML_ERROR_NOT_SUPPORTED: FailureKind.UNSUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: FailureKind.UNSUPPORTED,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: FailureKind.UNSUPPORTED,
+    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: FailureKind.UNSUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION: FailureKind.NO_PERMISSION,
+    pynvml.NVML_ERROR_GPU_IS_LOST: FailureKind.UNPLUGGED,
+    pynvml.NVML_ERROR_RESET_REQUIRED: FailureKind.UNPLUGGED,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: FailureKind.UNPLUGGED,
+    pynvml.NVML_ERROR_NOT_FOUND: FailureKind.UNPLUGGED,
+    pynvml.NVML_ERROR_TIMEOUT: FailureKind.TIMED_OUT,
 }
 
 _T = TypeVar("_T")
 Handle = Any
 
 
-def gap_of(error: pynvml.NVMLError) -> Gap:
+def failure_of(error: pynvml.NVMLError) -> ReadFailure:
     """Say why a call gave nothing."""
-    return Gap(_KINDS.get(error.value, GapKind.FAILED), str(error))
+    return ReadFailure(_KINDS.get(error.value, FailureKind.FAILED), str(error))
 
 
-def ask(call: Callable[[], _T]) -> _T | Gap:
+def ask(call: Callable[[], _T]) -> _T | ReadFailure:
     """Call NVML; what it refuses is a gap."""
     try:
         return call()
     except pynvml.NVMLError as error:
-        return gap_of(error)
+        return failure_of(error)
 
 
 def device_uuid(handle: Handle) -> str:
     """Name a GPU, `GPU-<uuid>`, or an instance, `MIG-<uuid>`."""
     return str(pynvml.nvmlDeviceGetUUID(handle))
+
+
+_UNTOLD: Final = ReadFailure(FailureKind.UNSUPPORTED, "not told by process")
 
 
 def memory_of(handle: Handle) -> tuple[int, int]:
@@ -65,20 +68,20 @@ def memory_of(handle: Handle) -> tuple[int, int]:
     return memory.used, memory.total
 
 
-def processes_of(handle: Handle) -> tuple[ProcessUse, ...] | Gap:
+def processes_of(handle: Handle) -> tuple[ProcessUse, ...] | ReadFailure:
     """List who computes on a GPU or an instance."""
     running = ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    if isinstance(running, Gap):
+    if isinstance(running, ReadFailure):
         return running
     shares = _process_shares(handle)
     uses = []
     for process in running[:MOST_PROCESSES]:
         memory = process.usedGpuMemory
-        share: Measured = shares if isinstance(shares, Gap) else shares.get(process.pid, 0)
+        share: Measured = shares if isinstance(shares, ReadFailure) else shares.get(process.pid, 0)
         uses.append(
             ProcessUse(
                 process.pid,
-                Gap(GapKind.UNSUPPORTED, "not told by process") if memory is None else memory,
+                _UNTOLD if memory is None else memory,
                 share,
                 _cgroup(process.pid),
                 _name(process.pid),
@@ -87,7 +90,7 @@ def processes_of(handle: Handle) -> tuple[ProcessUse, ...] | Gap:
     return tuple(uses)
 
 
-def _process_shares(handle: Handle) -> dict[int, int] | Gap:
+def _process_shares(handle: Handle) -> dict[int, int] | ReadFailure:
     """SM percent by process in the last second; a process without a sample ran nothing in it."""
     since_us = time.time_ns() // 1_000 - _UTILISATION_SPAN_US
     try:
@@ -95,7 +98,7 @@ def _process_shares(handle: Handle) -> dict[int, int] | Gap:
     except pynvml.NVMLError as error:
         # No process had a sample: NVML says so with one of these, or with success and none.
         nothing = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
-        return {} if error.value in nothing else gap_of(error)
+        return {} if error.value in nothing else failure_of(error)
     latest = sorted(samples, key=lambda sample: int(sample.timeStamp))
     return {int(sample.pid): int(sample.smUtil) for sample in latest if sample.smUtil <= 100}
 
@@ -133,7 +136,7 @@ def _nvlinks(handle: Handle) -> tuple[int, int]:
             states.append(pynvml.nvmlDeviceGetNvLinkState(handle, link))
         except pynvml.NVMLError as error:
             # Past the last link of this model: NVML has no call for how many there are.
-            if gap_of(error).kind is not GapKind.UNSUPPORTED or not states:
+            if failure_of(error).kind is not FailureKind.UNSUPPORTED or not states:
                 raise
             break
     return sum(states), len(states) - sum(states)

@@ -16,9 +16,9 @@ import numpy as np
 
 from collectors.interface import SourceUnavailable
 from collectors.kernel_files import Tree
-from collectors.kernel_log import KMSG, log_gap
+from collectors.kernel_log import KMSG, log_failure
 from collectors.records.activity import HostEvent, HostTable, Observation
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 from .log_signs import Key, LogSigns, Tracker
 from .scan import FailedReading, Finding, ReadSmart, State, look, read_smart
@@ -120,7 +120,7 @@ class FaultsSource:
         self._drained_ns = 0
         self._told: Counter[str] = Counter()
         self._state: tuple[int, ...] = ()
-        self.log_gap: Gap | None = None
+        self.log_failure: ReadFailure | None = None
         """Why the kernel's log is not read; None while it is."""
         self.gaps: Counter[str] = Counter()
         """Readings that failed, by what was read and why, since the start."""
@@ -141,7 +141,7 @@ class FaultsSource:
         self._told.clear()
         self._state = ()
         self._begun_ns, self._drained_ns = None, 0
-        self.log_gap = self._open_log()
+        self.log_failure = self._open_log()
         tree, smart = self._tree, self._smart
         self._sweeper = Sweeper(lambda: look(tree, smart), self._start_look)
 
@@ -177,12 +177,12 @@ class FaultsSource:
         """The faults that stand now: what, of which device."""
         return self._tracker.standing
 
-    def _open_log(self) -> Gap | None:
+    def _open_log(self) -> ReadFailure | None:
         self._close_log()
         try:
             self._signs = LogSigns(self._tree, self._log_path)
         except OSError as error:
-            return log_gap(self._log_path, error)
+            return log_failure(self._log_path, error)
         return None
 
     def _close_log(self) -> None:
@@ -196,10 +196,10 @@ class FaultsSource:
         try:
             faults, cleared = self._signs.read(now_ns)
         except OSError as error:
-            self.log_gap = log_gap(self._log_path, error)
-            self.gaps[f"kernel_log/{self.log_gap.kind}"] += 1
+            self.log_failure = log_failure(self._log_path, error)
+            self.gaps[f"kernel_log/{self.log_failure.kind}"] += 1
             return
-        self.log_gap = None
+        self.log_failure = None
         yield from _told(faults, cleared, now_ns)
 
     def _looked(self, found: Sequence[Finding], now_ns: int) -> Records:
@@ -224,7 +224,7 @@ class FaultsSource:
         grown = {
             (name, "faults"): count
             for name, count in (totals - self._told).items()
-            if not (name.endswith(GapKind.NO_PERMISSION) and self._told[name])
+            if not (name.endswith(FailureKind.NO_PERMISSION) and self._told[name])
         }
         self._told = totals
         if grown:

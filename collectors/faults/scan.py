@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.kernel_files import Tree, offered
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class FailedReading:
 
     name: str
     subject: str
-    gap: Gap
+    gap: ReadFailure
 
 
 UNLISTED = "folder"
@@ -102,7 +102,7 @@ def pcie(tree: Tree) -> Iterator[Finding]:
         cell = class_of(tree, address)
         for name, file, total, is_fault in _PCIE_COUNTERS:
             value = _total(tree, f"{folder}/{file}", total)
-            if not isinstance(value, Gap):
+            if not isinstance(value, ReadFailure):
                 yield Count(name, address, value, cell if is_fault else None)
             elif offered(value):
                 yield FailedReading(name, address, value)
@@ -111,22 +111,22 @@ def pcie(tree: Tree) -> Iterator[Finding]:
 def class_of(tree: Tree, address: str) -> str:
     """Give the fault class of a device by its PCI base class; a device that is gone is a board."""
     code = tree.number(f"{PCI_DEVICES}/{address}/class")
-    if isinstance(code, Gap):
+    if isinstance(code, ReadFailure):
         return OTHER_CLASS
     if code >> 16 == _DISPLAY and tree.number(f"{PCI_DEVICES}/{address}/vendor") in _BOARD_GRAPHICS:
         return OTHER_CLASS
     return _BASE_CLASSES.get(code >> 16, OTHER_CLASS)
 
 
-def _total(tree: Tree, path: str, key: str) -> int | Gap:
+def _total(tree: Tree, path: str, key: str) -> int | ReadFailure:
     text = tree.text(path)
-    if isinstance(text, Gap):
+    if isinstance(text, ReadFailure):
         return text
     for line in text.splitlines():
         name, _, value = line.rpartition(" ")
         if name == key and value.isascii() and value.isdigit():
             return int(value)
-    return Gap(GapKind.FAILED, f"{path}: expected a line {key}, found none")
+    return ReadFailure(FailureKind.FAILED, f"{path}: expected a line {key}, found none")
 
 
 INTERFACES: Final = "sys/class/net"
@@ -149,21 +149,21 @@ def network(tree: Tree) -> Iterator[Finding]:
 def switched_on(tree: Tree, interface: str) -> bool | None:
     """Tell whether the administrator has the interface up; None where that cannot be read."""
     flags = tree.number(f"{INTERFACES}/{interface}/flags")
-    return None if isinstance(flags, Gap) else bool(flags & _IFF_UP)
+    return None if isinstance(flags, ReadFailure) else bool(flags & _IFF_UP)
 
 
 def _link(tree: Tree, name: str) -> Iterator[Finding]:
     yield from _count("link_lost", name, tree.number(f"{INTERFACES}/{name}/carrier_down_count"))
     carrier = tree.number(f"{INTERFACES}/{name}/carrier")
-    if not isinstance(carrier, Gap):
+    if not isinstance(carrier, ReadFailure):
         # A port without a cable is no fault: the link must have been seen up.
         yield State("link_down", name, _NETWORK, carrier == 0, "no carrier", from_start=False)
     elif offered(carrier):
         yield FailedReading("link_down", name, carrier)
 
 
-def _count(name: str, subject: str, value: int | Gap) -> Iterator[Finding]:
-    if not isinstance(value, Gap):
+def _count(name: str, subject: str, value: int | ReadFailure) -> Iterator[Finding]:
+    if not isinstance(value, ReadFailure):
         yield Count(name, subject, value, _NETWORK)
     elif offered(value):
         yield FailedReading(name, subject, value)
@@ -208,10 +208,10 @@ class Smart:
     media_errors: int
 
 
-ReadSmart = Callable[[Path], Smart | Gap]
+ReadSmart = Callable[[Path], Smart | ReadFailure]
 
 
-def read_smart(device: Path) -> Smart | Gap:
+def read_smart(device: Path) -> Smart | ReadFailure:
     """Ask a drive for its page; `device` is its character device, /dev/nvme0.
 
     The time limit is the kernel's own: a shorter one would have it reset the controller.
@@ -225,13 +225,14 @@ def read_smart(device: Path) -> Smart | Gap:
         finally:
             os.close(fd)
     except FileNotFoundError:
-        return Gap(GapKind.UNSUPPORTED, f"no {device}")
+        return ReadFailure(FailureKind.UNSUPPORTED, f"no {device}")
     except PermissionError:
-        return Gap(GapKind.NO_PERMISSION, f"{device}: not allowed (root alone reads SMART)")
+        closed = f"{device}: not allowed (root alone reads SMART)"
+        return ReadFailure(FailureKind.NO_PERMISSION, closed)
     except OSError as error:
-        return Gap(GapKind.FAILED, f"{device}: {error.strerror}")
+        return ReadFailure(FailureKind.FAILED, f"{device}: {error.strerror}")
     if status:
-        return Gap(GapKind.FAILED, f"{device}: expected NVMe status 0, got {status:#x}")
+        return ReadFailure(FailureKind.FAILED, f"{device}: expected NVMe status 0, got {status:#x}")
     return parse_page(page.raw)
 
 
@@ -275,18 +276,17 @@ def storage(smart: ReadSmart = read_smart) -> Probe:
 
 def _drive(tree: Tree, name: str, smart: ReadSmart) -> Iterator[Finding]:
     state = tree.text(f"{_NVME_FOLDER}/{name}/state")
-    if isinstance(state, Gap):
+    if isinstance(state, ReadFailure):
         if offered(state):
             yield FailedReading("nvme_dead", name, state)
         return
     yield State("nvme_dead", name, _SSD, state == _DEAD, state[:40])
     if state != _LIVE:  # a command to a controller that resets would wait for it
-        yield FailedReading(
-            "nvme_critical_warning", name, Gap(GapKind.UNPLUGGED, f"{name} is {state[:40]}")
-        )
+        gone = ReadFailure(FailureKind.UNPLUGGED, f"{name} is {state[:40]}")
+        yield FailedReading("nvme_critical_warning", name, gone)
         return
     page = smart(tree.root / "dev" / name)
-    if isinstance(page, Gap):
+    if isinstance(page, ReadFailure):
         if offered(page):
             yield FailedReading("nvme_critical_warning", name, page)
         return
@@ -330,7 +330,7 @@ def power(tree: Tree) -> Iterator[Finding]:
 
 def _read(tree: Tree, path: str, name: str, subject: str) -> Iterator[Finding]:
     found = tree.text(path)
-    if isinstance(found, Gap):
+    if isinstance(found, ReadFailure):
         if offered(found):
             yield FailedReading(name, subject, found)
         return
@@ -342,7 +342,7 @@ def _read(tree: Tree, path: str, name: str, subject: str) -> Iterator[Finding]:
 
 def _chip(tree: Tree, chip: str) -> Iterator[Finding]:
     named = tree.text(f"{CHIPS}/{chip}/name")
-    label = chip if isinstance(named, Gap) else named[:40]
+    label = chip if isinstance(named, ReadFailure) else named[:40]
     supply = _PSU_CHIPS.fullmatch(label) is not None
     for file in tree.entries(f"{CHIPS}/{chip}"):
         is_fault = _FAULT.fullmatch(file) is not None
@@ -350,7 +350,7 @@ def _chip(tree: Tree, chip: str) -> Iterator[Finding]:
             continue
         subject = f"{chip}/{label}/{file}"
         bad = tree.number(f"{CHIPS}/{chip}/{file}")
-        if isinstance(bad, Gap):
+        if isinstance(bad, ReadFailure):
             yield FailedReading("sensor_fault", subject, bad)
             continue
         cell = "power_supply" if supply else _CELLS.get(label, _BOARD)
@@ -377,7 +377,7 @@ def processor(tree: Tree) -> Iterator[Finding]:
                     yield Count("machine_check_exceptions", "cpu", value, None)
                     return
     except OSError as error:
-        gap = Gap(GapKind.FAILED, f"{INTERRUPTS}: {error.strerror}")
+        gap = ReadFailure(FailureKind.FAILED, f"{INTERRUPTS}: {error.strerror}")
         yield FailedReading("machine_check_exceptions", "cpu", gap)
 
 
@@ -396,7 +396,7 @@ def memory(tree: Tree) -> Iterator[Finding]:
     for controller in filter(_EDAC_CONTROLLER.fullmatch, tree.entries(_EDAC_FOLDER)):
         for name, file, per_day in _EDAC_COUNTERS:
             value = tree.number(f"{_EDAC_FOLDER}/{controller}/{file}")
-            if not isinstance(value, Gap):
+            if not isinstance(value, ReadFailure):
                 yield Count(name, controller, value, "system_memory", per_day)
             elif offered(value):
                 yield FailedReading(name, controller, value)

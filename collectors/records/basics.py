@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 
-class GapKind(StrEnum):
+class FailureKind(StrEnum):
     """Why a field has no value; also the counter's label."""
 
     UNSUPPORTED = "unsupported"
@@ -32,10 +32,10 @@ class GapKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ReadFailure:
     """A field without a value: never a zero, never the value of an earlier read."""
 
-    kind: GapKind
+    kind: FailureKind
     reason: str
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from collectors.devices.device_port import DeviceReading, Field, ProcessUse
 from collectors.kernel_log import load_rules
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from collectors.records.gpu_calls import Direction, GpuCalls, ProbeGroup, ProcessCalls
 
 FRESH_NS: Final = 7_500_000_000
@@ -19,7 +19,10 @@ FRESH_NS: Final = 7_500_000_000
 
 _KEPT_NS: Final = 60_000_000_000
 """Processes of a GPU that is gone or hangs expire after this: nothing else tells whose it was."""
-_UNSAID: Final = {GapKind.UNPLUGGED: "gpu_lost_count", GapKind.TIMED_OUT: "gpu_silent_count"}
+_UNSAID: Final = {
+    FailureKind.UNPLUGGED: "gpu_lost_count",
+    FailureKind.TIMED_OUT: "gpu_silent_count",
+}
 
 _AS_READ: Final = {
     Field.UTILISATION: ("gpu_busy_percent", 1.0),
@@ -134,7 +137,7 @@ def _see_users(device: _Device, reading: DeviceReading) -> None:
         if reading.processes is not None:
             device.processes, device.processes_ns = {}, 0
     elif reading.end_ns - device.listed_ns <= _KEPT_NS and device.processes:
-        gap = Gap(GapKind.UNPLUGGED, "the device does not answer")
+        gap = ReadFailure(FailureKind.UNPLUGGED, "the device does not answer")
         kept = device.processes.values()
         device.processes = {
             process.pid: replace(process, memory_bytes=gap, sm_percent=gap) for process in kept
@@ -144,7 +147,7 @@ def _see_users(device: _Device, reading: DeviceReading) -> None:
 
 def share(use: ProcessUse) -> float | None:
     """Give the share of the SMs that a process had, in percent; None where it is not told."""
-    return None if isinstance(use.sm_percent, Gap) else float(use.sm_percent)
+    return None if isinstance(use.sm_percent, ReadFailure) else float(use.sm_percent)
 
 
 def _processes(reading: DeviceReading) -> Iterable[ProcessUse]:

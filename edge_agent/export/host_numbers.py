@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from collectors.binaries.proc_maps import coarse, process_key
 from collectors.devices.device_port import DeviceReading, Field, Measured, ProcessUse
 from collectors.gpu_calls.process_identity import ProcessTable
-from collectors.records.basics import Gap
+from collectors.records.basics import ReadFailure
 from collectors.records.gpu_calls import CountedCalls, GpuCalls, ProcessLabels
 from collectors.records.gpu_time import NO_TIME, EstimatedTime, GpuTimes, summed
 from collectors.rounds import Drained
@@ -267,7 +267,7 @@ def _added(used: Iterable[tuple[HostWorkload, Measured]]) -> tuple[tuple[HostWor
     total: Counter[HostWorkload] = Counter()
     gaps = set()
     for workload, memory in used:
-        if isinstance(memory, Gap):
+        if isinstance(memory, ReadFailure):
             gaps.add(workload)
         else:
             total[workload] += memory

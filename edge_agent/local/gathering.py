@@ -17,7 +17,7 @@ import numpy as np
 from collectors.devices.device_port import DeviceLook, DeviceReading, Measured
 from collectors.devices.devices_source import Use, by_container, limits, uses
 from collectors.records.activity import Record
-from collectors.records.basics import GapKind
+from collectors.records.basics import FailureKind
 from diagnosis.detect.findings import Finding
 
 from .history import History
@@ -182,7 +182,7 @@ class DeviceRows:
         """What a device's driver does not tell of its users, as of the last look at them."""
         self._used: dict[str, set[Place]] = {}
         self._withdrawn: set[Place] = set()
-        self._gaps: dict[str, frozenset[tuple[GapKind, str]]] = {}
+        self._gaps: dict[str, frozenset[tuple[FailureKind, str]]] = {}
         self._counts: dict[str, Counter[str]] = {}
 
     @property
@@ -222,7 +222,7 @@ class DeviceRows:
     def _new_gaps(self, source: str, device: DeviceReading) -> Iterator[EventRow]:
         """Say once why fields went away; what a device never has is no event."""
         self._withdrawn |= {(source, f"{PREFIX}{name}", device.id) for name in device.gaps}
-        gaps = [g for g in device.gaps.values() if g.kind is not GapKind.UNSUPPORTED]
+        gaps = [g for g in device.gaps.values() if g.kind is not FailureKind.UNSUPPORTED]
         counts = Counter((gap.kind, gap.reason) for gap in gaps)
         before, self._gaps[device.id] = self._gaps.get(device.id, frozenset()), frozenset(counts)
         for (kind, reason), count in counts.items():

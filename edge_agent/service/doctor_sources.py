@@ -37,8 +37,8 @@ from collectors.interface import (
     UnavailableSource,
 )
 from collectors.kernel_files import Tree
-from collectors.kernel_log import KMSG, KernelLog, log_gap
-from collectors.records.basics import Gap, GapKind
+from collectors.kernel_log import KMSG, KernelLog, log_failure
+from collectors.records.basics import FailureKind, ReadFailure
 from collectors.records.gpu_time import TimingState
 from edge_agent.config import AUTO, AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
@@ -239,7 +239,7 @@ def _log(path: Path) -> Result:
     try:
         KernelLog(path, from_now=True).close()
     except OSError as error:
-        return absent(log_gap(path, error).reason, _NO_LOG)
+        return absent(log_failure(path, error).reason, _NO_LOG)
     return ok(f"{path}: XID, AER, machine checks, links, disks, file systems")
 
 
@@ -248,9 +248,9 @@ def _part(name: str, probe: Probe, tree: Tree) -> Result:
     read = sorted({finding.name for finding in found if isinstance(finding, Count | State)})
     missed = [finding for finding in found if isinstance(finding, FailedReading)]
     if missed:
-        gap: Gap = missed[0].gap
+        gap: ReadFailure = missed[0].gap
         also = f"; read: {', '.join(read)}" if read else ""
-        denied = gap.kind is GapKind.NO_PERMISSION and name == "storage"
+        denied = gap.kind is FailureKind.NO_PERMISSION and name == "storage"
         return absent(
             clean_name(f"{len(missed)} not read, as {gap.reason}{also}"),
             _NO_SMART if denied else f"look at {missed[0].subject}",

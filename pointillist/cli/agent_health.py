@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectors.devices.device_port import DeviceReading, Inventory
     from collectors.devices.node_health import MachineType
     from collectors.gpu_time.found_programs import FoundPrograms
-    from collectors.records.basics import Gap
+    from collectors.records.basics import ReadFailure
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
 _OF_GPUS: Final = ("driver", "gpu_count")
@@ -96,7 +96,9 @@ def health(
 
 def _look(
     machine: MachineType, active: bool, named: Sequence[str] | None
-) -> tuple[Inventory | Gap | None, list[DeviceReading], list[Bandwidth | Gap] | None]:
+) -> tuple[
+    Inventory | ReadFailure | None, list[DeviceReading], list[Bandwidth | ReadFailure] | None
+]:
     """Read every GPU, and measure what `--active` asks for; each in a child that cannot hang us.
 
     named       GPUs of the configuration; without one, None
@@ -106,7 +108,7 @@ def _look(
     from collectors.devices.bounded import BoundedReader, Spawner
     from collectors.devices.device_port import REGULAR, DevicesUnavailable
     from collectors.devices.nvml import NvmlReader
-    from collectors.records.basics import Gap, GapKind
+    from collectors.records.basics import FailureKind, ReadFailure
 
     spawner = Spawner()
     reader = BoundedReader(NvmlReader, spawner, deadline_s=5.0)
@@ -117,7 +119,7 @@ def _look(
             if named is not None and not named and not machine.gpu_count:
                 return None, [], None
             if machine.gpu_count or named:  # it has GPUs: without a driver it is not healthy
-                return Gap(GapKind.FAILED, f"{error}; {_NO_DRIVER}"), [], None
+                return ReadFailure(FailureKind.FAILED, f"{error}; {_NO_DRIVER}"), [], None
             with reported(ExitCode.UNAVAILABLE, DevicesUnavailable, hint=_NO_DRIVER):
                 raise
         readings = [
@@ -141,23 +143,25 @@ def _look(
 
 
 def _gpu(
-    reading: DeviceReading, place: int, bandwidths: Sequence[Bandwidth | Gap] | None
+    reading: DeviceReading, place: int, bandwidths: Sequence[Bandwidth | ReadFailure] | None
 ) -> dict[str, Any]:
     """Give one GPU: who uses it, what was measured, and each field by its name, gaps in words."""
     from collectors.devices.devices_source import document
     from collectors.devices.otel import points
-    from collectors.records.basics import Gap
+    from collectors.records.basics import ReadFailure
 
     gpu = document(reading)
     gpu["fields"] = {
-        str(name): f"{value.kind}: {value.reason}" if isinstance(value, Gap) else value
+        str(name): f"{value.kind}: {value.reason}" if isinstance(value, ReadFailure) else value
         for name, value in sorted(reading.fields.items())
     }
     gpu["otel"] = points(reading)
     if bandwidths is not None:
         measured = bandwidths[place]
         gpu["bandwidth"] = (
-            f"{measured.kind}: {measured.reason}" if isinstance(measured, Gap) else asdict(measured)
+            f"{measured.kind}: {measured.reason}"
+            if isinstance(measured, ReadFailure)
+            else asdict(measured)
         )
     return gpu
 

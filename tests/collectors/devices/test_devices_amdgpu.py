@@ -8,7 +8,7 @@ import pytest
 
 from collectors.devices.amdgpu import AmdgpuReader
 from collectors.devices.device_port import ALL, DevicesUnavailable, Field
-from collectors.records.basics import GapKind
+from collectors.records.basics import FailureKind
 
 
 def _card(drm: Path, number: int, **files: str) -> Path:
@@ -63,7 +63,7 @@ def test_amdgpu_reads_a_card_in_the_ports_units(drm: Path) -> None:
         Field.ECC_VOLATILE_CORRECTED: 15,
         Field.ECC_VOLATILE_UNCORRECTED: 1,
     }
-    assert {gap.kind for gap in reading.gaps.values()} == {GapKind.UNSUPPORTED}
+    assert {gap.kind for gap in reading.gaps.values()} == {FailureKind.UNSUPPORTED}
 
 
 def test_amdgpu_power_of_newer_drivers_is_found(drm: Path) -> None:
@@ -79,8 +79,8 @@ def test_amdgpu_damaged_file_is_a_gap(drm: Path) -> None:
     reader = AmdgpuReader(drm)
     reader.open()
     gaps = reader.read(0, ALL).gaps
-    assert gaps[Field.UTILISATION].kind is GapKind.FAILED
-    assert gaps[Field.ECC_VOLATILE_UNCORRECTED].kind is GapKind.FAILED
+    assert gaps[Field.UTILISATION].kind is FailureKind.FAILED
+    assert gaps[Field.ECC_VOLATILE_UNCORRECTED].kind is FailureKind.FAILED
 
 
 def test_amdgpu_card_that_went_is_unplugged(drm: Path) -> None:
@@ -90,7 +90,7 @@ def test_amdgpu_card_that_went_is_unplugged(drm: Path) -> None:
     device.rename(device.with_name("gone"))
     reading = reader.read(0, ALL)
     assert not reading.values
-    assert {gap.kind for gap in reading.gaps.values()} == {GapKind.UNPLUGGED}
+    assert {gap.kind for gap in reading.gaps.values()} == {FailureKind.UNPLUGGED}
 
 
 def test_amdgpu_other_vendors_cards_are_not_its_own(drm: Path) -> None:

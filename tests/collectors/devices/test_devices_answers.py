@@ -24,7 +24,7 @@ from collectors.devices.device_port import (
     Partition,
     ProcessUse,
 )
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 CAPABILITIES = """
 import json
@@ -42,7 +42,7 @@ child = spawner.start(say)
 print(json.dumps([list(kept), child.connection.recv(), process_status()["CapEff"]]))
 """
 
-GAP = Gap(GapKind.TIMED_OUT, "late")
+GAP = ReadFailure(FailureKind.TIMED_OUT, "late")
 ANSWERS = [
     Inventory(2, "550.1", GAP),
     DevicesUnavailable("no driver"),
@@ -75,7 +75,7 @@ class _Runs:
 
 class _Reaches:
     def __reduce__(self) -> tuple[object, ...]:
-        return getattr, (GapKind, "__init_subclass__")
+        return getattr, (FailureKind, "__init_subclass__")
 
 
 def _run_this(connection: Connection) -> None:

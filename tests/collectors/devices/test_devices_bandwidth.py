@@ -10,7 +10,7 @@ import pytest
 
 from collectors.devices.bandwidth import REPEATS, WARM_UPS, Bandwidth, measure_all
 from collectors.devices.bounded import Spawner
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from tests.fake_cuda_kit import FakeCuda
 
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(8))
@@ -36,7 +36,7 @@ def spawner() -> Iterator[Spawner]:
     made.close()
 
 
-def _one(cuda: FakeCuda, spawner: Spawner, *, deadline_s: float = 20) -> Bandwidth | Gap:
+def _one(cuda: FakeCuda, spawner: Spawner, *, deadline_s: float = 20) -> Bandwidth | ReadFailure:
     (found,) = measure_all([GPUS[1]], spawner, deadline_s=deadline_s, task=cuda.measure)
     return found
 
@@ -86,8 +86,8 @@ def test_bandwidth_failing_call_is_a_gap_and_everything_is_released(
 ) -> None:
     cuda.play(f"1 {call} error 2")
     found = _one(cuda, spawner)
-    assert isinstance(found, Gap)
-    assert (found.kind, call in found.reason) == (GapKind.FAILED, True)
+    assert isinstance(found, ReadFailure)
+    assert (found.kind, call in found.reason) == (FailureKind.FAILED, True)
     assert "CUDA_ERROR_OUT_OF_MEMORY" in found.reason
     made, freed = dict(cuda.calls), cuda.calls
     made[call] = made.get(call, 0) - (call in PAIRS)
@@ -97,19 +97,19 @@ def test_bandwidth_failing_call_is_a_gap_and_everything_is_released(
 @pytest.mark.parametrize(
     ("scenario", "kind", "reason"),
     [
-        ("gpus 0", GapKind.FAILED, "cuInit: CUDA_ERROR_NO_DEVICE"),
-        ("gpus 1", GapKind.UNSUPPORTED, "CUDA does not show this GPU"),
-        ("* mig value 1", GapKind.UNSUPPORTED, "CUDA does not show this GPU"),
-        ("1 cuEventSynchronize error 214", GapKind.DAMAGED, "ECC_UNCORRECTABLE"),
-        ("1 corrupt value 1", GapKind.DAMAGED, "not those that were sent"),
+        ("gpus 0", FailureKind.FAILED, "cuInit: CUDA_ERROR_NO_DEVICE"),
+        ("gpus 1", FailureKind.UNSUPPORTED, "CUDA does not show this GPU"),
+        ("* mig value 1", FailureKind.UNSUPPORTED, "CUDA does not show this GPU"),
+        ("1 cuEventSynchronize error 214", FailureKind.DAMAGED, "ECC_UNCORRECTABLE"),
+        ("1 corrupt value 1", FailureKind.DAMAGED, "not those that were sent"),
     ],
 )
 def test_bandwidth_that_cannot_be_had_says_why(
-    cuda: FakeCuda, spawner: Spawner, scenario: str, kind: GapKind, reason: str
+    cuda: FakeCuda, spawner: Spawner, scenario: str, kind: FailureKind, reason: str
 ) -> None:
     cuda.play(scenario)
     found = _one(cuda, spawner)
-    assert isinstance(found, Gap)
+    assert isinstance(found, ReadFailure)
     assert found.kind is kind
     assert reason in found.reason
     assert _released(cuda)
@@ -120,8 +120,8 @@ def test_bandwidth_hanging_driver_costs_its_child_and_its_gpu_alone(
 ) -> None:
     cuda.play("1 cuEventSynchronize hang")
     hung, good = measure_all(GPUS[1:3], spawner, deadline_s=1.0, task=cuda.measure)
-    assert isinstance(hung, Gap)
-    assert hung.kind is GapKind.TIMED_OUT
+    assert isinstance(hung, ReadFailure)
+    assert hung.kind is FailureKind.TIMED_OUT
     assert isinstance(good, Bandwidth)
 
 
@@ -129,22 +129,22 @@ def test_bandwidth_hanging_driver_costs_its_child_and_its_gpu_alone(
 def test_bandwidth_of_all_gpus_together_is_bounded(cuda: FakeCuda, spawner: Spawner) -> None:
     cuda.play("* cuInit hang")
     found = measure_all(GPUS, spawner, deadline_s=0.2, budget_s=0.3, task=cuda.measure)
-    kinds = [one.kind for one in found if isinstance(one, Gap)]
-    assert kinds == [GapKind.TIMED_OUT] * 2 + [GapKind.FAILED] * 6
+    kinds = [one.kind for one in found if isinstance(one, ReadFailure)]
+    assert kinds == [FailureKind.TIMED_OUT] * 2 + [FailureKind.FAILED] * 6
 
 
-def _dies(_gpu_uuid: str) -> Bandwidth | Gap:
+def _dies(_gpu_uuid: str) -> Bandwidth | ReadFailure:
     os._exit(1)
 
 
 def test_bandwidth_child_that_dies_is_a_gap(spawner: Spawner) -> None:
     (found,) = measure_all(GPUS[:1], spawner, task=_dies)
-    assert isinstance(found, Gap)
+    assert isinstance(found, ReadFailure)
     assert "the measuring process ended" in found.reason
 
 
 def test_bandwidth_without_a_cuda_driver_is_unsupported(spawner: Spawner) -> None:
     """This machine has none, or it has a GPU, and `gpu-check` measures it."""
     (found,) = measure_all(GPUS[:1], spawner)
-    assert isinstance(found, Gap)
-    assert found.kind in {GapKind.UNSUPPORTED, GapKind.FAILED}
+    assert isinstance(found, ReadFailure)
+    assert found.kind in {FailureKind.UNSUPPORTED, FailureKind.FAILED}

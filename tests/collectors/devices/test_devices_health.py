@@ -15,7 +15,7 @@ from collectors.devices.bandwidth import Bandwidth
 from collectors.devices.device_port import DeviceReading, Field, Inventory, Measured
 from collectors.devices.node_health import HealthVerdict, check_named, check_node, machine_types
 from collectors.kernel_log import kernel_xids
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
 from tests.golden_kit import noted
@@ -50,12 +50,12 @@ def _verdicts(
     change: dict[Field, Measured] | None = None,
     machine: str = "nd96isr_h100_v5",
     gpus: int = 8,
-    xids: list[tuple[str, int]] | Gap | None = None,
-    bandwidths: list[Bandwidth | Gap] | None = None,
+    xids: list[tuple[str, int]] | ReadFailure | None = None,
+    bandwidths: list[Bandwidth | ReadFailure] | None = None,
 ) -> dict[str, HealthVerdict]:
     fields = [{**HEALTHY, **(change or {})} if index == 3 else HEALTHY for index in range(gpus)]
     readings = [DeviceReading(i, f"GPU-{i}", "H100", 0, 0, one) for i, one in enumerate(fields)]
-    said: list[tuple[str, int]] | Gap = [] if xids is None else xids
+    said: list[tuple[str, int]] | ReadFailure = [] if xids is None else xids
     rows = check_node(Inventory(gpus, "550"), readings, said, machine_types()[machine], bandwidths)
     return {row.check: row.verdict for row in rows}
 
@@ -90,7 +90,7 @@ def test_health_of_a_good_machine_passes_all_but_what_is_not_measured(machine: s
         ("clocks", {Field.SM_CLOCK_MAX: 1410}),
         ("temperature", {Field.TEMPERATURE: 91}),
         ("xid", {Field.XID_LAST: 79}),
-        ("temperature", {Field.TEMPERATURE: Gap(GapKind.TIMED_OUT, "late")}),
+        ("temperature", {Field.TEMPERATURE: ReadFailure(FailureKind.TIMED_OUT, "late")}),
     ],
 )
 def test_health_one_bad_gpu_fails_its_row_only(row: str, change: dict[Field, Measured]) -> None:
@@ -98,11 +98,13 @@ def test_health_one_bad_gpu_fails_its_row_only(row: str, change: dict[Field, Mea
     assert [name for name, one in verdicts.items() if one is HealthVerdict.FAIL] == [row]
 
 
-@pytest.mark.parametrize("kind", [GapKind.UNSUPPORTED, GapKind.FAILED, GapKind.NO_PERMISSION])
-def test_health_unread_row_is_unknown_never_good(kind: GapKind) -> None:
-    verdicts = _verdicts({Field.ECC_VOLATILE_UNCORRECTED: Gap(kind, "x")})
+@pytest.mark.parametrize(
+    "kind", [FailureKind.UNSUPPORTED, FailureKind.FAILED, FailureKind.NO_PERMISSION]
+)
+def test_health_unread_row_is_unknown_never_good(kind: FailureKind) -> None:
+    verdicts = _verdicts({Field.ECC_VOLATILE_UNCORRECTED: ReadFailure(kind, "x")})
     assert verdicts["ecc"] is HealthVerdict.UNKNOWN
-    assert _verdicts(xids=Gap(kind, "x"))["xid"] is HealthVerdict.UNKNOWN
+    assert _verdicts(xids=ReadFailure(kind, "x"))["xid"] is HealthVerdict.UNKNOWN
 
 
 def test_health_missing_gpu_fails_the_count_of_its_machine_type() -> None:
@@ -122,22 +124,22 @@ def _bandwidth(to_device: float, to_host: float) -> Bandwidth:
         ("nd96isr_h100_v5", _bandwidth(48.1, 47.9), ("pass", "fail")),
         ("nd96asr_v4", _bandwidth(24.0, 23.9), ("pass", "fail")),
         ("any", _bandwidth(47.8, 47.9), ("fail", "pass")),  # 76 % of 63 GB/s
-        ("nd96isr_h100_v5", Gap(GapKind.TIMED_OUT, "late"), ("fail", "fail")),
-        ("nd96isr_h100_v5", Gap(GapKind.DAMAGED, "wrong bytes"), ("fail", "fail")),
-        ("nd96isr_h100_v5", Gap(GapKind.UNSUPPORTED, "no CUDA"), ("unknown", "unknown")),
+        ("nd96isr_h100_v5", ReadFailure(FailureKind.TIMED_OUT, "late"), ("fail", "fail")),
+        ("nd96isr_h100_v5", ReadFailure(FailureKind.DAMAGED, "wrong bytes"), ("fail", "fail")),
+        ("nd96isr_h100_v5", ReadFailure(FailureKind.UNSUPPORTED, "none"), ("unknown", "unknown")),
     ],
 )
 def test_health_bandwidth_is_judged_each_way(
-    machine: str, slow: Bandwidth | Gap, expected: tuple[str, str]
+    machine: str, slow: Bandwidth | ReadFailure, expected: tuple[str, str]
 ) -> None:
-    bandwidths: list[Bandwidth | Gap] = [_bandwidth(60, 60)] * 7
+    bandwidths: list[Bandwidth | ReadFailure] = [_bandwidth(60, 60)] * 7
     verdicts = _verdicts(machine=machine, bandwidths=[*bandwidths[:3], slow, *bandwidths[3:]])
     assert tuple(str(verdicts[way]) for way in WAYS) == expected
 
 
 @pytest.mark.parametrize("field", [Field.PCIE_GENERATION_MAX, Field.PCIE_WIDTH_MAX])
 def test_health_bandwidth_without_a_limit_is_unknown_never_good(field: Field) -> None:
-    change: dict[Field, Measured] = {field: Gap(GapKind.FAILED, "x")}
+    change: dict[Field, Measured] = {field: ReadFailure(FailureKind.FAILED, "x")}
     verdicts = _verdicts(change, machine="any", bandwidths=[_bandwidth(60, 60)] * 8)
     assert {verdicts[way] for way in WAYS} == {HealthVerdict.UNKNOWN}
 
@@ -161,7 +163,7 @@ def test_health_reads_xids_of_the_kernel_log(tmp_path: Path) -> None:
     assert found == [("0000:1b:00", 79), ("0000:5c:00", 13)]
     assert _verdicts(xids=found)["xid"] is HealthVerdict.FAIL
     assert _verdicts(xids=found[1:])["xid"] is HealthVerdict.PASS
-    assert isinstance(kernel_xids(tmp_path / "none"), Gap)
+    assert isinstance(kernel_xids(tmp_path / "none"), ReadFailure)
 
 
 def _command(
@@ -262,7 +264,7 @@ def test_health_expects_the_gpus_that_a_configuration_names() -> None:
     row = check_named([*there, "GPU-gone"], readings)
     assert row.verdict is HealthVerdict.FAIL
     assert row.reason == "1 of the configuration's 3 do not: GPU-gone"
-    silent = replace(readings[0], fields={Field.POWER: Gap(GapKind.FAILED, "gone")})
+    silent = replace(readings[0], fields={Field.POWER: ReadFailure(FailureKind.FAILED, "gone")})
     assert check_named(there[:1], [silent]).verdict is HealthVerdict.FAIL
 
 

@@ -15,7 +15,7 @@ import pytest
 from collectors.devices.bounded import BoundedReader, Spawner
 from collectors.devices.device_port import ALL, DevicesUnavailable, Field
 from collectors.devices.devices_source import DevicesSource
-from collectors.records.basics import GapKind
+from collectors.records.basics import FailureKind
 from tests.fake_nvml_kit import Clock, FakeDriver
 from transport.process.privileges import harden
 
@@ -79,7 +79,7 @@ def test_nvml_hanging_call_costs_the_child_and_that_gpu_a_minute(
         reader.read(1, (Field.TEMPERATURE,))
         first = reader.child_pid
         hung = reader.read(1, ALL)
-        assert {gap.kind for gap in hung.gaps.values()} == {GapKind.TIMED_OUT}
+        assert {gap.kind for gap in hung.gaps.values()} == {FailureKind.TIMED_OUT}
         assert hung.id.endswith("1")
         assert (reader.killed, reader.child_pid) == (1, None)
         assert reader.read(0, ALL).values[Field.POWER] == 300_000
@@ -87,7 +87,7 @@ def test_nvml_hanging_call_costs_the_child_and_that_gpu_a_minute(
         driver.play()
         clock.now_ns += 59_000_000_000
         alone = reader.read(1, ALL)
-        assert {gap.kind for gap in alone.gaps.values()} == {GapKind.LEFT_ALONE}
+        assert {gap.kind for gap in alone.gaps.values()} == {FailureKind.LEFT_ALONE}
         clock.now_ns += 2_000_000_000
         assert reader.read(1, ALL).values[Field.POWER] == 300_000
         assert reader.killed == 1
@@ -180,7 +180,7 @@ def test_nvml_child_that_dies_is_a_gap_and_is_replaced(
     assert reader.child_pid is not None
     os.kill(reader.child_pid, 9)
     dead = reader.read(0, ALL)
-    assert {gap.kind for gap in dead.gaps.values()} == {GapKind.FAILED}
+    assert {gap.kind for gap in dead.gaps.values()} == {FailureKind.FAILED}
     assert reader.read(1, ALL).values[Field.POWER] == 300_000
     clock.now_ns += 61_000_000_000
     assert reader.read(0, ALL).values[Field.POWER] == 300_000

@@ -10,7 +10,7 @@ import pytest
 
 from collectors.devices.bounded import BoundedReader
 from collectors.devices.device_port import ALL, SLOW, Field
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from tests.fake_nvml_kit import Clock, FakeDriver
 
 HEALTHY = {
@@ -66,9 +66,9 @@ def test_nvml_throughput_is_told_between_two_samples_of_the_gpu(
     driver.play("0 gpm.20 value 700", "0 gpm.21 error 999", "* nvmlDeviceGetPcieThroughput error 3")
     found = reader.read(0, SLOW)
     assert found.values == {Field.PCIE_TX: 700 << 20}
-    assert found.gaps[Field.PCIE_RX].kind is GapKind.FAILED
+    assert found.gaps[Field.PCIE_RX].kind is FailureKind.FAILED
     driver.play("0 nvmlGpmSampleGet error 15")
-    assert {gap.kind for gap in reader.read(0, SLOW).gaps.values()} == {GapKind.UNPLUGGED}
+    assert {gap.kind for gap in reader.read(0, SLOW).gaps.values()} == {FailureKind.UNPLUGGED}
     driver.play("0 gpm.21 value 9")
     assert reader.read(0, SLOW).values == {Field.PCIE_TX: 3 << 20, Field.PCIE_RX: 9 << 20}
     assert (tmp_path / "held").read_text() == "8"
@@ -102,11 +102,11 @@ def test_nvml_unsupported_and_failing_fields_are_gaps_with_their_kind(
     )
     reader.open()
     reading = reader.read(0, ALL)
-    assert reading.gaps[Field.POWER].kind is GapKind.UNSUPPORTED
-    assert reading.gaps[Field.TEMPERATURE].kind is GapKind.FAILED
-    assert reading.gaps[Field.ECC_VOLATILE_CORRECTED].kind is GapKind.NO_PERMISSION
+    assert reading.gaps[Field.POWER].kind is FailureKind.UNSUPPORTED
+    assert reading.gaps[Field.TEMPERATURE].kind is FailureKind.FAILED
+    assert reading.gaps[Field.ECC_VOLATILE_CORRECTED].kind is FailureKind.NO_PERMISSION
     assert reading.values[Field.UTILISATION] == 0
-    assert reader.gaps[GapKind.NO_PERMISSION] == 4
+    assert reader.gaps[FailureKind.NO_PERMISSION] == 4
 
 
 def test_nvml_failing_read_gives_no_earlier_value_and_comes_back(
@@ -138,7 +138,7 @@ def test_nvml_unplugged_gpu_is_all_gaps_and_the_others_are_not(
     driver.play("2 * error 15")
     gone = reader.read(2, ALL)
     assert not gone.values
-    assert {gap.kind for gap in gone.gaps.values()} == {GapKind.UNPLUGGED}
+    assert {gap.kind for gap in gone.gaps.values()} == {FailureKind.UNPLUGGED}
     assert gone.id == "GPU-00000000-0000-0000-0000-000000000002"
     assert HEALTHY.items() <= reader.read(3, ALL).values.items()
 
@@ -153,7 +153,7 @@ def test_nvml_links_that_are_down_are_counted(reader: BoundedReader, driver: Fak
     linked, none = reader.read(0, ALL), reader.read(1, ALL)
     assert (linked.values[Field.NVLINKS_UP], linked.values[Field.NVLINKS_DOWN]) == (17, 1)
     assert linked.values[Field.NVLINK_ERRORS] == 9
-    assert none.gaps[Field.NVLINKS_UP].kind is GapKind.UNSUPPORTED
+    assert none.gaps[Field.NVLINKS_UP].kind is FailureKind.UNSUPPORTED
 
 
 def test_nvml_link_bytes_and_replays_are_the_drivers_counts(
@@ -168,9 +168,9 @@ def test_nvml_link_bytes_and_replays_are_the_drivers_counts(
     reader.open()
     told, lost = reader.read(0, ALL), reader.read(1, ALL)
     assert told.values[Field.NVLINK_TX] == 5_000_000_000 * 1024
-    assert told.gaps[Field.NVLINK_RX].kind is GapKind.UNSUPPORTED
+    assert told.gaps[Field.NVLINK_RX].kind is FailureKind.UNSUPPORTED
     assert told.values[Field.PCIE_REPLAYS] == 6
-    assert lost.gaps[Field.NVLINK_TX].kind is GapKind.UNPLUGGED
+    assert lost.gaps[Field.NVLINK_TX].kind is FailureKind.UNPLUGGED
 
 
 def test_nvml_xid_events_are_counted_for_their_gpu(
@@ -214,8 +214,8 @@ def test_nvml_processes_have_memory_share_and_cgroup(
     assert (told[0].pid, told[0].memory_bytes, told[0].sm_percent) == (me, 4096, 37)
     assert told[0].cgroup.startswith("/")
     assert told[0].name == Path("/proc/self/comm").read_text(encoding="utf-8").strip()
-    assert isinstance(untold[0].memory_bytes, Gap)
-    assert isinstance(untold[0].sm_percent, Gap)
+    assert isinstance(untold[0].memory_bytes, ReadFailure)
+    assert isinstance(untold[0].sm_percent, ReadFailure)
 
 
 def test_nvml_mig_lists_its_parts_and_does_not_invent_utilisation(
@@ -228,7 +228,7 @@ def test_nvml_mig_lists_its_parts_and_does_not_invent_utilisation(
     assert len(reading.partitions) == 3
     assert all(part.id.startswith("MIG-") for part in reading.partitions)
     assert reading.partitions[0].memory_used_bytes == 8 << 30
-    assert reading.gaps[Field.UTILISATION].kind is GapKind.UNSUPPORTED
+    assert reading.gaps[Field.UTILISATION].kind is FailureKind.UNSUPPORTED
     assert reader.read(1, ALL, processes=True).partitions == ()
 
 
@@ -243,15 +243,16 @@ def test_nvml_mig_instances_tell_their_share_between_two_looks(
         reader.open()
         looks = [reader.read(0, (), processes=True).partitions for _ in range(3)]
         shares = [[p.sm_percent for p in look] for look in looks if isinstance(look, tuple)]
-        kinds = {one.kind for one in shares[0] if isinstance(one, Gap)}
-        assert kinds == {GapKind.NOT_YET}
+        kinds = {one.kind for one in shares[0] if isinstance(one, ReadFailure)}
+        assert kinds == {FailureKind.NOT_YET}
         assert shares[1][:2] == shares[2][:2] == [40, 73]
-        assert isinstance(shares[1][2], Gap)
+        assert isinstance(shares[1][2], ReadFailure)
         driver.play(*mig, "0 nvmlGpmQueryDeviceSupport value 0")  # as before Hopper
         before_hopper = reader.read(0, (), processes=True).partitions
         assert isinstance(before_hopper, tuple)
         assert before_hopper[0].memory_used_bytes == 8 << 30
-        assert {p.sm_percent for p in before_hopper} == {Gap(GapKind.UNSUPPORTED, "Not Supported")}
+        unsupported = ReadFailure(FailureKind.UNSUPPORTED, "Not Supported")
+        assert {p.sm_percent for p in before_hopper} == {unsupported}
         assert (tmp_path / "held").read_text() == "8"  # for the links; of instances none
     finally:
         reader.close()

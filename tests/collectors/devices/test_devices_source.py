@@ -25,7 +25,7 @@ from collectors.devices.devices_source import DevicesSource, GpuUsers
 from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.interface import SourceUnavailable
 from collectors.records.activity import GpuCoverage, Observation
-from collectors.records.basics import Gap, GapKind, ProcessKey
+from collectors.records.basics import FailureKind, ProcessKey, ReadFailure
 from diagnosis.frames.gpu_signals import FRESH_NS, GpuSignals
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.fake_nvml_kit import FakeDriver
@@ -132,15 +132,15 @@ def test_devices_source_reads_throughput_that_costs_nothing_in_each_look() -> No
 
 
 def test_devices_source_gap_is_a_missing_sample_and_a_count() -> None:
-    gap = Gap(GapKind.FAILED, "an error")
+    gap = ReadFailure(FailureKind.FAILED, "an error")
     played = PlayedDevices({**FULL, Field.POWER: gap}, dict.fromkeys(FULL, gap))
     source = _started(played)
     records = _drain(source, played, 1)
     assert [r.section for r in records if isinstance(r, Observation)] == [
         "gpu_utilisation", "gpu_memory", "gpu_temperature",
     ]  # fmt: skip
-    assert source.gaps[Field.POWER, GapKind.FAILED] == 2
-    assert source.gaps[Field.UTILISATION, GapKind.FAILED] == 1
+    assert source.gaps[Field.POWER, FailureKind.FAILED] == 2
+    assert source.gaps[Field.UTILISATION, FailureKind.FAILED] == 1
 
 
 def test_devices_source_claims_idle_time_only() -> None:
@@ -155,8 +155,9 @@ def test_devices_source_claims_idle_time_only() -> None:
     assert _drain(source, played, 5) == [GpuCoverage("devices", 0, 4 * S, S)]
 
 
-@pytest.mark.parametrize("between", [Gap(GapKind.TIMED_OUT, "late"), Gap(GapKind.FAILED, "x")])
-def test_devices_source_claims_nothing_across_a_gap(between: Gap) -> None:
+@pytest.mark.parametrize("kind", [FailureKind.TIMED_OUT, FailureKind.FAILED])
+def test_devices_source_claims_nothing_across_a_gap(kind: FailureKind) -> None:
+    between = ReadFailure(kind, "late")
     played = PlayedDevices({Field.UTILISATION: 0})
     source = _started(played)
     _drain(source, played, 1)
@@ -234,7 +235,7 @@ def test_devices_source_fills_from_the_driver(
         "gpu_utilisation": 7, "gpu_memory": 7, "gpu_power": 7, "gpu_temperature": 7,
     }  # fmt: skip
     assert 91 in [r.value for r in records if isinstance(r, Observation)]
-    assert source.gaps[Field.POWER, GapKind.UNPLUGGED] == 1
+    assert source.gaps[Field.POWER, FailureKind.UNPLUGGED] == 1
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_devices_source_tells_the_fault_of_each_new_xid_once() -> None:
     assert faults(1, 0, 0) == []
     assert faults(2, 1, 79) == ["faulty_gpu"]
     assert faults(3, 1, 79) == []
-    assert faults(4, Gap(GapKind.TIMED_OUT, "late"), 79) == []
+    assert faults(4, ReadFailure(FailureKind.TIMED_OUT, "late"), 79) == []
     assert faults(5, 0, 0) == []  # a new child counts anew
     assert faults(6, 1, 119) == ["gpu_system_processor"]
     assert faults(7, 2, 13) == []  # an application's doing

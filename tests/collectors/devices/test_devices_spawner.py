@@ -19,7 +19,7 @@ import pytest
 
 from collectors.devices.bounded import BoundedReader, Spawner, SpawnerClosed
 from collectors.devices.device_port import ALL, DevicesUnavailable
-from collectors.records.basics import GapKind
+from collectors.records.basics import FailureKind
 from tests.agent_live import surroundings
 from tests.fake_nvml_kit import FakeDriver
 
@@ -193,7 +193,7 @@ def test_spawner_that_ended_is_a_gap_and_never_a_child_of_the_agent(tmp_path: Pa
     assert _until(lambda: _gone(child))
     readings = [reader.read(index, ALL) for index in (0, 1)]
     assert all(
-        {gap.kind for gap in reading.gaps.values()} == {GapKind.FAILED} for reading in readings
+        {gap.kind for gap in reading.gaps.values()} == {FailureKind.FAILED} for reading in readings
     )
     assert reader.child_pid is None
     with pytest.raises(DevicesUnavailable, match="no child can be started"):

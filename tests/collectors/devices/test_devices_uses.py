@@ -7,11 +7,11 @@ import pytest
 from collectors.devices.device_port import DeviceReading, Field, Measured, Partition, ProcessUse
 from collectors.devices.devices_source import by_container, container_of, document, limits, uses
 from collectors.devices.otel import points
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
-NONE = Gap(GapKind.UNSUPPORTED, "Not Supported")
+NONE = ReadFailure(FailureKind.UNSUPPORTED, "Not Supported")
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,15 @@ def test_uses_container_is_read_from_the_control_group(cgroup: str, container: s
     assert container_of(cgroup) == container
 
 
-def _process(pid: int, memory: int | Gap, share: int | Gap, container: str = "") -> ProcessUse:
+def _process(
+    pid: int, memory: int | ReadFailure, share: int | ReadFailure, container: str = ""
+) -> ProcessUse:
     return ProcessUse(pid, memory, share, f"/docker/{container}", f"p{pid}")
 
 
 def _reading(
-    processes: tuple[ProcessUse, ...] | Gap | None,
-    partitions: tuple[Partition, ...] | Gap | None = (),
+    processes: tuple[ProcessUse, ...] | ReadFailure | None,
+    partitions: tuple[Partition, ...] | ReadFailure | None = (),
 ) -> DeviceReading:
     return DeviceReading(0, "GPU-a", "H100", 1, 2, {Field.MIG: 1}, processes, partitions)
 
@@ -72,7 +74,7 @@ def test_uses_under_mig_are_by_instance_and_say_that_shares_are_not_told() -> No
     inside = (_process(1, 100, NONE, ID), _process(2, 50, NONE, ID))
     parts = (
         Partition("MIG-a", 150, 1000, inside),
-        Partition("MIG-b", NONE, NONE, Gap(GapKind.NO_PERMISSION, "not allowed")),
+        Partition("MIG-b", NONE, NONE, ReadFailure(FailureKind.NO_PERMISSION, "not allowed")),
     )
     # NVML lists the processes of the instances for the whole GPU too: each counts once.
     reading = _reading(inside, parts)
@@ -82,7 +84,7 @@ def test_uses_under_mig_are_by_instance_and_say_that_shares_are_not_told() -> No
     first, second = limits(reading)
     assert first.endswith("the SM share by neither")
     shared = Partition("MIG-a", 150, 1000, (), 40)
-    not_yet = Partition("MIG-a", 150, 1000, (), Gap(GapKind.NOT_YET, "first"))
+    not_yet = Partition("MIG-a", 150, 1000, (), ReadFailure(FailureKind.NOT_YET, "first"))
     for part in (shared, not_yet):
         assert limits(_reading((), (part,)))[0].endswith("the SM share by instance")
     assert second == "MIG-b: no processes: not allowed"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.devices.device_port import DeviceReading, Field, all_gaps
-from collectors.records.basics import Gap, GapKind
+from collectors.devices.device_port import DeviceReading, Field, all_failed
+from collectors.records.basics import FailureKind, ReadFailure
 from diagnosis.frames.gpu_signals import GpuSignals
 from tests.frames_kit import T0, S, cpu, frame_of, framer, gpu_calls, reading
 
@@ -49,7 +49,7 @@ def test_gpu_counters_become_rates_and_a_reset_says_nothing() -> None:
 def test_lost_gpu_is_still_its_users_and_says_that_it_is_gone() -> None:
     """With the driver's list of processes went the knowledge of whose GPU it was."""
     made = framer({7: "/job"})
-    gone = Gap(GapKind.UNPLUGGED, "GPU is lost")
+    gone = ReadFailure(FailureKind.UNPLUGGED, "GPU is lost")
 
     def lost(at_ns: int, code: int = 0) -> DeviceReading:
         told = {Field.XID_EVENTS: 1, Field.XID_LAST: code} if code else {}
@@ -82,13 +82,13 @@ def test_lost_gpu_is_still_its_users_and_says_that_it_is_gone() -> None:
 def test_gpu_that_was_left_alone_is_not_silent_for_longer() -> None:
     gpus = GpuSignals()
 
-    def unanswered(kind: GapKind, at_ns: int) -> DeviceReading:
-        return all_gaps(0, [Field.UTILISATION], Gap(kind, "late"), at_ns)
+    def unanswered(kind: FailureKind, at_ns: int) -> DeviceReading:
+        return all_failed(0, [Field.UTILISATION], ReadFailure(kind, "late"), at_ns)
 
     gpus.look([reading({Field.UTILISATION: 90}, T0)])
-    gpus.look([unanswered(GapKind.TIMED_OUT, T0 + S)])
+    gpus.look([unanswered(FailureKind.TIMED_OUT, T0 + S)])
     assert gpus.signals(T0 + S)[0]["gpu_silent_count"] == 1
-    gpus.look([unanswered(GapKind.LEFT_ALONE, T0 + 9 * S)])
+    gpus.look([unanswered(FailureKind.LEFT_ALONE, T0 + 9 * S)])
     assert gpus.signals(T0 + 9 * S) == {}
     gpus.look([reading({Field.UTILISATION: 90}, T0 + 70 * S)])
     assert gpus.signals(T0 + 70 * S)[0]["gpu_silent_count"] == 0

@@ -23,7 +23,7 @@ from collectors.faults.scan import (
     read_smart,
 )
 from collectors.kernel_files import Tree
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from edge_agent.service.doctor_sources import fault_checks
 from tests.faults_kit import BRIDGE, FakeHost
 from transport.process.doctor_checks import CheckVerdict, examine
@@ -69,9 +69,8 @@ def test_standing_fault_is_told_again_each_hour_until_it_ends() -> None:
     tracker = Tracker()
     told = [bool(tracker.follow([supply(True)], REPEAT_NS // 2 * at).faults) for at in range(5)]
     assert told == [True, False, True, False, True]
-    assert (
-        tracker.follow([FailedReading("supply", "PSU1", Gap(GapKind.FAILED, "x"))], 0).cleared == ()
-    )
+    failed = FailedReading("supply", "PSU1", ReadFailure(FailureKind.FAILED, "x"))
+    assert tracker.follow([failed], 0).cleared == ()
     assert len(tracker.follow([supply(False)], HOUR).cleared) == 1
     assert tracker.standing == ()
 
@@ -113,11 +112,11 @@ def test_smart_page_gives_warnings_that_are_faults_and_media_errors() -> None:
 def test_smart_of_what_is_no_drive_is_a_gap(tmp_path: Path) -> None:
     (tmp_path / "nvme0").write_bytes(b"")
     found = read_smart(tmp_path / "nvme0")
-    assert isinstance(found, Gap)
-    assert found.kind is GapKind.FAILED
+    assert isinstance(found, ReadFailure)
+    assert found.kind is FailureKind.FAILED
     missing = read_smart(tmp_path / "nvme1")
-    assert isinstance(missing, Gap)
-    assert missing.kind is GapKind.UNSUPPORTED
+    assert isinstance(missing, ReadFailure)
+    assert missing.kind is FailureKind.UNSUPPORTED
 
 
 def test_tree_bounds_a_file_and_names_what_it_expected(tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_tree_bounds_a_file_and_names_what_it_expected(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     assert len(str(tree.text("long"))) == 4_096
     found = tree.number("word")
-    assert isinstance(found, Gap)
+    assert isinstance(found, ReadFailure)
     assert found.reason == "word: expected a number, got 'seven'"
 
 
@@ -168,7 +167,7 @@ def test_health_of_the_host_fails_for_its_own_reason_and_never_passes_unread(
     assert set(verdicts().values()) == {Health.PASS}
     host.smart = Smart(("read-only",), 0)
     assert verdicts()["storage"] is Health.FAIL
-    host.smart = Gap(GapKind.NO_PERMISSION, "root alone")
+    host.smart = ReadFailure(FailureKind.NO_PERMISSION, "root alone")
     assert verdicts()["storage"] is Health.UNKNOWN
     host.write("sys/devices/system/edac/mc/mc0/ue_count", 1)
     assert verdicts()["host_memory"] is Health.FAIL

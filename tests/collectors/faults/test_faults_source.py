@@ -16,7 +16,7 @@ from collectors.faults.scan import Smart
 from collectors.interface import SourceUnavailable
 from collectors.kernel_log import KMSG, load_rules
 from collectors.records.activity import Observation
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from edge_agent.local.local_rows import EventRow, Flattener, PackedRow
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.faults_kit import BRIDGE, GPU, INTERRUPTS, NIC, FakeHost
@@ -285,7 +285,7 @@ def test_source_without_the_log_still_reads_sysfs_and_says_why(host: FakeHost) -
     host.log.unlink()
     source = host.source()
     assert source.probe() is None
-    assert isinstance(source.log_gap, Gap)
+    assert isinstance(source.log_failure, ReadFailure)
     host.aer(NIC, "fatal", 9)
     assert host.drain(source).cells == ["nic"]
 
@@ -325,7 +325,7 @@ def test_look_that_hangs_is_not_waited_for_and_is_counted(host: FakeHost) -> Non
 
 def test_unreadable_smart_page_is_a_gap(host: FakeHost) -> None:
     source = host.source()
-    assert source.gaps[f"nvme_critical_warning/{GapKind.NO_PERMISSION}"] == 1
+    assert source.gaps[f"nvme_critical_warning/{FailureKind.NO_PERMISSION}"] == 1
     host.smart = Smart((), 4)
     assert host.drain(source).cells == []
     host.smart = Smart((), 6)
@@ -339,11 +339,11 @@ def test_source_on_this_machine_reads_its_log_and_refuses_forged_records() -> No
     assert source.probe() is None
     source.start()
     try:
-        assert source.log_gap is None
+        assert source.log_failure is None
         KMSG.write_text("<2>NVRM: Xid (PCI:0000:1b:00): 79, forged by a test\n", encoding="ascii")
         at_ns = 10 * SWEEP_NS
         assert not [one for one in source.drain(at_ns) if isinstance(one, Observation)]
-        assert source.log_gap is None
+        assert source.log_failure is None
     finally:
         source.stop()
 
@@ -358,7 +358,7 @@ def test_source_reads_the_log_as_the_agents_user() -> None:
         "kept = drop_to(AGENT_USER, ['CAP_SYSLOG']).kept\n"
         "source = FaultsSource()\n"
         "source.start()\n"
-        "print(kept, source.log_gap)\n"
+        "print(kept, source.log_failure)\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60

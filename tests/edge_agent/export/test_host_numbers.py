@@ -19,7 +19,7 @@ from collectors.devices.device_port import (
     ProcessUse,
 )
 from collectors.gpu_calls.process_identity import parse_identity
-from collectors.records.basics import Gap, GapKind, ProcessKey
+from collectors.records.basics import FailureKind, ProcessKey, ReadFailure
 from collectors.records.gpu_calls import CountedCalls
 from collectors.records.gpu_time import EstimatedTime
 from collectors.rounds import Drained
@@ -39,7 +39,7 @@ from tests.export_kit import CONTAINER, IN_JOB, IN_POD, JOB, POD, MadeProc, S
 from tests.gpu_times_kit import gpu_times
 
 POWER = {Field.POWER: 300_000}
-UNTOLD = Gap(GapKind.UNSUPPORTED, "not told")
+UNTOLD = ReadFailure(FailureKind.UNSUPPORTED, "not told")
 BATCH, PODDED = HostWorkload(JOB), HostWorkload("", POD, CONTAINER)
 
 
@@ -60,7 +60,7 @@ def numbers(proc: MadeProc) -> HostNumbers:
 def look(
     at_s: int,
     fields: Mapping[Field, Measured],
-    processes: tuple[ProcessUse, ...] | Gap | None = None,
+    processes: tuple[ProcessUse, ...] | ReadFailure | None = None,
     partitions: tuple[Partition, ...] | None = None,
 ) -> Drained:
     reading = DeviceReading(
@@ -91,7 +91,8 @@ def test_fields_read_seldom_stay_between_their_looks_and_go_when_they_are_stale(
 
 
 def test_a_field_that_fails_is_gone_at_once(numbers: HostNumbers) -> None:
-    gone: dict[Field, Measured] = {Field.POWER: Gap(GapKind.UNPLUGGED, "lost"), Field.XID_LAST: 79}
+    lost = ReadFailure(FailureKind.UNPLUGGED, "lost")
+    gone: dict[Field, Measured] = {Field.POWER: lost, Field.XID_LAST: 79}
     (gpu,) = after(numbers, (1, look(1, {**POWER, Field.XID_LAST: 0})), (2, look(2, gone))).gpus
     assert gpu.reading.values == {Field.XID_LAST: 79}
     assert gpu.reading.model == "H100"
@@ -121,7 +122,7 @@ def test_a_gpu_is_labelled_by_the_one_workload_that_is_on_it(numbers: HostNumber
 
 def test_whose_a_gpu_was_is_forgotten_when_nobody_tells(numbers: HostNumbers) -> None:
     numbers.take(look(1, POWER, (use(7),)), S)
-    (gpu,) = after(numbers, (2, look(2, POWER, Gap(GapKind.TIMED_OUT, "late")))).gpus
+    (gpu,) = after(numbers, (2, look(2, POWER, ReadFailure(FailureKind.TIMED_OUT, "late")))).gpus
     assert gpu.workload == HostWorkload()
     numbers.take(look(3, POWER, (use(7),)), 3 * S)
     (gpu,) = after(numbers, (30, look(30, POWER))).gpus

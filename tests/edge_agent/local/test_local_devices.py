@@ -16,7 +16,7 @@ from collectors.devices.device_port import (
     Partition,
     ProcessUse,
 )
-from collectors.records.basics import Gap, GapKind
+from collectors.records.basics import FailureKind, ReadFailure
 from edge_agent.local.gathering import MOST_USES, DeviceRows, read_use_key
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
@@ -36,7 +36,7 @@ SHARED = (
     ProcessUse(8, 1 << 30, 20, f"/docker/{ID}", "eval"),
 )
 GAPS = {"timed_out": 4, "unplugged": 2}
-UNTOLD = Gap(GapKind.UNSUPPORTED, "Not Supported")
+UNTOLD = ReadFailure(FailureKind.UNSUPPORTED, "Not Supported")
 INSTANCES = (
     Partition("MIG-a", 2 << 30, 10 << 30, (ProcessUse(9, 1 << 20, UNTOLD, "/", "x"),), 55),
 )
@@ -99,11 +99,12 @@ def test_device_rows_of_a_crowded_gpu_are_bounded_and_say_so() -> None:
 
 def test_device_rows_tell_a_gap_once_and_count_every_one() -> None:
     lost: dict[Field, Measured] = dict.fromkeys(
-        (Field.POWER, Field.TEMPERATURE), Gap(GapKind.UNPLUGGED, "GPU is lost")
+        (Field.POWER, Field.TEMPERATURE), ReadFailure(FailureKind.UNPLUGGED, "GPU is lost")
     )
     back: dict[Field, Measured] = {Field.POWER: 1}
     rows, told = DeviceRows(), []
-    gaps = Counter({(Field.POWER, GapKind.UNPLUGGED): 2, (Field.FAN, GapKind.UNSUPPORTED): 3})
+    unplugged, unsupported = FailureKind.UNPLUGGED, FailureKind.UNSUPPORTED
+    gaps = Counter({(Field.POWER, unplugged): 2, (Field.FAN, unsupported): 3})
     for at_s, fields in enumerate((lost, lost, back, lost)):
         source = DeviceLook((_reading(at_s, {**fields, Field.FAN: UNTOLD}),), gaps)
         events = [r for r in rows.rows("devices", source) if isinstance(r, EventRow)]
@@ -115,7 +116,7 @@ def test_device_rows_tell_a_gap_once_and_count_every_one() -> None:
 
 def test_view_takes_back_at_once_what_failed_and_who_ended() -> None:
     """Neither waits for the ten seconds after which any value is old."""
-    lost: dict[Field, Measured] = {Field.POWER: Gap(GapKind.UNPLUGGED, "GPU is lost")}
+    lost: dict[Field, Measured] = {Field.POWER: ReadFailure(FailureKind.UNPLUGGED, "GPU is lost")}
     rows, recent, shown = DeviceRows(), Recent(), []
     looks = (
         _reading(0, {Field.POWER: 300_000}, SHARED, ()),
