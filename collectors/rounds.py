@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .devices.device_port import DeviceLook, ReportsDevices
+from .devices.device_port import DeviceSample, ReportsDevices
 from .interface import ReportsAbsences, Source, SourceUnavailable, UnavailableSource, guarded
 from .records.activity import Record
 
@@ -21,7 +21,7 @@ class Drained:
 
     name: str
     records: Sequence[Record]
-    look: DeviceLook | None = None
+    look: DeviceSample | None = None
     failure: str | None = None
 
 

@@ -200,7 +200,7 @@ def all_failed(
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLook:
+class DeviceSample:
     """One look at every device.
 
     gaps   fields without a value, by why, since the source began
@@ -214,7 +214,7 @@ class DeviceLook:
 class ReportsDevices(Protocol):
     """A source that looks at devices."""
 
-    def latest(self, now_boottime_ns: int) -> DeviceLook | None:
+    def latest(self, now_boottime_ns: int) -> DeviceSample | None:
         """Give the last look, None once it is stale."""
         ...
 

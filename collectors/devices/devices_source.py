@@ -30,8 +30,8 @@ from .device_port import (
     QUICK,
     REGULAR,
     SLOW,
-    DeviceLook,
     DeviceReading,
+    DeviceSample,
     DevicesUnavailable,
     Field,
     Inventory,
@@ -302,7 +302,7 @@ class DevicesSource:
         self._reader: _Reads | None = None
         self._devices = self._first = self._turn = 0
         self._cheap = False
-        self._last: DeviceLook | None = None
+        self._last: DeviceSample | None = None
         self._swept_ns: int | None = None
         self._sampled_ns: int | None = None
         self._idle_since: dict[int, int] = {}
@@ -382,7 +382,7 @@ class DevicesSource:
         if sampling:
             self._sampled_ns = now_boottime_ns
         readings = tuple(self._sweep(self._reader, sampling))
-        self._last = DeviceLook(readings, self.gaps)
+        self._last = DeviceSample(readings, self.gaps)
         if sampling and self._users is not None:
             self._users.see(dict(_pids(readings)), now_boottime_ns)
             self._users.name(dict(_ids(readings)))
@@ -403,7 +403,7 @@ class DevicesSource:
         self._idle_since.clear()
         self._xids.clear()
 
-    def latest(self, now_boottime_ns: int) -> DeviceLook | None:
+    def latest(self, now_boottime_ns: int) -> DeviceSample | None:
         """Give the last look, None once it is stale."""
         if self._swept_ns is None or now_boottime_ns - self._swept_ns > STALE_NS:
             return None

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from collectors.devices.device_port import DeviceLook, DeviceReading, Measured
+from collectors.devices.device_port import DeviceReading, DeviceSample, Measured
 from collectors.devices.devices_source import Use, by_container, limits, uses
 from collectors.records.activity import Record
 from collectors.records.basics import FailureKind
@@ -195,7 +195,7 @@ class DeviceRows:
         gone, self._withdrawn = self._withdrawn, set()
         return gone
 
-    def rows(self, source_name: str, look: DeviceLook | None) -> Iterator[Row]:
+    def rows(self, source_name: str, look: DeviceSample | None) -> Iterator[Row]:
         """Give what is new since the last call; a failed field is absent, never zero."""
         if look is None:
             return

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.devices.device_port import (
-    DeviceLook,
     DeviceReading,
+    DeviceSample,
     Field,
     Measured,
     Partition,
@@ -66,7 +66,7 @@ def look(
     reading = DeviceReading(
         0, "GPU-1", "H100", at_s * S - 10, at_s * S, fields, processes, partitions
     )
-    return Drained("devices", (), DeviceLook((reading,)))
+    return Drained("devices", (), DeviceSample((reading,)))
 
 
 def use(pid: int, memory: Measured = 1 << 30) -> ProcessUse:
@@ -102,7 +102,7 @@ def test_another_gpu_at_its_place_inherits_nothing(numbers: HostNumbers) -> None
     other = look(2, {Field.FAN: 30})
     assert other.look is not None
     swapped = replace(other.look.devices[0], id="GPU-2")
-    drained = Drained("devices", (), DeviceLook((swapped,)))
+    drained = Drained("devices", (), DeviceSample((swapped,)))
     (gpu,) = after(numbers, (1, look(1, POWER)), (2, drained)).gpus
     assert (gpu.reading.id, gpu.reading.values) == ("GPU-2", {Field.FAN: 30})
 

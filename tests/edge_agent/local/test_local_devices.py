@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from collectors.devices.device_port import (
-    DeviceLook,
     DeviceReading,
+    DeviceSample,
     Field,
     Measured,
     Partition,
@@ -61,7 +61,7 @@ def _values(rows: list[Row]) -> dict[str, float]:
 
 def test_device_rows_name_process_container_and_instance() -> None:
     rows = DeviceRows()
-    shared = list(rows.rows("devices", DeviceLook((_reading(0, None, SHARED, ()),))))
+    shared = list(rows.rows("devices", DeviceSample((_reading(0, None, SHARED, ()),))))
     found = _values(shared)
     assert found[f"gpu_process.memory_bytes GPU-1 7 {ID} train me"] == 3 << 30
     assert found[f"gpu_process.sm_percent GPU-1 8 {ID} eval"] == 20
@@ -70,7 +70,7 @@ def test_device_rows_name_process_container_and_instance() -> None:
     (said,) = [row for row in shared if isinstance(row, EventRow)]
     assert (said.name, said.key) == ("gpu_use_not_told", "GPU-1")
     assert said.detail.startswith("time-slicing: 2 processes")
-    mig = list(rows.rows("devices", DeviceLook((_reading(1, None, (), INSTANCES),))))
+    mig = list(rows.rows("devices", DeviceSample((_reading(1, None, (), INSTANCES),))))
     found = _values(mig)
     assert found["gpu_instance.memory_used_bytes MIG-a GPU-1"] == 2 << 30
     assert found["gpu_process.memory_bytes MIG-a 9 - x"] == 1 << 20
@@ -83,14 +83,14 @@ def test_device_rows_say_a_limit_once_and_again_when_it_comes_back() -> None:
     rows, said = DeviceRows(), []
     looks: tuple[tuple[ProcessUse, ...] | None, ...] = (SHARED, None, SHARED, (), SHARED)
     for at_s, processes in enumerate(looks):
-        source = DeviceLook((_reading(at_s, None, processes, ()),))
+        source = DeviceSample((_reading(at_s, None, processes, ()),))
         said.append(sum(isinstance(r, EventRow) for r in rows.rows("devices", source)))
     assert said == [1, 0, 0, 0, 1]
 
 
 def test_device_rows_of_a_crowded_gpu_are_bounded_and_say_so() -> None:
     crowd = tuple(ProcessUse(pid, pid, 1, "/", "p") for pid in range(1, 101))
-    rows = list(DeviceRows().rows("devices", DeviceLook((_reading(0, None, crowd, ()),))))
+    rows = list(DeviceRows().rows("devices", DeviceSample((_reading(0, None, crowd, ()),))))
     found = _values(rows)
     assert found["gpu_process.not_shown GPU-1"] == 100 - MOST_USES
     assert sum(name.startswith("gpu_process.memory_bytes") for name in found) == MOST_USES
@@ -106,7 +106,7 @@ def test_device_rows_tell_a_gap_once_and_count_every_one() -> None:
     unplugged, unsupported = FailureKind.UNPLUGGED, FailureKind.UNSUPPORTED
     gaps = Counter({(Field.POWER, unplugged): 2, (Field.FAN, unsupported): 3})
     for at_s, fields in enumerate((lost, lost, back, lost)):
-        source = DeviceLook((_reading(at_s, {**fields, Field.FAN: UNTOLD}),), gaps)
+        source = DeviceSample((_reading(at_s, {**fields, Field.FAN: UNTOLD}),), gaps)
         events = [r for r in rows.rows("devices", source) if isinstance(r, EventRow)]
         told.append([f"{event.name}: {event.detail}" for event in events])
     line = "gpu_gap: 2 fields: unplugged, GPU is lost"
@@ -124,7 +124,7 @@ def test_view_takes_back_at_once_what_failed_and_who_ended() -> None:
         _reading(2, {Field.POWER: 310_000}),
     )
     for reading in looks:
-        recent.add(rows.rows("devices", DeviceLook((reading,))))
+        recent.add(rows.rows("devices", DeviceSample((reading,))))
         recent.withdraw(rows.withdrawn())
         levels = recent.view(at(BOOT + 3 * S)).levels
         power = [level.last for level in levels if level.name == "gpu.power_mw"]
@@ -140,8 +140,8 @@ def test_device_use_key_is_read_back() -> None:
 
 def test_top_shows_who_uses_a_gpu_and_what_is_not_told() -> None:
     rows, recent = DeviceRows(), Recent()
-    recent.add(rows.rows("devices", DeviceLook((_reading(0, None, SHARED, ()),))))
-    recent.add(rows.rows("devices", DeviceLook((_reading(1, None, (), INSTANCES),))))
+    recent.add(rows.rows("devices", DeviceSample((_reading(0, None, SHARED, ()),))))
+    recent.add(rows.rows("devices", DeviceSample((_reading(1, None, (), INSTANCES),))))
     live = recent.view(at(BOOT + S))
     view = document(replace(live, models=rows.models, gpu_use_not_told=rows.not_told))
     console = Console(width=240)
@@ -161,7 +161,7 @@ def test_top_shows_who_uses_a_gpu_and_what_is_not_told() -> None:
 def test_history_keeps_who_used_a_gpu(tmp_path: Path) -> None:
     history = History(tmp_path / "history.sqlite", boot=lambda: "boot-1")
     history.note_clock(POINT)
-    source = DeviceLook((_reading(0, None, SHARED, ()),))
+    source = DeviceSample((_reading(0, None, SHARED, ()),))
     history.add(DeviceRows().rows("devices", source))
     with HistoryReader(tmp_path / "history.sqlite") as reader:
         held = list(reader.rows("metric", name="gpu_process.memory_bytes"))

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collectors.devices.device_port import DeviceLook, DeviceReading, Field
+from collectors.devices.device_port import DeviceReading, DeviceSample, Field
 from collectors.interface import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import LogSection, ReplaySection, SourcesSection, TrustSection
@@ -333,7 +333,7 @@ def test_view_is_bounded() -> None:
 
 def test_device_rows_give_each_look_once() -> None:
     reading = DeviceReading(0, "GPU-1", "H100", BOOT - 10, BOOT, {Field.POWER: 300_000})
-    rows, look = DeviceRows(), DeviceLook((reading,))
+    rows, look = DeviceRows(), DeviceSample((reading,))
     (power,) = rows.rows("gpu-nvidia", look)
     assert isinstance(power, MetricRow)
     assert (power.name, power.key, power.unit, power.value) == (

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.devices.device_port import DeviceLook
+from collectors.devices.device_port import DeviceSample
 from collectors.interface import Source, SourceRegistry, SourceUnavailable, UnavailableSource
 from collectors.records.activity import Observation, Record, StepMarks, StepSource
 from collectors.rounds import Drained, Rounds
@@ -54,7 +54,7 @@ class _CutShort(_Counted):
         raise SourceUnavailable("gone")
 
 
-LOOK = DeviceLook(())
+LOOK = DeviceSample(())
 ABSENT = UnavailableSource("a part", "not here")
 
 
@@ -66,7 +66,7 @@ class _Looking(_Counted):
     def __init__(self) -> None:
         super().__init__("looking")
 
-    def latest(self, now_boottime_ns: int) -> DeviceLook | None:
+    def latest(self, now_boottime_ns: int) -> DeviceSample | None:
         return LOOK
 
 
