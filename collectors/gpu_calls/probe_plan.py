@@ -8,7 +8,7 @@
   `cudaLaunchKernel`) is left out: both would count the same call, and the stack pointer, which
   tells calls inside calls, is the same in both.
 - A function whose first instruction is passed in a single step (endbr64, a compare: 3 to 17 us) is
-  probed at the first one that is not (0.6 us), where a call looks the same there (`cheap_place`).
+  probed at the first one that is not (0.6 us), where a call looks the same there (`probe_offset`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PlanBook:
         rows = tuple(i for i, row in enumerate(self._rows) if row.in_file(file_name))
         chosen: _Chosen = {}
         for function, row in _without_forwards(elf, list(self._functions(elf, rows))):
-            at = function.offset + (_cheap_place(elf, function) if moved else 0)
+            at = function.offset + (_probe_offset(elf, function) if moved else 0)
             _choose(chosen, _Link(self._rows[row].group, False), at, _Place(row, 0))
             if self._rows[row].returns:
                 _choose(chosen, _Link(self._rows[row].return_group, True), at, _Place(row, 0))
@@ -186,13 +186,13 @@ def _beginning(expression: str) -> bytes:
     return (text[:-1] if optional else text).encode()
 
 
-def _cheap_place(elf: ElfFile, function: Function) -> int:
+def _probe_offset(elf: ElfFile, function: Function) -> int:
     """Give how many bytes behind its entry a function is probed; arm64 is probed at entries."""
     stepped = elf.entry_class(function.offset) is EntryClass.STEPPED
     if elf.machine is not Machine.X86_64 or not stepped:
         return 0
     # 10 MiB of disassembler, which most machines never need.
-    from collectors.binaries.cheap_place import MOST_CODE, cheap_place
+    from collectors.binaries.probe_offset import MOST_CODE, probe_offset
 
     size = min(function.size or MOST_CODE, MOST_CODE)
-    return cheap_place(elf.code(function.offset, size), function.size)
+    return probe_offset(elf.code(function.offset, size), function.size)

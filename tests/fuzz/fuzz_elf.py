@@ -9,9 +9,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from collectors.binaries.cheap_place import cheap_place
 from collectors.binaries.elf import ElfBytes, ElfError, all_functions, named, string_section
 from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.probe_offset import probe_offset
 
 _BEGINNINGS: Final = (b"", b"cu")
 _MOST_NAMED: Final = 200
@@ -35,7 +35,7 @@ def _ask(elf: ElfFile, content: ElfBytes, size: int) -> None:
             assert function.offset >= 0
             elf.entry_class(function.offset)
             elf.forward(function.offset)
-            place = cheap_place(elf.code(function.offset, 256), function.size)
+            place = probe_offset(elf.code(function.offset, 256), function.size)
             assert 0 <= place <= 32
     elf.asks_for(("cu", "hip"))
     for section in elf.symbol_tables():

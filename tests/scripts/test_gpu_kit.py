@@ -137,7 +137,7 @@ sys.path[:0] = sys.argv[1:]
 import scripts.gpu_check, scripts.gpu_pressure, scripts.gpu_probes as probes
 import scripts.gpu_time.__main__, scripts.gpu_time.measures, scripts.pressure
 import bench.record, kernels.families
-import collectors.binaries.cheap_place, collectors.devices.nvml, collectors.devices.bandwidth
+import collectors.binaries.probe_offset, collectors.devices.nvml, collectors.devices.bandwidth
 probes.Probes(0.5), probes.families_known({"gemm": 1}), probes.missing_symbols("self")
 """
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from collectors.binaries.cheap_place import FARTHEST
 from collectors.binaries.elf_file import EntryClass
+from collectors.binaries.probe_offset import FARTHEST
 from tests.places_kit import LIBRARIES, committed, places
 
 

@@ -46,7 +46,7 @@ _BRANCHES: Final = (
 )
 
 
-def cheap_place(code: bytes, size: int) -> int:
+def probe_offset(code: bytes, size: int) -> int:
     """Give how many bytes behind its entry a function is probed at least cost.
 
     code     the function's bytes from its entry; what is missing of `size` is not searched

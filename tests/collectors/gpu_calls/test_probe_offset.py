@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.binaries.cheap_place import FARTHEST, MOST_CODE, cheap_place
 from collectors.binaries.elf_file import EntryClass, x86_64_entry
+from collectors.binaries.probe_offset import FARTHEST, MOST_CODE, probe_offset
 
 COMPARE = "813d112233446d6d6d6d"  # cmpl $0x6d6d6d6d, 0x44332211(%rip)
 JE = "7408"
@@ -18,7 +18,7 @@ ENDBR64 = "f30f1efa"
 
 def _place(text: str, size: int | None = None) -> int:
     code = bytes.fromhex(text)
-    return cheap_place(code, len(code) if size is None else size)
+    return probe_offset(code, len(code) if size is None else size)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_place_is_not_one_that_the_function_jumps_back_to(back: str, place: int)
 def test_place_stays_the_entry_of_a_function_that_was_not_searched_whole() -> None:
     code = COMPARE + JE + JUMP
     assert _place(code, size=len(code) // 2 + 1) == 0
-    assert cheap_place(bytes.fromhex(code) + b"\x90" * MOST_CODE, MOST_CODE + 1) == 0
+    assert probe_offset(bytes.fromhex(code) + b"\x90" * MOST_CODE, MOST_CODE + 1) == 0
     assert _place(code, size=0) == 10
 
 
 @given(st.binary(max_size=200), st.integers(0, 300))
 def test_place_of_any_bytes_is_near_and_cheap(code: bytes, size: int) -> None:
-    place = cheap_place(code, size)
+    place = probe_offset(code, size)
     assert 0 <= place <= FARTHEST
     assert place == 0 or x86_64_entry(code[place:]) is not EntryClass.STEPPED
