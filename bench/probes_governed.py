@@ -39,7 +39,7 @@ from collectors.gpu_calls.costs import HitCosts
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
-from collectors.gpu_calls.periods import Collected, PeriodKeeper, Switchboard, SwitchingThread
+from collectors.gpu_calls.periods import Collected, PeriodKeeper, ProbeAttacher, SwitchingThread
 from collectors.gpu_calls.probe_plan import plan_file
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
@@ -127,15 +127,15 @@ class Governed:
         self._programs = GpuPrograms(table)
         costs = HitCosts(table)
         costs.calibrate(self._programs)
-        board = Switchboard(self._programs)
+        attacher = ProbeAttacher(self._programs)
         self._keeper = PeriodKeeper(
-            self._programs, Governor(GovernorSettings(), secrets.randbelow), costs, board.places
+            self._programs, Governor(GovernorSettings(), secrets.randbelow), costs, attacher.places
         )
         found = file_found(library, table)
         costs.learn(_FILE, found.plan)
-        board.add(found)
+        attacher.add(found)
         self._keeper.start(boottime_ns())
-        self._switching = SwitchingThread(self._keeper, board, lambda: None)  # done
+        self._switching = SwitchingThread(self._keeper, attacher, lambda: None)  # done
         self._switching.start()
 
     def collect(self, seen: Seen) -> None:

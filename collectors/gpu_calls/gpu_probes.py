@@ -35,7 +35,7 @@ from .discovery import Discovery, DiscoveryThread, ProcessGone, ProcessSeen
 from .found_files import FileFound, FileGone
 from .governor import Governor, GovernorSettings, Period
 from .kernel_names import KernelIdentity, KernelNamer
-from .periods import Collected, PeriodEnd, PeriodKeeper, Switchboard, SwitchingThread
+from .periods import Collected, PeriodEnd, PeriodKeeper, ProbeAttacher, SwitchingThread
 from .probe_plan import PlanBook
 from .probe_table import ProbeTable, ProbeTableError, shipped_tables
 from .process_identity import ProcessTable
@@ -194,12 +194,12 @@ class RunningProbes:
             self.programs, self.loader, cyclable = chosen
             undo.callback(self.programs.close)
             self.costs = HitCosts(table)
-            self.board = Switchboard(self.programs)
+            self.attacher = ProbeAttacher(self.programs)
             self.keeper = PeriodKeeper(
                 self.programs,
                 Governor(replace(governor, cyclable=cyclable), secrets.randbelow),
                 self.costs,
-                self.board.places,
+                self.attacher.places,
                 CpuClocks(self._callers),
             )
             self.keeper.start(boottime_ns())
@@ -218,7 +218,7 @@ class RunningProbes:
             self._calls = CallRecords(table, self._identity, is_left_out)
             self._gone: list[ProcessKey] = []
             self.switching = SwitchingThread(
-                self.keeper, self.board, partial(self.costs.calibrate, self.programs)
+                self.keeper, self.attacher, partial(self.costs.calibrate, self.programs)
             )
             self.discovery.start()
             self.programs.try_out()
@@ -231,7 +231,7 @@ class RunningProbes:
         if self.programs.failure is not None:
             raise SourceUnavailable(f"GPU calls: {self.programs.failure}; {LOST}")
         if not self.switching.alive or not self.discovery.alive:
-            self.board.follow(frozenset())
+            self.attacher.follow(frozenset())
             raise SourceUnavailable("GPU calls: a thread of the source ended; all is detached")
         gone, self._gone = self._gone, []
         self._follow_processes()
@@ -257,11 +257,11 @@ class RunningProbes:
     def _on_file(self, event: FileFound | FileGone) -> None:
         match event:
             case FileGone():
-                self.board.remove(event.file)
+                self.attacher.remove(event.file)
                 self.costs.forget(event.file)
             case FileFound() if event.plan:
                 self.costs.learn(event.file, event.plan)
-                self.board.add(event)
+                self.attacher.add(event)
             case FileFound():
                 pass
 
@@ -291,5 +291,5 @@ class RunningProbes:
             if collection.ended is not None:
                 following = self.keeper.period
                 yield governor_state(
-                    collection.ended, following, self._budget, len(self.board.files), self.loader
+                    collection.ended, following, self._budget, len(self.attacher.files), self.loader
                 )

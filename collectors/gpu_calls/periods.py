@@ -125,7 +125,7 @@ class _Book:
 class PeriodKeeper:
     """One for the machine.
 
-    places  every place that can be attached, with its stall: `Switchboard.places`
+    places  every place that can be attached, with its stall: `ProbeAttacher.places`
     clocks  CPU time of the processes that may call
     """
 
@@ -313,7 +313,7 @@ class _File:
         return frozenset(attachment.group for attachment in self.attachments)
 
 
-class Switchboard:
+class ProbeAttacher:
     """Every probed file, and which groups are wanted on all of them."""
 
     def __init__(self, links: Links, clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -417,9 +417,9 @@ class SwitchingThread:
     """
 
     def __init__(
-        self, keeper: PeriodKeeper, board: Switchboard, calibrate: Callable[[], None]
+        self, keeper: PeriodKeeper, attacher: ProbeAttacher, calibrate: Callable[[], None]
     ) -> None:
-        self._keeper, self._board = keeper, board
+        self._keeper, self._attacher = keeper, attacher
         self._calibration = threading.Thread(
             target=calibrate, name="probe-calibration", daemon=True
         )
@@ -454,10 +454,10 @@ class SwitchingThread:
             self._wake.clear()
             wanted, next_ns = self._keeper.wanted(boottime_ns())
             switching = self._keeper.switching(wanted, boottime_ns())
-            self._board.follow(wanted)
+            self._attacher.follow(wanted)
             if switching:
                 self._keeper.switched(wanted, boottime_ns())
-            if not self._calibration.ident and self._board.files:
+            if not self._calibration.ident and self._attacher.files:
                 self._calibration.start()
             self.cpu_ns = time.thread_time_ns()
             wait_s = min((next_ns - boottime_ns()) / _SECOND, _LONGEST_WAIT_S)

@@ -17,7 +17,7 @@ from collectors.gpu_calls.counts import CallRow, CollectiveRow, CopyRow, LaunchR
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.gpu_probes import governor_state
-from collectors.gpu_calls.periods import Collected, PeriodKeeper, Switchboard
+from collectors.gpu_calls.periods import Collected, PeriodKeeper, ProbeAttacher
 from collectors.gpu_calls.probe_plan import Attachment, FilePlan
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.interface import SourceUnavailable
@@ -195,34 +195,34 @@ def found(file: int, path: str = "/lib") -> FileFound:
     return FileFound(file, (0, file), path, plan, path, "", 0)  # type: ignore[arg-type]
 
 
-def test_switchboard_follows_what_is_wanted_on_old_and_new_files() -> None:
+def test_probe_attacher_follows_what_is_wanted_on_old_and_new_files() -> None:
     links, times = Links(), iter(range(0, 100_000, 4_000))
-    board = Switchboard(links, lambda: next(times))
-    board.add(found(1))
+    attacher = ProbeAttacher(links, lambda: next(times))
+    attacher.add(found(1))
     assert links.now == {FileGroup(1, ProbeGroup.LAUNCH), FileGroup(1, ProbeGroup.COPY)}
-    assert board.places() == {
+    assert attacher.places() == {
         FileGroup(1, ProbeGroup.LAUNCH): 3_000,
         FileGroup(1, ProbeGroup.COPY): 1_000,
     }
-    board.follow(frozenset({ProbeGroup.COPY}))
-    board.add(found(2))
+    attacher.follow(frozenset({ProbeGroup.COPY}))
+    attacher.add(found(2))
     assert links.now == {FileGroup(1, ProbeGroup.COPY), FileGroup(2, ProbeGroup.COPY)}
-    board.follow(frozenset(ProbeGroup))
+    attacher.follow(frozenset(ProbeGroup))
     assert links.now == {
         FileGroup(f, g) for f in (1, 2) for g in (ProbeGroup.LAUNCH, ProbeGroup.COPY)
     }
-    board.remove(1)
-    assert {one.file for one in links.now} == set(board.files) == {2}
+    attacher.remove(1)
+    assert {one.file for one in links.now} == set(attacher.files) == {2}
 
 
-def test_switchboard_asks_once_where_the_kernel_refuses() -> None:
+def test_probe_attacher_asks_once_where_the_kernel_refuses() -> None:
     links = Links()
-    board = Switchboard(links)
-    board.add(found(1, "refused"))
+    attacher = ProbeAttacher(links)
+    attacher.add(found(1, "refused"))
     for _ in range(3):
-        board.follow(frozenset(ProbeGroup))
+        attacher.follow(frozenset(ProbeGroup))
     assert links.calls == [("refused", 2)]
-    assert board.failures == {"Invalid argument": 1}
+    assert attacher.failures == {"Invalid argument": 1}
 
 
 def collected(drain: ProbeDrain, share: float = 1.0, *, ended: bool = False) -> Collected:
