@@ -17,7 +17,7 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from collectors.gpu_time.gpu_time_source import GpuTimeSection
 from collectors.gpu_time.listener import WindowPlan
-from collectors.gpu_time.recorded_work import Growth
+from collectors.gpu_time.recorded_work import CounterDeltas
 from collectors.gpu_time.segment import DEVICE, ROW, RowKind, Snapshot
 from collectors.gpu_time.window_estimates import Budget
 from collectors.records.gpu_time import EstimatedTime, summed
@@ -256,18 +256,18 @@ def _drawn(
 def followed(of: MadeUp, rng: np.random.Generator) -> Iterator[Told]:
     """Follow a program under the default budget; yield what is told, window by window."""
     recorded, budget = _Recorded(of), Budget(GpuTimeSection().budget)
-    growth, plan = Growth(recorded.state(), 0), budget.plan()
+    deltas, plan = CounterDeltas(recorded.state(), 0), budget.plan()
     kernels, now_s, told_s = of.counts.shape[1], 0.0, 0.0
     while now_s + plan.period_ms / 1e3 < SPAN_S:
         begin_s, end_s = _drawn(of, plan, now_s, rng)
         state = recorded.window(begin_s, end_s)
         now_s += plan.period_ms / 1e3
-        list(growth.follow(state))
+        list(deltas.follow(state))
         plan = budget.follow(state)
-        if growth.estimated is None or not growth.estimated.told:
+        if deltas.estimated is None or not deltas.estimated.told:
             continue
-        by_kernel = growth.estimated.by(np.arange(kernels), kernels)
-        (whole,) = growth.estimated.by(np.zeros(kernels, np.int64), 1)
+        by_kernel = deltas.estimated.by(np.arange(kernels), kernels)
+        (whole,) = deltas.estimated.by(np.zeros(kernels, np.int64), 1)
         truth = of.between(told_s, end_s).tolist()
         told_s = end_s
         yield Told([*by_kernel, whole], [*truth, sum(truth)])

@@ -50,7 +50,7 @@ def table(name: str, columns: tuple[str, ...], rows: Rows, at_ns: int = T0) -> H
 
 
 def cpu(*cpus: Mapping[str, int], at_ns: int = T0) -> HostTable:
-    """The totals' growth by CPU."""
+    """The totals' deltas by CPU."""
     rows = {f"cpu{place}": row for place, row in enumerate(cpus)}
     return table("cpu", layout.TOTALS, rows, at_ns)
 

@@ -221,7 +221,7 @@ class _Drain:
 
     def _grown(self, seen: TickState, begun_ns: int, span_ns: int) -> Iterator[HostTable]:
         states = self.programs.states()
-        grown = _growth(states, self._states)
+        grown = _deltas(states, self._states)
         self._states = states
         timer = (seen.ticks - self._seen.ticks, seen.cost_ns - self._seen.cost_ns)
         yield cpu_table(grown, begun_ns, span_ns)
@@ -250,6 +250,6 @@ class _Drain:
         return CgroupTable(table, CgroupNames(root))
 
 
-def _growth(now: NDArray[np.uint64], before: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _deltas(now: NDArray[np.uint64], before: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Give now - before, 0 where a value (a pointer, a start) went down."""
     return np.where(now >= before, now - before, np.uint64(0))

@@ -251,18 +251,18 @@ class GrowingTable:
         self._drains += 1
         if now.places is not self._places:
             self._follow(now.places)
-        growth = now.totals - self._before
+        deltas = now.totals - self._before
         # A task that just left its CPU can take a moment of its time back: wait for it.
-        np.maximum(growth, 0, out=growth)
-        self._before += growth
-        places = np.flatnonzero(growth.any(axis=1))
+        np.maximum(deltas, 0, out=deltas)
+        self._before += deltas
+        places = np.flatnonzero(deltas.any(axis=1))
         if not len(places):
             return None
         self._grew_at[places] = self._drains
         keys = list(now.places)
         found = [keys[place] for place in places.tolist()]
         names = tuple([OTHER if key == self._other else name_of(key) for key in found])
-        values = growth[places]
+        values = deltas[places]
         if len(set(names)) < len(names):
             names, values = _joined(names, values)
         return HostTable(self.name, names, self._columns, values, boottime_ns, span_ns)
@@ -326,7 +326,7 @@ def _cpu_names(count: int) -> tuple[str, ...]:
 
 
 def cpu_table(grown: NDArray[np.uint64], boottime_ns: int, span_ns: int) -> HostTable:
-    """Give the totals' growth by CPU from uint64[cpus, CPU_STATE_FIELDS]."""
+    """Give the totals' deltas by CPU from uint64[cpus, CPU_STATE_FIELDS]."""
     values = grown[:, : len(TOTALS)].astype(np.int64)
     return HostTable("cpu", _cpu_names(len(values)), TOTALS, values, boottime_ns, span_ns)
 

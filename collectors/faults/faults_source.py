@@ -208,8 +208,8 @@ class FaultsSource:
                 self.gaps[f"{miss.name}/{miss.gap.kind}"] += 1
         news = self._tracker.follow(found, now_ns)
         yield from _told(news.faults, news.cleared, now_ns)
-        if news.growth:
-            yield _table("fault_counts", news.growth, now_ns - SWEEP_NS, SWEEP_NS)
+        if news.deltas:
+            yield _table("fault_counts", news.deltas, now_ns - SWEEP_NS, SWEEP_NS)
 
     def _health(self, sweeper: Sweeper, begun_ns: int, now_ns: int) -> Records:
         """Show what this source itself missed; what it may not read is told once."""

@@ -1,6 +1,6 @@
 """The kernel's log as faults: read with a bound on its rate, each fault told once a minute.
 
-From what is found to what is new: growth since the start, faults that stand, begin and end.
+From what is found to what is new: deltas since the start, faults that stand, begin and end.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class FaultChanges:
 
     faults      to report, of a counter that grew too far as well; details stay with this host
     cleared     what stood and is gone
-    growth      counter -> new errors since the look before, only those that grew
+    deltas      counter -> new errors since the look before, only those that grew
     """
 
     faults: tuple[State, ...]
     cleared: tuple[Key, ...]
-    growth: dict[Key, int]
+    deltas: dict[Key, int]
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Tracker:
         """Compare a look with the one before it; the first value of a counter is its baseline."""
         faults: list[State] = []
         cleared: list[Key] = []
-        growth: dict[Key, int] = {}
+        deltas: dict[Key, int] = {}
         looked: set[Key] = set()
         whole = True
         for found in findings:
@@ -95,7 +95,7 @@ class Tracker:
                 case Count():
                     grown = self._grown(found, now_ns)
                     if grown:
-                        growth[found.name, found.subject] = grown
+                        deltas[found.name, found.subject] = grown
                         faults += self._over(found, grown, now_ns)
                 case State():
                     faults += self._stands(found, now_ns)
@@ -104,7 +104,7 @@ class Tracker:
                     whole = whole and found.name != UNLISTED
         if whole:
             cleared += self._gone(looked)
-        return FaultChanges(tuple(faults), tuple(cleared), growth)
+        return FaultChanges(tuple(faults), tuple(cleared), deltas)
 
     @property
     def standing(self) -> tuple[Key, ...]:

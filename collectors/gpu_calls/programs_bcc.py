@@ -284,9 +284,9 @@ class GpuPrograms:
         summed: defaultdict[tuple[ProcessKey, int, int], list[int]]
         summed = defaultdict(lambda: [0] * len(_COLUMNS))
         hits: defaultdict[tuple[FileGroup, ProcessKey], int] = defaultdict(int)
-        keys, growth = self._calls.grown()
+        keys, deltas = self._calls.grown()
         for (_, tgid, file, kernel, index), counts in zip(
-            keys.tolist(), growth.tolist(), strict=True
+            keys.tolist(), deltas.tolist(), strict=True
         ):
             row, process = self._table.rows[index], self._process(tgid)
             into = summed[process, file, index]
@@ -303,11 +303,11 @@ class GpuPrograms:
         return tuple(launches), tuple(calls), dict(hits)
 
     def _read_errors(self) -> list[ErrorRow]:
-        keys, growth = self._errors.grown()
+        keys, deltas = self._errors.grown()
         return [
             ErrorRow(self._process(tgid), file, self._table.rows[index].id, code, failures)
             for (_, tgid, file, index, code), (failures,) in zip(
-                keys.tolist(), growth.tolist(), strict=True
+                keys.tolist(), deltas.tolist(), strict=True
             )
         ]
 

@@ -33,7 +33,7 @@ class GrowingMap:
     """One bounded map, its keys seen as a structure, its values summed over CPUs.
 
     columns     names of the values
-    largest     columns that hold the largest value seen: the largest of all CPUs, not a growth
+    largest     columns that hold the largest value seen: the largest of all CPUs, not a delta
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class GrowingMap:
         if np.array_equal(keys, self._keys):
             keys = self._keys
         base, idle = self._before(keys)
-        growth = np.maximum(totals - base, 0)
-        growth[:, self._largest] = 0
-        changed = growth.any(axis=1)
+        deltas = np.maximum(totals - base, 0)
+        deltas[:, self._largest] = 0
+        changed = deltas.any(axis=1)
         self._keys, self._totals = keys, totals
         self._idle = np.where(changed, 0, idle + 1)
-        growth[:, self._largest] = totals[:, self._largest]
-        return keys[changed].view(self._key).ravel(), growth[changed]
+        deltas[:, self._largest] = totals[:, self._largest]
+        return keys[changed].view(self._key).ravel(), deltas[changed]
 
     def forget(self, processes: Collection[tuple[int, int]]) -> None:
         """Remove the rows of processes (tgid, start_ns) that have ended, after their last growth.
@@ -326,9 +326,9 @@ class Readout:
             bpf_map.forget(processes)
 
     def _read_launches(self) -> Iterator[LaunchRow]:
-        keys, growth = self._launches.grown()
+        keys, deltas = self._launches.grown()
         for (start_ns, tgid, file, kernel, row), counts in zip(
-            keys.tolist(), growth.tolist(), strict=True
+            keys.tolist(), deltas.tolist(), strict=True
         ):
             process = process_key(tgid, start_ns)
             yield LaunchRow(process, file, kernel, self._rows[row].id, *counts)
@@ -336,8 +336,8 @@ class Readout:
     def _grown_calls(self, launches: tuple[LaunchRow, ...]) -> dict[_CallKey, dict[str, int]]:
         """Give the growth by process, file and row; launches are counted in rows of their own."""
         grown: dict[_CallKey, dict[str, int]] = {}
-        keys, growth = self._calls.grown()
-        for (start_ns, tgid, file, row), counts in zip(keys.tolist(), growth.tolist(), strict=True):
+        keys, deltas = self._calls.grown()
+        for (start_ns, tgid, file, row), counts in zip(keys.tolist(), deltas.tolist(), strict=True):
             key = (process_key(tgid, start_ns), file, row)
             into = grown.setdefault(key, dict(_NOTHING))
             for column, count in zip(CALL_ROW, counts, strict=True):
@@ -362,9 +362,9 @@ class Readout:
         return dict(hits)
 
     def _read_errors(self) -> Iterator[ErrorRow]:
-        keys, growth = self._errors.grown()
+        keys, deltas = self._errors.grown()
         for (start_ns, tgid, file, row, code), (failures,) in zip(
-            keys.tolist(), growth.tolist(), strict=True
+            keys.tolist(), deltas.tolist(), strict=True
         ):
             process = process_key(tgid, start_ns)
             yield ErrorRow(process, file, self._rows[row].id, code, failures)
@@ -373,9 +373,9 @@ class Readout:
         """Gather the bins of one process, file and direction."""
         gathered: defaultdict[tuple[ProcessKey, int, int], list[tuple[int, int, int]]]
         gathered = defaultdict(list)
-        keys, growth = self._copies.grown()
+        keys, deltas = self._copies.grown()
         for (start_ns, tgid, file, direction, size_bin), (copies, size) in zip(
-            keys.tolist(), growth.tolist(), strict=True
+            keys.tolist(), deltas.tolist(), strict=True
         ):
             key = (process_key(tgid, start_ns), file, direction)
             gathered[key].append((size_bin, copies, size))
@@ -390,9 +390,9 @@ class Readout:
             )
 
     def _read_collectives(self) -> Iterator[CollectiveRow]:
-        keys, growth = self._collectives.grown()
+        keys, deltas = self._collectives.grown()
         for (start_ns, tgid, file, communicator, row), counts in zip(
-            keys.tolist(), growth.tolist(), strict=True
+            keys.tolist(), deltas.tolist(), strict=True
         ):
             process = process_key(tgid, start_ns)
             yield CollectiveRow(process, file, communicator, self._rows[row].id, *counts)

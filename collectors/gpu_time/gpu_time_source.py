@@ -41,7 +41,7 @@ from .listener import (
     has_room,
     try_out,
 )
-from .recorded_work import NUMBERED, Growth, TimedSpans, Work
+from .recorded_work import NUMBERED, CounterDeltas, TimedSpans, Work
 from .segment import (
     ROWS,
     RecordingState,
@@ -146,7 +146,7 @@ class _Process:
     key: ProcessKey
     budget: Budget
     plan: WindowPlan
-    growth: Growth
+    deltas: CounterDeltas
     spans: TimedSpans
     since_ns: int
     read_ns: int
@@ -158,7 +158,7 @@ class _Process:
 
     def measured(self) -> bool:
         """Tell whether it records when it is asked to: nothing else has CUPTI, or refuses."""
-        header = self.growth.newest.header
+        header = self.deltas.newest.header
         return header["windows"] > 0 and header["state"] in _MEASURED
 
 
@@ -174,7 +174,7 @@ def _in_turn(processes: Iterable[_Process], now_ns: int) -> Iterator[_Process]:
             return
         process.looked_ns = now_ns
         yield process
-        read += ROWS if process.unsettled else len(process.growth.newest.rows)
+        read += ROWS if process.unsettled else len(process.deltas.newest.rows)
 
 
 def _held(reporter: Reporter, newest: Snapshot) -> Held:
@@ -317,10 +317,10 @@ class GpuTimeSource:
             reporter.close()
             return
         now_ns, budget = boottime_ns(), Budget(self._settings.budget)
-        growth = Growth(before, now_ns)
+        deltas = CounterDeltas(before, now_ns)
         process = _Process(
-            reporter, key, budget, budget.follow(before), growth,
-            TimedSpans(growth, self._names), now_ns, now_ns,
+            reporter, key, budget, budget.follow(before), deltas,
+            TimedSpans(deltas, self._names), now_ns, now_ns,
         )  # fmt: skip
         with self._lock:
             for other in self._processes:
@@ -330,7 +330,7 @@ class GpuTimeSource:
     def _has_room(self, reporter: Reporter, key: ProcessKey, newest: Snapshot) -> bool:
         """Tell whether a process may stay; counts where it may not."""
         held = (
-            _held(process.reporter, process.growth.newest)
+            _held(process.reporter, process.deltas.newest)
             for process in self._processes
             if process.key != key
         )
@@ -354,7 +354,7 @@ class GpuTimeSource:
             process.gone = True
             return None
         process.unsettled = 0
-        grown = len(after.rows) > len(process.growth.newest.rows)
+        grown = len(after.rows) > len(process.deltas.newest.rows)
         if grown and not self._has_room(process.reporter, process.key, after):
             process.gone = True
             return None
@@ -375,8 +375,8 @@ class GpuTimeSource:
         """Yield a process's work since it was told of last."""
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
-        self._left_out.follow(process.growth.newest, after)
-        rows = list(process.growth.follow(after, last=process.gone))
+        self._left_out.follow(process.deltas.newest, after)
+        rows = list(process.deltas.follow(after, last=process.gone))
         process.shown = self._shown(process, after, now_ns)
         self._names.learn((row.kind, row.name) for row in rows)
         application = self._classified(process.key, rows)

@@ -96,7 +96,7 @@ class _Grown(NamedTuple):
 
 
 @dataclass(slots=True)
-class Growth:
+class CounterDeltas:
     """Follows one process.
 
     before     its newest state that was told of: what is there already was told to somebody else
@@ -309,20 +309,20 @@ class _Groups:
 class TimedSpans:
     """Follows the windows of one process, from when they were told of last."""
 
-    def __init__(self, growth: Growth, names: RowNames, graphs_apart: bool = False) -> None:
+    def __init__(self, deltas: CounterDeltas, names: RowNames, graphs_apart: bool = False) -> None:
         """Take what follows the process.
 
         graphs_apart   kernels that a graph launches are told apart from the same ones alone
         """
-        self._growth, self._names, self._graphs_apart = growth, names, graphs_apart
-        self._before = growth.before
+        self._deltas, self._names, self._graphs_apart = deltas, names, graphs_apart
+        self._before = deltas.before
 
     def take(self, gpu_of: GpuOf) -> TimedSpan | None:
         """Give what the state that was followed last tells; None where no window is told of."""
-        estimates = self._growth.estimated
+        estimates = self._deltas.estimated
         if estimates is None or not estimates.told:
             return None
-        before, after = self._before, self._growth.before
+        before, after = self._before, self._deltas.before
         self._before = after
         rows = len(after.rows)
         places = estimates.rows(rows)
@@ -334,7 +334,7 @@ class TimedSpans:
         known = grown_ns > 0 and time.value_ns > 0
         scale = time.value_ns / grown_ns if known else estimates.span_ns / recorded_ns
         return TimedSpan(
-            self._growth.since_ns - estimates.span_ns,
+            self._deltas.since_ns - estimates.span_ns,
             estimates.span_ns,
             recorded_ns,
             sum(max(after.header[name] - before.header[name], 0) for name in _LOST),

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from collectors.gpu_time.found_programs import has_library, segments, timing_state
 from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
 from collectors.gpu_time.listener import Listener, Reporter, WindowPlan
-from collectors.gpu_time.recorded_work import Growth, TimedRow, TimedSpans
+from collectors.gpu_time.recorded_work import CounterDeltas, TimedRow, TimedSpans
 from collectors.gpu_time.segment import ProcessSegment, RowNames, SegmentError, SegmentUnsettled
 from collectors.records.gpu_time import TimedGpu, TimingState
 
@@ -54,7 +54,7 @@ class ProfiledTimes:
         self._pid, self._path, self._proc = pid, path, proc
         self._names = RowNames()
         self._segment: ProcessSegment | None = None
-        self._growth: Growth | None = None
+        self._deltas: CounterDeltas | None = None
         self._spans: TimedSpans | None = None
         self._listener: Listener | None = None
         self._reporters: list[Reporter] = []
@@ -75,10 +75,10 @@ class ProfiledTimes:
         if not last and now_ns - self._look_ns < LOOK_NS:
             return None
         self._look_ns = now_ns
-        if self._growth is None or self._spans is None:
+        if self._deltas is None or self._spans is None:
             self._find(now_ns)
             return None
-        return self._step(self._growth, self._spans, last)
+        return self._step(self._deltas, self._spans, last)
 
     def close(self) -> None:
         """Let everything go; a second call does nothing."""
@@ -92,7 +92,7 @@ class ProfiledTimes:
             self._listener.close()
         if self._segment is not None:
             self._segment.close()
-        self._listener = self._segment = self._growth = self._spans = None
+        self._listener = self._segment = self._deltas = self._spans = None
 
     def _find(self, now_ns: int) -> None:
         """Look for the library's memory, which is there once the program has used a GPU."""
@@ -100,21 +100,21 @@ class ProfiledTimes:
             for segment in segments(self._proc, self._pid):
                 with suppress(SegmentError, SegmentUnsettled):
                     before = segment.read()
-                    self._segment, self._growth = segment, Growth(before, now_ns)
-                    self._spans = TimedSpans(self._growth, self._names, graphs_apart=True)
+                    self._segment, self._deltas = segment, CounterDeltas(before, now_ns)
+                    self._spans = TimedSpans(self._deltas, self._names, graphs_apart=True)
                     self.state = timing_state(before)
                     return
                 segment.close()
         if has_library(self._proc, self._pid):
             self.state = TimingState.SILENT
 
-    def _step(self, growth: Growth, spans: TimedSpans, last: bool) -> GpuStep | None:
+    def _step(self, deltas: CounterDeltas, spans: TimedSpans, last: bool) -> GpuStep | None:
         try:
             assert self._segment is not None  # noqa: S101 (found together with its growth)
             after = self._segment.read()
         except (SegmentError, SegmentUnsettled):
             return None
-        for _ in growth.follow(after, last=last):
+        for _ in deltas.follow(after, last=last):
             pass  # windows alone are told
         self.state = timing_state(after)
         self.uuids |= {device: uuid for device, uuid in enumerate(after.uuids) if uuid}

@@ -51,8 +51,8 @@ def supply(bad: bool, from_start: bool = True) -> State:
 def test_counter_growth_survives_reset_and_wrap(values: list[int], grown: int) -> None:
     tracker = Tracker()
     news = [tracker.follow([errors(value)], HOUR * at) for at, value in enumerate(values)]
-    assert sum(news[-1].growth.values()) == grown
-    assert news[0].growth == {}
+    assert sum(news[-1].deltas.values()) == grown
+    assert news[0].deltas == {}
 
 
 def test_corrected_errors_are_a_fault_above_their_daily_limit_only() -> None:

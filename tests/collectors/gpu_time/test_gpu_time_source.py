@@ -310,11 +310,11 @@ def test_a_real_program_s_launches_are_counted_exactly(followed: Followed) -> No
         one.ask("kernels gemm 20 0 1000")
         launched += 20
         (process,) = followed.source._processes
-        header = process.growth.before.header
+        header = process.deltas.before.header
         assert one.end() == 0
         until(lambda: process.gone)
         followed.drain()
-    last = process.growth.before.header
+    last = process.deltas.before.header
     assert header["windows"] >= 1
     assert last["bad_times"] == last["records_lost_cupti"] == 0
     assert followed.launches() == pytest.approx(last["numbered"], rel=1e-3)

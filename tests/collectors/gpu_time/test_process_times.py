@@ -11,7 +11,7 @@ import pytest
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_time.found_programs import gpu_programs, has_library
 from collectors.gpu_time.listener import Listener
-from collectors.gpu_time.recorded_work import Growth, TimedSpan, TimedSpans
+from collectors.gpu_time.recorded_work import CounterDeltas, TimedSpan, TimedSpans
 from collectors.gpu_time.segment import RecordingState, RowKind, RowNames, Snapshot
 from collectors.records.gpu_time import GpuTimes, TimingState
 from tests.followed_kit import FakeLibrary, Followed
@@ -96,11 +96,11 @@ class Windows:
     """A process whose windows are followed as they end."""
 
     def __init__(self) -> None:
-        self.growth = Growth(state_of("k", 0, 0, 0, 0), 0)
-        self.spans = TimedSpans(self.growth, RowNames())
+        self.deltas = CounterDeltas(state_of("k", 0, 0, 0, 0), 0)
+        self.spans = TimedSpans(self.deltas, RowNames())
 
     def follow(self, after: Snapshot) -> TimedSpan | None:
-        for _ in self.growth.follow(after):
+        for _ in self.deltas.follow(after):
             pass
         return self.spans.take(lambda device: device + 3)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.gpu_time_coverage import Outcome, coverage_percent, simulated
-from collectors.gpu_time.recorded_work import Growth, Work
+from collectors.gpu_time.recorded_work import CounterDeltas, Work
 from collectors.gpu_time.segment import RecordingState, RowKind, Snapshot
 from collectors.gpu_time.window_estimates import LEAST_WINDOWS, MOST_WINDOWS
 from collectors.records.gpu_time import EstimatedTime
@@ -23,7 +23,7 @@ class Process:
     """One whose windows of 0.1 s end once a second."""
 
     def __init__(self) -> None:
-        self.growth = Growth(snapshot(), 0)
+        self.deltas = CounterDeltas(snapshot(), 0)
         self.header = {"on_ns": 0, "written_ns": 0, "launches": 0, "numbered": 0}
         self.rows: dict[tuple[str, RowKind], tuple[int, int]] = {}
         self.works: list[Work] = []
@@ -41,22 +41,22 @@ class Process:
 
     def window(self, numbered: int | None = None, on: int = ON, **header: int) -> None:
         """End a window in which what was written was recorded, and so many launches made."""
-        launches = self.header["launches"] - self.growth.before.header["launches"]
+        launches = self.header["launches"] - self.deltas.before.header["launches"]
         self.header["numbered"] += 10 * launches if numbered is None else numbered
         self.header["on_ns"] += on
         self.header["written_ns"] += SPAN
         self.header |= header
-        self.works = list(self.growth.follow(self.state()))
+        self.works = list(self.deltas.follow(self.state()))
 
     def of(self, *names: str) -> EstimatedTime:
         """Give what is told of these rows together."""
-        assert self.growth.estimated is not None
+        assert self.deltas.estimated is not None
         rows = ["", *(name for name, _ in self.rows)]
         labels = np.array([0 if name in names else 1 for name in rows])
-        return self.growth.estimated.by(labels, 2)[0]
+        return self.deltas.estimated.by(labels, 2)[0]
 
     def told(self) -> bool:
-        found = self.growth.estimated
+        found = self.deltas.estimated
         return found is not None and bool(found.told)
 
 
@@ -181,7 +181,7 @@ def test_a_process_that_launches_no_more_is_told_in_the_end(known: Process) -> N
     assert (told.value_ns, told.span_ns > 10 * SPAN) == (0.0, True)
     known.window()
     assert not known.told()
-    list(known.growth.follow(known.state(written_ns=known.header["written_ns"] + SPAN,
+    list(known.deltas.follow(known.state(written_ns=known.header["written_ns"] + SPAN,
                                          on_ns=known.header["on_ns"] + ON), last=True))  # fmt: skip
     assert known.told()
 
@@ -189,22 +189,22 @@ def test_a_process_that_launches_no_more_is_told_in_the_end(known: Process) -> N
 def test_a_window_is_told_when_it_is_over(process: Process) -> None:
     process.recorded("gemm", 5, 10)
     process.window(numbered=0, state=int(RecordingState.ON), windows=1, generation=2)
-    assert (process.works, process.growth.estimated) == ([], None)
+    assert (process.works, process.deltas.estimated) == ([], None)
     process.recorded("gemm", 5, 10)
     process.window(numbered=0, state=int(RecordingState.OFF), closed_ns=1, generation=4)
     assert process.works == []  # CUPTI has not left, and something was written
     process.recorded("gemm", 5, 10)
     process.window(numbered=225, on=0, generation=6, detaches=1)
-    assert process.growth.estimated is not None
-    assert process.growth.estimated.span_ns == 3 * SPAN
+    assert process.deltas.estimated is not None
+    assert process.deltas.estimated.span_ns == 3 * SPAN
     assert process.of("gemm").value_ns == pytest.approx(150 * SPAN * 3 / (2 * ON))
 
 
 def test_a_window_in_which_a_process_ends_is_told(process: Process) -> None:
     process.recorded("gemm", 5, 10)
     process.window(state=int(RecordingState.ON), windows=1)
-    assert process.growth.estimated is None
-    (work,) = process.growth.follow(process.state(), last=True)
+    assert process.deltas.estimated is None
+    (work,) = process.deltas.follow(process.state(), last=True)
     assert (work.name, work.records) == ("gemm", 5)
 
 

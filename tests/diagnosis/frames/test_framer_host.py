@@ -126,8 +126,8 @@ def test_fine_bins_are_tenths_of_the_frame_and_join_the_frame_before() -> None:
     made = framer()
     every = S // 100
     times = [T0 + every * n for n in range(-1, 101)]
-    growth = [0, *(10 if 300 <= n * 10 < 400 else 1 for n in range(101))]
-    made.take([ticks(times, switches=np.cumsum(growth).tolist())])
+    deltas = [0, *(10 if 300 <= n * 10 < 400 else 1 for n in range(101))]
+    made.take([ticks(times, switches=np.cumsum(deltas).tolist())])
     row = frame_of(made).fine[FINE.index("switches_per_s")]
     # The snapshot at a border belongs to the tenth that ends there.
     assert row[3] == pytest.approx(910, rel=0.02)
