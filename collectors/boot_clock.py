@@ -15,7 +15,6 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boottime_ns() -> int:
-    """Read CLOCK_BOOTTIME."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -29,7 +28,6 @@ class ClockPoint:
 
     @property
     def offset_ns(self) -> int:
-        """Unix time less CLOCK_BOOTTIME."""
         return self.unix_ns - self.boottime_ns
 
 

@@ -38,7 +38,6 @@ class KernelFile:
         return text
 
     def close(self) -> None:
-        """Let it go; a second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -75,7 +74,6 @@ class Tree:
             return []
 
     def exists(self, path: str) -> bool:
-        """Tell whether a path is there, as far as this process may see."""
         try:
             return (self.root / path).exists()
         except OSError:

@@ -58,7 +58,6 @@ def parse_record(line: bytes) -> LogRecord | None:
 
 
 def sequence(line: bytes) -> int | None:
-    """Give a record's number, whoever logged it."""
     header = _HEADER.match(line)
     return None if header is None else int(header["seq"])
 
@@ -100,7 +99,6 @@ class KernelLog:
         return records
 
     def close(self) -> None:
-        """Let the log go; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
@@ -187,8 +185,6 @@ def _ascii_pattern(text: Any) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class LogRule:
-    """A pattern, the fault it shows, and a message that it must fit."""
-
     name: str
     pattern: re.Pattern[str] = field(metadata={"read": _ascii_pattern})
     example: str
@@ -208,7 +204,6 @@ class LogRules:
     anywhere: frozenset[int]
 
     def sign(self, message: str) -> Sign | None:
-        """Read one message; None where it shows nothing."""
         xid = xid_of(message)
         if xid is not None:
             address, code = xid

@@ -72,6 +72,5 @@ class Rounds:
         return Rounds(sources)
 
     def stop(self) -> None:
-        """Stop every source."""
         for source in self.sources:
             source.stop()

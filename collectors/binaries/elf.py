@@ -128,7 +128,6 @@ class Layout:
         return None
 
     def address(self, offset: int) -> int | None:
-        """Give the virtual address at which a byte of the file is loaded, or None."""
         for part in self.segments:
             if part.kind == _LOAD and part.offset <= offset < part.offset + part.file_size:
                 return offset - part.offset + part.address
@@ -143,7 +142,6 @@ class Layout:
         ]
 
     def section(self, name: str) -> ElfSection | None:
-        """Find the first section of a name that has bytes in the file."""
         return next((s for s in self.sections if s.name == name and s.kind != _NO_BITS), None)
 
 
@@ -177,7 +175,6 @@ def read_layout(content: ElfBytes) -> Layout:
 def _sections(
     content: ElfBytes, first: int, size: int, count: int, names: int
 ) -> tuple[ElfSection, ...]:
-    """Read the section headers; () where they are missing or cut off, as programs run without."""
     whole = first + count * _SECTION.size <= content.size
     if not first or size != _SECTION.size or not 0 <= names < count <= _MOST_SECTIONS or not whole:
         return ()

@@ -146,12 +146,10 @@ class ElfFile:
 
     @property
     def machine(self) -> Machine:
-        """The processor whose code this is."""
         return self.layout.machine
 
     @property
     def executable(self) -> bool:
-        """Whether it is a program rather than a library."""
         return self.layout.executable
 
     @property
@@ -206,14 +204,12 @@ class ElfFile:
         return x86_64_entry(code)
 
     def forward(self, offset: int) -> int | None:
-        """Give the offset at which a function goes on that only jumps there, or None."""
         code = self.code(offset)
         arm64 = self.machine is Machine.ARM64
         far = forward_arm64(code) if arm64 else forward_x86_64(code)
         return None if far is None else offset + far
 
     def code(self, offset: int, size: int = LONGEST_INSTRUCTION) -> bytes:
-        """Give bytes at an offset of the file, fewer than `size` only where it ends."""
         return self._content.read_up_to(offset, size)
 
     def _functions(self, section: ElfSection, beginnings: tuple[bytes, ...]) -> Iterator[Function]:

@@ -216,7 +216,6 @@ class PerfRing:
         return content
 
     def close(self) -> None:
-        """Unmap and close."""
         self._pages.close()
         os.close(self.fd)
 
@@ -237,7 +236,6 @@ class PerfRings:
 
     @property
     def fds(self) -> list[int]:
-        """Descriptors that become readable when records wait."""
         return [ring.fd for ring in self._rings]
 
     def take(self, plain: Container[bytes] = ()) -> list[Record]:
@@ -257,7 +255,6 @@ class PerfRings:
         return found
 
     def close(self) -> None:
-        """Close every ring; a second call does nothing."""
         while self._rings:
             self._rings.pop().close()
 

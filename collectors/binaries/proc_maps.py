@@ -47,7 +47,6 @@ class Module(NamedTuple):
     path: str
 
     def file_offset(self, address: int) -> int:
-        """Give where the byte at an address stands in the file."""
         return address - self.start + self.offset
 
 
@@ -69,7 +68,6 @@ class Modules:
                 self.add(module)
 
     def add(self, module: Module) -> None:
-        """Enter a module; beyond 8192 of them nothing is entered."""
         starts, modules = self._table
         if module.end <= module.start or len(starts) >= MOST_MODULES:
             return
@@ -83,7 +81,6 @@ class Modules:
         )
 
     def find(self, address: int) -> Module | None:
-        """Give the module at an address, or None."""
         starts, modules = self._table
         index = bisect_right(starts, address) - 1
         if index >= 0 and address < modules[index].end:
@@ -97,7 +94,6 @@ class Modules:
         return iter(self._table[1])
 
     def files(self) -> set[FileKey]:
-        """Give the files that are mapped."""
         return {module.file for module in self._table[1]}
 
 
@@ -135,7 +131,6 @@ def parse_maps(text: bytes) -> Iterator[Module]:
 
 
 def process_key(proc: str, pid: int) -> ProcessKey | None:
-    """Give a living process's key, or None."""
     read = parse_stat(_content(f"{proc}/{pid}/stat", 4096))
     return ProcessKey(pid, read[1]) if read is not None and read[0] not in "XZ" else None
 
@@ -146,7 +141,6 @@ def read_maps(proc: str, pid: int) -> Iterator[Module]:
 
 
 def all_pids(proc: str) -> list[int]:
-    """Give the processes of the host."""
     try:
         with os.scandir(proc) as entries:
             return [int(entry.name) for entry in entries if entry.name.isdecimal()]
@@ -183,7 +177,6 @@ class ProgramNames:
         self._names: dict[tuple[int, int], str] = {}
 
     def name(self, pid: int, start_ns: int) -> str:
-        """Give the name of a process, "" for one that is gone."""
         key = (pid, start_ns)
         if key not in self._names:
             if len(self._names) >= _MOST_NAMES:
@@ -250,7 +243,6 @@ class MappedFile:
         return os.fstat(self.fd).st_nlink == 0
 
     def close(self) -> None:
-        """Let go of it; a second call does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -65,7 +65,6 @@ class SymbolCache:
                         remove(path)
 
     def find(self, build_id: str, offsets: Sequence[int]) -> dict[int, str]:
-        """Give the names that are known."""
         if self._db is None or not build_id:
             return {}
         found = {}
@@ -80,7 +79,6 @@ class SymbolCache:
         return found
 
     def keep(self, build_id: str, names: Mapping[int, str]) -> None:
-        """Remember names of a file; one without a build id is not remembered."""
         if self._db is None or not build_id or not names:
             return
         rows = [(build_id, offset, name[:_MOST_NAME]) for offset, name in names.items()]
@@ -94,7 +92,6 @@ class SymbolCache:
             )
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -157,7 +154,6 @@ class SymbolIndex:
 
     @property
     def functions(self) -> int:
-        """How many it holds: 20 bytes each."""
         return sum(table.functions for table in self._tables)
 
     def name(self, offset: int) -> str | None:
@@ -173,16 +169,13 @@ class SymbolIndex:
         return None
 
     def changed(self) -> bool:
-        """Tell whether the file was written since it was read."""
         return self._files[0].changed()
 
     def close(self) -> None:
-        """Close the files."""
         while self._files:
             self._files.pop().close()
 
     def _add_debug_file(self, root: str) -> None:
-        """Use a debug file, if it is that of this file, and root's or of this file's owner."""
         name = f"{root}{_DEBUG}/{self.build_id[:2]}/{self.build_id[2:]}.debug"
         file = open_regular(name)
         if file is None:

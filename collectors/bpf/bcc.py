@@ -62,7 +62,6 @@ _TRACING: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"
 
 
 def unavailable() -> str | None:
-    """Say in one line why this loader cannot serve here, or None."""
     try:
         _bcc()
     except SourceUnavailable as error:
@@ -101,7 +100,6 @@ def _bcc() -> Any:
 
 
 def _imported() -> Any:
-    """Import it without putting its folder on the path."""
     spec = importlib.machinery.PathFinder.find_spec("bcc", [_SYSTEM_PACKAGES])
     if spec is None or spec.loader is None:
         raise SourceUnavailable("expected BCC (package python3-bpfcc), found none")

@@ -33,8 +33,6 @@ _BATCH_BYTES: Final = 1 << 16
 
 
 class Element(ctypes.Structure):
-    """bpf_attr of the commands on one element."""
-
     _fields_ = (
         ("map_fd", ctypes.c_uint32),
         ("key", ctypes.c_uint64),
@@ -44,8 +42,6 @@ class Element(ctypes.Structure):
 
 
 class MapBatch(ctypes.Structure):
-    """bpf_attr of the commands on a batch."""
-
     _fields_ = (
         ("in_batch", ctypes.c_uint64),
         ("out_batch", ctypes.c_uint64),
@@ -102,7 +98,6 @@ class PerCpuMap:
         return out
 
     def set_zero(self, key: bytes) -> None:
-        """Make the row of a key, all zero."""
         zero = np.zeros((self.cpus, self.fields), np.uint64)
         _element(UPDATE, self.fd, key, zero.ctypes.data)
 
@@ -231,7 +226,6 @@ class MarkRing:
         return marks
 
     def close(self) -> None:
-        """Unmap; a second call does nothing."""
         self._records = np.zeros((0, _WORDS), np.uint64)
         self._producer.close()
         self._consumer.close()
@@ -248,8 +242,6 @@ Runs = dict[str, tuple[int, int]]
 
 
 class InfoByFd(ctypes.Structure):
-    """bpf_attr of BPF_OBJ_GET_INFO_BY_FD."""
-
     _fields_ = (
         ("bpf_fd", ctypes.c_uint32),
         ("info_len", ctypes.c_uint32),

@@ -62,11 +62,9 @@ class CgroupNames:
         return self._names.get(cgroup)
 
     def ids(self, names: Collection[str]) -> set[int]:
-        """Give the ids of the directories with these names, as of the last scan."""
         return {cgroup for cgroup, name in self._names.items() if name in names}
 
     def every(self) -> Collection[str]:
-        """Give the names of all directories, as of the last scan."""
         return self._names.values()
 
     def knows_all(self, cgroups: set[int]) -> bool:

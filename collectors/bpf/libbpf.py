@@ -76,8 +76,6 @@ SIGNATURES: Final[Signatures] = {
 
 
 class RunOptions(ctypes.Structure):
-    """struct bpf_test_run_opts."""
-
     _fields_ = (
         ("sz", ctypes.c_size_t),
         ("data_in", ctypes.c_void_p),
@@ -106,7 +104,6 @@ class _Log:
         self.callback = Print(self._say)
 
     def clear(self) -> None:
-        """Forget what was said of another object."""
         self.lines.clear()
         self.objection = ""
 
@@ -170,7 +167,6 @@ def _library() -> tuple[ctypes.CDLL, _Log]:
 
 
 def available() -> str | None:
-    """Say in one line why libbpf cannot be used, or None."""
     try:
         _library()
     except SourceUnavailable as error:
@@ -199,12 +195,10 @@ class BpfObject:
             raise self._failure("open the BPF object")
 
     def disable(self, programs: Collection[str]) -> None:
-        """Leave programs out of the load."""
         for name in programs:
             self._library.bpf_program__set_autoload(self._program(name), False)
 
     def set_max_entries(self, name: str, entries: int) -> None:
-        """Resize a map before the load."""
         if self._library.bpf_map__set_max_entries(self._map(name), entries):
             raise self._failure(f"resize the map {name}")
 
@@ -234,7 +228,6 @@ class BpfObject:
             raise self._failure("load the BPF programs")
 
     def attach(self, program: str) -> None:
-        """Attach a loaded program to the hook that its section names."""
         link = self._library.bpf_program__attach(self._program(program))
         if not link:
             raise self._failure(f"attach {program}")
@@ -268,15 +261,12 @@ class BpfObject:
             raise SourceUnavailable(f"{program}: expected 0, the kernel said {returned}")
 
     def map_fd(self, name: str) -> int:
-        """Give the descriptor of a loaded map; it lives as long as this object."""
         return int(self._library.bpf_map__fd(self._map(name)))
 
     def program_fd(self, name: str) -> int:
-        """Give the descriptor of a loaded program."""
         return int(self._library.bpf_program__fd(self._program(name)))
 
     def close(self) -> None:
-        """Detach, unload, free; a second call does nothing."""
         while self._links:
             self._library.bpf_link__destroy(self._links.pop())
         if self._object:
@@ -307,8 +297,6 @@ class BpfObject:
 
 
 class Ring:
-    """A ring buffer that is read when asked: nobody is woken."""
-
     def __init__(self, fd: int) -> None:
         """Map a ring by its descriptor. Raises SourceUnavailable."""
         self._library, _ = _library()
@@ -326,7 +314,6 @@ class Ring:
         return taken
 
     def close(self) -> None:
-        """Unmap; a second call does nothing."""
         if self._ring:
             self._library.ring_buffer__free(self._ring)
             self._ring = None
@@ -344,8 +331,6 @@ _MAX_PLACES: Final = 4096
 
 
 class LinkCreate(ctypes.Structure):
-    """bpf_attr of BPF_LINK_CREATE with its part uprobe_multi."""
-
     _fields_ = (
         ("prog_fd", ctypes.c_uint32),
         ("target_fd", ctypes.c_uint32),
@@ -406,7 +391,6 @@ class UprobeLink:
             raise SourceUnavailable(_reason(path, error)) from None
 
     def close(self) -> None:
-        """Detach; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -452,7 +436,6 @@ def event_name(file: int, offset: int, returns: bool) -> str:
 
 
 def remove(names: Collection[str], folder: Path | None = None) -> None:
-    """Remove what is left of places of this process, once their descriptors are closed."""
     left = {f"uprobes/{name}_bcc_{os.getpid()}" for name in names}
     _remove([event for event, _ in listed(folder) if event in left], folder)
 

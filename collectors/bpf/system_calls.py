@@ -18,14 +18,11 @@ VMLINUX: Final = Path("/sys/kernel/btf/vmlinux")
 
 
 def kernel_version(release: str | None = None) -> tuple[int, int]:
-    """Give (major, minor) of the running kernel."""
     numbers = re.findall(r"\d+", release or platform.release())
     return int(numbers[0]), int(numbers[1])
 
 
 class Numbers(NamedTuple):
-    """The calls' numbers on one machine."""
-
     bpf: int
     perf_event_open: int
 
@@ -107,7 +104,6 @@ CPU_CLOCK: Final = 0
 
 
 def cpu_numbers(text: str) -> list[int]:
-    """Read the kernel's list of CPUs, as `0-3,8`."""
     ranges = [part.split("-") for part in text.strip().split(",") if part]
     return [cpu for part in ranges for cpu in range(int(part[0]), int(part[-1]) + 1)]
 

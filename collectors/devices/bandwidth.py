@@ -93,11 +93,9 @@ class Cuda:
             raise CudaError(name, code, self._error_name(code))
 
     def has(self, name: str) -> bool:
-        """Tell whether this driver has the call."""
         return hasattr(self._library, name)
 
     def handle(self, name: str, *arguments: object) -> int:
-        """Call a function that hands out a pointer or an address."""
         out = ctypes.c_uint64(0)
         self(name, ctypes.byref(out), *arguments)
         return out.value
@@ -273,7 +271,6 @@ class _Copier:
         self._pattern = os.urandom(_PATTERN_BYTES)
 
     def fill(self) -> None:
-        """Write what is to arrive on the GPU."""
         for offset, size in self._pieces():
             ctypes.memmove(self._host + offset, self._pattern, size)
 
@@ -330,7 +327,6 @@ def _stay_beside(device: Path) -> int | None:
 
 
 def _cpu_list(text: str) -> set[int]:
-    """Read `0-3,8`."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -292,7 +292,6 @@ class BoundedReader:
         return self._child.pid if self._child else None
 
     def open(self) -> Inventory:
-        """Start the child. Raises DevicesUnavailable."""
         self.close()
         try:
             self._begin()
@@ -309,7 +308,6 @@ class BoundedReader:
     def read(
         self, index: int, fields: Collection[Field], *, processes: bool = False
     ) -> DeviceReading:
-        """Look at one device; late, it gives gaps and is left alone for a while."""
         reading = self._read(index, fields, processes)
         self.gaps.update(gap.kind for gap in reading.gaps.values())
         return reading
@@ -398,7 +396,6 @@ class BoundedReader:
         return self._owed_answer()
 
     def _send(self, indices: tuple[int, ...], question: _Question) -> bool:
-        """Ask the child; False where there is none any more."""
         if self._child is None:
             return False
         try:

@@ -138,7 +138,6 @@ class DeviceReading:
 
     @property
     def values(self) -> dict[Field, int]:
-        """What was measured."""
         return {name: v for name, v in self.fields.items() if not isinstance(v, ReadFailure)}
 
     @property
@@ -148,7 +147,6 @@ class DeviceReading:
 
     @property
     def gaps(self) -> dict[Field, ReadFailure]:
-        """What was not."""
         return {name: v for name, v in self.fields.items() if isinstance(v, ReadFailure)}
 
 

@@ -59,7 +59,6 @@ class GpuUsers:
         """Processes whose GPU time is measured: no other source counts their kernels and copies."""
 
     def name(self, ids: Mapping[str, int]) -> None:
-        """Note the index of GPUs and of instances, by `GPU-<uuid>` and `MIG-<uuid>`."""
         with self._lock:
             self._indices |= {id_.partition("-")[2].lower(): index for id_, index in ids.items()}
 
@@ -312,14 +311,12 @@ class DevicesSource:
 
     @property
     def absent(self) -> list[UnavailableSource]:
-        """GPUs that the host is known by, and no driver lists."""
         return [
             UnavailableSource(f"{self.name}: {uuid}", "no driver lists it; its time is unmeasured")
             for uuid in self._missing
         ]
 
     def probe(self) -> str | None:
-        """Say why there is no device to read."""
         try:
             self.start()
         except SourceUnavailable as error:
@@ -327,7 +324,6 @@ class DevicesSource:
         return None
 
     def start(self) -> None:
-        """Open the first reader that this host has. Raises SourceUnavailable."""
         if self._reader is not None:
             return
         reasons = []
@@ -348,7 +344,6 @@ class DevicesSource:
         raise SourceUnavailable(f"devices: {'; '.join(reasons) or _LIBRARY_MISSING}")
 
     def _look_for_bound(self, reader: _Reads) -> None:
-        """Give every device its place among those that the host is known by."""
         if not self._bound:
             return
         ids = [reader.read(index, ()).id.strip().lower() for index in range(self._devices)]
@@ -396,7 +391,6 @@ class DevicesSource:
         return records
 
     def stop(self) -> None:
-        """End the reading; a second call does nothing."""
         if self._reader is not None:
             self._reader.close()
         self._reader = self._last = self._swept_ns = self._sampled_ns = None
@@ -404,7 +398,6 @@ class DevicesSource:
         self._xids.clear()
 
     def latest(self, now_boottime_ns: int) -> DeviceSample | None:
-        """Give the last look, None once it is stale."""
         if self._swept_ns is None or now_boottime_ns - self._swept_ns > STALE_NS:
             return None
         return self._last

@@ -60,8 +60,6 @@ class HealthVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthRow:
-    """One check of the table."""
-
     check: str
     verdict: HealthVerdict
     reason: str

@@ -76,7 +76,6 @@ class PcieThroughput:
         """Whether a look costs no more than other fields: all GPUs have GPM."""
 
     def open(self, devices: int) -> None:
-        """Take a first sample of each GPU; where one has none, all are watched instead."""
         for index in range(devices):
             sample = ask(partial(_first_sample, index))
             if isinstance(sample, ReadFailure):
@@ -100,7 +99,6 @@ class PcieThroughput:
             yield field, kilobytes
 
     def close(self) -> None:
-        """Free every sample."""
         for sample in self._samples.values():
             ask(partial(pynvml.nvmlGpmSampleFree, sample))
         self._samples.clear()
@@ -164,7 +162,6 @@ class MigInstances:
         return tuple(parts)
 
     def close(self) -> None:
-        """Free every sample."""
         for index in list(self._samples):
             self._keep(index, {})
 

@@ -41,12 +41,10 @@ Handle = Any
 
 
 def failure_of(error: pynvml.NVMLError) -> ReadFailure:
-    """Say why a call gave nothing."""
     return ReadFailure(_KINDS.get(error.value, FailureKind.FAILED), str(error))
 
 
 def ask(call: Callable[[], _T]) -> _T | ReadFailure:
-    """Call NVML; what it refuses is a gap."""
     try:
         return call()
     except pynvml.NVMLError as error:
@@ -62,14 +60,12 @@ _UNTOLD: Final = ReadFailure(FailureKind.UNSUPPORTED, "not told by process")
 
 
 def memory_of(handle: Handle) -> tuple[int, int]:
-    """Give bytes used and bytes there are, of a GPU or an instance."""
     # Version 2 leaves the driver's reserve out of what is used, as nvidia-smi does.
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     return memory.used, memory.total
 
 
 def processes_of(handle: Handle) -> tuple[ProcessUse, ...] | ReadFailure:
-    """List who computes on a GPU or an instance."""
     running = ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     if isinstance(running, ReadFailure):
         return running

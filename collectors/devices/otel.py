@@ -35,7 +35,6 @@ class Otel:
     instrument: Instrument = Instrument.GAUGE
 
     def value(self, measured: int) -> int | float:
-        """Give a value of ours in its unit."""
         return measured if self.per_unit == 1 else measured / self.per_unit
 
 
@@ -75,14 +74,12 @@ def device_attributes(reading: DeviceReading) -> dict[str, str]:
 
 
 def measured(reading: DeviceReading) -> Iterator[tuple[Otel, int | float]]:
-    """Give every field that was measured and has a name there, in its unit."""
     for kind, value in sorted(reading.values.items()):
         if (otel := NAMES.get(kind)) is not None:
             yield otel, otel.value(value)
 
 
 def points(reading: DeviceReading) -> list[dict[str, Any]]:
-    """Give a look as documents."""
     device = device_attributes(reading)
     return [
         {

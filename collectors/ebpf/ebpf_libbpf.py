@@ -38,7 +38,6 @@ _TABLES: Final = {
 
 
 def unavailable() -> str | None:
-    """Say in one line why this loader cannot serve here, or None."""
     if platform.machine() not in _MACHINES:
         return f"expected {' or '.join(_MACHINES)}, this is {platform.machine()}"
     if not VMLINUX.exists():
@@ -121,7 +120,6 @@ def _ticks(program: BpfObject, timer: bool, cpus: int, limits: Limits) -> Ticks:
 
 
 def _settings(limits: Limits, cpus: int, unified: bool) -> bytes:
-    """Lay out `struct settings`."""
     absolute = limits.absolute_timer and kernel_version() >= _ABSOLUTE_TIMERS
     mask = (1 << limits.timed_hits_log2) - 1
     socket_key = secrets.randbits(32) | 1

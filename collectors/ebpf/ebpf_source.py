@@ -40,8 +40,6 @@ NOTHING: Final = HostTable("cgroup", (), ("switches",), np.zeros((0, 1), np.int6
 
 
 class BusiestCgroups:
-    """The busiest by how often their tasks come to a CPU; pure."""
-
     def __init__(self) -> None:
         self._chosen: tuple[str, ...] = ()
 
@@ -86,21 +84,17 @@ class EbpfSource:
 
     @property
     def absent(self) -> list[UnavailableSource]:
-        """Hooks or metrics that this kernel or this loader lacks."""
         return list(self._running().programs.absent)
 
     @property
     def loader(self) -> str:
-        """The loader that serves."""
         return self._running().programs.loader
 
     def probe(self) -> str | None:
-        """Say what is missing: BTF, libbpf, a kernel new enough."""
         reason = self._choose()[1]
         return f"eBPF: {reason}; {LOST}" if reason else None
 
     def start(self) -> None:
-        """Load and attach. Raises SourceUnavailable."""
         if self._drain is None:
             with _told():
                 self._drain = _Drain(self._load(), self._rhythm)
@@ -116,7 +110,6 @@ class EbpfSource:
         return programs.absent
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostRecord]:
-        """Yield the snapshots and what grew since the last call; the first call sets the base."""
         return self._running().records(now_boottime_ns, self._wanted)
 
     def watch(self, cgroups: Collection[str]) -> None:
@@ -130,7 +123,6 @@ class EbpfSource:
         self._wanted = frozenset(cgroups)
 
     def stop(self) -> None:
-        """Detach everything."""
         if self._drain is not None:
             self._drain.programs.close()
             self._drain = None
@@ -149,7 +141,6 @@ class EbpfSource:
     def _choose(
         self, *, attach: bool = True
     ) -> tuple[Callable[[], HostPrograms] | None, str | None]:
-        """Give the loader that can serve, or why none can."""
         reasons: list[str] = []
         for name, unavailable, load in (
             ("libbpf", ebpf_libbpf.unavailable, partial(ebpf_libbpf.load, attach=attach)),
@@ -166,7 +157,6 @@ class EbpfSource:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Say what failed, and what goes on without it."""
     try:
         yield
     except SourceUnavailable as error:
@@ -174,8 +164,6 @@ def _told() -> Iterator[None]:
 
 
 class _Drain:
-    """Reads the maps of running programs."""
-
     def __init__(self, programs: HostPrograms, rhythm: bool) -> None:
         self.programs, self._rhythm = programs, programs.rhythm if rhythm else None
         self._tables = [

@@ -207,7 +207,6 @@ class GrowingTable:
         self._grew_at = np.zeros(0, np.int64)
 
     def read(self) -> Rows:
-        """Give the present rows."""
         width, size = len(self._columns), self._source.key_bytes
         blob, parts = b"", []
         for keys, values in self._source.batches():
@@ -287,7 +286,6 @@ class GrowingTable:
             self._places = {k: n for k, n in self._places.items() if k not in set(gone)}
 
     def forget_idle(self) -> None:
-        """Remove the rows that have been silent for long."""
         oldest = self._drains - _IDLE_DRAINS
         if len(self._grew_at) and int(self._grew_at.min()) <= oldest:
             places = self._places.items()
@@ -297,7 +295,6 @@ class GrowingTable:
 def _joined(
     names: tuple[str, ...], values: NDArray[np.int64]
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Add up rows of one name."""
     rows: dict[str, NDArray[np.int64]] = {}
     for name, row in zip(names, values, strict=True):
         rows[name] = rows[name] + row if name in rows else row
@@ -367,7 +364,6 @@ class CgroupTable:
         return name or f"gone:{cgroup}"
 
     def ids(self, names: Collection[str]) -> set[int]:
-        """Give the ids of cgroups that were seen, by name."""
         if self._asked[0] != names:
             self._asked = names, self._names.ids(names)
         return self._asked[1]

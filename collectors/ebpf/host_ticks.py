@@ -83,12 +83,10 @@ class TimerTicks:
         self._read_to, self._missed = 0, 0
 
     def state(self) -> TickState:
-        """Read the timer's own counters."""
         ticks, missed, _, cost_ns, failures = self._state.rows[0, :5].tolist()
         return TickState(ticks, missed, cost_ns, failures)
 
     def read(self) -> HostTicks | None:
-        """Copy the snapshots since the last call."""
         ring, state = self._snapshots.rows, self._state.rows[0]
         slots, self._read_to, lost = fresh_slots(ring, state, self._read_to)
         if not len(slots):
@@ -99,7 +97,6 @@ class TimerTicks:
         return HostTicks(layout.TOTALS, times, slots[:, _HEAD:], missed, lost)
 
     def close(self) -> None:
-        """Unmap the rings."""
         self._snapshots.close()
         self._state.close()
 
@@ -115,12 +112,10 @@ class PerCpuTicks:
         self._place: int | None = None
 
     def state(self) -> TickState:
-        """Sum the CPUs' counters; what was missed is known when snapshots are read."""
         head = self._state.rows[: self._cpus, :5].sum(axis=0).tolist()
         return TickState(head[0], 0, head[3], head[4])
 
     def read(self) -> HostTicks | None:
-        """Add the CPUs up at each place of the grid at which any of them ticked."""
         offset = boottime_ns() - time.monotonic_ns()
         lost = 0
         per_cpu: list[NDArray[np.uint64]] = []
@@ -146,7 +141,6 @@ class PerCpuTicks:
         return HostTicks(layout.TOTALS, times + offset, totals, missed, lost)
 
     def close(self) -> None:
-        """Unmap the rings."""
         self._snapshots.close()
         self._state.close()
 

@@ -126,7 +126,6 @@ class FaultsSource:
         """Readings that failed, by what was read and why, since the start."""
 
     def probe(self) -> str | None:
-        """Say why nothing can be seen here: no log, and no counter in sysfs."""
         gap = self._open_log()
         self._close_log()
         if gap is None:
@@ -174,7 +173,6 @@ class FaultsSource:
 
     @property
     def standing(self) -> tuple[tuple[str, str], ...]:
-        """The faults that stand now: what, of which device."""
         return self._tracker.standing
 
     def _open_log(self) -> ReadFailure | None:

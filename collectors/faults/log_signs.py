@@ -108,7 +108,6 @@ class Tracker:
 
     @property
     def standing(self) -> tuple[Key, ...]:
-        """The faults that stand now: what, of which device."""
         return tuple(key for key, state in self._states.items() if state.told_ns is not None)
 
     def _grown(self, found: Count, now_ns: int) -> int:

@@ -183,8 +183,6 @@ _WARNINGS: Final = {
 
 
 class AdminCommand(ctypes.Structure):
-    """struct nvme_admin_cmd."""
-
     _fields_ = (
         ("opcode", ctypes.c_uint8), ("flags", ctypes.c_uint8), ("reserved", ctypes.c_uint16),
         ("namespace", ctypes.c_uint32), ("cdw2", ctypes.c_uint32), ("cdw3", ctypes.c_uint32),
@@ -315,7 +313,6 @@ _BOARD: Final = "server_chassis"
 
 
 def power(tree: Tree) -> Iterator[Finding]:
-    """Give the state of each power supply, fan and sensor that can report a fault."""
     names = tree.entries(SUPPLIES)
     kinds = {name: tree.text(f"{SUPPLIES}/{name}/type") for name in names}
     portable = "Battery" in kinds.values()
@@ -392,7 +389,6 @@ _EDAC_COUNTERS: Final = (
 
 
 def memory(tree: Tree) -> Iterator[Finding]:
-    """Give both counters of each controller."""
     for controller in filter(_EDAC_CONTROLLER.fullmatch, tree.entries(_EDAC_FOLDER)):
         for name, file, per_day in _EDAC_COUNTERS:
             value = tree.number(f"{_EDAC_FOLDER}/{controller}/{file}")

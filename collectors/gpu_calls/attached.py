@@ -35,11 +35,9 @@ class DutyClock:
         self._spent_ns: dict[FileGroup, int] = {}
 
     def attached(self, file_group: FileGroup, now_ns: int) -> None:
-        """Note that a group is attached from now on."""
         self._since[file_group] = now_ns
 
     def detached(self, file_group: FileGroup, now_ns: int) -> None:
-        """Note that a group is attached no longer."""
         self._spend(file_group, self._since.pop(file_group), now_ns)
 
     def take(self, now_ns: int) -> tuple[int, int, dict[FileGroup, float]]:
@@ -96,7 +94,6 @@ class Attached:
                 self._leave_place(file)
 
     def detach(self, file_group: FileGroup) -> None:
-        """Stop probing one group of a file; one that is not attached is no error."""
         with self._changing:
             if file_group in self._links:
                 self._unlink(file_group)
@@ -114,7 +111,6 @@ class Attached:
                 self._leave_place(file_group.file)
 
     def groups(self) -> frozenset[FileGroup]:
-        """Give what is attached at this moment."""
         return frozenset(list(self._links))
 
     def take_duty(self, now_ns: int) -> tuple[int, int, dict[FileGroup, float]]:
@@ -123,7 +119,6 @@ class Attached:
             return self._duty.take(now_ns)
 
     def close(self) -> None:
-        """Detach everything."""
         with self._changing:
             links = [link for of_group in self._links.values() for link in of_group]
             self._links.clear()

@@ -159,7 +159,6 @@ class CallRecords:
                 self._tables = CallTables()
 
     def forget(self, process: ProcessKey) -> None:
-        """Forget a process that ended."""
         self._launches.forget(process)
         for group in ProbeGroup:
             self._histories.pop((process, group), None)

@@ -66,7 +66,6 @@ class HitCost(NamedTuple):
 
     @property
     def return_ns(self) -> float:
-        """What the return adds."""
         return max(self.both_ns - self.entry_ns, 0.0)
 
 
@@ -106,11 +105,9 @@ class CalibrationTarget:
 
     @property
     def path(self) -> str:
-        """A path under which this process can open the file."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def offset(self, entry: EntryClass) -> int:
-        """Give where the function of a class lies in the file."""
         return _SLOT * (1 + self.classes.index(entry))
 
     def call(self, entry: EntryClass, calls: int) -> float:
@@ -170,12 +167,10 @@ class ProbeCost:
     cost_ns: float = 0.0
 
     def add(self, hits: int, each_ns: float) -> None:
-        """Count some hits."""
         self.hits += hits
         self.cost_ns += hits * each_ns
 
     def merge(self, other: ProbeCost) -> None:
-        """Count those of another."""
         self.hits += other.hits
         self.cost_ns += other.cost_ns
 
@@ -206,7 +201,6 @@ class HitCosts:
                 self._classes[key] = min(known, entry, key=order.index)
 
     def forget(self, file: int) -> None:
-        """Forget a file."""
         for key in [key for key in self._classes if key[0] == file]:
             del self._classes[key]
 

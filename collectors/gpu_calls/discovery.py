@@ -133,7 +133,6 @@ class Discovery:
 
     @property
     def fds(self) -> list[int]:
-        """Descriptors of the rings."""
         return self.rings.fds
 
     @property
@@ -168,7 +167,6 @@ class Discovery:
         return said
 
     def modules(self, process: ProcessKey) -> Modules | None:
-        """Give what a process has mapped, or had until it ended; None where that is not known."""
         key = coarse(process)
         known = self._processes.get(key.pid)
         if known is None or known.key != key:
@@ -176,7 +174,6 @@ class Discovery:
         return known.modules if known is not None else None
 
     def close(self) -> None:
-        """Let go of everything."""
         self.rings.close()
         self.found.close()
         while self._processes:
@@ -211,7 +208,6 @@ class Discovery:
             self._end(known, now_ns)
 
     def _track(self, pid: int, modules: list[Module]) -> None:
-        """Follow a process from now on."""
         if len(self._processes) >= self.most_processes:
             self.counts.processes_refused += 1
             return
@@ -372,7 +368,6 @@ class DiscoveryThread:
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def stop(self) -> None:
-        """End the thread and close what it watches; a second call does nothing."""
         if self._stopping.is_set():
             return
         self._stopping.set()

@@ -112,11 +112,9 @@ class FoundFiles:
 
     @property
     def holds(self) -> bool:
-        """Tell whether a file is probed."""
         return bool(self._held)
 
     def index(self, key: FileKey) -> int | None:
-        """Give the index of a file that is probed, or None."""
         other = self._other_names.get(key)
         held = self._held.get(other.key if other is not None else key)
         return held.found.file if held is not None else None
@@ -163,7 +161,6 @@ class FoundFiles:
         return [self._let_go(held) for held in gone]
 
     def close(self) -> None:
-        """Close every file."""
         while self._held:
             self._held.popitem()[1].open.close()
 

@@ -119,7 +119,6 @@ class Period:
     predicted: float
 
     def attached(self, at_ns: int) -> frozenset[ProbeGroup]:
-        """Give the groups to be attached at an instant."""
         if any(start <= at_ns < end for start, end in self.windows):
             return self.steady | self.in_turns
         return self.steady
@@ -130,7 +129,6 @@ class Period:
         return min(min(edges, default=self.end_ns), self.end_ns)
 
     def share(self, group: ProbeGroup) -> float:
-        """Give the probability with which a call of a group is seen in this period."""
         if group in self.steady:
             return 1.0
         return self.duty if group in self.in_turns else 0.0

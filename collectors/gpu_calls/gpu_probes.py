@@ -61,14 +61,12 @@ class ProbesSection:
 
     @property
     def budget(self) -> float:
-        """The budget as a share."""
         return self.budget_percent / 100.0
 
 
 def governor_state(
     end: PeriodEnd, following: Period, budget: float, files: int, loader: str = "libbpf"
 ) -> GovernorState:
-    """Tell what the period that begins does, and what the one that ended cost."""
     worst, measured = end.worst if end.worst is not None else (None, None)
     return GovernorState(
         following.begin_ns,
@@ -117,12 +115,10 @@ class GpuProbesSource:
         self._running: RunningProbes | None = None
 
     def probe(self) -> str | None:
-        """Say what is missing: for libbpf uprobe_multi and BTF, for BCC root and headers."""
         reason = loaders.unavailable(self._loader)
         return f"GPU calls: {reason}; {LOST}" if reason else None
 
     def start(self) -> None:
-        """Find what runs, load and attach where a GPU library does. Raises SourceUnavailable."""
         if self._running is None:
             with _told():
                 table = self._table()
@@ -134,17 +130,14 @@ class GpuProbesSource:
                 )
 
     def try_out(self) -> list[UnavailableSource]:
-        """Load and let go; by BCC in a second. Raises SourceUnavailable."""
         with _told():
             loaders.choose(self._table(), self._loader).programs.try_out(dear=True)
         return []
 
     def drain(self, now_boottime_ns: int) -> Iterable[Record]:
-        """Yield what was called since the last call. Raises SourceUnavailable."""
         return self.running.records(now_boottime_ns)
 
     def stop(self) -> None:
-        """End both threads, detach everything, unload."""
         if self._running is not None:
             self._running.close()
             self._running = None
@@ -162,7 +155,6 @@ class GpuProbesSource:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Say what failed, and what goes on without it."""
     try:
         yield
     except (SourceUnavailable, ProbeTableError) as error:
@@ -170,8 +162,6 @@ def _told() -> Iterator[None]:
 
 
 class RunningProbes:
-    """Everything between start and stop."""
-
     def __init__(
         self,
         table: ProbeTable,
@@ -251,7 +241,6 @@ class RunningProbes:
             self.keeper.forget(process)
 
     def close(self) -> None:
-        """Leave no thread and no link behind; a second call does nothing."""
         self._undo.close()
 
     def _on_file(self, event: FileFound | FileGone) -> None:
@@ -274,7 +263,6 @@ class RunningProbes:
         return self.processes.identity(process)._replace(application=application)
 
     def _callers(self) -> Iterable[ProcessKey]:
-        """Give the processes that have a probed file mapped; from any thread."""
         return [process for process, files in list(self._probed.items()) if files]
 
     def _follow_processes(self) -> None:

@@ -83,7 +83,6 @@ class KernelNamer:
     _indices: OrderedDict[FileKey, SymbolIndex | None] = field(default_factory=OrderedDict)
 
     def learn(self, events: Iterable[NameEvent]) -> None:
-        """Take in what processes said of handles."""
         for event in events:
             handles = self._process(event.process).handles
             if event.handle and (event.name or event.host_function):
@@ -94,7 +93,6 @@ class KernelNamer:
                 self._process(event.process).given.pop(event.handle, None)
 
     def name(self, process: ProcessKey, row: LaunchRow) -> str:
-        """Give one kernel's name; `names` is quicker for many."""
         return self.names([(process, row.kernel)])[process, row.kernel]
 
     def names(self, kernels: Sequence[tuple[ProcessKey, int]]) -> dict[tuple[ProcessKey, int], str]:
@@ -116,11 +114,9 @@ class KernelNamer:
         return answers
 
     def forget(self, process: ProcessKey) -> None:
-        """Forget a process that ended or runs another program."""
         self._processes.pop(process, None)
 
     def close(self) -> None:
-        """Close the files that are open."""
         while self._indices:
             index = self._indices.popitem()[1]
             if index is not None:
@@ -132,7 +128,6 @@ class KernelNamer:
         return self._processes.setdefault(key, _Process())
 
     def _raw(self, process: ProcessKey, kernel: int) -> str:
-        """Give the name before demangling."""
         handles = self._process(process).handles
         event = handles.get(kernel)
         address = kernel
@@ -150,7 +145,6 @@ class KernelNamer:
         return self._at(process, module, module.file_offset(address))
 
     def _at(self, process: ProcessKey, module: Module, offset: int) -> str:
-        """Name a place of a file."""
         symbol = self._symbol(process, module, offset)
         if symbol is not None:
             self.counts.by_symbol += 1
@@ -211,8 +205,6 @@ class KernelNamer:
 
 @dataclass(slots=True)
 class KernelIdentity:
-    """Everything that is said of a launch beyond its count; forgets a process when told."""
-
     namer: KernelNamer
     rules: FamilyRules
     classifier: ApplicationClassifier
@@ -220,13 +212,11 @@ class KernelIdentity:
 
     @classmethod
     def load(cls, namer: KernelNamer, table: ProbeTable) -> KernelIdentity:
-        """Read the packaged rules and signatures."""
         graphs = frozenset(row.id for row in table.rows if row.kind is CallKind.GRAPH_LAUNCH)
         classifier = ApplicationClassifier(Signatures.load(), in_rounds=True)
         return cls(namer, FamilyRules.load(), classifier, graphs)
 
     def name(self, collected: Sequence[Collected]) -> dict[tuple[ProcessKey, int], Named]:
-        """Name every kernel of some drains, and let the application classes follow."""
         named: dict[tuple[ProcessKey, int], Named] = {}
         wanted: dict[tuple[ProcessKey, int], None] = {}
         for collection in collected:

@@ -36,13 +36,10 @@ class Key(NamedTuple):
 
 
 class Sums:
-    """Rows of numbers that are added up."""
-
     def __init__(self) -> None:
         self.rows: dict[Key, list[int]] = {}
 
     def add(self, process: ProcessKey, what: What, file: int, *counts: int) -> None:
-        """Add to the row of a key."""
         key = Key(process, what, file)
         before = self.rows.get(key)
         if before is None:
@@ -70,7 +67,6 @@ class CallTables:
     untracked: defaultdict[ProcessKey, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, drain: ProbeDrain, names: Names, waits: frozenset[str]) -> None:
-        """Add one drain; `waits` are the ids of the table's rows that wait."""
         self.begun_ns = self.begun_ns or drain.begun_ns
         self.span_ns += drain.span_ns
         for launch in drain.launches:
@@ -124,7 +120,6 @@ class Shares:
         return self._ended.attached.get(FileGroup(file, group), 0.0) or designed
 
     def mean(self, group: ProbeGroup) -> float:
-        """Give the mean over files."""
         if group in self._period.steady or self._ended is None:
             return self._designed[group]
         attached = self._ended.attached
@@ -192,7 +187,6 @@ class LaunchCounts:
     _histories: OrderedDict[ProcessKey, deque[_Past]] = field(default_factory=OrderedDict)
 
     def add(self, collection: Collected, names: Names) -> None:
-        """Add one drain to the record."""
         drain = collection.drain
         watched = ProbeGroup.LAUNCH in collection.attached
         self._stretches.append(_Stretch(drain.begun_ns, drain.span_ns, watched))
@@ -226,7 +220,6 @@ class LaunchCounts:
                     yield process, count
 
     def forget(self, process: ProcessKey) -> None:
-        """Forget a process that ended."""
         self._histories.pop(process, None)
 
     def _count(

@@ -76,7 +76,6 @@ class SeenWindow(NamedTuple):
 
     @property
     def share(self) -> float:
-        """CPU time over wall time."""
         return self.used_ns / self.span_ns if self.span_ns else 0.0
 
 
@@ -189,7 +188,6 @@ def _may_take(part: float, windows: Sequence[SeenWindow]) -> bool:
 
 
 def _price(of: SeenWindow | Unwatched, price: HitPrice) -> float:
-    """Give what probes took at most, at least, or as is likely."""
     return (_CALIBRATED if of.calibrated else _ASSUMED)[price] * of.paid_ns
 
 
@@ -273,7 +271,6 @@ def _ratio_estimate(
 
 
 def _ratios(samples: Sequence[_Sample]) -> Iterator[float]:
-    """Give the calls a nanosecond by HitPrice."""
     calls = sum(sample.calls for sample in samples)
     for price in HitPrice:
         net_ns = sum(sample.net_ns[price] for sample in samples)
@@ -302,7 +299,6 @@ def _widened(windows: int) -> float:
 
 
 def _busy(windows: Sequence[SeenWindow]) -> list[SeenWindow]:
-    """Give the windows in which the process was not idle."""
     largest = max((window.share for window in windows), default=0.0)
     return [w for w in windows if w.share > 0.0 and w.share >= _INFORMATIVE * largest]
 

@@ -69,12 +69,10 @@ class LaterPrograms:
 
     @property
     def loaded(self) -> bool:
-        """Tell whether the kernel has the programs and their maps."""
         return self._programs is not None
 
     @property
     def attached(self) -> frozenset[FileGroup]:
-        """What is attached at this moment."""
         return self._programs.attached if self._programs is not None else frozenset()
 
     def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
@@ -87,7 +85,6 @@ class LaterPrograms:
             self._programs.detach(file_group)
 
     def detach_all(self, file_groups: Collection[FileGroup]) -> None:
-        """Stop probing several groups at once."""
         if self._programs is not None:
             self._programs.detach_all(file_groups)
 
@@ -102,7 +99,6 @@ class LaterPrograms:
         return _since(begun_ns, self._programs.drain(now_ns))
 
     def close(self) -> None:
-        """Detach and unload; a second call does nothing."""
         if self._programs is not None:
             self._programs.close()
 
@@ -148,7 +144,6 @@ class Chosen(NamedTuple):
 
 
 def unavailable(asked: Loader = Loader.AUTO) -> str | None:
-    """Say in one line why no loader that was asked for can serve here, or None."""
     reasons = {loader: _MODULES[loader].unavailable() for loader in _chosen(asked)}
     if not all(reasons.values()):
         return None

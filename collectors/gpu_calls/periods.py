@@ -102,7 +102,6 @@ class _Book:
     lost: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, drain: ProbeDrain, costs: HitCosts) -> dict[ProcessKey, float]:
-        """Add a drain; give what each process paid in it."""
         paid_ns: defaultdict[ProcessKey, float] = defaultdict(float)
         priced = costs.spent(drain)
         for place, cost in priced.items():
@@ -158,7 +157,6 @@ class PeriodKeeper:
 
     @property
     def period(self) -> Period:
-        """The present period."""
         return self._period
 
     def take(self, now_ns: int) -> tuple[list[Collected], bool]:
@@ -188,13 +186,11 @@ class PeriodKeeper:
             return True
 
     def switched(self, wanted: frozenset[ProbeGroup], now_ns: int) -> None:
-        """Note that exactly these groups are attached from now on."""
         with self._lock:
             self._collect(now_ns, ends=False)
             self._attached = wanted
 
     def forget(self, process: ProcessKey) -> None:
-        """Forget a process that ended."""
         with self._lock:
             self._clocks.forget(process)
 
@@ -328,13 +324,11 @@ class ProbeAttacher:
         """Attachings that the kernel refused, by the reason's first words."""
 
     def add(self, found: FileFound) -> None:
-        """Take in a file and attach what is wanted now."""
         with self._one_at_a_time:
             self._files[found.file] = _File(found.open_path, found.plan.attachments)
             self._attach(found.file, self._wanted)
 
     def remove(self, file: int) -> None:
-        """Detach from a file and forget it."""
         with self._one_at_a_time:
             self._files.pop(file, None)
             self._links.detach_all(
@@ -366,7 +360,6 @@ class ProbeAttacher:
 
     @property
     def files(self) -> tuple[int, ...]:
-        """Indices of the files."""
         return tuple(self._files)
 
     def places(self) -> dict[FileGroup, int]:
@@ -429,7 +422,6 @@ class SwitchingThread:
         self.cpu_ns = 0
 
     def start(self) -> None:
-        """Begin to switch."""
         self._thread.start()
 
     @property
@@ -438,11 +430,9 @@ class SwitchingThread:
         return self._thread.is_alive()
 
     def wake(self) -> None:
-        """Look at the period again."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread; a second call does nothing."""
         self._stopping = True
         self._wake.set()
         for thread in (self._thread, self._calibration):

@@ -132,7 +132,6 @@ class PlanBook:
 
 
 def plan_file(elf: ElfFile, table: ProbeTable, file_name: str, moved: bool = True) -> FilePlan:
-    """Plan one file; a `PlanBook` is quicker for many."""
     return PlanBook(table).plan(elf, file_name, moved)
 
 

@@ -115,7 +115,6 @@ _NEEDS: Final[Mapping[CallKind, tuple[frozenset[Meaning], ...]]] = {
 
 
 def _expression(value: Any) -> str:
-    """Read a regular expression. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"expected text in quotes, got {value!r}")
     try:
@@ -173,7 +172,6 @@ class ProbeRow:
         return any(fnmatchcase(name, pattern) for pattern in self.files)
 
     def has_symbol(self, name: str) -> bool:
-        """Tell whether a symbol is one of the row's."""
         return any(re.fullmatch(pattern, name) for pattern in self.symbols)
 
     @property
@@ -211,7 +209,6 @@ class ProbeTable:
 
 
 def shipped_tables() -> tuple[Path, ...]:
-    """Give the tables that come with the agent."""
     folder = resources(__package__).joinpath("tables")
     return tuple(sorted(Path(str(e)) for e in folder.iterdir() if e.name.endswith(".toml")))
 
@@ -261,7 +258,6 @@ def _by_stream(row: ProbeRow, on_stream: str) -> Iterator[ProbeRow]:
 
 
 def _problem(row: ProbeRow) -> str:
-    """Say why a row makes no sense; empty where it does."""
     if not row.symbols and not row.usdt:
         return "expected symbols or usdt, got neither"
     if row.usdt and (row.returns or row.symbols):

@@ -106,7 +106,6 @@ def parse_environment(content: bytes) -> dict[str, str]:
 
 
 def identify(pid: int, proc: str = "/proc") -> ProcessIdentity:
-    """Read a process's identity; an empty one where it is gone."""
     cgroups = _content(f"{proc}/{pid}/cgroup").decode("utf-8", "replace")
     return parse_identity(cgroups, parse_environment(_content(f"{proc}/{pid}/environ")))
 
@@ -181,7 +180,6 @@ class ProcessTable:
         return any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def forget(self, process: ProcessKey) -> None:
-        """Look anew: it ended, or runs another program now."""
         self._known.pop(process, None)
 
     def _read(self, process: ProcessKey) -> ProcessLabels:

@@ -36,8 +36,6 @@ _Process = tuple[int, int]
 
 
 class DeviceMemory:
-    """The maps of processes and of their live allocations."""
-
     def __init__(self, fd: Callable[[str], int], limits: ProbeLimits) -> None:
         width = layout.PROCESS.itemsize
         self._memory = PerCpuMap(fd("memory"), width, len(layout.MEMORY_ROW), 1, limits.memory)
@@ -119,7 +117,6 @@ class DeviceMemory:
 
 
 def name_events(records: Iterable[bytes], table: ProbeTable) -> Iterator[NameEvent]:
-    """Read the names given to handles, one record each."""
     head = layout.NAME_EVENT.itemsize
     for record in records:
         fields = np.frombuffer(record, layout.NAME_EVENT, 1)[0].tolist()
@@ -137,7 +134,6 @@ def name_events(records: Iterable[bytes], table: ProbeTable) -> Iterator[NameEve
 
 
 def call_samples(records: Iterable[bytes], table: ProbeTable) -> Iterator[CallSample]:
-    """Read the calls of sampled processes, one record each."""
     for record in records:
         fields = np.frombuffer(record, layout.SAMPLE_EVENT, 1)[0].tolist()
         start_ns, tgid, file, kernel, stream, graph, event, correlation = fields[:8]
@@ -183,8 +179,6 @@ def unavailable(release: str | None = None) -> str | None:
 
 
 class GpuPrograms:
-    """Loaded programs; nothing is probed until `attach`."""
-
     def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None, only: int = 0) -> None:
         """Load. Raises SourceUnavailable.
 
@@ -219,16 +213,13 @@ class GpuPrograms:
         self._attached.attach(file, path, attachments)
 
     def detach(self, file_group: FileGroup) -> None:
-        """Stop probing one group of a file; one that is not attached is no error."""
         self._attached.detach(file_group)
 
     def detach_all(self, file_groups: Collection[FileGroup]) -> None:
-        """Stop probing several groups at once: that takes as long as one."""
         self._attached.detach_all(file_groups)
 
     @property
     def attached(self) -> frozenset[FileGroup]:
-        """What is attached at this moment."""
         return self._attached.groups()
 
     def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
@@ -267,7 +258,6 @@ class GpuPrograms:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Detach and unload; a second call does nothing."""
         self._attached.close()
         while self._rings:
             self._rings.pop().close()

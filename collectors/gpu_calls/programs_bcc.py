@@ -91,7 +91,6 @@ ABSENT: Final = (
 
 
 def unavailable() -> str | None:
-    """Say in one line why this loader cannot serve here, or None."""
     if platform.machine() not in _MACHINES:
         return f"expected x86_64 or aarch64, this is {platform.machine()}"
     if os.geteuid():
@@ -163,11 +162,9 @@ class GpuPrograms:
                 self._duty.attached(file_group, now_ns)
 
     def detach(self, file_group: FileGroup) -> None:
-        """Stop probing one group of a file; one that is not attached is no error."""
         self.detach_all([file_group])
 
     def detach_all(self, file_groups: Collection[FileGroup]) -> None:
-        """Stop probing several groups at once."""
         with self._lock:
             places: list[_Place] = []
             for file_group in self._places.keys() & set(file_groups):
@@ -177,7 +174,6 @@ class GpuPrograms:
 
     @property
     def attached(self) -> frozenset[FileGroup]:
-        """What is attached at this moment."""
         return frozenset(list(self._places))
 
     def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
@@ -187,7 +183,6 @@ class GpuPrograms:
             raise SourceUnavailable(f"{what} of {process.pid}: need the libbpf loader")
 
     def stack(self, stack_id: int) -> tuple[int, ...]:  # noqa: ARG002 - the libbpf loader's port
-        """Give nothing: there are no stacks."""
         return ()
 
     def drain(self, now_ns: int) -> ProbeDrain:
@@ -213,7 +208,6 @@ class GpuPrograms:
         )
 
     def close(self) -> None:
-        """Detach and unload; a second call does nothing."""
         with self._lock:
             _close([place for places in self._places.values() for place in places])
             self._places.clear()
@@ -334,7 +328,6 @@ class GpuPrograms:
 
 
 def source_text() -> str:
-    """Join the layouts, the argument decoder and the programs."""
     folder = files(bpf)
     texts = [
         "#include <uapi/linux/ptrace.h>\n",

@@ -202,17 +202,14 @@ def process_key(tgid: int, start_ns: int) -> ProcessKey:
 
 
 def cookie(file: int, place: int, row: int) -> int:
-    """Give what an attached place hands to its program."""
     return file << 32 | place << 16 | row
 
 
 def start_ticks(start_ns: int) -> int:
-    """Give a start time in the clock ticks of /proc/PID/stat."""
     return start_ns // _TICK_NS
 
 
 def encode_row(row: ProbeRow) -> bytes:
-    """Lay out `struct row_spec`."""
     flags = _STATUS * row.status | _DEVICE * row.device | _RETURNS * row.returns
     head = struct.pack(
         f"<5B3x{MAX_ELEMENT_SIZES}s",
@@ -263,8 +260,6 @@ _NOTHING: Final = dict.fromkeys(CALL_ROW, 0)
 
 
 class Readout:
-    """The growing maps of loaded programs."""
-
     def __init__(
         self, table: ProbeTable, fd: Callable[[str], int], cpus: int, limits: ProbeLimits
     ) -> None:

@@ -177,7 +177,6 @@ class _Look(NamedTuple):
 
     @property
     def state(self) -> TimingState:
-        """Say why it does not report; a library that was just loaded may be on its way."""
         if self.loaded:
             return TimingState.STARTING if self.first else TimingState.SILENT
         return TimingState.UNKNOWN if self.loaded is None else TimingState.NO_LIBRARY

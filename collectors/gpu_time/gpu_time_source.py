@@ -74,7 +74,6 @@ class GpuTimeSection:
 
     @property
     def budget(self) -> float:
-        """The budget as a share."""
         return self.budget_percent / 100.0
 
 
@@ -215,19 +214,16 @@ class GpuTimeSource:
 
     @property
     def left_out(self) -> Mapping[str, int]:
-        """What was not taken in or not recorded since the start, by reason."""
         found = Counter[str](self._left_out.counts) + self._refused
         if self._listener is not None:
             found.update(self._listener.refused)
         return found
 
     def probe(self) -> str | None:
-        """Say why nobody could report."""
         folder = self._settings.socket.parent
         return None if folder.is_dir() else f"GPU time: expected the folder {folder}"
 
     def start(self) -> None:
-        """Listen. Raises SourceUnavailable."""
         if self._listener is not None:
             return
         with _told(self._settings.socket):
@@ -243,7 +239,6 @@ class GpuTimeSource:
         return []
 
     def stop(self) -> None:
-        """Let every process go, which stops its recording."""
         if self._listener is None:
             return
         self._ending.set()
@@ -259,7 +254,6 @@ class GpuTimeSource:
         self._users.timed = frozenset()
 
     def drain(self, now_boottime_ns: int) -> Iterable[Record]:
-        """Yield what was recorded since the last call. Raises SourceUnavailable."""
         if self._listener is None or self._thread is None or not self._thread.is_alive():
             raise SourceUnavailable("GPU time: not listening")
         with self._lock:
@@ -293,7 +287,6 @@ class GpuTimeSource:
             )
 
     def _serve(self) -> None:
-        """Take connections and renew leases until the end."""
         while not self._ending.wait(_RENEW_S) and self._listener is not None:
             room = MOST_PROCESSES - len(self._processes)
             for reporter in islice(self._listener.accept(room), MOST_TAKEN):
@@ -328,7 +321,6 @@ class GpuTimeSource:
             self._processes.append(process)
 
     def _has_room(self, reporter: Reporter, key: ProcessKey, newest: Snapshot) -> bool:
-        """Tell whether a process may stay; counts where it may not."""
         held = (
             _held(process.reporter, process.deltas.newest)
             for process in self._processes
@@ -372,7 +364,6 @@ class GpuTimeSource:
         return True
 
     def _told(self, process: _Process, after: Snapshot, now_ns: int) -> Iterator[KernelActivity]:
-        """Yield a process's work since it was told of last."""
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
         self._left_out.follow(process.deltas.newest, after)
@@ -394,7 +385,6 @@ class GpuTimeSource:
             )
 
     def _classified(self, key: ProcessKey, rows: Iterable[Work]) -> str:
-        """Give the class of a process that did this; it is found once, of all rows."""
         for row in rows:
             if row.kind in NUMBERED or row.kind is RowKind.NODE:
                 self._classifier.observe(
@@ -403,7 +393,6 @@ class GpuTimeSource:
         return self._classifier.application(key)
 
     def _shown(self, process: _Process, newest: Snapshot, now_ns: int) -> TimedProcess:
-        """Give what the views are told of a process."""
         shown = self._times.process(process.key, newest, now_ns)._replace(
             application=self._classifier.application(process.key)
         )
@@ -442,7 +431,6 @@ class GpuTimeSource:
                 yield GpuCoverage(NAME, gpu, begun_ns, now_ns - begun_ns)
 
     def _forget(self, gone: Collection[_Process]) -> None:
-        """Drop who was gone before the last of it was read; tell who is timed."""
         for process in gone:
             process.reporter.close()
             self._classifier.forget(process.key)

@@ -44,7 +44,6 @@ class Held(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Give it in rows."""
         return self.rows + self.names_bytes // NAMES_OF_A_ROW
 
 
@@ -114,7 +113,6 @@ class Reporter:
         self._connection, self.pid, self.uid, self.segment = connection, pid, uid, segment
 
     def lease(self, plan: WindowPlan, milliseconds: int) -> bool:
-        """Ask for a plan; False when the process is gone."""
         try:
             self._connection.send(plan.lease(milliseconds))
         except BlockingIOError:
@@ -124,7 +122,6 @@ class Reporter:
         return True
 
     def gone(self) -> bool:
-        """Tell whether the process has closed the connection; it never says a second thing."""
         try:
             return not self._connection.recv(1)
         except BlockingIOError:
@@ -137,7 +134,6 @@ class Reporter:
         self._connection.close()
 
     def close(self) -> None:
-        """Let it and its segment go."""
         self.hang_up()
         self.segment.close()
 
@@ -184,7 +180,6 @@ class Listener:
             return False
 
     def accept(self, room: int = MOST_PROCESSES) -> Iterator[Reporter]:
-        """Take who waits; no more than there is room for stay."""
         for _ in range(MOST_CONNECTIONS):
             try:
                 connection, _ = self._socket.accept()

@@ -62,7 +62,6 @@ class Work(NamedTuple):
 
     @property
     def estimated(self) -> tuple[int, int]:
-        """Give launches and ns of all of it."""
         launches, time_ns = (
             round(value * EVERYTHING_MILLIONTHS / self.rate)
             for value in (self.records, self.time_ns)
@@ -150,7 +149,6 @@ class CounterDeltas:
         return attached and header["generation"] != looked.header["generation"]
 
     def _window(self, before: Snapshot, after: Snapshot, grown: _Grown) -> Window | None:
-        """Give what was recorded as a window; None where no time was."""
         now, then = after.header, before.header
         on_ns, span_ns = now["on_ns"] - then["on_ns"], now["written_ns"] - self.since_ns
         if on_ns <= 0 or span_ns <= 0:
@@ -297,7 +295,6 @@ class _Groups:
         self._labels[places] = found
 
     def times(self, estimates: WindowEstimates) -> list[EstimatedTime]:
-        """Give each group's time."""
         return estimates.by(self._labels, self.number + 1)[: self.number]
 
     def sums(self, values: _Floats) -> list[float]:

@@ -156,7 +156,6 @@ class ProcessSegment:
         self._named = 0
 
     def close(self) -> None:
-        """Close it."""
         self._memory.close()
 
     def read(self) -> Snapshot:
@@ -195,7 +194,6 @@ class ProcessSegment:
         return Snapshot(counts, header["device"], uuids, rows, tuple(self._names[: len(rows)]))
 
     def _name(self, at: int, used: int) -> str:
-        """Read a name. Raises SegmentError where names lie over each other, and so are endless."""
         if at >= used:
             return ""
         text = self._bytes(NAMES_AT + at, min(NAME_BYTES, used - at)).partition(b"\0")[0]

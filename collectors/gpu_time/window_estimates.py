@@ -78,7 +78,6 @@ class Window(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Tell whether all that it stands for was recorded."""
         return self.on_ns >= self.span_ns and self.numbered <= self.launches
 
     @property
@@ -137,12 +136,10 @@ class WindowEstimates:
 
     @property
     def span_ns(self) -> int:
-        """Give the time that is told of."""
         return sum(part.window.span_ns for part in self.told)
 
     @property
     def launches(self) -> int:
-        """Give how many launches it had."""
         return sum(part.window.numbered for part in self.told)
 
     def rows(self, rows: int) -> NDArray[np.int64]:
@@ -156,7 +153,6 @@ class WindowEstimates:
         return places
 
     def launched(self, rows: int) -> _Floats:
-        """Give launches by row, of all that is told."""
         found = np.zeros(rows)
         for part in self.told:
             found[: len(part.counts)] += part.counts

@@ -77,7 +77,6 @@ class CounterFiles:
         )
 
     def close(self) -> None:
-        """Let them go."""
         for file in (self._stat, self._memory, self._disks, self._links):
             file.close()
 
@@ -165,7 +164,6 @@ class HostSource:
     name = "host"
 
     def __init__(self, catalogue: Catalogue | None = None) -> None:
-        """Take the cells and full scales from the catalogue (None: the shipped one)."""
         catalogue = catalogue or Catalogue.load()
         self._full_scale = {
             (section.name, coordinate.name): coordinate.full_scale
@@ -178,7 +176,6 @@ class HostSource:
         self._before_ns: int | None = None
 
     def probe(self) -> str | None:
-        """Say why this host's counters cannot be read."""
         try:
             files = CounterFiles()
         except OSError as error:
@@ -192,7 +189,6 @@ class HostSource:
         return None
 
     def start(self) -> None:
-        """Begin with the next drain. Raises SourceUnavailable."""
         try:
             self._files, self._before_ns = self._files or CounterFiles(), None
         except OSError as error:
@@ -221,7 +217,6 @@ class HostSource:
         return list(self._observations(levels, now_boottime_ns - elapsed_ns // 2))
 
     def stop(self) -> None:
-        """Let the files go."""
         if self._files is not None:
             self._files.close()
         self._files = self._before = self._before_ns = None

@@ -33,7 +33,6 @@ class PressureSource:
         self._started = False
 
     def probe(self) -> str | None:
-        """Say why there is no pressure information."""
         try:
             found = self._read()
         except (OSError, SourceUnavailable) as error:
@@ -41,7 +40,6 @@ class PressureSource:
         return None if found else f"pressure: {self._folder} does not exist (kernel without PSI)"
 
     def start(self) -> None:
-        """Begin with the next drain."""
         self.stop()
         self._started = True
 
@@ -63,7 +61,6 @@ class PressureSource:
         yield HostTable(self.name, rows, COLUMNS, values, begun_ns, now_boottime_ns - begun_ns)
 
     def stop(self) -> None:
-        """Forget the last values, and let the files go."""
         self._before, self._started = None, False
         while self._files:
             self._files.popitem()[1].close()

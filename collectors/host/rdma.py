@@ -36,13 +36,11 @@ class RdmaSource:
         """Counters that failed to be read: gaps, never zeros."""
 
     def probe(self) -> str | None:
-        """Say why there is nothing to read."""
         if not self._folder.is_dir() or not any(self._folder.iterdir()):
             return f"rdma: no RDMA device in {self._folder}"
         return None
 
     def start(self) -> None:
-        """Begin with the next drain."""
         self._before, self._started = None, True
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostTable]:
@@ -71,7 +69,6 @@ class RdmaSource:
             yield HostTable(self.name, tuple(ports), columns, values, begun_ns, span_ns)
 
     def stop(self) -> None:
-        """Forget the last values."""
         self._before, self._started = None, False
 
     def _read(self) -> Iterator[tuple[tuple[str, str], int]]:

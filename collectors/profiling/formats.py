@@ -59,7 +59,6 @@ class PprofWriter:
         self._gpu: dict[_OnGpu, _GpuSums] = {}
 
     def add(self, calls: list[NamedCall]) -> None:
-        """Take calls."""
         for call in calls:
             place = (call.kernel, call.sample.call, call.sample.thread, call.stack)
             if place not in self._time_ns and len(self._time_ns) >= self._most:
@@ -68,7 +67,6 @@ class PprofWriter:
             self._time_ns[place] += call.sample.duration_ns
 
     def add_time(self, step: GpuStep) -> None:
-        """Take what GPUs did."""
         for kernel, recorded, alone in step.kernels:
             on = kernel.gpu, kernel.kernel, alone
             if on not in self._gpu and len(self._gpu) >= self._most:
@@ -78,7 +76,6 @@ class PprofWriter:
             sums.time_ns += kernel.time.value_ns
 
     def finish(self, subject: ProfiledProcess) -> None:
-        """Write the profile."""
         builder = _Builder(subject)
         for place, spent_ns in self._time_ns.items():
             builder.sample(place, (self._launches[place], spent_ns, 0))
@@ -103,8 +100,6 @@ class PprofWriter:
 
 
 class _Builder:
-    """Numbers strings, functions, locations and mappings as they are first used."""
-
     def __init__(self, subject: ProfiledProcess) -> None:
         self.profile = Profile()
         self._strings: dict[str, int] = {}
@@ -130,7 +125,6 @@ class _Builder:
             self._mapping(module)  # the first mapping is taken for the program
 
     def gpu_sample(self, gpu: int, kernel: str, time_ns: int) -> None:
-        """Add GPU time that is known by kernel alone."""
         uuid = self._gpu_time.uuids.get(gpu, "")
         named = f"GPU {gpu} ({uuid})" if uuid else f"GPU {gpu}"
         places = [self._named(name) for name in (kernel, named)]
@@ -138,7 +132,6 @@ class _Builder:
         sample.labels.add(key=self._gpu, num=gpu)
 
     def sample(self, place: _Place, values: tuple[int, int, int]) -> None:
-        """Add one sample."""
         kernel, call, thread, stack = place
         names = [self._named(name) for name in (kernel, call) if name]
         # A return address stands behind its call: one byte before it is in the right line.
@@ -222,7 +215,6 @@ class ChromeTraceWriter:
         self._out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
 
     def add(self, calls: list[NamedCall]) -> None:
-        """Write calls."""
         for call in calls:
             if self._calls >= self._most:
                 self._left_out += 1
@@ -231,7 +223,6 @@ class ChromeTraceWriter:
             self._call(call)
 
     def add_time(self, step: GpuStep) -> None:
-        """Write counters that hold from the step's begin until the next."""
         span_ns = step.ended_ns - step.begun_ns
         for gpu in step.gpus:
             covered = zip(_COVERED, gpu[1:5], strict=True)
@@ -264,7 +255,6 @@ class ChromeTraceWriter:
             self._counter(title, self._ended_ns, dict.fromkeys(names, 0.0))
 
     def finish(self, subject: ProfiledProcess) -> None:
-        """Write names of threads and streams, and what the trace is of."""
         self._end_counters()
         if self._counters:
             name = f"GPU time of {subject.pid}, as sums of a second"

@@ -81,7 +81,6 @@ class ProfiledTimes:
         return self._step(self._deltas, self._spans, last)
 
     def close(self) -> None:
-        """Let everything go; a second call does nothing."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
@@ -127,7 +126,6 @@ class ProfiledTimes:
         return GpuStep(span.begun_ns, ended_ns, span.recorded_ns, kernels, span.gpus)
 
     def _listen(self) -> None:
-        """Take an agent's place where none listens."""
         with suppress(OSError):
             if self._reports_at() == self._path and _is_free(self._path):
                 self._listener = Listener(self._path)
@@ -147,7 +145,6 @@ class ProfiledTimes:
                     self._reporters.remove(reporter)
 
     def _reports_at(self) -> Path:
-        """Give where the process's library reports. Raises OSError."""
         with Path(self._proc, str(self._pid), "environ").open("rb") as file:
             for entry in file.read(_MOST_ENVIRONMENT).split(b"\0"):
                 if entry.startswith(_SOCKET):

@@ -53,7 +53,6 @@ class NamedCall(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The kernel, or for other calls the call."""
         return self.kernel or self.sample.call
 
 
@@ -72,7 +71,6 @@ class ProfiledGpuTime:
 
     @property
     def said(self) -> str:
-        """Say it in a line."""
         if self.state is not TimingState.MEASURED or not self.share:
             return f"GPU time: none ({self.state.value.replace('_', ' ')})"
         if self.share >= _ALL:
@@ -176,7 +174,6 @@ class Target:
         return tuple((module, known[module.file]) for module in ordered[:_MOST_MODULES])
 
     def close(self) -> None:
-        """Let go of the process; a second call does nothing."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
@@ -305,17 +302,14 @@ class ProfileSession:
 
     @property
     def lost(self) -> int:
-        """Calls that were made and could not be taken down."""
         return self._lost.get("samples", 0)
 
     @property
     def timed(self) -> ProfiledGpuTime:
-        """Tell how far kernels were timed."""
         share = self._times.recorded_ns / max(self._times.spent_ns, 1)
         return ProfiledGpuTime(self._times.state, share, dict(self._times.uuids))
 
     def subject(self) -> ProfiledProcess:
-        """Give what the profile is of, at its end."""
         return ProfiledProcess(
             self.target.pid, self.target.name, self.begun_ns, self._unix_ns, self._ended_ns,
             dict(self.target.threads), self.target.modules_with_build_ids(), dict(self._lost),
@@ -323,11 +317,9 @@ class ProfileSession:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Detach and let go of everything; a second call does nothing."""
         self._closing.close()
 
     def _look(self) -> None:
-        """Libraries may be loaded late, and threads come and go."""
         self._look_ns = now_ns = boottime_ns()
         for module in self.target.look():
             for event in self._found.see(self.target.pid, module, 0, now_ns, 0):

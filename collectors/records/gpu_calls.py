@@ -86,7 +86,6 @@ class CountedCalls(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Half of the 95 % interval; infinite where there is a bound alone, or none."""
         if self.above > self.value or not isfinite(self.variance):
             return inf
         return NORMAL * sqrt(self.variance) + max(self.below, self.above)

@@ -102,7 +102,6 @@ class ReplaySpool:
         self._names: list[str] = []
 
     def append(self, group: LaunchGroup) -> None:
-        """Keep one group."""
         name = self._name_id(group.kernel)
         times = (group.first_ns, group.last_ns, group.gpu_time_ns)
         bins = (group.duration_bin, group.size_bin)
@@ -111,7 +110,6 @@ class ReplaySpool:
             self._flush()
 
     def groups(self) -> Iterator[LaunchGroup]:
-        """Yield what was kept, in order."""
         self._flush()
         offset = 0
         while True:
@@ -126,7 +124,6 @@ class ReplaySpool:
                 yield LaunchGroup(first, last, time, count, self._names[name], device, length, size)
 
     def close(self) -> None:
-        """Give the disk space back."""
         self._file.close()
 
     def _name_id(self, name: str) -> int:
@@ -158,8 +155,6 @@ _LONGEST_CATCH_UP_NS = 120 * 10**9
 
 
 class Classifier(Protocol):
-    """Names the family of a kernel (`families.FamilyRules`)."""
-
     def classify(self, kernel_name: str) -> tuple[str, str]:
         """Return (family, rule)."""
         ...
@@ -213,7 +208,6 @@ class ReplaySource:
         self.skipped_ns = 0
 
     def probe(self) -> str | None:
-        """Say why the trace cannot be played: no such file, or not readable."""
         try:
             with self._path.open("rb"):
                 return None
@@ -264,7 +258,6 @@ class ReplaySource:
         return [*self._cover_to(now_boottime_ns), *played]
 
     def stop(self) -> None:
-        """Forget the trace and its spool."""
         self._next, self._groups, self._started = None, iter(()), False
         if self._spool is not None:
             self._spool.close()
@@ -296,7 +289,6 @@ class ReplaySource:
         return (self._devices.setdefault(device, len(self._devices)) % self._gpus,)
 
     def _cover_to(self, now_ns: int) -> list[GpuCoverage]:
-        """Say that every GPU was watched since the call before."""
         since_ns, self._covered_to_ns = self._covered_to_ns, now_ns
         if now_ns <= since_ns:
             return []

@@ -60,7 +60,6 @@ class StepProbe:
 
     @property
     def title(self) -> str:
-        """Name of the probe in records."""
         return self.name or f"{Path(self.path).name}:{self.symbol}"
 
 
@@ -109,7 +108,6 @@ class StepPrograms:
         self._links[number] = made
 
     def detach(self, number: int) -> None:
-        """Stop marking one probe's calls; one that is not attached is no error."""
         for link in self._links.pop(number, []):
             link.close()
 
@@ -126,11 +124,9 @@ class StepPrograms:
         return np.concatenate(keys), np.concatenate(values)
 
     def forget(self, key: int) -> None:
-        """Remove a thread's row."""
         self._threads.delete(key.to_bytes(8, "little"))
 
     def close(self) -> None:
-        """Detach and unload; a second call does nothing."""
         for number in list(self._links):
             self.detach(number)
         self._ring.close()
@@ -196,18 +192,15 @@ class StepsSource:
 
     @property
     def absent(self) -> list[UnavailableSource]:
-        """Probes that are attached to nothing: no file, no such function, called too often."""
         return [
             UnavailableSource(self._probes[number].title, reason)
             for number, (_, reason) in sorted(self._refused.items())
         ]
 
     def probe(self) -> str | None:
-        """Say that nothing is to be probed; what the kernel lacks is said by `start`."""
         return None if self._probes else "steps: no function is named"
 
     def start(self) -> None:
-        """Load and attach to the files that are there. Raises SourceUnavailable."""
         if self._programs is not None:
             return
         self._programs, root = self._loaded()
@@ -215,7 +208,6 @@ class StepsSource:
         self._attach(self._programs)
 
     def try_out(self) -> list[UnavailableSource]:
-        """Load and let go, and look for the functions. Raises SourceUnavailable."""
         self._loaded()[0].close()
         absent: list[UnavailableSource] = []
         for probe in self._probes.values():
@@ -226,14 +218,12 @@ class StepsSource:
         return absent
 
     def drain(self, _now_boottime_ns: int) -> Iterable[StepMarks | RhythmMarks]:
-        """Yield the steps since the last call, and those that have not ended."""
         if self._programs is None:
             raise SourceUnavailable("steps: not started")
         self._attach(self._programs)
         return list(self._records(self._programs))
 
     def stop(self) -> None:
-        """Detach everything; a second call does nothing."""
         if self._programs is not None:
             self._programs.close()
             self._programs = None
