@@ -50,7 +50,7 @@ from .host_signals import (
     observed,
 )
 from .signals import SIGNALS, FineBins, SignalTable, lacking
-from .step_book import RhythmBook
+from .step_book import PeriodBook
 from .subjects import Alive, SubjectBook, SubjectSecond
 
 # How long packets of a watched cgroup take to their peer and back, by acknowledgements: pure.
@@ -175,7 +175,7 @@ class Framer:
         self._host, self._cgroups = HostSignals(table), CgroupSignals(table)
         self._gpus, self._calls = GpuSignals(), CallSignals()
         self._pressure = pressure or CgroupPressure(None)
-        self._rhythms, self._round_trips = RhythmBook(), RoundTrips()
+        self._rhythms, self._round_trips = PeriodBook(), RoundTrips()
         self._network: dict[str, dict[str, float]] = {}
         self._subjects = SubjectBook(watch, places, alive)
         self._levels: list[Observation] = []

@@ -11,7 +11,7 @@ import numpy as np
 from collectors.records.activity import MarkedProcess, RhythmMarks, StepMarks, StepSource
 
 from .frame import Steps
-from .rhythm import Rhythms
+from .period_detector import PeriodDetector
 
 KEPT_NS: Final = 60_000_000_000
 """Without a step for so long it makes none any more, or hangs, which was told long before."""
@@ -94,7 +94,7 @@ _MOST_PROCESSES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rhythm(MarkedProcess):
+class PeriodicProcess(MarkedProcess):
     """A process whose rhythm is known, and the steps that it made of late by it."""
 
     steps: Steps
@@ -107,11 +107,11 @@ class _Watched:
     seen_ns: int
 
 
-class RhythmBook:
+class PeriodBook:
     """Keeps the processes whose rhythm is marked; one without marks expires after 60 s."""
 
     def __init__(self) -> None:
-        self._rhythms = Rhythms()
+        self._detector = PeriodDetector()
         self._watched: dict[tuple[int, int], _Watched] = {}
 
     def add(self, marks: RhythmMarks) -> None:
@@ -123,17 +123,17 @@ class RhythmBook:
             return
         program = marks.program or (self._watched[key].program if key in self._watched else "")
         self._watched[key] = _Watched(marks.cgroup, program, int(marks.at_ns[-1]))
-        self._rhythms.add(marks)
+        self._detector.add(marks)
 
-    def known(self, now_ns: int) -> list[Rhythm]:
+    def known(self, now_ns: int) -> list[PeriodicProcess]:
         """Give every process whose rhythm is known, with its steps since the last call."""
-        found: list[Rhythm] = []
+        found: list[PeriodicProcess] = []
         for (pid, start_ns), watched in list(self._watched.items()):
             if now_ns - watched.seen_ns > KEPT_NS:
                 del self._watched[pid, start_ns]
-                self._rhythms.forget(pid, start_ns)
+                self._detector.forget(pid, start_ns)
                 continue
-            steps = self._rhythms.steps(pid, start_ns, now_ns)
+            steps = self._detector.steps(pid, start_ns, now_ns)
             if steps is not None:
-                found.append(Rhythm(pid, start_ns, watched.cgroup, watched.program, steps))
+                found.append(PeriodicProcess(pid, start_ns, watched.cgroup, watched.program, steps))
         return found

@@ -13,7 +13,7 @@ from collectors.devices.device_port import ProcessUse
 from .frame import Steps, Subject
 from .gpu_signals import Caller, sharing, summed
 from .host_signals import Places
-from .step_book import KEPT_NS, Rhythm, StepBook, Stepper
+from .step_book import KEPT_NS, PeriodicProcess, StepBook, Stepper
 
 MOST_SUBJECTS: Final = 16
 _ACTIVE_NS: Final = 5_000_000_000
@@ -46,7 +46,7 @@ class SubjectSecond:
     signals: SignalsOf
     users: Users
     callers: Mapping[int, Caller]
-    rhythms: Sequence[Rhythm] = ()
+    rhythms: Sequence[PeriodicProcess] = ()
 
 
 class SubjectBook:

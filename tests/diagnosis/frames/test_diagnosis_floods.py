@@ -12,9 +12,8 @@ from collectors.binaries.proc_maps import ProgramNames
 from collectors.bpf.cgroup_names import CgroupNames
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks
 from collectors.steps.steps_source import StepProbe, StepsSource
-from diagnosis.frames import rhythm
-from diagnosis.frames import rhythm as beats
-from diagnosis.frames.rhythm import Beat, Marks, Rhythms, answers
+from diagnosis.frames import period_detector
+from diagnosis.frames.period_detector import Marks, PeriodDetector, StepPeriod, answers
 
 S = 1_000_000_000
 
@@ -156,7 +155,7 @@ def test_answers_on_thousands_of_sockets_are_found_in_one_pass(
         passes.append(len(rows))
         return take(marks, rows)
 
-    monkeypatch.setattr(beats.Marks, "take", counted)
+    monkeypatch.setattr(period_detector.Marks, "take", counted)
     answers(_flood(40_000, 20_000))
     assert len(passes) <= 2
 
@@ -166,24 +165,24 @@ def test_rhythms_of_a_few_processes_are_looked_for_at_a_time_and_all_in_turn(
 ) -> None:
     tried: list[int] = []
 
-    def learn(marks: Marks, now_ns: int, _missing: object) -> Beat | None:
+    def learn(marks: Marks, now_ns: int, _missing: object) -> StepPeriod | None:
         tried.append(now_ns)
         who.append(int(marks.thread[0]))
-        return Beat(RhythmKind.WAKE, len(tried), 1, S, 0.1)  # another one each time
+        return StepPeriod(RhythmKind.WAKE, len(tried), 1, S, 0.1)  # another one each time
 
     who: list[int] = []
-    monkeypatch.setattr(rhythm, "learn", learn)
-    rhythms = Rhythms()
+    monkeypatch.setattr(period_detector, "learn", learn)
+    rhythms = PeriodDetector()
     for second in range(60):
         for pid in range(1, 65):
-            rhythms.add(_beats(pid, second * S))
+            rhythms.add(_marks(pid, second * S))
         for pid in range(1, 65):
             rhythms.steps(pid, pid, (second + 1) * S)
     assert max(np.unique(tried, return_counts=True)[1]) <= 3
     assert set(who) == set(range(1, 65))
 
 
-def _beats(pid: int, at_ns: int) -> RhythmMarks:
+def _marks(pid: int, at_ns: int) -> RhythmMarks:
     one = np.ones(1, np.int64)
     kind = np.full(1, RhythmKind.WAKE, np.uint8)
     nothing = (0,) * len(RhythmKind)

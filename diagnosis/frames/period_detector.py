@@ -1,7 +1,7 @@
 """Step times where nothing marks a step: from the process's own rhythm, learnt once it is known.
 
 Pure: marks in, steps out. What was learnt stays as long as it gives steps, so that a fault cannot
-teach another rhythm; a beat that falls silent is learnt anew.
+teach another rhythm; a period that falls silent is learnt anew.
 
 Finds what in a process's marks happens a fixed number of times a step: pure.
 
@@ -70,7 +70,7 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class StepPeriod:
     """What a process's steps are taken from.
 
     kind        of the marks; for answers, SEND
@@ -87,7 +87,7 @@ class Beat:
     step_ns: int
     spread: float
 
-    def same_as(self, other: Beat) -> bool:
+    def same_as(self, other: StepPeriod) -> bool:
         """Tell whether steps are taken from the same marks."""
         return (self.kind, self.thread, self.marks) == (other.kind, other.thread, other.marks)
 
@@ -127,8 +127,8 @@ def quantile(ordered: Times, share: float) -> float:
 
 def learn(
     marks: Marks, until_ns: int, unreliable: frozenset[RhythmKind] = frozenset()
-) -> Beat | None:
-    """Choose the most regular beat, or None where nothing is regular.
+) -> StepPeriod | None:
+    """Choose the most regular period, or None where nothing is regular.
 
     until_ns    when the watching ended: it began with the first mark
     unreliable  kinds of which marks are missing: they cannot be counted
@@ -142,13 +142,13 @@ def learn(
             found = _period(kind, thread, times, until_ns - int(marks.at_ns[0]))
             if found is None:
                 continue
-            score, beat = found
-            if beat.spread < IRREGULAR and score * trust < 0.95 * lowest:
-                best, lowest = beat, score * trust
+            score, period = found
+            if period.spread < IRREGULAR and score * trust < 0.95 * lowest:
+                best, lowest = period, score * trust
     # Each answer has a receive and a send of its own.
     enough = min(counts[_SEND], counts[_RECEIVE]) >= LEAST_STEPS
     if enough and not unreliable & {_SEND, _RECEIVE}:
-        answered = _answers_beat(marks)
+        answered = _answers_period(marks)
         if answered is not None and answered.spread < _ANSWERS * lowest:
             return answered
     return best
@@ -180,12 +180,12 @@ def answers(marks: Marks) -> tuple[Times, Times]:
     return ends[order], np.maximum(spans[order], 1)
 
 
-def _answers_beat(marks: Marks) -> Beat | None:
+def _answers_period(marks: Marks) -> StepPeriod | None:
     ended, durations = answers(marks)
     if len(ended) < LEAST_STEPS:
         return None
     middle, spread = spread_of(durations)
-    return Beat(RhythmKind.SEND, 0, 0, int(middle), spread)
+    return StepPeriod(RhythmKind.SEND, 0, 0, int(middle), spread)
 
 
 def _streams(marks: Marks, kind: RhythmKind) -> Iterator[tuple[int, Times]]:
@@ -202,14 +202,16 @@ def _streams(marks: Marks, kind: RhythmKind) -> Iterator[tuple[int, Times]]:
     yield 0, at_ns
 
 
-def _period(kind: RhythmKind, thread: int, times: Times, span_ns: int) -> tuple[float, Beat] | None:
-    """Find how many marks make a turn; give its score, the lower the better, and the beat."""
+def _period(
+    kind: RhythmKind, thread: int, times: Times, span_ns: int
+) -> tuple[float, StepPeriod] | None:
+    """Find how many marks make a turn; give its score, the lower the better, and the period."""
     if len(times) <= LEAST_STEPS:
         return None
     watched_ns = span_ns * min(1.0, _SAMPLE / max(1, len(times)))
     times = times[-_SAMPLE:]
     in_burst = _burst(times)
-    candidates: list[tuple[float, Beat]] = []
+    candidates: list[tuple[float, StepPeriod]] = []
     for number in range(1, MOST_MARKS_A_STEP + 1):
         if len(times) <= LEAST_STEPS * number:
             break
@@ -218,13 +220,13 @@ def _period(kind: RhythmKind, thread: int, times: Times, span_ns: int) -> tuple[
         usual = lengths[: lengths.searchsorted(3 * middle, side="right")]
         if usual.sum() / number < _COVERED * watched_ns:
             continue
-        beat = Beat(kind, thread, number, int(middle), spread)
+        period = StepPeriod(kind, thread, number, int(middle), spread)
         # Adding up makes anything more regular, by the root of the number.
-        candidates.append((spread * number**0.5, beat))
-    by_number = {beat.marks: (score, beat) for score, beat in candidates}
+        candidates.append((spread * number**0.5, period))
+    by_number = {period.marks: (score, period) for score, period in candidates}
     if in_burst in by_number:
-        beat = by_number[in_burst][1]
-        return beat.spread, beat
+        period = by_number[in_burst][1]
+        return period.spread, period
     if not candidates:
         return None
     lowest, _ = min(candidates, key=lambda candidate: candidate[0])
@@ -264,7 +266,7 @@ _SMALL_DRAIN_BYTES: Final = 1 << 16
 _LONGEST_WAIT_NS: Final = 300_000_000_000
 _SILENT_NS: Final = 30_000_000_000
 _SILENT_STEPS: Final = 100
-"""A beat is silent after 30 s and a hundred usual steps without one."""
+"""A period is silent after 30 s and a hundred usual steps without one."""
 _MOST_PROCESSES: Final = 256
 _LEARNT_A_FRAME: Final = 4_000
 """Marks that are learnt from in one frame, of one process at least: the others' turn comes."""
@@ -278,9 +280,9 @@ _Process = tuple[int, int]
 class _Learning:
     """What is known of one process.
 
-    recent      its latest marks, 20 s of them until the beat is known
+    recent      its latest marks, 20 s of them until the period is known
     held        how many they are
-    heard       the beat that was found at the last try
+    heard       the period that was found at the last try
     missing     (time, kinds) at which marks were only counted
     rest        times of marks since the last step's end, that one included
     """
@@ -288,8 +290,8 @@ class _Learning:
     recent: deque[Marks] = field(default_factory=deque)
     held: int = 0
     missing: deque[tuple[int, frozenset[RhythmKind]]] = field(default_factory=deque)
-    beat: Beat | None = None
-    heard: Beat | None = None
+    period: StepPeriod | None = None
+    heard: StepPeriod | None = None
     rest: Times = field(default_factory=lambda: np.zeros(0, np.int64))
     fresh: list[Marks] = field(default_factory=list)
     lost: int = 0
@@ -298,7 +300,7 @@ class _Learning:
     stepped_ns: int = 0
 
 
-class Rhythms:
+class PeriodDetector:
     """The rhythms of a host's watched processes.
 
     source  what the steps are said to be taken from: COLLECTIVES where collectives alone are fed
@@ -320,15 +322,17 @@ class Rhythms:
             return
         latest = int(marks.at_ns[-1])
         kinds = _missing_kinds(marks)
-        if learning.beat is None:
+        if learning.period is None:
             _keep(learning, _own(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket)))
             if kinds:
                 learning.missing.append((latest, kinds))
             _forget_old(learning, latest)
         else:
             learning.fresh.append(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket))
-            if learning.beat.kind in kinds:
-                learning.lost += -(-marks.beyond[learning.beat.kind] // max(learning.beat.marks, 1))
+            if learning.period.kind in kinds:
+                learning.lost += -(
+                    -marks.beyond[learning.period.kind] // max(learning.period.marks, 1)
+                )
 
     def steps(self, pid: int, start_ns: int, until_ns: int) -> Steps | None:
         """Give the steps that ended since the last call; None before the rhythm is known.
@@ -338,34 +342,34 @@ class Rhythms:
         learning = self._processes.get((pid, start_ns))
         if learning is None:
             return None
-        if learning.beat is None:
+        if learning.period is None:
             if learning.try_at_ns > until_ns:
                 return None
             if self._has_turn((pid, start_ns), learning, until_ns):
                 self._learnt += max(learning.held, _LEAST_LEARNT)
                 _try_to_learn(learning, until_ns)
             return None
-        ended, durations = _steps_of(learning, learning.beat)
+        ended, durations = _steps_of(learning, learning.period)
         if len(ended):
             learning.stepped_ns = int(ended[-1])
-        silent_ns = max(_SILENT_NS, _SILENT_STEPS * learning.beat.step_ns)
+        silent_ns = max(_SILENT_NS, _SILENT_STEPS * learning.period.step_ns)
         lost, learning.lost = learning.lost, 0
         if until_ns - learning.stepped_ns > silent_ns:
             self._processes[pid, start_ns] = _Learning()
             return None
-        began_ns = int(learning.rest[0]) if learning.beat.marks and len(learning.rest) else None
+        began_ns = int(learning.rest[0]) if learning.period.marks and len(learning.rest) else None
         running_ns = None if began_ns is None else max(0, until_ns - began_ns)
         return Steps(self._source, ended, durations, lost, running_ns)
 
-    def beat(self, pid: int, start_ns: int) -> Beat | None:
+    def period(self, pid: int, start_ns: int) -> StepPeriod | None:
         """Give what a process's steps are taken from; None before it is known."""
         learning = self._processes.get((pid, start_ns))
-        return learning.beat if learning is not None else None
+        return learning.period if learning is not None else None
 
     def known(self, pid: int, start_ns: int) -> str:
         """Say to a person what a process's steps are taken from; "" before it is known."""
-        beat = self.beat(pid, start_ns)
-        return beat.title if beat is not None else ""
+        period = self.period(pid, start_ns)
+        return period.title if period is not None else ""
 
     def forget(self, pid: int, start_ns: int) -> None:
         """Forget a process that has ended; one that is not known is no error."""
@@ -438,24 +442,24 @@ def _try_to_learn(learning: _Learning, now_ns: int) -> None:
     learning.try_at_ns = now_ns + learning.wait_ns
     if before is None or learning.heard is None or not learning.heard.same_as(before):
         return
-    learning.beat = learning.heard
+    learning.period = learning.heard
     learning.recent.clear()
     learning.held = 0
     learning.missing.clear()
     learning.stepped_ns = now_ns
 
 
-def _steps_of(learning: _Learning, beat: Beat) -> tuple[Times, Times]:
-    if not beat.marks:
+def _steps_of(learning: _Learning, period: StepPeriod) -> tuple[Times, Times]:
+    if not period.marks:
         return _answers_of(learning)
     fresh, learning.fresh = _joined(learning.fresh), []
-    wanted = fresh.kind == beat.kind
-    if beat.thread:
-        wanted &= fresh.thread == beat.thread
+    wanted = fresh.kind == period.kind
+    if period.thread:
+        wanted &= fresh.thread == period.thread
     times = np.concatenate([learning.rest, fresh.at_ns[wanted]])
-    ends = times[:: beat.marks]
+    ends = times[:: period.marks]
     if len(ends):
-        learning.rest = times[(len(ends) - 1) * beat.marks :]
+        learning.rest = times[(len(ends) - 1) * period.marks :]
     return ends[1:], np.maximum(np.diff(ends), 1)
 
 

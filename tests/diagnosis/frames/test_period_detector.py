@@ -10,7 +10,7 @@ import pytest
 
 from collectors.records.activity import RhythmKind, RhythmMarks, StepSource
 from diagnosis.frames.frame import Steps
-from diagnosis.frames.rhythm import Rhythms, quantile
+from diagnosis.frames.period_detector import PeriodDetector, quantile
 
 SECOND = 1_000_000_000
 MS = 1_000_000
@@ -29,9 +29,9 @@ def turns(rng: np.random.Generator, count: int, usual_ms: float, jitter: float) 
 
 def fed(
     marks: Sequence[Mark], beyond: tuple[int, ...] = NOTHING_BEYOND
-) -> tuple[Rhythms, list[Steps]]:
+) -> tuple[PeriodDetector, list[Steps]]:
     """Feed marks second by second; give the rhythms and what came out."""
-    rhythms, out = Rhythms(), []
+    rhythms, out = PeriodDetector(), []
     rows = sorted(marks)
     for begin in range(0, rows[-1][0] + SECOND, SECOND):
         part = [row for row in rows if begin <= row[0] < begin + SECOND]
@@ -84,9 +84,9 @@ def test_rhythm_of_a_step_loop_is_its_send(rng: np.random.Generator) -> None:
         ]
     marks += noise(rng, ends[-1], 200, MAIN)
     rhythms, out = fed(marks)
-    beat = rhythms.beat(PID, START)
-    assert beat is not None
-    assert (beat.kind, beat.thread, beat.marks) == (RhythmKind.SEND, MAIN, 1)
+    period = rhythms.period(PID, START)
+    assert period is not None
+    assert (period.kind, period.thread, period.marks) == (RhythmKind.SEND, MAIN, 1)
     assert rhythms.known(PID, START) == "each mark of kind send of thread 7"
     seen = np.concatenate([steps.ended_ns for steps in out])
     assert set(seen.tolist()) <= set(ends)
@@ -104,9 +104,9 @@ def test_rhythm_counts_all_marks_of_a_turn(rng: np.random.Generator) -> None:
         marks += [(end - k, RhythmKind.BLOCK, MAIN, 0) for k in (9 * MS, 8 * MS, 7 * MS)]
     marks += noise(rng, ends[-1], 300, OTHER)
     rhythms, out = fed(marks)
-    beat = rhythms.beat(PID, START)
-    assert beat is not None
-    assert (beat.kind, beat.marks) == (RhythmKind.BLOCK, 3)
+    period = rhythms.period(PID, START)
+    assert period is not None
+    assert (period.kind, period.marks) == (RhythmKind.BLOCK, 3)
     assert np.median(durations(out)) == pytest.approx(20 * MS, rel=0.02)
 
 
@@ -161,9 +161,9 @@ def test_bursts_of_uneven_turns_are_counted(rng: np.random.Generator) -> None:
         end_ns += int((6 if number % 2 else 12) * MS * rng.normal(1, 0.1))
         marks += [(end_ns + k * 100_000, RhythmKind.SEND, MAIN, 1) for k in range(4)]
     rhythms, out = fed(marks)
-    beat = rhythms.beat(PID, START)
-    assert beat is not None
-    assert beat.marks == 4
+    period = rhythms.period(PID, START)
+    assert period is not None
+    assert period.marks == 4
     assert durations(out).mean() == pytest.approx(9 * MS, rel=0.03)
 
 
@@ -189,9 +189,9 @@ def test_beat_that_fell_silent_is_learnt_anew() -> None:
         (20 * SECOND + at * 20 * MS, RhythmKind.WAKE, MAIN, 0) for at in range(1, 3_001)
     ]
     rhythms, out = fed([*sends, *wakes])
-    beat = rhythms.beat(PID, START)
-    assert beat is not None
-    assert beat.kind is RhythmKind.WAKE
+    period = rhythms.period(PID, START)
+    assert period is not None
+    assert period.kind is RhythmKind.WAKE
     assert out[-1].duration_ns.tolist() == [20 * MS] * len(out[-1].duration_ns)
 
 
@@ -199,9 +199,9 @@ def test_kind_with_marks_missing_is_not_counted() -> None:
     marks: list[Mark] = [(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 2_001)]
     marks += [(at * 10 * MS + MS, RhythmKind.BLOCK, MAIN, 0) for at in range(1, 2_001)]
     rhythms, _ = fed(marks, beyond=(0, 0, 5, 0, 0, 0))
-    beat = rhythms.beat(PID, START)
-    assert beat is not None
-    assert beat.kind is RhythmKind.BLOCK
+    period = rhythms.period(PID, START)
+    assert period is not None
+    assert period.kind is RhythmKind.BLOCK
 
 
 def test_marks_beyond_the_bound_are_lost_steps() -> None:
@@ -231,7 +231,7 @@ def test_rhythm_quantile_is_that_of_numpy(
 
 def test_rhythms_are_learnt_some_a_frame_first_come_first(rng: np.random.Generator) -> None:
     """Each has more marks than a frame's share: one is learnt a second, and all are in the end."""
-    rhythms, known = Rhythms(), dict[int, int]()
+    rhythms, known = PeriodDetector(), dict[int, int]()
     ends = turns(rng, 5_000, 4, 0.05)
     for second in range(20):
         here = [at for at in ends if second * SECOND <= at < (second + 1) * SECOND]
