@@ -17,7 +17,7 @@ from collectors.records.activity import Observation, Record
 from collectors.rounds import Drained
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding, WeeklyIncidents
-from diagnosis.detect.journal import JournalLineError, Series, SpikeTrails, encode
+from diagnosis.detect.journal import JournalLineError, Series, SignalHistory, encode
 from diagnosis.frames.framer import host_framer, take_drain
 from diagnosis.frames.signals import lacking
 
@@ -90,7 +90,7 @@ class HostDiagnosis:
         section, self._path = settings.section, settings.journal
         self._diagnoser = Diagnoser()
         self._framer = host_framer(section.watch, faults=settings.faults)
-        self._weekly, self._pictures = WeeklyIncidents(), SpikeTrails()
+        self._weekly, self._pictures = WeeklyIncidents(), SignalHistory()
         self._failure: str | None = None
         self._journal = None
         if self._path is not None:

@@ -13,7 +13,7 @@ from collectors.boot_clock import ClockPoint
 from collectors.records.activity import Observation
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding
-from diagnosis.detect.journal import Series, SpikeTrails, encode
+from diagnosis.detect.journal import Series, SignalHistory, encode
 from edge_agent.host_page.host_reading import HostReading
 from edge_agent.host_page.page_server import page_application
 from edge_agent.journal import Journal
@@ -66,12 +66,12 @@ def shown_host(folder: Path, findings: Iterable[Finding | Series] = ()) -> Shown
 
 def slow_job(seconds: int = 45) -> list[Finding | Series]:
     """What the diagnoser says of a job that others take the CPU from, and the seconds around it."""
-    host, diagnoser, trails = Host(), Diagnoser(), SpikeTrails()
+    host, diagnoser, history = Host(), Diagnoser(), SignalHistory()
     said: list[Finding | Series] = []
     for frame in [*host.frames(USUAL, 30), *host.frames(CROWDED, seconds), *host.frames(USUAL, 30)]:
         found = diagnoser.handle(frame)
         said += found
-        said += trails.take(frame, found)
+        said += history.take(frame, found)
     return said
 
 

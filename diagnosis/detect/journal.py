@@ -63,17 +63,57 @@ class Series:
     ended_s: float | None = None
 
 
-class Trail:
-    """Keeps the frames of the last minute, of which pictures are made."""
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The diagnosis that stands, and when its cause was first named."""
+
+    diagnosis: Diagnosis
+    named_ns: int
+
+    @classmethod
+    def after(cls, before: _Standing | None, now: Diagnosis) -> _Standing:
+        same = before is not None and before.diagnosis.cause is now.cause
+        return cls(now, before.named_ns if before is not None and same else now.at_ns)
+
+
+class SignalHistory:
+    """Keeps a minute of frames; cuts one picture of each spike, at its end or once it lasted."""
 
     def __init__(self) -> None:
         self._frames: deque[HostSample] = deque(maxlen=SECONDS)
+        self._due: OrderedDict[Spike, _Standing] = OrderedDict()
+        self._cut: OrderedDict[Spike, None] = OrderedDict()
 
-    def add(self, frame: HostSample) -> None:
-        """Take one second."""
+    def take(self, frame: HostSample, findings: Iterable[Finding]) -> list[Series]:
+        """Take one second and what was found in it; give the pictures that are due."""
         self._frames.append(frame)
+        ended: dict[Spike, int] = {}
+        for finding in findings:
+            if isinstance(finding, Diagnosis):
+                spike = (finding.subject, finding.onset_ns)
+                if spike not in self._cut and len(self._due) < MOST_SPIKES:
+                    self._due[spike] = _Standing.after(self._due.get(spike), finding)
+            elif isinstance(finding, SpikeEnded):
+                ended[finding.subject, finding.onset_ns] = finding.ended_ns
+        latest_ns = frame.boottime_ns - AFTER_NS
+        due = [spike for spike in self._due if spike in ended or spike[1] <= latest_ns]
+        pictures = [self._picture(spike, ended.get(spike)) for spike in due]
+        for spike in ended:
+            self._cut.pop(spike, None)
+        return pictures
 
-    def series(self, standing: Diagnosis, named_ns: int, ended_ns: int | None = None) -> Series:
+    def rest(self) -> list[Series]:
+        """Give the pictures of spikes that stand: there are no more frames."""
+        return [self._picture(spike) for spike in list(self._due)]
+
+    def _picture(self, spike: Spike, ended_ns: int | None = None) -> Series:
+        standing = self._due.pop(spike)
+        self._cut[spike] = None
+        while len(self._cut) > MOST_SPIKES:
+            self._cut.popitem(last=False)
+        return self._series(standing.diagnosis, standing.named_ns, ended_ns)
+
+    def _series(self, standing: Diagnosis, named_ns: int, ended_ns: int | None) -> Series:
         """Cut the picture of a diagnosis; at most six signals are in it.
 
         named_ns   when its cause was first named
@@ -102,57 +142,6 @@ class Trail:
             round((named_ns - onset_ns) / 1e9, 3),
             None if ended_ns is None else round((ended_ns - onset_ns) / 1e9, 3),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """The diagnosis that stands, and when its cause was first named."""
-
-    diagnosis: Diagnosis
-    named_ns: int
-
-    @classmethod
-    def after(cls, before: _Standing | None, now: Diagnosis) -> _Standing:
-        same = before is not None and before.diagnosis.cause is now.cause
-        return cls(now, before.named_ns if before is not None and same else now.at_ns)
-
-
-class SpikeTrails:
-    """Cuts one picture of each spike: at its end, or once it has lasted."""
-
-    def __init__(self) -> None:
-        self._trail = Trail()
-        self._due: OrderedDict[Spike, _Standing] = OrderedDict()
-        self._cut: OrderedDict[Spike, None] = OrderedDict()
-
-    def take(self, frame: HostSample, findings: Iterable[Finding]) -> list[Series]:
-        """Take one second and what was found in it; give the pictures that are due."""
-        self._trail.add(frame)
-        ended: dict[Spike, int] = {}
-        for finding in findings:
-            if isinstance(finding, Diagnosis):
-                spike = (finding.subject, finding.onset_ns)
-                if spike not in self._cut and len(self._due) < MOST_SPIKES:
-                    self._due[spike] = _Standing.after(self._due.get(spike), finding)
-            elif isinstance(finding, SpikeEnded):
-                ended[finding.subject, finding.onset_ns] = finding.ended_ns
-        latest_ns = frame.boottime_ns - AFTER_NS
-        due = [spike for spike in self._due if spike in ended or spike[1] <= latest_ns]
-        pictures = [self._picture(spike, ended.get(spike)) for spike in due]
-        for spike in ended:
-            self._cut.pop(spike, None)
-        return pictures
-
-    def rest(self) -> list[Series]:
-        """Give the pictures of spikes that stand: there are no more frames."""
-        return [self._picture(spike) for spike in list(self._due)]
-
-    def _picture(self, spike: Spike, ended_ns: int | None = None) -> Series:
-        standing = self._due.pop(spike)
-        self._cut[spike] = None
-        while len(self._cut) > MOST_SPIKES:
-            self._cut.popitem(last=False)
-        return self._trail.series(standing.diagnosis, standing.named_ns, ended_ns)
 
 
 def _times_ms(steps: Steps | None) -> tuple[float | None, float | None]:

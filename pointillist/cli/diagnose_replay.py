@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding, SpikeBegan
-from diagnosis.detect.journal import JournalReader, Series, SpikeTrails
+from diagnosis.detect.journal import JournalReader, Series, SignalHistory
 from diagnosis.frames.frame import HostSample
 from edge_agent.journal import read_lines
 from edge_agent.local.words import counted
@@ -85,7 +85,7 @@ def found_in(
     diagnoser: Diagnoser, frames: Iterable[HostSample], watching: Watching
 ) -> Iterator[Finding | Series]:
     """Give the findings of frames, and the picture of each spike."""
-    pictures = SpikeTrails()
+    pictures = SignalHistory()
     for frame in frames:
         findings = diagnoser.handle(frame)
         watching.take(frame, diagnoser)
