@@ -370,12 +370,12 @@ def _fill(
 def _cut_off(how: str) -> Iterator[None]:
     """Report what ends a run too early; `how` says what goes on with one that a person ends."""
     from aggregator.releases.compaction import CompactionUnderWay
-    from simulator.engine.crew import CrewFailed
     from simulator.engine.simulation import AnotherRun
+    from simulator.engine.worker_pool import WorkerFailed
 
     try:
         with (
-            reported(ExitCode.FAILED, CrewFailed),
+            reported(ExitCode.FAILED, WorkerFailed),
             reported(ExitCode.USAGE, AnotherRun),
             reported(ExitCode.UNAVAILABLE, CompactionUnderWay),
         ):

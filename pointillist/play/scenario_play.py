@@ -21,9 +21,9 @@ from edge_agent.local.words import counted
 from pointillist.table import Column
 from simulator.adversaries import CohortPlan, play_scenario
 from simulator.cell_view import CellView, ranked
-from simulator.engine.crew import peak_bytes
 from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import CHECKPOINT, Simulation, Step, release_of
+from simulator.engine.worker_pool import peak_bytes
 from simulator.experiments.scores import Scores, SectionMean
 from simulator.outcome import TruthCell, TruthWriter, cause_table, coverage_rows, percents
 from simulator.outcome.truth import SECTIONS
@@ -115,7 +115,7 @@ class Player:
     def play(self, show: Callable[[Progress], None]) -> PlayResult:
         """Settle every window, then write chart and summary.
 
-        Raises      AnotherRun, CrewFailed, OSError
+        Raises      AnotherRun, WorkerFailed, OSError
         """
         due = len(self.simulation.due)
         settled = 0

@@ -43,7 +43,7 @@ class StorePlayer:
     def play(self, say: Callable[[str], None]) -> dict[str, Any]:
         """Play what is missing, with a line for each day; return the summary.
 
-        Raises      CrewFailed, CompactionUnderWay, OSError
+        Raises      WorkerFailed, CompactionUnderWay, OSError
         """
         say(self._fill.mark.line)
         began, first_s, day = time.perf_counter(), None, None

@@ -57,10 +57,10 @@ from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
 from .blocks import spans
-from .crew import CrewEngine, Laps
 from .exact_hosts import ExactHosts, HostPapers, Sent
 from .interface import EngineSettings, MemoryStore, RowSource, WindowOutcome
 from .task_rules import merged, summed
+from .worker_pool import Laps, PooledEngine
 
 _GROUP: Final = "leader"
 _POLL_RECORDS: Final = 2000
@@ -274,7 +274,7 @@ class LogFellShort(RuntimeError):
     """The log delivered fewer records than were sent."""
 
 
-class ExactEngine(CrewEngine[ExactHosts]):
+class ExactEngine(PooledEngine[ExactHosts]):
     """`Fidelity` by the production participants, Leader and Helper over a log.
 
     Hosts work in `processes` processes of their own, the aggregators in this one.
@@ -308,10 +308,10 @@ class ExactEngine(CrewEngine[ExactHosts]):
             ]
         )
         self._parties = parties
-        keys = [key for part in self._crew.call("public_keys") for key in part]
+        keys = [key for part in self._pool.call("public_keys") for key in part]
         roster = make_roster(keys, inventory, tasks)
         papers, self._ids = parties.start(tasks, roster, self._log, folder, span, tampering.helper)
-        self._crew.call("take", papers)
+        self._pool.call("take", papers)
         self._faithful = tampering.transport is None
         self._unpurged = 0
 
@@ -323,11 +323,11 @@ class ExactEngine(CrewEngine[ExactHosts]):
         before = self._counters()
         end_s = window_start + task.window_s
         self._parties.now_s = float(end_s)
-        self._crew.start("window", self._ids[task.series], task, state, end_s)
+        self._pool.start("window", self._ids[task.series], task, state, end_s)
         sent = self._gather()
         released, told = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
         if any(part.held for part in sent):
-            self._drain(sum(self._crew.call("send_late")))
+            self._drain(sum(self._pool.call("send_late")))
             # What still waits for an epoch, or is late, is counted now.
             more = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
             released, told = released + more[0], told + more[1]
@@ -337,9 +337,9 @@ class ExactEngine(CrewEngine[ExactHosts]):
     def _gather(self) -> list[Sent]:
         """Read the log while the hosts still write to it, and then to its end."""
         got = 0
-        while self._crew.working():
+        while self._pool.working():
             got += self._parties.read(_POLL_S)
-        sent: list[Sent] = self._crew.results()
+        sent: list[Sent] = self._pool.results()
         self._drain(sum(part.sent for part in sent) - got)
         return sent
 

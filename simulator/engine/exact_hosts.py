@@ -44,8 +44,8 @@ from wire.fields import TaskId
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .blocks import Drawn, Span
-from .crew import BlockHosts
 from .interface import EngineSettings
+from .worker_pool import BlockHosts
 
 _SPOOL_BYTES = 4 << 30
 

@@ -33,9 +33,9 @@ from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, SectionKind, Task
 
 from .blocks import Drawn, Span, spans, summed_noise
-from .crew import BlockHosts, CrewEngine
 from .interface import EngineSettings, Noise, RowSource, WindowOutcome
 from .task_rules import merged, settled, summed
+from .worker_pool import BlockHosts, PooledEngine
 
 _KEY_BYTES: Final = 32
 _ID_BYTES: Final = 16
@@ -137,7 +137,7 @@ class MaskedHosts(BlockHosts):
         self._epochs.clear()
 
 
-class MaskedEngine(CrewEngine[MaskedHosts]):
+class MaskedEngine(PooledEngine[MaskedHosts]):
     """`Fidelity` without seals and transport."""
 
     name = "masked"
@@ -224,7 +224,7 @@ def _mean_steps(task: Task, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return mean
 
 
-class NoiseEngine(CrewEngine[NoiseHosts]):
+class NoiseEngine(PooledEngine[NoiseHosts]):
     """`Fidelity` of the distribution alone."""
 
     name = "noise"

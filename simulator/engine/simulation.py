@@ -266,7 +266,7 @@ class Simulation:
     def steps(self) -> Iterator[Step]:
         """Settle window after window; what a checkpoint holds is not played again.
 
-        Raises      AnotherRun, CrewFailed, JournalError
+        Raises      AnotherRun, WorkerFailed, JournalError
         """
         store = None
         if self.folder is not None:
@@ -305,7 +305,7 @@ class Simulation:
         """Settle row after row, each of its windows by itself; nothing is kept, as in `steps`.
 
         skip    of these the fleet is lived through, and no window is played
-        Raises  CrewFailed, JournalError
+        Raises  WorkerFailed, JournalError
         """
         engine = NoiseEngine(self.model.inventory, self.settings)
         tasks = {task.series: task for task in self.tasks}

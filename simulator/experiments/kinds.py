@@ -25,11 +25,11 @@ from simulator.adversaries import (
 )
 from simulator.applications import Application, load_applications
 from simulator.cell_view import listed
-from simulator.engine.crew import peak_bytes
 from simulator.engine.exact import ExactParties
 from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
+from simulator.engine.worker_pool import peak_bytes
 from simulator.fleet import FleetModel, make_inventory
 from simulator.outcome import truth_cells
 from simulator.outcome.attribution import attribute_released, live_days

@@ -20,10 +20,10 @@ from edge_agent.ledger.ledger import Ledger
 from privacy.calibrate import ParameterError
 from simulator.engine import blocks as randomness
 from simulator.engine.blocks import OsStream, spans, summed_noise
-from simulator.engine.crew import Crew, CrewFailed
 from simulator.engine.exact import make_roster
 from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.task_rules import by_operator
+from simulator.engine.worker_pool import BlockHosts, WorkerFailed, WorkerPool
 from simulator.fleet.hosts import HostInventory
 from tests.engine_kit import SEEDED, SmallFleet, plan, scenario, small_fleet
 from wire.fields import TaskId
@@ -103,8 +103,11 @@ def test_blocks_cover_every_host_once(hosts: int, processes: int) -> None:
     assert numbers == list(range(len(numbers)))
 
 
-class Failing:
+class Failing(BlockHosts):
     """A part that does what it is told, and breaks."""
+
+    def __init__(self) -> None:
+        pass
 
     def add(self, a: int, b: int) -> int:
         return a + b
@@ -115,22 +118,19 @@ class Failing:
     def die(self) -> None:
         os._exit(3)
 
-    def close(self) -> None:
-        return
 
-
-def test_crew_says_which_process_failed_and_why() -> None:
-    crew: Crew[Failing] = Crew([partial(Failing), partial(Failing)], 2)
+def test_worker_pool_says_which_process_failed_and_why() -> None:
+    pool: WorkerPool[Failing] = WorkerPool([partial(Failing), partial(Failing)], 2)
     try:
-        assert crew.call("add", 2, 3) == [5, 5]
-        assert all(peak > 1 << 20 for peak in crew.peak_bytes())
-        with pytest.raises(CrewFailed, match=r"(?s)hosts-0.*ZeroDivisionError"):
-            crew.call("divide", 1, 0)
-        with pytest.raises(CrewFailed, match="hosts-0"):
-            crew.call("add", 1, 1)
+        assert pool.call("add", 2, 3) == [5, 5]
+        assert all(peak > 1 << 20 for peak in pool.peak_bytes())
+        with pytest.raises(WorkerFailed, match=r"(?s)hosts-0.*ZeroDivisionError"):
+            pool.call("divide", 1, 0)
+        with pytest.raises(WorkerFailed, match="hosts-0"):
+            pool.call("add", 1, 1)
     finally:
-        crew.close()
-        crew.close()
+        pool.close()
+        pool.close()
 
 
 def test_os_stream_never_repeats_and_renews_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

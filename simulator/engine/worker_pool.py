@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .blocks import BlockRandomness, BlockRows, Span
 from .interface import EngineSettings, RowSource
@@ -19,7 +19,6 @@ from .interface import EngineSettings, RowSource
 _JOIN_S = 10.0
 _PRELOAD = [
     "simulator.engine.exact_hosts",
-    "simulator.engine.fast",
     "simulator.engine.fast",
 ]
 
@@ -70,22 +69,14 @@ class Laps:
         return taken
 
 
-class CrewFailed(RuntimeError):
+class WorkerFailed(RuntimeError):
     """A part failed; its own traceback is in the message."""
 
 
-class CrewPart(Protocol):
-    """What a crew consists of."""
-
-    def close(self) -> None:
-        """Let go of files."""
-        ...
+P = TypeVar("P", bound="BlockHosts")
 
 
-P = TypeVar("P", bound=CrewPart)
-
-
-class Crew(Generic[P]):
+class WorkerPool(Generic[P]):
     """Several parts that do the same at the same time.
 
     make        one call per part, to be pickled: a function of a module and its arguments
@@ -117,10 +108,10 @@ class Crew(Generic[P]):
     def start(self, method: str, *arguments: Any) -> None:
         """Have every part call a method of its own.
 
-        Raises      CrewFailed, also after an earlier failure: the parts no longer agree
+        Raises      WorkerFailed, also after an earlier failure: the parts no longer agree
         """
         if self._failure:
-            raise CrewFailed(self._failure)
+            raise WorkerFailed(self._failure)
         self._begun = (method, arguments)
         for child, pipe in self._there:
             try:
@@ -135,10 +126,10 @@ class Crew(Generic[P]):
     def results(self) -> list[Any]:
         """Wait for what was started; one result per part.
 
-        Raises      CrewFailed
+        Raises      WorkerFailed
         """
         if self._begun is None:
-            raise RuntimeError("results of a crew: expected a call begun before, got none")
+            raise RuntimeError("results of a pool: expected a call begun before, got none")
         method, arguments = self._begun
         self._begun = None
         if self._there:
@@ -184,10 +175,10 @@ class Crew(Generic[P]):
             found.append(value)
         return found
 
-    def _failed(self, why: str) -> CrewFailed:
+    def _failed(self, why: str) -> WorkerFailed:
         self._failure = why
         self.close()
-        return CrewFailed(why)
+        return WorkerFailed(why)
 
 
 def peak_bytes() -> int:
@@ -196,7 +187,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _serve(pipe: Connection, make: Callable[[], CrewPart]) -> None:
+def _serve(pipe: Connection, make: Callable[[], BlockHosts]) -> None:
     """Do what comes through the pipe until it ends, which it does with the parent."""
     try:
         with closing(make()) as part:
@@ -227,27 +218,27 @@ class BlockHosts:
         """Hold nothing."""
 
 
-class CrewEngine(Generic[P]):
+class PooledEngine(Generic[P]):
     """An engine whose parts have the methods of `BlockHosts`."""
 
     def __init__(self, make: Sequence[Callable[[], P]]) -> None:
-        self._crew = Crew(make, len(make))
+        self._pool = WorkerPool(make, len(make))
         self._known: set[str] = set()
 
     def _call(self, series: str, rows: RowSource, method: str, *arguments: Any) -> list[Any]:
         """Have every part call a method for a series, whose rows it is told once."""
         self._learn(series, rows)
-        return self._crew.call(method, *arguments)
+        return self._pool.call(method, *arguments)
 
     def _learn(self, series: str, rows: RowSource) -> None:
         if series not in self._known:
-            self._crew.call("learn", series, rows)
+            self._pool.call("learn", series, rows)
             self._known.add(series)
 
     def peak_bytes(self) -> list[int]:
         """Most memory of each process, this one first."""
-        return self._crew.peak_bytes()
+        return self._pool.peak_bytes()
 
     def close(self) -> None:
         """End the processes."""
-        self._crew.close()
+        self._pool.close()
