@@ -29,7 +29,7 @@ from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.plan import Plan
 from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation, release_of
-from simulator.outcome import truth_cells
+from simulator.outcome.truth import truth_cells
 from simulator.scenario import load
 from tests.analytics.rollup_kit import write_releases
 from wire.catalogue import Catalogue

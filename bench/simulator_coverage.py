@@ -27,10 +27,11 @@ from simulator.engine.blocks import summed_noise
 from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
-from simulator.fleet import FleetModel
+from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.hosts import FleetState, unpack
-from simulator.outcome import TOTAL, CoverageTally, TrueTable, cause_table, truth_cells
 from simulator.outcome.attribution import DAY_S
+from simulator.outcome.coverage import TOTAL, CoverageTally
+from simulator.outcome.truth import TrueTable, cause_table, truth_cells
 from simulator.scenario import Scenario, load
 from simulator.streams import philox
 from wire.catalogue import LEFT_OUT, Catalogue

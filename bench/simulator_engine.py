@@ -17,7 +17,8 @@ from simulator.engine.exact import ExactEngine, ExactParties
 from simulator.engine.fast import MaskedEngine, NoiseEngine
 from simulator.engine.interface import BLOCK_HOSTS, EngineSettings, WindowOutcome
 from simulator.engine.task_rules import fleet_tasks, merged
-from simulator.fleet import FleetModel, FleetRows
+from simulator.fleet.fleet_model import FleetModel
+from simulator.fleet.fleet_rows import FleetRows
 from simulator.scenario import load
 from wire.catalogue import Catalogue
 from wire.task import Task

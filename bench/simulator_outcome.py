@@ -17,22 +17,18 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan, PlannedSection, PlannedTask
-from simulator.adversaries import (
-    FAULTS,
-    LIES,
-    TRICKS,
-    face,
-    guess_application,
-    guess_without_mask,
-    guess_working,
-    move_statistic,
-    play_trick,
+from simulator.adversaries.attacks import LIES, TRICKS, move_statistic, play_trick
+from simulator.adversaries.lossy_network import FAULTS, face
+from simulator.adversaries.membership_inference import (
+    infer_application,
+    infer_without_mask,
+    infer_working,
 )
 from simulator.applications import Application, load_applications
 from simulator.engine.interface import EngineSettings
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
-from simulator.fleet import FleetModel
+from simulator.fleet.fleet_model import FleetModel
 from simulator.outcome.attribution import DAY_S, DayRuns, attribute, attribute_released, live_days
 from simulator.outcome.seen import Design, Sampling, SeenCurve, seen_curve
 from simulator.scenario import Applications, Dropout, Jobs, Scenario, load
@@ -266,9 +262,9 @@ def guesses() -> dict[str, Any]:
     inventory = FleetModel(scenario, catalogue).inventory
     tasks = fleet_tasks(default_plan(), catalogue, inventory, span, (b"L" * 32, b"H" * 32))
     found = {
-        "week": guess_working(tasks, TRIALS),
-        "application_of_84": guess_application(tasks, 84, TRIALS // 4),
-        "masked_alone": guess_without_mask(tasks[0], 4_000),
+        "week": infer_working(tasks, TRIALS),
+        "application_of_84": infer_application(tasks, 84, TRIALS // 4),
+        "masked_alone": infer_without_mask(tasks[0], 4_000),
     }
     return {
         name: {**asdict(one), "advantage": one.advantage, "holds": one.holds}

@@ -12,7 +12,7 @@ from aggregator.statistics.discoveries import q_values, told_from_zero
 from aggregator.statistics.ratios import normal_quantile
 
 if TYPE_CHECKING:  # the demo's screen needs no Parquet before its fleet has started
-    from simulator.outcome import TruthCell
+    from simulator.outcome.truth import TruthCell
 
 
 @dataclass(frozen=True, slots=True)

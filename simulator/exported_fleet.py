@@ -26,7 +26,7 @@ from privacy.noise_table import TableSampler
 from privacy.signing import SigningKey
 from simulator.engine.blocks import spans
 from simulator.engine.interface import BLOCK_HOSTS
-from simulator.fleet import FleetModel
+from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.hosts import HostInventory
 from simulator.scenario import Scenario
 from simulator.simulated_hosts import gpus_of, host_of, vouched_requests

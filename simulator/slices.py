@@ -36,6 +36,9 @@ from edge_agent.shell import AgentShell
 from edge_agent.windows.window_accumulator import ClosedWindow
 from privacy.noise import NoiseSampler, OpenDpSampler
 from privacy.noise_table import SeededBytes, SeededSampler, TableSampler
+from simulator.fleet.fleet_model import SteadyFleet
+from simulator.fleet.fleet_rows import FleetRows
+from simulator.fleet.hosts import FleetStates
 from transport.factory import (
     Side,
     TransportSettings,
@@ -55,7 +58,6 @@ from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .engine.blocks import BlockRows, Span, spans
 from .engine.interface import EngineSettings
-from .fleet import FleetRows, FleetStates, SteadyFleet
 from .mischief import Mischief, MischievousTransport
 from .scenario import Scenario, load
 from .simulated_hosts import gpus_of, hosts_ledger, new_hosts, participant_of, vouched_requests

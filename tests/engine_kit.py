@@ -16,7 +16,9 @@ from simulator.engine.exact import HONEST, ExactEngine, ExactParties, Tampering
 from simulator.engine.fast import MaskedEngine, NoiseEngine
 from simulator.engine.interface import EngineSettings, Noise, RowSource, WindowOutcome
 from simulator.engine.task_rules import fleet_tasks
-from simulator.fleet import FleetModel, FleetRows, FleetState
+from simulator.fleet.fleet_model import FleetModel
+from simulator.fleet.fleet_rows import FleetRows
+from simulator.fleet.hosts import FleetState
 from simulator.scenario import Dropout, Scenario
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task

@@ -18,7 +18,7 @@ from aggregator.party.channel_address import ChannelTable
 from pointillist.installation import AGENT_HOME, HOST_KEYS
 from privacy.signing import SigningKey
 from simulator.exported_fleet import make_identities
-from simulator.fleet import make_inventory
+from simulator.fleet.hosts import make_inventory
 from simulator.scenario import load
 from transport.files.keyfiles import (
     HostKey,

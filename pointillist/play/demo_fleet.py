@@ -21,7 +21,7 @@ from edge_agent.membership import hardware_names, join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
 from simulator.engine.blocks import Span
-from simulator.fleet import SteadyFleet
+from simulator.fleet.fleet_model import SteadyFleet
 from simulator.fleet.hosts import HostInventory
 from simulator.simulated_hosts import host_of
 from simulator.slices import SliceConfig, parts_of

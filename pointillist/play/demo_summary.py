@@ -24,7 +24,7 @@ from edge_agent.ledger.left_reports import Fate, read_left
 from edge_agent.local.words import counted
 from pages.wording import listed
 from simulator.cell_view import CellView, ranked
-from simulator.outcome import TOTAL, coverage_rows
+from simulator.outcome.coverage import TOTAL, coverage_rows
 
 from .demo_fleet import DemoFleet
 from .demo_run import (

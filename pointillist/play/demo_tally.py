@@ -18,7 +18,8 @@ import pandas as pd
 from simulator.cell_view import CellView, judged, views_of
 from simulator.engine.interface import WindowOutcome
 from simulator.experiments.scores import SectionMean
-from simulator.outcome import CoverageTally, SectionCoverage, truth_cells, with_release
+from simulator.outcome.coverage import CoverageTally, SectionCoverage
+from simulator.outcome.truth import truth_cells, with_release
 from wire.catalogue import Catalogue
 from wire.task import SectionKind, Task
 

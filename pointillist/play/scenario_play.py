@@ -19,14 +19,15 @@ from rich.text import Text
 from aggregator.releases.store import Store
 from edge_agent.local.words import counted
 from pointillist.table import Column
-from simulator.adversaries import CohortPlan, play_scenario
+from simulator.adversaries.attacks import play_scenario
+from simulator.adversaries.cohort import CohortPlan
 from simulator.cell_view import CellView, ranked
 from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import CHECKPOINT, Simulation, Step, release_of
 from simulator.engine.worker_pool import peak_bytes
 from simulator.experiments.scores import Scores, SectionMean
-from simulator.outcome import TruthCell, TruthWriter, cause_table, coverage_rows, percents
-from simulator.outcome.truth import SECTIONS
+from simulator.outcome.coverage import coverage_rows, percents
+from simulator.outcome.truth import SECTIONS, TruthCell, TruthWriter, cause_table
 from simulator.scenario import Adversaries, Scenario, names
 from wire.catalogue import Catalogue
 

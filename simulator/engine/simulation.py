@@ -21,7 +21,9 @@ import numpy as np
 
 from aggregator.protocol.released import Capacity, ReleasedWindow
 from privacy.plan import Plan
-from simulator.fleet import FleetModel, FleetRows, FleetState
+from simulator.fleet.fleet_model import FleetModel
+from simulator.fleet.fleet_rows import FleetRows
+from simulator.fleet.hosts import FleetState
 from simulator.scenario import Scenario
 from transport.files.sqlite_file import SqliteFile
 from wire.catalogue import Catalogue

@@ -225,7 +225,7 @@ def draw_faults(rows: Rows) -> DrawnFigure | None:
     )
 
 
-def draw_guess(rows: Rows) -> DrawnFigure | None:
+def draw_inference(rows: Rows) -> DrawnFigure | None:
     """An attacker's advantage beside the bound that epsilon gives."""
     row = next((row for row in rows if row.get("guesses")), None)
     if row is None:
@@ -453,7 +453,7 @@ FIGURES: Final[Mapping[str, Callable[[Rows], DrawnFigure | None]]] = MappingProx
         "attribution": draw_attribution,
         "lies": draw_lies,
         "faults": draw_faults,
-        "guess": draw_guess,
+        "guess": draw_inference,
     }
 )
 

@@ -1,6 +1,6 @@
 """What a part can do with a point: each kind is one function from a run to its row.
 
-Runs of who does not follow the protocol: lies, failing parts and tricks, and a guesser.
+Runs of who does not follow the protocol: lies, failing parts and tricks, and membership inference.
 """
 
 from __future__ import annotations
@@ -11,17 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from simulator.adversaries import (
-    FAULTS,
-    LIES,
-    TRICKS,
-    CohortPlan,
-    face,
-    guess_application,
-    guess_without_mask,
-    guess_working,
-    move_statistic,
-    play_trick,
+from simulator.adversaries.attacks import LIES, TRICKS, move_statistic, play_trick
+from simulator.adversaries.cohort import CohortPlan
+from simulator.adversaries.lossy_network import FAULTS, face
+from simulator.adversaries.membership_inference import (
+    infer_application,
+    infer_without_mask,
+    infer_working,
 )
 from simulator.applications import Application, load_applications
 from simulator.cell_view import listed
@@ -30,10 +26,11 @@ from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
 from simulator.engine.worker_pool import peak_bytes
-from simulator.fleet import FleetModel, make_inventory
-from simulator.outcome import truth_cells
+from simulator.fleet.fleet_model import FleetModel
+from simulator.fleet.hosts import make_inventory
 from simulator.outcome.attribution import attribute_released, live_days
 from simulator.outcome.seen import Design, Sampling, seen_curve
+from simulator.outcome.truth import truth_cells
 from wire.catalogue import Catalogue
 from wire.fields import Scheme
 from wire.report import report_length
@@ -86,8 +83,8 @@ def play_faults(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     }
 
 
-def play_guess(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
-    """Let an attacker guess what one host did, a few thousand times over.
+def play_inference(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
+    """Let an attacker infer what one host did, a few thousand times over.
 
     options     trials, 4000; applications it chooses among, 25
     """
@@ -97,27 +94,27 @@ def play_guess(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     inventory = make_inventory(scenario, catalogue)
     span = (scenario.start_s, scenario.end_s)
     tasks = fleet_tasks(run.plan, catalogue, inventory, span, ExactParties().public_keys)
-    guesses = [
-        guess_working(tasks, trials),
-        guess_working(tasks, trials, windows=1),
-        guess_application(tasks, int(run.options.get("applications", 25)), trials),
-        guess_without_mask(tasks[0], min(trials, 1000), scenario.seed),
+    inferred = [
+        infer_working(tasks, trials),
+        infer_working(tasks, trials, windows=1),
+        infer_application(tasks, int(run.options.get("applications", 25)), trials),
+        infer_without_mask(tasks[0], min(trials, 1000), scenario.seed),
     ]
     return {
         "guesses": [
             {
-                "attack": guess.attack,
-                "choices": guess.choices,
-                "trials": guess.trials,
-                "right": guess.right.rate,
-                "advantage": guess.advantage,
-                "low": (guess.right.low - 1 / guess.choices) / (1 - 1 / guess.choices),
-                "high": (guess.right.high - 1 / guess.choices) / (1 - 1 / guess.choices),
-                "bound": guess.bound,
-                "tight_bound": guess.tight_bound,
-                "holds": guess.holds,
+                "attack": found.attack,
+                "choices": found.choices,
+                "trials": found.trials,
+                "right": found.right.rate,
+                "advantage": found.advantage,
+                "low": (found.right.low - 1 / found.choices) / (1 - 1 / found.choices),
+                "high": (found.right.high - 1 / found.choices) / (1 - 1 / found.choices),
+                "bound": found.bound,
+                "tight_bound": found.tight_bound,
+                "holds": found.holds,
             }
-            for guess in guesses
+            for found in inferred
         ]
     }
 
@@ -273,7 +270,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "attribution": play_attribution,
         "lies": play_lies,
         "faults": play_faults,
-        "guess": play_guess,
+        "guess": play_inference,
     }
 )
 """`windows` plays a scenario's windows and scores them against the truth; `seen` asks when every

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from aggregator.statistics.statistics import UNMEASURED
 from simulator.cell_view import CellView, judged, listed, views_of
 from simulator.engine.simulation import Step
-from simulator.outcome import CoverageTally, TruthCell
+from simulator.outcome.coverage import CoverageTally
+from simulator.outcome.truth import TruthCell
 from wire.task import SectionKind
 
 DAY_S: Final = 86_400

@@ -24,7 +24,7 @@ from kernels.kernel_mix import mix_rows
 from kernels.signatures import ApplicationClassifier, Signature, Signatures
 from privacy.calibrate import MILLION, gdp_mu_1e9, windows_touched
 from simulator.applications import Application, Variant, Workload, derive
-from simulator.fleet import FleetModel
+from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.fleet_rows import MIX_JITTER
 from simulator.fleet.hosts import IDLE, SEEN_WORDS, FleetState, unpack
 from wire.catalogue import Catalogue

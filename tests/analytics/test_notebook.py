@@ -21,7 +21,7 @@ from pointillist.play.setup import Changes, Setup
 from scripts.notebook_page import MARK, NOTEBOOK, cells_run, executed, on_page_markdown
 from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Due, Simulation
-from simulator.outcome import truth_cells
+from simulator.outcome.truth import truth_cells
 from simulator.store_fill import StoreFill
 from tests.browser.server_kit import served, wait_until_read
 from wire.catalogue import Catalogue

@@ -28,8 +28,8 @@ from privacy.plan import Plan
 from simulator.engine.interface import WindowOutcome
 from simulator.engine.journals import JournalError, JournalRows, PlayedJournal, cast, load_journals
 from simulator.engine.simulation import release_of
-from simulator.fleet import FleetRows
-from simulator.outcome import cause_table, truth_cells
+from simulator.fleet.fleet_rows import FleetRows
+from simulator.outcome.truth import cause_table, truth_cells
 from simulator.scenario import Dropout, FailSlow, Faults
 from tests.diagnosis.causes.causes_kit import CLASSES, MODEL, WEEK_S, K, as_file, detector
 from tests.diagnosis.causes.findings_kit import diagnosis, ended

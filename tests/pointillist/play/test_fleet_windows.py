@@ -10,7 +10,8 @@ import pytest
 from pointillist.play.demo_fleet import SCENARIO
 from pointillist.play.demo_plan import WINDOW_S, DemoPlan
 from simulator.engine.blocks import Span
-from simulator.fleet import IDLE, SteadyFleet
+from simulator.fleet.fleet_model import SteadyFleet
+from simulator.fleet.hosts import IDLE
 from simulator.scenario import Dropout, load
 from simulator.slices import SimulatedWindows, WindowTruth
 from wire.catalogue import Catalogue

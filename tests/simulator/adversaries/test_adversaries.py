@@ -1,4 +1,4 @@
-"""Hosts, Leaders, networks and guessers that do not follow the protocol."""
+"""Hosts, Leaders, networks and membership inference that do not follow the protocol."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from functools import cache
 
 import pytest
 
-from simulator.adversaries import (
-    FAULTS,
+from simulator.adversaries.attacks import (
     LIES,
     TRICKS,
-    Cohort,
-    CohortPlan,
     Movement,
-    face,
-    guess_application,
-    guess_without_mask,
-    guess_working,
+    Played,
     move_statistic,
+    play_scenario,
     play_trick,
 )
-from simulator.adversaries.attacks import Played, play_scenario
-from simulator.adversaries.cohort import SMALL
-from simulator.adversaries.guess import epsilon_bound, gaussian_bound
+from simulator.adversaries.cohort import SMALL, Cohort, CohortPlan
+from simulator.adversaries.lossy_network import FAULTS, face
+from simulator.adversaries.membership_inference import (
+    epsilon_bound,
+    gaussian_bound,
+    infer_application,
+    infer_without_mask,
+    infer_working,
+)
 from simulator.scenario import Dropout, load
 from wire.rejection import Reason
 from wire.task import Task
@@ -162,27 +163,27 @@ def test_dropout_beyond_the_cohorts_minimum_releases_nothing() -> None:
     assert found.reports_released_percent == 0.0
 
 
-def test_guess_of_a_week_stays_under_the_bound() -> None:
-    found = guess_working([whole_budget()], 32_000)
+def test_inference_of_a_week_stays_under_the_bound() -> None:
+    found = infer_working([whole_budget()], 32_000)
     assert found.holds
     # And comes near the exact trade-off: the attack is as good as any.
     assert found.advantage > 0.7 * found.tight_bound
 
 
-def test_guess_against_too_little_noise_breaks_the_bound() -> None:
+def test_inference_against_too_little_noise_breaks_the_bound() -> None:
     task = whole_budget()
     weak = [replace(spec, sigma_1024=spec.sigma_1024 // 2) for spec in task.sections]
-    assert not guess_working([replace(task, sections=tuple(weak))], 32_000).holds
+    assert not infer_working([replace(task, sections=tuple(weak))], 32_000).holds
 
 
-def test_guess_of_the_application_stays_under_the_bound() -> None:
-    found = guess_application([whole_budget()], 25, 8_000)
+def test_inference_of_the_application_stays_under_the_bound() -> None:
+    found = infer_application([whole_budget()], 25, 8_000)
     assert found.holds
     assert found.advantage > 0.0
 
 
 def test_masked_vector_alone_tells_nothing() -> None:
-    assert guess_without_mask(whole_budget(), 2_000).holds
+    assert infer_without_mask(whole_budget(), 2_000).holds
 
 
 def test_bounds_of_an_advantage_by_known_values() -> None:

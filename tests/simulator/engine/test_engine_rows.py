@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.engine.fast import NoiseEngine
 from simulator.engine.interface import Noise
-from simulator.fleet import FleetState
+from simulator.fleet.hosts import FleetState
 from simulator.scenario import Dropout
 from tests.engine_kit import (
     SEEDED,

@@ -27,7 +27,7 @@ from simulator.exported_fleet import (
     load_identities,
     make_identities,
 )
-from simulator.fleet import make_inventory
+from simulator.fleet.hosts import make_inventory
 from simulator.scenario import Dropout, Scenario, load
 from simulator.slices import WindowTruth
 from tests.agent_live import SteppedClock

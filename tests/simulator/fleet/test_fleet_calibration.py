@@ -12,9 +12,9 @@ from pointillist.plan_report import catalogue_shapes
 from privacy.calibrate import SIGMA_UNIT
 from privacy.noise_table import SeededSampler
 from privacy.plan import section_figures
-from simulator.fleet import FleetModel, HostInventory
 from simulator.fleet.fleet_events import CAUSE_COUNTS, fault_rates, incident_rates
-from simulator.fleet.hosts import make_inventory
+from simulator.fleet.fleet_model import FleetModel
+from simulator.fleet.hosts import HostInventory, make_inventory
 from simulator.fleet.jobs import COMMUNICATION, COMPUTE, LARGE
 from simulator.scenario import Faults, FleetLoad, Jobs, load
 from tests.window_kit import CATALOGUE

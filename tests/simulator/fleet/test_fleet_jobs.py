@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import pytest
 
-from simulator.fleet import FleetModel
+from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.jobs import JobQueue, durations, job_sizes, make_groups, published
 from simulator.scenario import Jobs, load
 from tests.shared_data import shared_data

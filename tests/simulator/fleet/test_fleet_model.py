@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from simulator.fleet import IDLE, FleetModel, FleetState
+from simulator.fleet.fleet_model import FleetModel
+from simulator.fleet.hosts import IDLE, FleetState
 from simulator.fleet.jobs import busy_target
 from simulator.scenario import (
     Adversaries,

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from simulator.applications import load_applications
-from simulator.fleet import IDLE, FleetModel, FleetRows, FleetState, HostInventory, block_rng
-from simulator.fleet.fleet_rows import MIX_JITTER
-from simulator.fleet.hosts import unpack
+from simulator.fleet.fleet_model import FleetModel
+from simulator.fleet.fleet_rows import MIX_JITTER, FleetRows, block_rng
+from simulator.fleet.hosts import IDLE, FleetState, HostInventory, unpack
 from simulator.scenario import Shape, load
 from tests.window_kit import CATALOGUE, task_of
 from wire.task import SectionKind, Task

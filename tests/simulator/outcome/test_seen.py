@@ -10,7 +10,7 @@ import pytest
 from pointillist.plan_file import default_plan
 from privacy.quantise import left_out_chance
 from simulator.engine.task_rules import fleet_tasks
-from simulator.fleet import FleetModel
+from simulator.fleet.fleet_model import FleetModel
 from simulator.outcome.attribution import DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, seen_curve, simultaneous_quantile, told_hosts
 from simulator.scenario import Applications, FleetLoad

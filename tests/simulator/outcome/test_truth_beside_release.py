@@ -12,16 +12,8 @@ import pytest
 from aggregator.statistics.statistics import estimate
 from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Simulation
-from simulator.outcome import (
-    TOTAL,
-    CoverageTally,
-    TruthWriter,
-    cause_table,
-    coverage_rows,
-    percents,
-    read_truth,
-    truth_cells,
-)
+from simulator.outcome.coverage import TOTAL, CoverageTally, coverage_rows, percents
+from simulator.outcome.truth import TruthWriter, cause_table, read_truth, truth_cells
 from simulator.scenario import Faults
 from tests.engine_kit import CATALOGUE, plan, scenario
 from wire.catalogue import LEFT_OUT

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pointillist.plan_file import load_plan
-from simulator.fleet import FleetModel
+from simulator.fleet.fleet_model import FleetModel
 from simulator.scenario import (
     FOLDER,
     Adversaries,

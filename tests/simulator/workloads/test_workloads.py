@@ -19,7 +19,9 @@ from simulator.applications import (
     load_workloads,
     shipped_folder,
 )
-from simulator.fleet import IDLE, FleetRows, SteadyFleet
+from simulator.fleet.fleet_model import SteadyFleet
+from simulator.fleet.fleet_rows import FleetRows
+from simulator.fleet.hosts import IDLE
 from simulator.scenario import load
 from tests.window_kit import CATALOGUE, task_of
 from wire.catalogue import Catalogue

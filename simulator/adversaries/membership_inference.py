@@ -1,4 +1,4 @@
-"""An attacker who guesses what one host ran, against the bound that epsilon gives.
+"""An attacker who infers what one host ran, against the bound that epsilon gives.
 
 It has every byte of the broker, the view of one aggregator, and t hosts of the cohort: their data
 and their noise. From what is released it takes all that it knows, and asks whether the rest looks
@@ -37,7 +37,7 @@ _SURE: Final = 1 - 2e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class MembershipInference:
     """How often an attacker is right about one host.
 
     choices         equally likely cases; blind is 1 / choices
@@ -105,8 +105,10 @@ def worked_steps(task: Task) -> NDArray[np.int64]:
     return steps
 
 
-def guess_working(tasks: Sequence[Task], trials: int, windows: int | None = None) -> Guess:
-    """Guess whether a host worked at its bounds through a week, or reported nothing but zeros.
+def infer_working(
+    tasks: Sequence[Task], trials: int, windows: int | None = None
+) -> MembershipInference:
+    """Infer whether a host worked at its bounds through a week, or reported nothing but zeros.
 
     tasks       whose releases of any 168 hours the attacker has; cells in which the two cases agree
                 tell nothing, and are left out
@@ -133,11 +135,11 @@ def guess_working(tasks: Sequence[Task], trials: int, windows: int | None = None
     name = (
         "likelihood ratio of a week" if windows is None else f"likelihood ratio, {windows} windows"
     )
-    return _guess(name, 2, tasks[0], (right, trials), mu)
+    return _inference(name, 2, tasks[0], (right, trials), mu)
 
 
-def guess_application(tasks: Sequence[Task], applications: int, trials: int) -> Guess:
-    """Guess which of so many applications a host ran all week, alone and at its bounds.
+def infer_application(tasks: Sequence[Task], applications: int, trials: int) -> MembershipInference:
+    """Infer which of so many applications a host ran all week, alone and at its bounds.
 
     tasks   those with a section of applications tell; the attacker takes the likeliest
     """
@@ -153,18 +155,20 @@ def guess_application(tasks: Sequence[Task], applications: int, trials: int) -> 
             statistic += noise * weight
             statistic[np.arange(trials), case] += spec.cap_steps * weight * windows
     right = int((statistic.argmax(axis=1) == case).sum())
-    return _guess("application of a week", applications, tasks[0], (right, trials), _mu(tasks))
+    return _inference("application of a week", applications, tasks[0], (right, trials), _mu(tasks))
 
 
 def _mu(tasks: Sequence[Task]) -> float:
     return tasks[0].mu_1e9 / 1e9
 
 
-def _guess(attack: str, choices: int, task: Task, hits: tuple[int, int], mu: float) -> Guess:
+def _inference(
+    attack: str, choices: int, task: Task, hits: tuple[int, int], mu: float
+) -> MembershipInference:
     bound = epsilon_bound(task.epsilon_millionths / _MILLION, task.delta_1e12 / 1e12, choices)
     right, trials = hits
     rate = coverage(right, trials)
-    return Guess(attack, choices, trials, rate, bound, gaussian_bound(mu, choices))
+    return MembershipInference(attack, choices, trials, rate, bound, gaussian_bound(mu, choices))
 
 
 def _noise(sigma: NDArray[np.float64], windows: int, trials: int) -> NDArray[np.float64]:
@@ -192,8 +196,8 @@ def _windows(task: Task) -> int:
     return (task.last_window - task.first_window) // task.window_s + 1
 
 
-def guess_without_mask(task: Task, trials: int, seed: int = 0) -> Guess:
-    """Guess from one masked vector and no mask: what a Leader, or a broker that leaks to it, has.
+def infer_without_mask(task: Task, trials: int, seed: int = 0) -> MembershipInference:
+    """Infer from one masked vector and no mask: what a Leader, or a broker that leaks to it, has.
 
     The attacker looks at the very words that the host's work is in; without the Helper's key the
     mask is a one-time pad, so its bound is zero.
@@ -212,4 +216,4 @@ def guess_without_mask(task: Task, trials: int, seed: int = 0) -> Guess:
         # Read as a signed number a worked cell lies higher by its steps, were it not for the mask.
         score = float(words.view(np.int32)[told].astype(np.float64).sum())
         right += int(worked == (score > value[told].astype(np.float64).sum() / 2))
-    return Guess("masked vector alone", 2, trials, coverage(right, trials), 0.0, 0.0)
+    return MembershipInference("masked vector alone", 2, trials, coverage(right, trials), 0.0, 0.0)
