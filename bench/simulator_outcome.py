@@ -17,7 +17,12 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan, PlannedSection, PlannedTask
-from simulator.adversaries.attacks import LIES, TRICKS, move_statistic, play_trick
+from simulator.adversaries.attacks import (
+    HOST_ATTACKS,
+    LEADER_ATTACKS,
+    move_statistic,
+    play_leader_attack,
+)
 from simulator.adversaries.lossy_network import FAULTS, face
 from simulator.adversaries.membership_inference import (
     infer_application,
@@ -197,7 +202,7 @@ def _classes(applications: Sequence[Application], count: int) -> list[Applicatio
 
 def adversaries(kept: Parts) -> Measured:
     """Measure what is missing; give every figure."""
-    lies = kept.get("lies", play_lies)
+    lies = kept.get("lies", play_host_attacks)
     faults = kept.get("faults", play_faults)
     lost = {d: kept.get(f"dropout_{d}", partial(dropout, d)) for d in DROPOUT_PERCENT}
     guess = kept.get("guess", guesses)
@@ -212,10 +217,10 @@ def adversaries(kept: Parts) -> Measured:
     return Measured(figures, tables)
 
 
-def play_lies() -> Part:
-    """Every lie by few and by many hosts; every trick of a Leader."""
-    moved = [move_statistic(lie, liars) for lie in LIES for liars in LIARS]
-    tricks = [play_trick(trick) for trick in TRICKS]
+def play_host_attacks() -> Part:
+    """Every host attack by few and by many hosts; every attack of a Leader."""
+    moved = [move_statistic(lie, liars) for lie in HOST_ATTACKS for liars in LIARS]
+    tricks = [play_leader_attack(trick) for trick in LEADER_ATTACKS]
     return {"lies": [asdict(one) for one in moved], "tricks": [asdict(one) for one in tricks]}
 
 

@@ -12,7 +12,7 @@ from transport.settings.config import build, did_you_mean, limited, read_tree
 
 YEAR_S: Final = 31_536_000
 MOST_ITEMS: Final = 1024
-LIES: Final = ("out_of_range", "replay", "forged_id", "poisoned_share")
+HOST_ATTACKS: Final = ("out_of_range", "replay", "forged_id", "poisoned_share")
 LEADER_TRICKS: Final = ("drop_hosts", "alter_share", "replay_batch", "split_batch")
 NAME: Final = "[a-z0-9][a-z0-9_-]{0,63}"
 FIDELITIES: Final = ("auto", "exact", "masked", "noise")
@@ -166,7 +166,7 @@ class Adversaries:
     """Who does not follow the protocol.
 
     lying_share             hosts that lie in one of the ways of `lies`, in turn
-    leader                  tricks of the Leader
+    leader                  attacks of the Leader
     helper_lost_share       windows in which the Helper is away
     duplicate_share,
     reorder_share           records that the broker sends twice, or out of order
@@ -176,7 +176,7 @@ class Adversaries:
     """
 
     lying_share: float = within(0.0, 0.0, 0.5)
-    lies: tuple[str, ...] = limited((), choices=LIES)
+    lies: tuple[str, ...] = limited((), choices=HOST_ATTACKS)
     leader: tuple[str, ...] = limited((), choices=LEADER_TRICKS)
     helper_lost_share: float = within(0.0, 0.0, 1.0)
     duplicate_share: float = within(0.0, 0.0, 1.0)

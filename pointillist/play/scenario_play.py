@@ -254,7 +254,7 @@ class Player:
 
 
 def adversaries(scenario: Scenario) -> dict[str, Any]:
-    """Play a scenario's lies, tricks and faults against production parties, in a small cohort.
+    """Play a scenario's attacks and faults against production parties, in a small cohort.
 
     The windows themselves are of hosts that follow the protocol: what a lie moves is measured
     apart.

@@ -1,6 +1,6 @@
 """Hosts that lie: what is refused, and how far a lying share of k hosts moves a statistic.
 
-A Leader that plays tricks on its Helper: what it asks for, and what it gets.
+A Leader that attacks its Helper: what it asks for, and what it gets.
 
 What a scenario's own adversaries come to, played on a small cohort.
 
@@ -90,7 +90,7 @@ class Told:
     counted: NDArray[np.bool_]
 
 
-Lie = Callable[[Cohort, Honest, SectionSpec], Told]
+HostAttack = Callable[[Cohort, Honest, SectionSpec], Told]
 
 
 def _out_of_range(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
@@ -174,7 +174,7 @@ def _without_liars(reports: list[Sealed], honest: Honest) -> Told:
 
 
 _WINDOW: Final = START_S + WINDOW_S
-LIES: Final[Mapping[str, Lie]] = {
+HOST_ATTACKS: Final[Mapping[str, HostAttack]] = {
     "out_of_range": _out_of_range,
     "beyond_bound": _beyond_bound,
     "far_beyond": _far_beyond,
@@ -191,11 +191,13 @@ UNBOUNDED: Final = frozenset({"beyond_bound"})
 def move_statistic(lie: str, liars: int, plan: CohortPlan = SMALL) -> Movement:
     """Let k hosts of a cohort lie in one window, and compare its release with the honest sum.
 
-    lie         one of LIES
+    lie         one of HOST_ATTACKS
     Raises      ValueError for an unknown lie, or more liars than hosts
     """
-    if lie not in LIES or not 0 <= liars <= plan.hosts:
-        raise ValueError(f"expected one of {list(LIES)} by 0 .. {plan.hosts}, got {lie}, {liars}")
+    if lie not in HOST_ATTACKS or not 0 <= liars <= plan.hosts:
+        raise ValueError(
+            f"expected one of {list(HOST_ATTACKS)} by 0 .. {plan.hosts}, got {lie}, {liars}"
+        )
     with Cohort(plan) as cohort:
         spec = cohort.task.sections[0]
         rows = honest_rows(cohort, plan.hosts, plan.seed)
@@ -203,7 +205,7 @@ def move_statistic(lie: str, liars: int, plan: CohortPlan = SMALL) -> Movement:
         # The window before is settled first, so that a replay of it has something to repeat.
         cohort.send(cohort.seal(honest.vectors, START_S))
         cohort.settle(START_S)
-        told = LIES[lie](cohort, honest, spec)
+        told = HOST_ATTACKS[lie](cohort, honest, spec)
         cohort.send(told.reports)
         settled = cohort.settle(_WINDOW)
         return _compare(cohort, lie, liars, settled, honest.vectors[told.counted])
@@ -234,18 +236,18 @@ def _compare(cohort: Cohort, lie: str, liars: int, settled: Settled, honest: Vec
     )
 
 
-TRICKS: Final = (
+LEADER_ATTACKS: Final = (
     "all_colluders", "forged_host", "other_signature", "replay_batch", "split_batch", "drop_hosts",
     "alter_share",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class TrickResult:
-    """What one trick came to.
+class LeaderAttack:
+    """What one attack came to.
 
     answer      "share", or the reason of the Helper's refusal
-    cleared     reason -> hosts that the Helper left out of the trick's sum
+    cleared     reason -> hosts that the Helper left out of the attack's sum
     sums        different sums of this window that the Leader got: two would give their difference
     released    the honest window was released
     n           hosts in it
@@ -259,18 +261,18 @@ class TrickResult:
     n: int
 
 
-def play_trick(trick: str, plan: CohortPlan = SMALL) -> TrickResult:
-    """Let the Leader try one trick in a window of an otherwise honest cohort.
+def play_leader_attack(trick: str, plan: CohortPlan = SMALL) -> LeaderAttack:
+    """Let the Leader try one attack in a window of an otherwise honest cohort.
 
-    Raises  ValueError for a trick that is not one of TRICKS
+    Raises  ValueError for an attack that is not one of LEADER_ATTACKS
     """
-    if trick not in TRICKS:
-        raise ValueError(f"expected one of {', '.join(TRICKS)}, got {trick}")
-    port: list[_Tricky] = []
+    if trick not in LEADER_ATTACKS:
+        raise ValueError(f"expected one of {', '.join(LEADER_ATTACKS)}, got {trick}")
+    port: list[_AttackingLeader] = []
 
     def between(parties: ExactParties) -> Callable[[HelperPort], HelperPort]:
         def wrap(inner: HelperPort) -> HelperPort:
-            port.append(_Tricky(inner, parties, trick))
+            port.append(_AttackingLeader(inner, parties, trick))
             return port[0]
 
         return wrap
@@ -281,23 +283,23 @@ def play_trick(trick: str, plan: CohortPlan = SMALL) -> TrickResult:
         vectors += cohort.noise(plan.hosts)
         cohort.send(cohort.seal(vectors, START_S))
         settled = cohort.settle(START_S)
-        tricky = port[0]
+        leader = port[0]
         done = settled.released is not None
-        sums = len(tricky.shares)
+        sums = len(leader.shares)
         if trick == "alter_share":
-            tricky.answer = ", ".join(settled.refused)
-        return TrickResult(trick, tricky.answer, tricky.cleared, sums, done, settled.n)
+            leader.answer = ", ".join(settled.refused)
+        return LeaderAttack(trick, leader.answer, leader.cleared, sums, done, settled.n)
 
 
-class _Tricky:
+class _AttackingLeader:
     """The Leader's own port, in the hands of a Leader that also asks for something else.
 
-    answer, cleared     as in TrickResult
+    answer, cleared     as in LeaderAttack
     shares              every share that it got
     """
 
     def __init__(self, inner: HelperPort, parties: ExactParties, trick: str) -> None:
-        self._inner, self._parties, self._trick = inner, parties, trick
+        self._inner, self._parties, self._attack = inner, parties, trick
         self.colluders = 0
         self.answer = "not tried"
         self.cleared: Mapping[str, int] = {}
@@ -307,9 +309,9 @@ class _Tricky:
         self._inner.submit_epochs(epochs)
 
     def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
-        """Ask for the trick's batch before or after the honest one."""
+        """Ask for the attack's batch before or after the honest one."""
         honest = SignedBatch.decode(signed_batch).batch
-        first = self._trick not in {"replay_batch", "split_batch", "alter_share"}
+        first = self._attack not in {"replay_batch", "split_batch", "alter_share"}
         if not epochs_complete:
             # The Helper has to know the epochs first: the honest question teaches it.
             return self._inner.submit_batch(signed_batch, epochs_complete=False)
@@ -317,7 +319,7 @@ class _Tricky:
             self._try(honest, signed_batch)
         reply = self._inner.submit_batch(signed_batch, epochs_complete=True)
         self._note(reply)
-        if self._trick == "alter_share" and reply.share:
+        if self._attack == "alter_share" and reply.share:
             return replace(reply, share=_flipped(reply.share))
         if not first and reply.share:
             self._try(honest, signed_batch)
@@ -341,7 +343,7 @@ class _Tricky:
 
     def _asked(self, honest: Batch, signed: bytes) -> bytes:
         entries = honest.entries
-        match self._trick:
+        match self._attack:
             case "replay_batch":
                 return signed
             case "all_colluders":
@@ -380,16 +382,16 @@ class Played:
     """Every adversary that a scenario names."""
 
     lies: tuple[Movement, ...]
-    tricks: tuple[TrickResult, ...]
+    tricks: tuple[LeaderAttack, ...]
     faults: tuple[FaultResult, ...]
 
 
 def play_scenario(scenario: Scenario, plan: CohortPlan = SMALL) -> Played:
-    """Play a scenario's lies, tricks and faults, one after the other."""
+    """Play a scenario's attacks and faults, one after the other."""
     asked = scenario.adversaries
     liars = max(round(asked.lying_share * plan.hosts), 1) if asked.lying_share else 0
     lies = tuple(move_statistic(lie, liars, plan) for lie in asked.lies if liars)
-    tricks = tuple(play_trick(trick, plan) for trick in asked.leader)
+    tricks = tuple(play_leader_attack(trick, plan) for trick in asked.leader)
     largest = max(scenario.operators) / sum(scenario.operators)
     faults = {
         "duplicates": asked.duplicate_share,

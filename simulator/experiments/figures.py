@@ -1,6 +1,6 @@
 """Figures of experiments, each with its sentence: applications seen, and what is attributed.
 
-Figures of experiments, each with its sentence: lies, failing parts and an attacker's guesses.
+Figures of experiments, each with its sentence: attacks, failing parts and membership inference.
 
 Figures of experiments, each with its sentence: error, dropout, cost and mix of releases.
 
@@ -156,8 +156,8 @@ def _span(values: Sequence[float]) -> str:
     return f"{low:.0f} %" if round(low) == round(high) else f"{low:.0f} to {high:.0f} %"
 
 
-def draw_lies(rows: Rows) -> DrawnFigure | None:
-    """How far lies move a statistic, against what the protocol allows."""
+def draw_host_attacks(rows: Rows) -> DrawnFigure | None:
+    """How far hosts that lie move a statistic, against what the protocol allows."""
     rows = [row for row in rows if row.get("lies") and row["liars"]]
     if not rows:
         return None
@@ -219,7 +219,7 @@ def draw_faults(rows: Rows) -> DrawnFigure | None:
         figure,
         f"With {100 * row['struck_share']:.0f} % of the reports, hosts or windows struck"
         f"{' every release is' if true else ' NOT every release is'} exactly the sum of the "
-        f"accepted hosts; a Leader that tries {len(row['tricks'])} tricks "
+        f"accepted hosts; a Leader that tries {len(row['tricks'])} attacks "
         f"{'gets a second sum by ' + ', '.join(kept) if kept else 'never gets a second sum'} of "
         "the same window.",
     )
@@ -451,7 +451,7 @@ FIGURES: Final[Mapping[str, Callable[[Rows], DrawnFigure | None]]] = MappingProx
         "mix": draw_mix,
         "seen": draw_seen,
         "attribution": draw_attribution,
-        "lies": draw_lies,
+        "lies": draw_host_attacks,
         "faults": draw_faults,
         "guess": draw_inference,
     }

@@ -1,6 +1,6 @@
 """What a part can do with a point: each kind is one function from a run to its row.
 
-Runs of who does not follow the protocol: lies, failing parts and tricks, and membership inference.
+Runs of who does not follow the protocol: attacks, failing parts and membership inference.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from simulator.adversaries.attacks import LIES, TRICKS, move_statistic, play_trick
+from simulator.adversaries.attacks import (
+    HOST_ATTACKS,
+    LEADER_ATTACKS,
+    move_statistic,
+    play_leader_attack,
+)
 from simulator.adversaries.cohort import CohortPlan
 from simulator.adversaries.lossy_network import FAULTS, face
 from simulator.adversaries.membership_inference import (
@@ -47,7 +52,7 @@ FAULT_SHARE: Final = 0.15
 SKEW_S: Final = 60.0
 
 
-def play_lies(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
+def play_host_attacks(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     """Let a share of a small cohort lie in every way, one after the other.
 
     point       lying
@@ -55,12 +60,12 @@ def play_lies(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     del folder, catalogue
     plan = _cohort(run)
     liars = round(run.scenario.adversaries.lying_share * plan.hosts)
-    found = [_movement(asdict(move_statistic(lie, liars, plan))) for lie in LIES]
+    found = [_movement(asdict(move_statistic(lie, liars, plan))) for lie in HOST_ATTACKS]
     return {"cohort": plan.hosts, "liars": liars, "lies": found, "fidelity": "exact"}
 
 
 def play_faults(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
-    """Let every fault of the network strike, and the Leader try every trick.
+    """Let every fault of the network strike, and the Leader try every attack.
 
     options     share: of the reports, hosts or windows that a fault strikes, 0.15
     """
@@ -72,13 +77,12 @@ def play_faults(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
         result = face(fault, SKEW_S if fault == "clock_skew" else share, 4, plan)
         told = {"refused": listed(result.refused), "reasons": listed(result.reasons)}
         faults.append(asdict(result) | told | {"released_percent": result.reports_released_percent})
-    tricks = [asdict(result) | {"cleared": listed(result.cleared)}
-              for result in (play_trick(trick, plan) for trick in TRICKS)]  # fmt: skip
+    attacks = [play_leader_attack(name, plan) for name in LEADER_ATTACKS]
     return {
         "cohort": plan.hosts,
         "struck_share": share,
         "faults": faults,
-        "tricks": tricks,
+        "tricks": [asdict(found) | {"cleared": listed(found.cleared)} for found in attacks],
         "fidelity": "exact",
     }
 
@@ -268,7 +272,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "windows": play_windows,
         "seen": play_seen,
         "attribution": play_attribution,
-        "lies": play_lies,
+        "lies": play_host_attacks,
         "faults": play_faults,
         "guess": play_inference,
     }

@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 
 from simulator.adversaries.attacks import (
-    LIES,
-    TRICKS,
+    HOST_ATTACKS,
+    LEADER_ATTACKS,
     Movement,
     Played,
     move_statistic,
+    play_leader_attack,
     play_scenario,
-    play_trick,
 )
 from simulator.adversaries.cohort import SMALL, Cohort, CohortPlan
 from simulator.adversaries.lossy_network import FAULTS, face
@@ -48,7 +48,7 @@ def whole_budget() -> Task:
         return cohort.task
 
 
-@pytest.mark.parametrize("name", sorted(set(LIES) - {"beyond_bound", *IMPOSSIBLE}))
+@pytest.mark.parametrize("name", sorted(set(HOST_ATTACKS) - {"beyond_bound", *IMPOSSIBLE}))
 def test_lying_hosts_move_a_sum_by_no_more_than_their_bound(name: str) -> None:
     found = lie(name)
     assert found.bounded
@@ -99,9 +99,9 @@ def test_liars_beyond_the_cohorts_slack_stop_the_release() -> None:
     assert (found.accepted, found.reason) == (0, "n_min")
 
 
-@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize("trick", LEADER_ATTACKS)
 def test_leader_never_gets_two_sums_of_one_window(trick: str) -> None:
-    assert play_trick(trick).sums <= 1
+    assert play_leader_attack(trick).sums <= 1
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_leader_never_gets_two_sums_of_one_window(trick: str) -> None:
         ("replay_batch", "share"),
     ],
 )
-def test_trick_is_answered_and_the_honest_window_released(trick: str, answer: str) -> None:
-    found = play_trick(trick)
+def test_leader_attack_is_answered_and_the_honest_window_released(trick: str, answer: str) -> None:
+    found = play_leader_attack(trick)
     assert found.answer == answer
     assert found.released
 
@@ -122,14 +122,14 @@ def test_trick_is_answered_and_the_honest_window_released(trick: str, answer: st
 @pytest.mark.parametrize("trick", ["drop_hosts", "forged_host"])
 def test_leader_that_drops_hosts_loses_the_honest_window(trick: str) -> None:
     """It may ask about fewer hosts, down to n_min; the answer is final."""
-    found = play_trick(trick)
+    found = play_leader_attack(trick)
     assert (found.answer, found.released) == ("share", False)
     assert found.cleared == ({"tag": 2} if trick == "forged_host" else {})
 
 
 def test_altered_share_is_no_share_of_the_helpers() -> None:
     """Whoever stands between the parties cannot change a sum; the window waits, unreleased."""
-    found = play_trick("alter_share")
+    found = play_leader_attack("alter_share")
     assert (found.answer, found.released) == ("share_signature", False)
 
 
@@ -209,6 +209,6 @@ def test_adversaries_refuse_what_they_do_not_know() -> None:
     with pytest.raises(ValueError, match="whistle"):
         move_statistic("whistle", 1)
     with pytest.raises(ValueError, match="whistle"):
-        play_trick("whistle")
+        play_leader_attack("whistle")
     with pytest.raises(ValueError, match="whistle"):
         face("whistle", 0.1)
