@@ -1,7 +1,7 @@
 """Step times where nothing marks a step: from the process's own rhythm, learnt once it is known.
 
 Pure: marks in, steps out. What was learnt stays as long as it gives steps, so that a fault cannot
-teach another rhythm; a period that falls silent is learnt anew.
+train another period; a period that falls silent is learnt anew.
 
 Finds what in a process's marks happens a fixed number of times a step: pure.
 

@@ -271,7 +271,7 @@ def diagnose(
         _live(config, asked, tell)
     else:
         _journal(config, asked, tell)
-    _farewell(teller, plots)
+    _summary(teller, plots)
 
 
 def _agree(live: bool, replay: Path | None, live_alone: dict[str, object], rhythm: bool) -> None:
@@ -296,7 +296,7 @@ def _folder(plots: Path) -> None:
         plots.mkdir(parents=True, exist_ok=True)
 
 
-def _farewell(teller: Teller, plots: Path | None) -> None:
+def _summary(teller: Teller, plots: Path | None) -> None:
     from edge_agent.local.words import counted
 
     if plots is None:

@@ -59,9 +59,9 @@ AXIS_NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "load": "busy GPUs, of all",
         "applications": "applications",
         "lying": "hosts that lie",
-        "candidates": "tables that were taught",
+        "candidates": "tables trained on",
         "job_gpus": "GPUs of a job",
-        "unknown": "GPU time of programs nobody taught",
+        "unknown": "GPU time of programs outside the training set",
     }
 )
 SHARES: Final = {"dropout", "sampling_rate", "load", "lying", "unknown"}

@@ -144,10 +144,10 @@ def draw_attribution(rows: Rows) -> DrawnFigure | None:
 def _along(axis: str, at: Sequence[float]) -> str:
     between = f"{told(axis, at[0])} to {told(axis, at[-1])}"
     return {
-        "candidates": f"With {between} tables taught",
+        "candidates": f"With {between} tables trained on",
         "job_gpus": f"In jobs of {between} GPUs",
         "epsilon": f"At epsilon {between}",
-        "unknown": f"With {between} of the programs taught to nobody",
+        "unknown": f"With {between} of the programs outside the training set",
     }.get(axis, f"With {AXIS_NAMES.get(axis, axis)} from {between}")
 
 

@@ -188,17 +188,17 @@ def play_seen(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
 def play_attribution(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     """Classify one job of each application of a mix, and release the shares with noise.
 
-    point       candidates (tables taught, recordings first), job_gpus, unknown (share of the mix
-                that nobody taught), epsilon, cohort
+    point       candidates (training tables, recordings first), job_gpus, unknown (share of the
+                mix outside the training set), epsilon, cohort
     options     period_hours, 24; weight of the section, 0.10; draws, 50
     """
     del folder, catalogue
     everything = load_applications()
     point, options = run.point, run.options
-    taught = everything[: int(point.get("candidates", len(everything)))]
-    met = _mixed(taught, everything[len(taught) :], float(point.get("unknown", 0.0)))
+    training = everything[: int(point.get("candidates", len(everything)))]
+    met = _mixed(training, everything[len(training) :], float(point.get("unknown", 0.0)))
     found = attribute_released(
-        taught,
+        training,
         met,
         int(point.get("job_gpus", 8)),
         epsilon=run.plan.epsilon_millionths / 1e6,
@@ -210,7 +210,7 @@ def play_attribution(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> 
         seed=run.scenario.seed,
     )
     return asdict(found) | {
-        "tables_taught": len(taught),
+        "tables_taught": len(training),
         "tables_met": len(met),
         "variants": sum(not application.is_recording for application in met),
         "recordings": sum(application.is_recording for application in met),
@@ -218,13 +218,13 @@ def play_attribution(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> 
 
 
 def _mixed(
-    taught: Sequence[Application], others: Sequence[Application], unknown: float
+    training: Sequence[Application], others: Sequence[Application], unknown: float
 ) -> list[Application]:
-    """Give a mix in which this share was never taught, as far as there are others."""
-    known = {application.workload.application for application in taught}
+    """Give a mix in which this share is not in the training set, as far as there are others."""
+    known = {application.workload.application for application in training}
     strangers = [other for other in others if other.workload.application not in known]
-    many = round(unknown / (1 - unknown) * len(taught)) if unknown < 1 else len(strangers)
-    return [*taught, *strangers[:many]]
+    many = round(unknown / (1 - unknown) * len(training)) if unknown < 1 else len(strangers)
+    return [*training, *strangers[:many]]
 
 
 def play_windows(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:

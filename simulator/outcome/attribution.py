@@ -1,7 +1,7 @@
 """How much GPU time is given to the right application: on the hosts, and after the noise.
 
 Hosts decide by the production classifier, from the launches of one window of each process. What
-they were taught is one table of each application; what they meet is the same program on other
+they were trained on is one table of each application; what they meet is the same program on other
 hosts, with its jitter, and in a large job with its exchange and its stages.
 
 Which applications ran on which hosts, day by day, as the hosts' own windows would see it.
@@ -44,9 +44,9 @@ _MOST_PROCESSES: Final = 24
 class Attribution:
     """Shares of GPU time; they sum to 1.
 
-    right       the class is the right one; for a program that was never taught, "unknown"
+    right       the class is the right one; for a program that is not in the training set, "unknown"
     wrong       another class
-    unanswered  "unknown" for a program that was taught
+    unanswered  "unknown" for a program of the training set
     """
 
     right: float
@@ -55,7 +55,7 @@ class Attribution:
 
 
 def signature_of(workload: Workload) -> Signature:
-    """Make the profile that a host would be taught from a table."""
+    """Make the profile that a host would learn from a table."""
     kernels = (
         (row.name, row.family, row.launches_per_1000_steps, row.time_ns_per_step)
         for row in workload.kernels
@@ -65,7 +65,7 @@ def signature_of(workload: Workload) -> Signature:
     return Signature(workload.name, workload.application, workload.gpu_model, source, rows)
 
 
-def teach(applications: Sequence[Application]) -> Signatures:
+def train(applications: Sequence[Application]) -> Signatures:
     """Learn every table of these applications, thresholds included."""
     return Signatures.train([signature_of(application.workload) for application in applications])
 
@@ -116,22 +116,22 @@ def _launches(table: Workload, rng: np.random.Generator) -> list[int]:
 
 
 def attribute(
-    taught: Sequence[Application],
+    training: Sequence[Application],
     met: Sequence[Application],
     gpus: int,
     seed: int = 0,
 ) -> Attribution:
     """Classify one job of each met application, all with the same GPU time.
 
-    taught      candidates; a met application of another class is one that nobody taught
+    training    candidates; a met application of another class is one outside the training set
     gpus        of each job
     Raises      ValueError without candidates or jobs
     """
-    if not taught or not met or gpus < 1:
+    if not training or not met or gpus < 1:
         raise ValueError("expected candidates, applications that are met and a GPU, got none")
     rng = np.random.default_rng(seed)
-    signatures = teach(taught)
-    known = {application.workload.application for application in taught}
+    signatures = train(training)
+    known = {application.workload.application for application in training}
     right = wrong = unanswered = 0.0
     for application in met:
         truth = application.workload.application
@@ -200,7 +200,7 @@ class ReleasedAttribution:
 
 
 def attribute_released(
-    taught: Sequence[Application],
+    training: Sequence[Application],
     met: Sequence[Application],
     gpus: int,
     *,
@@ -217,9 +217,9 @@ def attribute_released(
     busy_share  GPU time that is worked, of all: what the noise is relative to
     """
     rng = np.random.default_rng(seed)
-    signatures = teach(taught)
+    signatures = train(training)
     known = sorted(
-        {application.workload.application for application in taught} - {UNKNOWN_APPLICATION}
+        {application.workload.application for application in training} - {UNKNOWN_APPLICATION}
     )
     places = {name: at for at, name in enumerate([*known, UNKNOWN_APPLICATION])}
     truth, said = np.zeros(len(places)), np.zeros(len(places))

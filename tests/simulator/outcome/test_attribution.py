@@ -45,7 +45,7 @@ def test_attribution_calls_what_nobody_taught_unknown() -> None:
 
 
 def test_attribution_of_a_program_under_another_name_is_wrong() -> None:
-    """Teach one program as another class: every answer must count as wrong."""
+    """Train one program as another class: every answer must count as wrong."""
     first, second = recorded()[0], recorded()[-1]
     mislabelled = replace(
         first, workload=replace(first.workload, application=second.workload.application)
