@@ -1,10 +1,7 @@
-"""What runs on the simulated fleet: real recordings, and variants that say that they are.
+"""What runs on the simulated fleet: recorded kernels, and variants that say that they are.
 
-A variant is a recording at another size, by stated rules: a table, not a measurement. Every factor
-here is chosen from how the kernels work, none is measured (docs/simulator-model.md). A result that
-rests on a variant names it.
-
-Workload tables: which kernels a real program runs, how long and how often, from traces.
+A variant is a recording at another size, by rules chosen from how the kernels work, none measured
+(docs/simulator-model.md). A result that rests on a variant names it.
 """
 
 from __future__ import annotations
@@ -77,7 +74,6 @@ class Workload:
 
 
 def shipped_folder() -> Path:
-    """Give the folder of the tables that came with this installation."""
     return Path(__file__).with_name("workloads")
 
 
@@ -91,7 +87,6 @@ def load_workloads(folder: Path | None = None) -> tuple[Workload, ...]:
 
 
 def load_workload(path: Path) -> Workload:
-    """Read and check one table. Raises WorkloadError."""
     return read_tree(Workload, path, error=WorkloadError, file_format=FORMAT)
 
 
@@ -172,10 +167,7 @@ class Variant:
 
 
 def model_factor(family: str, recorded: str, model: str) -> float:
-    """How much longer a kernel takes on another GPU model: by its arithmetic, or by its memory.
-
-    Models without a data sheet here count as the recorded one.
-    """
+    """How much longer a kernel takes on another GPU model; 1 without a data sheet of it here."""
     if recorded == model or recorded not in _DEVICES or model not in _DEVICES:
         return 1.0
     place = 0 if family in _COMPUTE else 1
@@ -183,10 +175,7 @@ def model_factor(family: str, recorded: str, model: str) -> float:
 
 
 def derive(recording: Workload, variant: Variant, name: str, application: str) -> Workload:
-    """Apply a variant's rules to a recorded table.
-
-    name, application   of the new table; source and licence stay those of the recording
-    """
+    """Apply a variant's rules to a recorded table, and give it a name and a class."""
     model = variant.gpu_model or recording.gpu_model
     rows = [_row(row, variant, recording.gpu_model, model) for row in recording.kernels]
     rows += _added(rows, variant)
@@ -254,11 +243,9 @@ VARIANTS: Final = Path(__file__).with_name("variants.toml")
 class Application:
     """One table of kernel activity that hosts may run.
 
-    name         its own
     group        what a scenario calls it: ranks and stages of one program share a group
     workload     the table; its `application` is the class that a report counts it under
     recording    the recorded table it is or comes from
-    variant      None for a recording
     stands_for   why this variant is taken for its class; "" for a recording
     """
 
@@ -271,17 +258,14 @@ class Application:
 
     @classmethod
     def recorded(cls, workload: Workload) -> Application:
-        """A recording as it is."""
         return cls(workload.name, workload.application, workload, workload.name)
 
     @property
     def is_recording(self) -> bool:
-        """Whether its numbers were recorded on a GPU."""
         return self.variant is None
 
     @property
     def origin(self) -> str:
-        """What a result that rests on it must say."""
         if self.variant is None:
             return f"recorded: {self.workload.source} {self.workload.source_file}"
         return f"variant of {self.recording} by rule, not recorded: {self.variant}"
@@ -299,8 +283,6 @@ class VariantRow(Variant):
 
 @dataclass(frozen=True, slots=True)
 class VariantTable:
-    """The file of variants."""
-
     rows: tuple[VariantRow, ...] = limited(key="variant")
 
 
@@ -314,7 +296,6 @@ def load_applications() -> tuple[Application, ...]:
 
 
 def real_application_profiles(applications: Iterable[Application]) -> int:
-    """How many of them are recordings."""
     return sum(application.is_recording for application in applications)
 
 
@@ -329,14 +310,10 @@ def _variant(row: VariantRow, recordings: Mapping[str, Workload]) -> Application
 
 
 def numbered_applications(catalogue: Catalogue, count: int) -> tuple[Application, ...]:
-    """Make so many applications, each under its own place of the catalogue's table.
+    """Make 1 .. 250 applications, each under a place of its own of the catalogue's table.
 
-    The first ten are the recordings' numbers unchanged, the rest variants of them; all of them are
-    filed under a class that is not theirs, so all say that they are variants. Place 0, "unknown",
-    stays free.
-
-    count   1 .. 250
-    Raises  ValueError
+    All are filed under a class that is not theirs, so all say that they are variants. Raises
+    ValueError.
     """
     places = catalogue.section("applications_seen").cells
     if not 1 <= count <= min(MOST, len(places) - 1):

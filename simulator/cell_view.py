@@ -30,12 +30,10 @@ class CellView:
 
     @property
     def told(self) -> bool:
-        """Whether it is told from zero: else drawn as less than `most`, and as no number."""
         return told_from_zero(self.q_value)
 
     @property
     def half(self) -> float:
-        """Half of its 95 % interval."""
         return normal_quantile() * self.standard_error
 
     @property
@@ -45,15 +43,11 @@ class CellView:
 
     @property
     def rank(self) -> float:
-        """Where it stands in a list: by the larger of its truth and what was released as a number.
-
-        By the truth alone a false discovery would stand last, and be cut off.
-        """
+        """By the larger of its truth and what was released: a false discovery is not the last."""
         return max(self.truth, self.share if self.told else 0.0)
 
     @property
     def worth_showing(self) -> bool:
-        """Whether something truly happened there, or the release says so."""
         return bool(self.truth) or self.told
 
 
@@ -74,7 +68,6 @@ def views_of(cells: Iterable[TruthCell], whole: float) -> list[CellView]:
 
 
 def ranked(views: Sequence[CellView]) -> list[CellView]:
-    """Give the cells worth showing, largest by truth or by release first."""
     shown = [view for view in views if view.worth_showing]
     return sorted(shown, key=lambda view: view.rank, reverse=True)
 

@@ -1,9 +1,7 @@
 """A simulated fleet before running aggregators: real identities, real enrolment, real transport.
 
-The hosts are enrolled as live ones are: operators vouch for them, each makes its key and a join
-request under its one-use token, the Leader's operator builds the roster, the Helper's countersigns
-it. Then one process of the production agent's loop plays all of them, window by window on the wall
-clock; only what they measured comes from the fleet model. Docs: docs/simulate.md.
+Hosts are enrolled as live ones; then one process of the production agent's loop plays all of them
+on the wall clock. Only what they measured comes from the fleet model. Docs: docs/simulate.md.
 """
 
 from __future__ import annotations
@@ -112,10 +110,7 @@ def _pin(name: str, key: SigningKey) -> str:
 
 
 def load_identities(folder: Path) -> list[Host]:
-    """Read the hosts in the fleet's order.
-
-    Raises  IdentitiesError
-    """
+    """Read the hosts in the fleet's order. Raises IdentitiesError."""
     path = folder / KEYS_FILE
     try:
         status = path.stat()
@@ -165,8 +160,6 @@ class ExportSettings:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was sent, by the agents' own count."""
-
     hosts: int
     tasks: int
     windows: int
@@ -177,8 +170,6 @@ class Exported:
 
 
 class ExportedFleet:
-    """The hosts of a scenario before running aggregators."""
-
     def __init__(
         self,
         scenario: Scenario,
@@ -187,10 +178,7 @@ class ExportedFleet:
         tell: Callable[[WindowTruth], None],
         clock: Clock | None = None,
     ) -> None:
-        """Open ledger and log.
-
-        Raises      LedgerRefused, TransportUnavailable
-        """
+        """Open ledger and log. Raises LedgerRefused, TransportUnavailable."""
         catalogue, clock = Catalogue.load(), clock or SystemClock()
         self._hosts, self._tell = hosts, tell
         self._windows_seen = 0
@@ -220,10 +208,7 @@ class ExportedFleet:
         self._tell(window)
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
-        """Report until the time is over and everything is on the log, or until stopped.
-
-        Raises      LedgerRefused
-        """
+        """Report until the time is over and all is on the log, or stopped. Raises LedgerRefused."""
         tally = self._live.run(stopping)
         return Exported(
             len(self._hosts),

@@ -18,7 +18,6 @@ _HOST_BYTES = 16
 class Mischief:
     """Shares of reports that the network treats so; none of it may change a released sum.
 
-    duplicated   delivered twice, byte for byte
     forged       delivered, and again under the name of a host that is on no roster
     damaged      delivered, and again with one bit of the box changed
     """
@@ -69,7 +68,6 @@ class MischievousProducer:
             self._inner.send(REPORTS, key, _damaged(value))
 
     def flush(self) -> None:
-        """Make what was sent durable, with the held records whose time has come."""
         now_s = self._now_s()
         for until_s, key, value in self._held:
             if until_s <= now_s:
@@ -113,7 +111,6 @@ class MischievousTransport(ForwardingTransport):
         self._now_s = now_s
 
     def producer(self) -> Producer:
-        """Give a producer that misbehaves."""
         return MischievousProducer(
             self.inner.producer(), self._mischief, self._rng, self._held_until_s, self._now_s
         )

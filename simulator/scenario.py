@@ -25,7 +25,6 @@ class ScenarioError(ValueError):
 
 
 def unix_time(got: Any) -> int:
-    """Read a date of TOML as Unix time. Raises ValueError."""
     if not isinstance(got, datetime) or got.tzinfo is None:
         raise ValueError(f"expected a time with its zone (2026-01-05T00:00:00Z), got {got!r}")
     return int(got.timestamp())
@@ -84,10 +83,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashCrowd:
-    """A new application: nobody runs it, then share of all new jobs do, by ramp_hours later.
-
-    application     name of one (simulator/applications); "" for none
-    """
+    """A new application: nobody runs it, then share of all new jobs do, by ramp_hours later."""
 
     application: str = ""
     begin_hours: float = within(0.0, 0.0, 8760.0)
@@ -130,10 +126,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailSlow:
-    """Episodes in which a job runs slowly without failing; chances are per job.
-
-    slowdown    how much longer a step takes: 1.34 is published
-    """
+    """Episodes in which a job runs slowly without failing; a slowdown of 1.34 is published."""
 
     enabled: bool = True
     slowdown: float = within(1.34, 1.0, 100.0)
@@ -228,20 +221,16 @@ class Scenario:
 
     @property
     def end_s(self) -> int:
-        """Unix time at which the simulation ends."""
         return self.start_s + self.duration_s
 
     @property
     def hours(self) -> float:
-        """How long it is, in hours, to a third of a second: a minute is 0.0167."""
         return round(self.duration_s / 3600, 4)
 
     def scaled(self, *, hosts: int) -> Self:
-        """The same fleet with more or fewer hosts; rates and shares stay."""
         return replace(self, hosts=hosts)
 
     def with_(self, **changes: Any) -> Self:
-        """The same scenario with some fields changed, for a sweep."""
         return replace(self, **changes)
 
 
@@ -249,7 +238,6 @@ FOLDER: Final = Path(__file__).with_name("scenarios")
 
 
 def names() -> tuple[str, ...]:
-    """Names of the shipped scenarios."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
@@ -268,17 +256,13 @@ def path_of(scenario: str | Path) -> Path:
 
 
 def load(scenario: str | Path) -> Scenario:
-    """Read a scenario: a shipped one by its name, or a file.
-
-    Raises  ScenarioError naming the file, the key, what was expected and what came
-    """
+    """Read a scenario: a shipped one by its name, or a file. Raises ScenarioError."""
     path = path_of(scenario)
     read = read_tree(Scenario, path, error=ScenarioError, file_format=FORMAT)
     return _checked(read, f"{path}: ")
 
 
 def parse(content: Mapping[str, Any]) -> Scenario:
-    """Build a scenario from parsed TOML. Raises ScenarioError."""
     return _checked(build(Scenario, content, error=ScenarioError, file_format=FORMAT))
 
 

@@ -1,8 +1,4 @@
-"""How simulated hosts are made: keys, roster, ledger, participant.
-
-Whoever plays hosts takes them from here: a fleet on the wall clock (`live_fleet`), the engine
-`exact`, a cohort of liars. What they measured comes from `simulator.fleet`.
-"""
+"""How simulated hosts are made: keys, roster, ledger, participant."""
 
 from __future__ import annotations
 
@@ -38,17 +34,14 @@ Gpus = tuple[tuple[int, int], ...]
 
 
 def host_of(key: SigningKey) -> Host:
-    """Give the host of a key."""
     return Host(key, host_id(key.public_bytes))
 
 
 def new_hosts(count: int) -> list[Host]:
-    """Make so many hosts with fresh keys."""
     return [host_of(SigningKey.generate()) for _ in range(count)]
 
 
 def gpus_of(inventory: HostInventory) -> list[Gpus]:
-    """Give the GPUs of each host of an inventory."""
     pairs = zip(inventory.gpu_model.tolist(), inventory.gpus.tolist(), strict=True)
     return [((model, count),) for model, count in pairs]
 
@@ -56,17 +49,13 @@ def gpus_of(inventory: HostInventory) -> list[Gpus]:
 def fleet_members(
     keys: Sequence[bytes], inventory: HostInventory
 ) -> Iterator[tuple[bytes, int, Gpus]]:
-    """Give what `roster_of` needs of the hosts of an inventory; keys in its order."""
     yield from zip(keys, inventory.operator.tolist(), gpus_of(inventory), strict=True)
 
 
 def vouched_requests(
     hosts: Iterable[Host], tokens: Iterable[JoinToken], gpus: Iterable[Gpus]
 ) -> list[JoinRequest]:
-    """Have hosts ask to join, each under a token of its operator.
-
-    Their hardware is made up and says so: in a roster nobody takes them for machines.
-    """
+    """Have hosts ask to join under tokens of operators; their hardware says that it is made up."""
     run = secrets.token_hex(8)
     return [
         join_request(host, (f"{HARDWARE}-{run}-{number}",), token, models)
@@ -87,10 +76,7 @@ def roster_of(
     plan: tuple[PlanMembership, ...],
     valid_from_s: int = 0,
 ) -> Roster:
-    """Write hosts that nobody vouches for into one plan.
-
-    hosts   (public key, operator's number, GPUs) of each
-    """
+    """Write hosts, (public key, operator's number, GPUs), that nobody vouches for into one plan."""
     entries = [
         RosterEntry(
             host_id(key),
@@ -129,9 +115,6 @@ def participant_of(
     rules: ParticipantRules,
     rounding: Callable[[int], bytes] | None = None,
 ) -> Participant:
-    """Make the production participant of some hosts of a ledger.
-
-    rounding    a stream that repeats; None: the operating system
-    """
+    """Make the production participant of hosts; rounding None: the operating system."""
     view = ledger.view([host.host_id for host in hosts])
     return Participant(list(hosts), view, sampler, os.urandom, rules, rounding_bytes=rounding)

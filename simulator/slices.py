@@ -1,13 +1,7 @@
 """Simulated hosts on the wall clock: one process of the production agent's loop plays them all.
 
-One process of a simulated fleet: many hosts through the production agent's loop.
-
-Started as `python -m simulator.slices FILE.json`. It makes its hosts' keys itself and prints
-their join requests as one line of JSON; everything else it learns from the log, as any agent does.
-
-What one process of a simulated fleet is told, as the file that its parent writes for it.
-
-The windows of many simulated hosts on the wall clock, for the production agent's loop.
+`python -m simulator.slices FILE.json` makes its hosts' keys and prints their join requests as one
+line of JSON; everything else it learns from the log, as any agent does.
 """
 
 from __future__ import annotations
@@ -66,11 +60,7 @@ from .streams import stream
 
 @dataclass(frozen=True, slots=True)
 class WindowTruth:
-    """What the hosts truly did in a window that is on its way.
-
-    hosts   those that report in time
-    sums    int64[k], base units of the task's sections, summed over them
-    """
+    """What the hosts that report in time truly did: int64[k], base units of the task's sections."""
 
     series: str
     start_s: int
@@ -101,7 +91,6 @@ class SimulatedWindows:
     """Closes the windows of many hosts at once; implements edge_agent's `Windows`.
 
     late_hosts   window start -> whose reports the network holds back, where late ones are sent
-    opened       tasks begun so far
     """
 
     def __init__(
@@ -118,12 +107,9 @@ class SimulatedWindows:
     ) -> None:
         """Begin without a task.
 
-        fleet       its time begins with the first window that closes
-        spans       the hosts that are played here, in blocks of at most block_hosts
         until_s     Unix seconds: later windows are not closed
         tasks       how many there will be, where they are known to end
-        sends_late  late reports are sent, for a network that holds them back; else they are left
-                    out, since on the wall clock they would be refused
+        sends_late  late reports are sent, for a network that holds them back; else left out
         """
         self._fleet, self._catalogue, self._tell = fleet, catalogue, tell
         settings = EngineSettings(seed=fleet.scenario.seed, block_hosts=block_hosts)
@@ -148,11 +134,9 @@ class SimulatedWindows:
         raise TypeError(f"simulated hosts take no records, got {type(record).__name__}")
 
     def next_end_s(self) -> int | None:
-        """Give the end of the window that closes next."""
         return min((w.next_end for w in self._open if w.next_end <= self._until_s), default=None)
 
     def over(self, now_s: int) -> bool:
-        """Whether no window will be closed any more."""
         if now_s >= self._until_s:
             return True
         return self._tasks is not None and self.opened >= self._tasks and not self._open
@@ -160,8 +144,7 @@ class SimulatedWindows:
     def close_ended(self, now_s: int) -> Iterator[ClosedWindow]:
         """Draw the rows of every window that has ended, and tell its truth.
 
-        The oldest end first, then by series: a loop that comes late draws what one in time does,
-        so that a seed repeats on any machine and over any log.
+        The oldest end first, then by series: a seed repeats on any machine and over any log.
         """
         while due := [w for w in self._open if w.next_end <= min(now_s, self._until_s)]:
             window = min(due, key=lambda w: (w.next_end, w.task.window_s, w.task.series))
@@ -207,12 +190,7 @@ _IDLE_MS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """Hosts of one process on the wall clock.
-
-    folder          of their ledger, 0700
-    spool_reports   records that may wait for the log, per host
-    rounding        a stream that repeats; None: the operating system
-    """
+    """Hosts of one process on the wall clock; spool_reports of each may wait for the log."""
 
     folder: Path
     name: str
@@ -223,8 +201,6 @@ class LiveSettings:
 
 
 class LiveFleet:
-    """The production agent's loop around many hosts and the windows of what they measured."""
-
     def __init__(
         self,
         hosts: Sequence[Host],
@@ -233,10 +209,7 @@ class LiveFleet:
         settings: LiveSettings,
         clock: Clock | None = None,
     ) -> None:
-        """Open the ledger.
-
-        Raises      LedgerRefused
-        """
+        """Open the ledger. Raises LedgerRefused."""
         self._clock = clock or SystemClock()
         self._windows = windows
         limits = SpoolLimits(max_records=settings.spool_reports * len(hosts))
@@ -253,10 +226,7 @@ class LiveFleet:
         return self._clock.unix_ms() // 1000
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> AgentTally:
-        """Report until the windows are over and everything is on the log, or until stopped.
-
-        Raises      LedgerRefused
-        """
+        """Report until windows are over and all is on the log, or stopped. Raises LedgerRefused."""
         shell = self._shell
         shell.start()
         try:
@@ -314,27 +284,22 @@ class SliceConfig:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the file that `write` wrote."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def write(self, path: Path) -> None:
-        """Write it as JSON; it holds no secret."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @property
     def played(self) -> Scenario:
-        """The scenario of the whole fleet. Raises ScenarioError."""
         scenario = load(Path(self.scenario)).with_(hosts=self.hosts, seed=self.seed)
         return scenario.with_(dropout=replace(scenario.dropout, share=self.dropout))
 
     @property
     def span(self) -> Span:
-        """Its own hosts."""
         return parts_of(self.hosts, self.parts)[self.part]
 
     @property
     def transport(self) -> TransportSettings:
-        """Where the log is."""
         folder = Path(self.log_dir) if self.log_dir else None
         kafka = KafkaSettings((self.kafka,)) if self.kafka else None
         return TransportTable(folder, self.log_group, kafka).settings
@@ -350,11 +315,9 @@ class MixedSampler:
 
     @property
     def seeded(self) -> bool:
-        """True when either can be repeated."""
         return self._first.seeded or self._rest.seeded
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `NoiseSampler.sample`."""
         first = min(self._first_hosts, hosts)
         return np.concatenate(
             [self._first.sample(first, sigma_1024), self._rest.sample(hosts - first, sigma_1024)]
@@ -369,7 +332,6 @@ class LateReports:
         self._index = {bytes(host.host_id): index for index, host in enumerate(hosts)}
 
     def __call__(self, envelope: bytes) -> float:
-        """Give the time until which a report is held back, 0 for one that is not."""
         report = Report.decode(unwrap(envelope, len(envelope))[1])
         late = self._windows.late_hosts.get(report.header.window)
         if late is None or self._index.get(report.host_id) not in late.hosts:
@@ -389,8 +351,6 @@ def _samplers(config: SliceConfig) -> NoiseSampler:
 
 
 class Slice:
-    """The hosts of one process and the agent loop around them."""
-
     def __init__(self, config: SliceConfig, hosts: list[Host]) -> None:
         self._config, self._hosts = config, hosts
         self._catalogue = Catalogue.load()
@@ -398,11 +358,9 @@ class Slice:
         self._stopping = False
 
     def stop(self) -> None:
-        """End the loop soon; safe from a signal handler."""
         self._stopping = True
 
     def run(self) -> None:
-        """Take part until every task's last window is sent, or until stopped."""
         with Path(self._config.truth_file).open("a", encoding="utf-8", buffering=1) as truths:
             windows = self._windows(truths.write)
             transport = MischievousTransport(
@@ -454,10 +412,7 @@ class Slice:
 
 
 def announce(config: SliceConfig, hosts: list[Host]) -> None:
-    """Write the hosts' join requests to standard output, one line.
-
-    Raises      TokenUnusable, OSError
-    """
+    """Write the hosts' join requests to standard output. Raises TokenUnusable, OSError."""
     lines = Path(config.tokens_file).read_bytes().split()
     tokens = [parse_token(line, config.tokens_file) for line in lines]
     span = config.span
@@ -468,7 +423,6 @@ def announce(config: SliceConfig, hosts: list[Host]) -> None:
 
 
 def main() -> None:
-    """Run one slice until its tasks end or a signal comes."""
     config = SliceConfig.read(Path(sys.argv[1]))
     hosts = new_hosts(config.span.hi - config.span.lo)
     announce(config, hosts)  # they are enrolled while this process prepares

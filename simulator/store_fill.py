@@ -1,7 +1,6 @@
-"""Fill a folder of releases with weeks of a simulated fleet, window by window.
+"""Fills a folder of releases with weeks of a simulated fleet: packs, suppressed windows, causes.
 
-What a Leader's folder holds after compaction: packs of releases, suppressed windows and causes. A
-run that was cut off goes on with the first week (of longer windows: year) that is not written.
+A run that was cut off goes on with the first week (of longer windows: year) that is not written.
 """
 
 from __future__ import annotations
@@ -42,21 +41,14 @@ class AnotherStore(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Windows that were just played: an hour of minutes, or one that is longer."""
-
     due: Due
     released: int
     suppressed: int
 
 
 class StoreFill:
-    """One simulation into one folder."""
-
     def __init__(self, simulation: Simulation, folder: Path, weeks: float) -> None:
-        """Look at what is there.
-
-        Raises      AnotherStore, MarkUnreadable
-        """
+        """Look at what is there. Raises AnotherStore, MarkUnreadable."""
         scenario = simulation.scenario
         wanted = SimulatedMark(
             scenario.name, simulation.plan.name, scenario.hosts,
@@ -74,7 +66,6 @@ class StoreFill:
         write_mark(folder, self.mark)
 
     def steps(self) -> Iterator[Filled]:
-        """Play what is missing; a period is written when the next one begins."""
         open_periods: dict[str, tuple[str, list[WindowOutcome]]] = {}
         for due, outcomes in self._simulation.apart(self._is_done):
             for outcome in outcomes:
@@ -92,7 +83,6 @@ class StoreFill:
             self._write(series, *found)
 
     def _is_done(self, due: Due) -> bool:
-        """Whether all windows of a row are in periods that are written."""
         last_s = due.end_s - due.window_s
         periods = {series_period(start, due.window_s) for start in (due.start_s, last_s)}
         return all(f"{due.series}/{period}" in self.mark.done for period in periods)
@@ -126,6 +116,5 @@ def _suppressed(outcome: WindowOutcome) -> SuppressedWindow:
 
 
 def store_bytes(folder: Path) -> tuple[int, int]:
-    """Give files and bytes of a folder's packs."""
     found = [path for path in folder.rglob(f"{PACKED}/**/*") if path.is_file()]
     return len(found), sum(path.stat().st_size for path in found)

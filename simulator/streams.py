@@ -8,11 +8,7 @@ import numpy as np
 
 
 def stream(seed: int | None, *purpose: str | int) -> np.random.Generator:
-    """Give the generator of one purpose.
-
-    seed      None draws fresh entropy: nothing repeats
-    purpose   tells streams of one seed apart, e.g. ("rows", first_host, window)
-    """
+    """Give the generator of one purpose of a seed; seed None draws fresh entropy."""
     if seed is None:
         return np.random.default_rng()
     name = "/".join(str(part) for part in (seed, *purpose))
@@ -21,10 +17,7 @@ def stream(seed: int | None, *purpose: str | int) -> np.random.Generator:
 
 
 def philox(seed: int, *purpose: str | int) -> np.random.Generator:
-    """Give the counter-based generator of one purpose: any of them can be made alone and cheaply.
-
-    The same name always gives the same numbers, in any process and in any order.
-    """
+    """Give the counter-based generator of one purpose, in any process and order the same."""
     name = "/".join(str(part) for part in (seed, *purpose))
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "big")))

@@ -1,7 +1,4 @@
-"""What is usual: of signals, also in bins of 100 ms, of step times, and of other cgroups.
-
-One frame as numbers of one subject: its own signals, the host's, other cgroups', its GPUs'.
-"""
+"""What is usual of signals, step times and other cgroups; one frame as numbers of one subject."""
 
 from __future__ import annotations
 
@@ -64,8 +61,6 @@ Floats = NDArray[np.float64]
 
 
 class ChannelPlace(StrEnum):
-    """Where a channel's signal is read."""
-
     OWN = "own"
     HOST = "host"
     OTHER = "other"
@@ -74,10 +69,7 @@ class ChannelPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One number a second of one subject.
-
-    floor   the least spread that counts, in the signal's unit: closer to usual is never unusual
-    """
+    """One number a second of one subject; `floor` is the least spread that counts, in its unit."""
 
     place: ChannelPlace
     signal: str
@@ -129,7 +121,6 @@ class Readings:
 
     @classmethod
     def of(cls, frame: HostSample) -> Readings:
-        """Read what all subjects share."""
         rows = [[row.get(name, _NAN) for name in OTHER_SIGNALS] for row in frame.cgroups.values()]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(OTHER_SIGNALS))
         known = table == table  # noqa: PLR0124
@@ -248,7 +239,6 @@ class StepBaseline:
 
     @property
     def rate_per_s(self) -> float:
-        """Usual steps a second."""
         return self.steps / self._span_s if self._span_s > 0 else 0.0
 
     def quantile_ns(self, share: float) -> float:
@@ -265,7 +255,6 @@ class StepBaseline:
 
 
 def step_bins(duration_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count steps by the bins of `StepBaseline`."""
     places = ((np.log2(np.maximum(duration_ns, 1)) - _FIRST_OCTAVE) * _PER_OCTAVE).astype(np.int64)
     return np.bincount(np.minimum(np.maximum(places, 0), _BINS - 1), minlength=_BINS)
 
@@ -349,7 +338,6 @@ class CgroupNeighbours:
         self._kept: list[int] = []
 
     def learn(self, readings: Readings) -> None:
-        """Take a usual second of all cgroups."""
         now_ns = readings.frame.boottime_ns
         if readings.names != self._names:
             self._follow(readings)
@@ -385,10 +373,7 @@ class CgroupNeighbours:
         self._names = ()
 
     def grown(self, readings: Readings, cgroup: str, signal: str) -> str:
-        """Name the cgroup apart from `cgroup` whose `signal` grew most; "" where none stands out.
-
-        signal   any signal; one that cgroups do not have names nobody
-        """
+        """Name the cgroup apart from `cgroup` whose `signal` grew most; "" where none does."""
         if signal not in OTHER_SIGNALS:
             return ""
         column = OTHER_SIGNALS.index(signal)

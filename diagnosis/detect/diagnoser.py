@@ -1,9 +1,4 @@
-"""Frames in, findings out: all subjects of one host.
-
-One subject: usual, in doubt, or in a spike; what each frame finds of it.
-
-Evidence that a person can read: the signals that speak for the chosen cause come first.
-"""
+"""Frames in, findings out: each subject of a host is usual, in doubt or in a spike."""
 
 from __future__ import annotations
 
@@ -41,7 +36,6 @@ _FINE_PLACE: Final = {name: place for place, name in enumerate(FINE)}
 
 
 def _telling(cause: Cause) -> dict[int, float]:
-    """Channels that tell of a cause, with +1 for a rise or -1 for a fall."""
     rules = [rule for rule in RULES if rule.cause == cause]
     needed = [tell for rule in rules for group in rule.needs for tell in group]
     tells = [*needed, *(tell for rule in rules for tell in rule.tells)]  # of both, what tells holds
@@ -63,10 +57,7 @@ def evidence_for(
     cgroup: str,
     neighbours: CgroupNeighbours,
 ) -> tuple[Evidence, ...]:
-    """Give the signals that left their baselines: those of the cause first, loudest first.
-
-    lags_s   float64[FINE], from a host signal's departure to the onset
-    """
+    """Give the signals that left their baselines: those of the cause first, loudest first."""
     now = signals.now(onset_ns)
     z = signals.baseline.deviation(now)
     z = np.where(np.isnan(z), 0.0, z)
@@ -95,7 +86,6 @@ def evidence_for(
 
 
 def _once(places: list[int]) -> list[int]:
-    """Leave out a signal that another place has already shown."""
     seen: set[str] = set()
     kept = []
     for place in places:
@@ -135,8 +125,6 @@ _IDLE_CPU_MS_PER_S: Final = 1.0
 
 
 class HostContext:
-    """What all subjects of a host share: limits, fine history, neighbours."""
-
     def __init__(self, settings: DetectionSettings) -> None:
         self.settings = settings
         self.fine = FineHistory()
@@ -144,8 +132,6 @@ class HostContext:
 
 
 class SubjectWatch:
-    """State of one subject."""
-
     def __init__(self, key: str, host: HostContext) -> None:
         settings = host.settings
         self._key = key
@@ -166,11 +152,9 @@ class SubjectWatch:
 
     @property
     def usual(self) -> StepTimes | None:
-        """Usual step times; None before they are known."""
         return self._tail.before() if self._tail.ready else None
 
     def handle(self, subject: Subject, steps: Steps | None, readings: Readings) -> list[Finding]:
-        """Take one frame of this subject."""
         frame = readings.frame
         self.seen_ns = frame.boottime_ns
         steps = _without_idleness(steps, subject)
@@ -189,16 +173,12 @@ class SubjectWatch:
         return []
 
     def gone(self, at_ns: int) -> list[Finding]:
-        """The subject is forgotten."""
         if self.spike is None:
             return []
         return [SpikeEnded(self._key, self.spike.onset_ns, at_ns, self.spike.last)]
 
     def _believed_nats(self, tail: Tail) -> float | None:
-        """Give how much evidence was enough to call the long steps a spike; None: they are none.
-
-        Less is enough where something tells of a cause.
-        """
+        """Give how much evidence was enough for a spike, less where something backs it; or None."""
         settings = self._settings
         if tail.spiking and self._believes(tail):
             return settings.evidence_nats
@@ -212,7 +192,6 @@ class SubjectWatch:
         return settings.backed_nats if strengths.max() >= settings.backing else None
 
     def _believes(self, tail: Tail) -> bool:
-        """Whether long steps are a spike, not the subject's own doing."""
         writes, shifted = self._own_writes(tail.onset_ns), self._tail.shifted(tail.onset_ns - 1)
         if not (writes or shifted):
             self._shifted_frames = 0
@@ -310,10 +289,7 @@ class SubjectWatch:
     def _again(
         self, spike: StandingSpike, last: Diagnosis, incident: bool, now: StepTimes, at_ns: int
     ) -> list[Finding]:
-        """Say what was said before, where it has become an incident.
-
-        The newest second has no long step: its signals may be usual again, and tell nothing.
-        """
+        """Say again what became an incident: a newest second without long steps says nothing."""
         if incident == last.incident:
             return []
         spike.last = replace(last, at_ns=at_ns, now=now, incident=incident)
@@ -383,10 +359,7 @@ def _without_idleness(steps: Steps | None, subject: Subject) -> Steps | None:
 
 
 def _idle(subject: Subject) -> bool:
-    """Whether all processes of a subject are gone, or sleep.
-
-    A shell that waits for a job that has ended wakes now and then, and is no job that starves.
-    """
+    """Whether all processes are gone or sleep; a shell that waits for a job wakes now and then."""
     switches = subject.signals.get("switches_per_s")
     if switches is None:
         return subject.signals.get("cpu_ms_per_s") == 0
@@ -400,7 +373,6 @@ Ruler = Literal["measured", "rhythm"]
 class Diagnoser:
     """Finds spikes and their causes; no clock, file or socket inside.
 
-    settings   limits
     source     `rhythm`: the rhythm is used even where steps are measured
     """
 
@@ -429,11 +401,9 @@ class Diagnoser:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Subjects that are kept in mind."""
         return tuple(self._watches)
 
     def usual(self, key: str) -> StepTimes | None:
-        """Usual step times of a subject; None before they are known."""
         watch = self._watches.get(key)
         return watch.usual if watch is not None else None
 
@@ -448,7 +418,6 @@ class Diagnoser:
         }
 
     def _watch(self, key: str) -> SubjectWatch | None:
-        """Give a subject's state; None where there is no room for one more."""
         watch = self._watches.get(key)
         if watch is None and len(self._watches) < self._settings.subjects:
             watch = self._watches[key] = SubjectWatch(key, self._host)

@@ -86,7 +86,6 @@ class SubjectSignals:
         self._history.append((at_ns, values))
 
     def learn(self) -> None:
-        """Let the newest frame count as usual once it has waited."""
         self._waiting.append(self._history[-1][1])
         early = self.baseline.seconds < _FEW_SECONDS
         if len(self._waiting) > (0 if early else self._settings.hold_back_frames):
@@ -97,11 +96,9 @@ class SubjectSignals:
             self._since_refresh = 0
 
     def doubt(self) -> None:
-        """Let none of the frames that still wait count as usual."""
         self._waiting.clear()
 
     def restart(self, frames: int) -> None:
-        """Take the last frames as the beginning of a new phase."""
         self.doubt()
         self.baseline = self._empty()
         for _, values in list(self._history)[-frames:]:
@@ -140,10 +137,7 @@ class SubjectSignals:
 def vector_of(
     signals: SubjectSignals, onset_ns: int, ratios: TailRatios, lags_s: NDArray[np.float64]
 ) -> Floats:
-    """Give float64[FEATURE_NAMES]; NaN where a feature is missing.
-
-    lags_s   float64[FINE], from departure to onset
-    """
+    """Give float64[FEATURE_NAMES], NaN: missing; lags_s float64[FINE], from departure to onset."""
     now = signals.now(onset_ns)
     z = signals.baseline.deviation(now)
     octaves = np.sign(z) * np.log2(1 + np.abs(z))

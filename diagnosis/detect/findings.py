@@ -1,11 +1,7 @@
-"""What diagnosis finds: spikes and their causes, each with evidence for a person.
+"""What diagnosis finds, and what of it enters the fleet's weekly count.
 
-From diagnoses to the fleet's weekly count: one observation an incident, and nothing else.
-
-What may leave the host, under noise, is the name of a cause; evidence, names and times stay here. A
-host that met more causes in a week than the section admits (m, in the signed task) leaves some out,
-drawn at random when the week is sealed (`privacy.quantise.choose_indicators`): which ones says
-nothing about their order or weight.
+Under noise only the name of a cause leaves the host; evidence, names and times stay. A host that
+met more causes in a week than the section admits reports some, drawn at random when it is sealed.
 """
 
 from __future__ import annotations
@@ -38,8 +34,6 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Step times over some seconds, in milliseconds."""
-
     p50_ms: float
     p99_ms: float
     steps: int
@@ -71,11 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class SpikeBegan:
-    """The tail of a subject's step times has left its baseline.
-
-    onset_ns   the long step from which on the steps are likeliest to have changed; at_ns: when
-               this was known
-    """
+    """The tail of step times left its baseline at `onset_ns`, which was known at `at_ns`."""
 
     subject: str
     onset_ns: int
@@ -164,7 +154,6 @@ class WeeklyIncidents:
     _counted: dict[tuple[str, int], None] = field(default_factory=dict)
 
     def take(self, findings: Iterable[Finding], now_ns: int) -> list[Observation]:
-        """Follow what was found, and give what counts now."""
         found: list[Observation] = []
         for finding in findings:
             if isinstance(finding, Diagnosis):

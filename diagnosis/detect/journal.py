@@ -1,10 +1,4 @@
-"""The journal's lines: one finding as one JSON object, written and read with bounds.
-
-A journal is read back by people, by plots and by replays, on other machines and by later versions;
-so a line carries its format, and every number, text and list of it is bounded when it is read.
-
-What the last minute of a subject looked like: the picture that goes with a diagnosis.
-"""
+"""The journal: one finding as one line of JSON, bounded when it is read; pictures of spikes."""
 
 from __future__ import annotations
 
@@ -65,8 +59,6 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """The diagnosis that stands, and when its cause was first named."""
-
     diagnosis: Diagnosis
     named_ns: int
 
@@ -85,7 +77,6 @@ class SignalHistory:
         self._cut: OrderedDict[Spike, None] = OrderedDict()
 
     def take(self, frame: HostSample, findings: Iterable[Finding]) -> list[Series]:
-        """Take one second and what was found in it; give the pictures that are due."""
         self._frames.append(frame)
         ended: dict[Spike, int] = {}
         for finding in findings:
@@ -114,11 +105,7 @@ class SignalHistory:
         return self._series(standing.diagnosis, standing.named_ns, ended_ns)
 
     def _series(self, standing: Diagnosis, named_ns: int, ended_ns: int | None) -> Series:
-        """Cut the picture of a diagnosis; at most six signals are in it.
-
-        named_ns   when its cause was first named
-        ended_ns   when the spike was over; None while it stands
-        """
+        """Cut the picture of a diagnosis whose cause was first named at `named_ns`."""
         key, onset_ns = standing.subject, standing.onset_ns
         frames = [frame for frame in self._frames if key in frame.subjects]
         found = [frame.subjects[key] for frame in frames]
@@ -156,7 +143,6 @@ def _times_ms(steps: Steps | None) -> tuple[float | None, float | None]:
 
 
 def _signal_value(scope: str, signal: str, frame: HostSample, key: str) -> float | None:
-    """Look a signal up where its scope says."""
     subject = frame.subjects[key]
     places: Mapping[str, Iterable[Signals]] = {
         "own": [subject.signals],
@@ -214,8 +200,7 @@ class FormerLineError(JournalLineError):
 class JournalLine:
     """One finding of a journal.
 
-    offset_ns   Unix time less CLOCK_BOOTTIME when it was written: added to any time of the finding,
-                it gives Unix nanoseconds
+    offset_ns   Unix time less CLOCK_BOOTTIME when it was written, added to times of the finding
     """
 
     offset_ns: int
@@ -250,7 +235,6 @@ def encode(finding: Finding | Series, offset_ns: int) -> bytes:
 
 
 def decode(line: bytes) -> JournalLine:
-    """Read one line. Raises JournalLineError."""
     if len(line) > MAX_LINE_BYTES:
         raise JournalLineError(f"expected at most {MAX_LINE_BYTES} bytes, got {len(line)}")
     try:
@@ -276,17 +260,11 @@ def decode(line: bytes) -> JournalLine:
 
 @dataclass(slots=True)
 class JournalReader:
-    """Reads a journal line by line; what is damaged (a crash cut it off) is counted and left out.
-
-    Findings of kinds that only older agents gave are passed over.
-
-    damaged     lines that were left out
-    """
+    """Reads journals; damaged lines are counted and left out, former kinds passed over."""
 
     damaged: int = field(default=0)
 
     def read(self, lines: Iterable[bytes]) -> Iterator[JournalLine]:
-        """Give the lines that are whole; empty ones are none."""
         for line in lines:
             text = line.strip()
             if not text:
@@ -310,10 +288,7 @@ def _plain(value: Any) -> Any:
 
 
 def _built(kind: type[Any], raw: Any, where: str) -> Any:
-    """Build a dataclass of findings from JSON.
-
-    Fields that have a default may be absent: an older agent did not know them.
-    """
+    """Build a dataclass of findings; fields with a default may be absent, from an older agent."""
     hints = _FIELDS[kind]
     if not isinstance(raw, dict) or not _REQUIRED[kind] <= set(raw) <= set(hints):
         raise JournalLineError(f"{where}: expected the fields {', '.join(hints)}")

@@ -1,9 +1,7 @@
-"""Hand rules: how strongly the signals of each cause speak, from a vector of features.
+"""Hand rules: how strongly the signals of each cause speak, 0..1, from a vector of features.
 
-Each cause has telling signals, others that must not be silent (`needs`), and causes that explain
-it away: memory pressure also makes disks busy, a quota also makes tasks wait. Strengths are 0..1.
-
-The hand rules themselves: which signals tell of which cause.
+A cause has telling signals, others that must not be silent (`needs`), and causes that explain it
+away: memory pressure also makes disks busy, a quota also makes tasks wait.
 """
 
 from __future__ import annotations
@@ -65,7 +63,6 @@ def _down(channel: str, weight: float = 1.0, low: float = 2.3, high: float = 5.0
 
 
 def _times(channel: str, low: float, high: float, weight: float = 1.0) -> FeatureTest:
-    """A rise in octaves of the value itself."""
     return FeatureTest(f"{channel}.r", low, high, weight)
 
 
@@ -353,7 +350,6 @@ class RuleVerdict:
 
     @property
     def strongest(self) -> float:
-        """Strength of the strongest cause, 0..1."""
         return float(self.strengths.max())
 
 
@@ -415,7 +411,6 @@ class Ranking:
 
     @property
     def cause(self) -> Cause:
-        """The likeliest cause."""
         return self.ranked[0][0]
 
 

@@ -2,11 +2,8 @@
 
 A step is long above `tail_ratio` times the usual tail. Long steps are weighed by how much likelier
 their share of the last seconds is now than usual (a binomial likelihood ratio over windows of
-several lengths), so that one rule serves a hundred steps a second and one step in two seconds. The
-usual tail follows a speed-up in seconds and a slow-down in half an hour, so that a slow degradation
-is not learned as usual; what the subject did in the last minute is kept beside it.
-
-A spike while it stands, and what its detector keeps of a second and says of the tail.
+several lengths): one rule serves a hundred steps a second and one in two seconds. The usual tail
+follows a speed-up in seconds, a slow-down in half an hour: slow degradation is not learned.
 """
 
 from __future__ import annotations
@@ -144,8 +141,6 @@ _NOTHING: Final = np.zeros(0, np.int64)
 
 
 class TailDetector:
-    """State of one subject: what is usual, and the last seconds."""
-
     def __init__(self, settings: DetectionSettings) -> None:
         self._settings = settings
         self._recent: deque[TailSecond] = deque(maxlen=max(_WINDOWS))
@@ -163,7 +158,6 @@ class TailDetector:
 
     @property
     def ready(self) -> bool:
-        """Whether enough was seen to call anything unusual."""
         return self.threshold_ns > 0
 
     def take(self, steps: Steps | None, at_ns: int, span_s: float) -> Tail:
@@ -199,7 +193,6 @@ class TailDetector:
         return fastest > _SHIFT and fastest > 0.5 * slowest
 
     def learn(self) -> None:
-        """Let the newest second count as usual once it has waited."""
         self._waiting.append(self._recent[-1])
         if len(self._waiting) > (self._settings.hold_back_frames if self.ready else 0):
             self._absorb(self._waiting.popleft())
@@ -240,7 +233,6 @@ class TailDetector:
         return StepTimes(float(p50), float(p99), int(durations.size))
 
     def ratios(self, since_ns: int) -> TailRatios:
-        """Compare steps since then with usual ones."""
         if not self.ready:
             return TailRatios(*([_UNKNOWN] * 4))
         durations = self._durations(since_ns)
@@ -282,10 +274,7 @@ class TailDetector:
         return steps.running_ns > max(self.threshold_ns, self._settings.stalled_s * _NS)
 
     def _weighed(self) -> list[float]:
-        """Give the log likelihood ratio of the newest second, the newest two, and so on.
-
-        How much likelier the share of long steps is now than usual; 0 where it is not.
-        """
+        """Give in nats how much likelier long steps are now: newest second, newest two, and on."""
         newest_first = list(reversed(self._recent))
         steps = np.cumsum([second.steps for second in newest_first])
         long = np.cumsum([len(second.long_ns) for second in newest_first])
@@ -295,10 +284,7 @@ class TailDetector:
         return found
 
     def _onset_ns(self) -> int:
-        """Give the end of the long step from which on the steps are likeliest to have changed.
-
-        The maximum-likelihood change point: a chance outlier before the first of many is none.
-        """
+        """Give the end of the long step at which the steps likeliest changed: a change point."""
         ended = np.concatenate([second.ended_ns for second in self._recent])
         stalled = np.array([second.at_ns for second in self._recent if second.stalled], np.int64)
         ended = np.sort(np.concatenate((ended, stalled)))

@@ -1,9 +1,4 @@
-"""Puts one second together: what the sources handed out becomes a frame.
-
-The framer of this host, what it takes of a drain, and the rate of this host's slowest link.
-
-Frames of this host from sources that run in this process, where there is no agent to ask.
-"""
+"""Puts one second together: what the sources of this host handed out becomes a frame."""
 
 from __future__ import annotations
 
@@ -67,13 +62,10 @@ TripColumns = NDArray[np.int64]
 
 
 class RoundTrips:
-    """Collects what the marks of one second saw of the connections that they were on."""
-
     def __init__(self) -> None:
         self._parts: dict[str, list[TripColumns]] = {}
 
     def add(self, marks: RhythmMarks) -> None:
-        """Take what one drain handed over of a process."""
         told = marks.round_trip_us > 0
         if told.any():
             columns = marks.socket, marks.round_trip_us, marks.value
@@ -81,7 +73,6 @@ class RoundTrips:
             self._parts.setdefault(marks.cgroup, []).append(part)
 
     def take(self) -> dict[str, dict[str, float]]:
-        """Give the signals of each cgroup since the last call."""
         parts, self._parts = self._parts, {}
         found = {cgroup: _signals(np.concatenate(some)) for cgroup, some in parts.items()}
         return {cgroup: signals for cgroup, signals in found.items() if signals}
@@ -108,8 +99,6 @@ _READ: Final = frozenset({"cpu", "cgroup", "block_cgroup", "device", "peer", "pr
 
 
 class Tables:
-    """Collects tables by name until a frame takes them."""
-
     def __init__(self) -> None:
         self._found: dict[str, list[HostTable]] = {}
 
@@ -119,7 +108,6 @@ class Tables:
             self._found.setdefault(table.name, []).append(table)
 
     def take(self) -> dict[str, HostTable]:
-        """Give everything since the last call, one table per name."""
         found, self._found = self._found, {}
         return {
             name: tables[0] if len(tables) == 1 else _sum(tables) for name, tables in found.items()
@@ -209,7 +197,6 @@ class Framer:
                     pass
 
     def look(self, readings: Iterable[DeviceReading]) -> None:
-        """Take looks at GPUs; the same look may be shown again."""
         self._gpus.look(readings)
 
     def frame(self, now_ns: int) -> HostSample | None:
@@ -299,7 +286,6 @@ class LinkRate:
         self._found: dict[str, float] = {}
 
     def __call__(self, now_ns: int) -> dict[str, float]:
-        """Give `link_bytes_per_s`, or nothing."""
         if self._looked_ns is None or now_ns - self._looked_ns >= _LOOK_NS:
             self._looked_ns = now_ns
             rates = list(self._rates())
@@ -324,10 +310,7 @@ class LinkRate:
 
 
 def shaped_rates() -> dict[int, int]:
-    """Ask the kernel for the token buckets of this network namespace: bytes/s by interface index.
-
-    Raises  OSError
-    """
+    """Ask the kernel for token buckets: bytes/s by interface index. Raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
         route.settimeout(0.2)
         body = _TRAFFIC.pack(0, 0, 0, 0, 0)
@@ -397,25 +380,18 @@ def _number(path: Path) -> int | None:
 
 
 def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
-    """Make a framer that also asks this host for link rates and the pressure of cgroups.
-
-    watch    patterns of cgroups that are subjects whatever they do
-    faults   a source of hardware faults runs
-    """
+    """Make a framer that also asks this host for link rates and the pressure of cgroups."""
     pressure = CgroupPressure.of_host()
     return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
 
 
 class DrainSink(Protocol):
-    """The side of a `Framer` on which records come in."""
-
     def take(self, records: Iterable[Record]) -> None: ...
 
     def look(self, readings: Iterable[DeviceReading]) -> None: ...
 
 
 def take_drain(framer: DrainSink, drained: Drained) -> None:
-    """Hand a drain on; a stale look is none."""
     framer.take(drained.records)
     if drained.look is not None:
         framer.look(drained.look.devices)
@@ -438,7 +414,6 @@ class LiveFrames(Closing):
     """Runs sources and gives a frame a second; a context, at whose end the sources stop.
 
     registry   the sources; those that this host lacks are in `absent`, each with its reason
-    framer     what makes frames of their records
     """
 
     def __init__(self, registry: SourceRegistry, framer: Framer | None = None) -> None:
@@ -456,18 +431,15 @@ class LiveFrames(Closing):
         return self
 
     def close(self) -> None:
-        """Stop the sources."""
         self._rounds.stop()
         self._rounds = Rounds()
 
     @property
     def running(self) -> Sequence[Source]:
-        """What is drained, in this order."""
         return self._rounds.sources
 
     @property
     def failing(self) -> dict[str, str]:
-        """Sources whose last drain failed, and why."""
         return self._rounds.failing
 
     def frame(self, now_ns: int | None = None) -> HostSample | None:

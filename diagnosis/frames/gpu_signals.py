@@ -1,7 +1,4 @@
-"""Signals of each GPU, from looks at the devices: states as read, counters as rates.
-
-Signals from the calls of GPU libraries, by process; and who else is on a subject's GPUs.
-"""
+"""Signals of each GPU from looks at the devices, and of processes that call GPU libraries."""
 
 from __future__ import annotations
 
@@ -77,8 +74,6 @@ XID_KINDS: Final = (*dict.fromkeys(_XIDS.values()), "other")
 
 @dataclass(slots=True)
 class _Device:
-    """What was last read, each with the time of its look."""
-
     values: dict[Field, tuple[int, int]] = field(default_factory=dict)
     rates: dict[str, tuple[float, int]] = field(default_factory=dict)
     processes: dict[int, ProcessUse] = field(default_factory=dict)
@@ -88,8 +83,6 @@ class _Device:
 
 
 class GpuSignals:
-    """Follows the devices by index."""
-
     def __init__(self) -> None:
         self._devices: dict[int, _Device] = {}
 
@@ -111,7 +104,6 @@ class GpuSignals:
         return {index: signals for index, signals in found.items() if signals}
 
     def processes(self, now_ns: int) -> dict[int, Mapping[int, ProcessUse]]:
-        """Give the processes on each GPU by pid, where the driver told lately."""
         return {
             index: device.processes
             for index, device in sorted(self._devices.items())
@@ -218,8 +210,6 @@ LAUNCHES: Final = "gpu_launches_per_s"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A process that called a GPU library, and its signals."""
-
     pid: int
     start_ns: int
     name: str
@@ -250,12 +240,10 @@ class CallSignals:
         self._fresh_ns = max(_SHORTEST_FRESH_NS, 2 * calls.span_ns)
 
     def callers(self, now_ns: int) -> Mapping[int, Caller]:
-        """Give the processes that called lately, by pid."""
         return self._callers if now_ns - self._ends_ns <= self._fresh_ns else {}
 
 
 def summed(callers: Iterable[Caller]) -> dict[str, float]:
-    """Add the signals of several processes up."""
     found: dict[str, float] = {}
     for caller in callers:
         for name, value in caller.signals.items():

@@ -1,9 +1,4 @@
-"""Signals of the host, from the tables of one second.
-
-Signals by cgroup: of those that are watched, and of the busiest, which may be in their way.
-
-Cgroups as the kernel tells of them: which one a process is in, and what each waited for.
-"""
+"""Signals of the host and of its cgroups: those that are watched, and the busiest."""
 
 from __future__ import annotations
 
@@ -63,8 +58,6 @@ FAULT_KINDS: Final = (*dict.fromkeys(_FAULTS.values()), "other")
 
 
 class HostSignals:
-    """Plans what is where in the tables once, and reads them each second."""
-
     def __init__(self, table: SignalTable = SIGNALS) -> None:
         self._wanted = [
             (signal.name, signal.total, signal.minus, signal.per_column)
@@ -110,7 +103,6 @@ class HostSignals:
 
 
 def observed(observations: Iterable[Observation]) -> dict[str, float]:
-    """Give levels that other sources sampled; the last of each counts."""
     return {
         _LEVELS[observation.section, observation.cell]: observation.value / 10_000
         for observation in observations
@@ -127,7 +119,6 @@ def fault_signals(observations: Iterable[Observation], span_ns: int) -> dict[str
 
 
 def pressure_signals(table: HostTable) -> dict[str, float]:
-    """Give the time stalled by resource."""
     per_s = 1e3 / table.span_ns
     return {
         f"pressure_{row}_{column.removesuffix('_ns')}_ms_per_s": value * per_s
@@ -215,7 +206,6 @@ class _Rates:
     values: NDArray[np.float64]
 
     def of(self, cgroup: str) -> dict[str, float]:
-        """Give one cgroup's signals, zeros where nothing grew."""
         place = self.places.get(cgroup)
         if place is None:
             return dict.fromkeys(self.plan.names, 0.0)
@@ -231,8 +221,6 @@ class _Rates:
 
 
 class CgroupSignals:
-    """Plans the layouts once, and reads the tables each second."""
-
     def __init__(self, table: SignalTable = SIGNALS) -> None:
         self._wanted = [
             (signal.name, signal.column, signal.minus, signal.per_column)
@@ -248,13 +236,11 @@ class CgroupSignals:
         self._quota: dict[str, float] = {}
 
     def read(self, tables: Mapping[str, HostTable]) -> None:
-        """Take one second's tables `cgroup` and `block_cgroup`."""
         found = [tables[name] for name in ("cgroup", "block_cgroup") if name in tables]
         self._tables = [self._rates(table) for table in found]
         self._quota = self._throttled_percent(tables["cgroup"]) if "cgroup" in tables else {}
 
     def names(self) -> Collection[str]:
-        """Give the cgroups that did anything."""
         return self._tables[0].places.keys() if self._tables else ()
 
     def of(self, cgroup: str) -> dict[str, float]:
@@ -337,7 +323,6 @@ class Places:
         self._known: dict[int, tuple[ProcessPlace, int]] = {}
 
     def of(self, pid: int, now_ns: int) -> ProcessPlace | None:
-        """Give a process's place; None where it was never seen."""
         known = self._known.get(pid)
         if known is not None and now_ns - known[1] <= _PLACE_FRESH_NS:
             return known[0]
@@ -351,7 +336,6 @@ class Places:
 
 
 def place_of(pid: int, proc: Path = Path("/proc")) -> ProcessPlace | None:
-    """Ask /proc; None for a process that is gone."""
     try:
         cgroups = _text(proc / str(pid) / "cgroup")
         program = _text(proc / str(pid) / "comm").rstrip("\n")
@@ -386,10 +370,7 @@ _Stalls = dict[str, tuple[int, int]]
 
 
 class CgroupPressure:
-    """Asked each second of the subjects' cgroups; the first answer about one is its base.
-
-    root    of the unified hierarchy; None: nothing is ever found
-    """
+    """Asked each second of the subjects' cgroups; the first answer about one is its base."""
 
     def __init__(self, root: Path | None) -> None:
         self._root = root

@@ -1,13 +1,8 @@
-"""Step times where nothing marks a step: from the process's own rhythm, learnt once it is known.
+"""Step times where nothing marks a step: what happens a fixed number of times a step is learnt.
 
-Pure: marks in, steps out. What was learnt stays as long as it gives steps, so that a fault cannot
-train another period; a period that falls silent is learnt anew.
-
-Finds what in a process's marks happens a fixed number of times a step: pure.
-
-A loop of m marks a turn takes, from any mark to the m-th after it, one turn: where the turn begins
-does not matter, the number alone does. Sends are counted before waits, because the program itself
-decides on them; how often it sleeps depends on how fast others answer.
+Any mark to the m-th after it is one turn of a loop of m marks. Sends count before waits: how often
+a program sleeps depends on how fast others answer. What was learnt stays while it gives steps, so
+that a fault cannot train another period.
 """
 
 from __future__ import annotations
@@ -65,7 +60,6 @@ class Marks:
     socket: Times
 
     def take(self, rows: NDArray[np.bool_]) -> Marks:
-        """Give some rows."""
         return Marks(self.at_ns[rows], self.kind[rows], self.thread[rows], self.socket[rows])
 
 
@@ -88,12 +82,10 @@ class StepPeriod:
     spread: float
 
     def same_as(self, other: StepPeriod) -> bool:
-        """Tell whether steps are taken from the same marks."""
         return (self.kind, self.thread, self.marks) == (other.kind, other.thread, other.marks)
 
     @property
     def title(self) -> str:
-        """Say it to a person."""
         if not self.marks:
             return "from receive to send"
         whose = f" of thread {self.thread}" if self.thread else ""
@@ -114,10 +106,7 @@ def _spread_of_sorted(durations: Times) -> tuple[float, float]:
 
 
 def quantile(ordered: Times, share: float) -> float:
-    """Interpolate as numpy.quantile does, in a fiftieth of its time.
-
-    ordered     ascending, at least one
-    """
+    """Interpolate among ascending times as numpy.quantile does, in a fiftieth of its time."""
     place = (len(ordered) - 1) * share
     below = int(place)
     first = int(ordered[below])
@@ -130,7 +119,6 @@ def learn(
 ) -> StepPeriod | None:
     """Choose the most regular period, or None where nothing is regular.
 
-    until_ns    when the watching ended: it began with the first mark
     unreliable  kinds of which marks are missing: they cannot be counted
     """
     best, lowest = None, IRREGULAR
@@ -301,10 +289,7 @@ class _Learning:
 
 
 class PeriodDetector:
-    """The rhythms of a host's watched processes.
-
-    source  what the steps are said to be taken from: COLLECTIVES where collectives alone are fed
-    """
+    """The periods of a host's watched processes."""
 
     def __init__(self, source: StepSource = StepSource.RHYTHM) -> None:
         self._source = source
@@ -313,7 +298,6 @@ class PeriodDetector:
         self._frame_ns = self._learnt = 0
 
     def add(self, marks: RhythmMarks) -> None:
-        """Take what one drain handed over of a process."""
         key = (marks.pid, marks.start_ns)
         if key not in self._processes and len(self._processes) >= _MOST_PROCESSES:
             return
@@ -335,10 +319,7 @@ class PeriodDetector:
                 )
 
     def steps(self, pid: int, start_ns: int, until_ns: int) -> Steps | None:
-        """Give the steps that ended since the last call; None before the rhythm is known.
-
-        until_ns    CLOCK_BOOTTIME of now: the frame's end
-        """
+        """Give the steps that ended since the last call; None before the period is known."""
         learning = self._processes.get((pid, start_ns))
         if learning is None:
             return None
@@ -362,7 +343,6 @@ class PeriodDetector:
         return Steps(self._source, ended, durations, lost, running_ns)
 
     def period(self, pid: int, start_ns: int) -> StepPeriod | None:
-        """Give what a process's steps are taken from; None before it is known."""
         learning = self._processes.get((pid, start_ns))
         return learning.period if learning is not None else None
 
@@ -372,7 +352,6 @@ class PeriodDetector:
         return period.title if period is not None else ""
 
     def forget(self, pid: int, start_ns: int) -> None:
-        """Forget a process that has ended; one that is not known is no error."""
         self._processes.pop((pid, start_ns), None)
         if (pid, start_ns) in self._due:
             self._due.remove((pid, start_ns))
@@ -477,7 +456,6 @@ def _answers_of(learning: _Learning) -> tuple[Times, Times]:
 
 
 def _joined(parts: list[Marks]) -> Marks:
-    """Join marks of consecutive drains."""
     if len(parts) == 1:
         return parts[0]
     none = np.zeros(0, np.int64)

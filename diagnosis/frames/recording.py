@@ -67,10 +67,7 @@ class Recording:
 
 
 class RecordingWriter:
-    """Writes frames as they come; the file appears under its name when it is complete.
-
-    meta   JSON values; those of `close` are added
-    """
+    """Writes frames as they come; the file appears under its name when it is complete."""
 
     def __init__(self, path: Path, meta: Mapping[str, Any] | None = None) -> None:
         self._path = path
@@ -84,7 +81,6 @@ class RecordingWriter:
         )  # fmt: skip
 
     def append(self, frame: HostSample) -> None:
-        """Take a frame; it is written with those around it."""
         self._frames.append(frame)
         if len(self._frames) >= CHUNK_FRAMES:
             self._flush()
@@ -105,7 +101,6 @@ class RecordingWriter:
         self._part.replace(self._path)
 
     def discard(self) -> None:
-        """Leave no file behind."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -146,7 +141,6 @@ def write_recording(path: Path, frames: Iterable[HostSample], meta: Mapping[str,
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a whole recording. Raises RecordingError, OSError."""
     with _opened(path) as file:
         return Recording(_meta(file, path), tuple(_frames(file, path, _MOST_WHOLE)))
 

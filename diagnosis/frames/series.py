@@ -1,8 +1,7 @@
 """Frames as rows of a recording, and back: one row per series over a chunk of frames.
 
 A row is (kind, key, name, numbers, integers); a list of one value is a series of that value alone.
-Numbers are rounded to 9 significant bits (0.2 %), ends of steps to 0.1 ms: what is measured strays
-farther, and a minute then fits into some 30 KB.
+Numbers keep 9 significant bits (0.2 %), ends of steps 0.1 ms: a minute takes some 30 KB.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ _NO_INTEGERS: Final = np.zeros(0, np.int64)
 
 
 class SeriesRow(NamedTuple):
-    """One series."""
-
     kind: str
     key: str
     name: str
@@ -62,7 +59,6 @@ def rounded(values: Iterable[float] | NDArray[Any]) -> Numbers:
 
 
 def rows_of(frames: Sequence[HostSample]) -> Iterator[SeriesRow]:
-    """Give the rows of a chunk of frames, at least one."""
     ends = np.array([frame.boottime_ns for frame in frames], np.int64)
     spans = np.array([frame.span_ns for frame in frames], np.int64)
     yield SeriesRow("frame", "", "boottime_ns", integers=ends)
@@ -111,7 +107,6 @@ def frames_of(rows: Iterable[SeriesRow]) -> list[HostSample]:
 
 
 def _short(values: Numbers) -> Numbers:
-    """Give one value where all are the same number."""
     return values[:1] if len(values) > 1 and (values == values[0]).all() else values
 
 
@@ -224,7 +219,6 @@ class _Chunk:
         return found
 
     def places(self, kind: str, key: str, name: str, count: int) -> list[int]:
-        """Give at which of the chunk's frames something is."""
         at = self.integers(kind, key, name)
         if (
             len(at) > count

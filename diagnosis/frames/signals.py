@@ -1,7 +1,4 @@
-"""The table of signals: what each is, in which unit, of what, which way it hurts, what it needs.
-
-Signals that are the growth of a column: of each second, and of the host in tenths of it.
-"""
+"""The table of signals, and those that are the growth of a column, also in tenths of a second."""
 
 from __future__ import annotations
 
@@ -50,8 +47,6 @@ class SignalTableError(ValueError):
 
 
 class Scope(StrEnum):
-    """What a signal is of."""
-
     HOST = "host"
     SUBJECT = "subject"
     CGROUP = "cgroup"
@@ -59,8 +54,6 @@ class Scope(StrEnum):
 
 
 class Hurts(StrEnum):
-    """The direction in which a signal speaks for slower steps."""
-
     UP = "up"
     DOWN = "down"
     EITHER = "either"
@@ -106,7 +99,6 @@ class Signal:
 
     @property
     def unit(self) -> str:
-        """What it is counted in, by the end of its name."""
         return unit_of(self.name) or ""
 
     @property
@@ -121,13 +113,11 @@ SignalTable = Mapping[str, Signal]
 
 @cache
 def load_signals(path: Path | None = None) -> SignalTable:
-    """Read the packaged table, or a file's. Raises SignalTableError, OSError."""
     path = path or Path(__file__).with_name("signals.toml")
     return signals_of(read_table(path, error=SignalTableError), f"{path}: ")
 
 
 def signals_of(rows: Mapping[str, Any], where: str = "") -> SignalTable:
-    """Build a table of signals from parsed TOML. Raises SignalTableError."""
     table = {name: _signal(name, row, where) for name, row in rows.items()}
     fine = sum(signal.fine for signal in table.values())
     if not table:
@@ -138,12 +128,10 @@ def signals_of(rows: Mapping[str, Any], where: str = "") -> SignalTable:
 
 
 def unit_of(name: str) -> str | None:
-    """Give the unit that a name ends in; None for a name without one."""
     return next((unit for end, unit in UNITS.items() if name.endswith(end)), None)
 
 
 def fine_of(table: SignalTable) -> tuple[str, ...]:
-    """Give the names of the rows of `HostSample.fine`, in order."""
     return tuple(signal.name for signal in table.values() if signal.fine)
 
 
@@ -155,7 +143,6 @@ def floors_of(table: SignalTable, scope: Scope) -> dict[str, float]:
 
 
 def of_scope(table: SignalTable, scope: Scope) -> tuple[str, ...]:
-    """Give the names of the signals of a scope, in the table's order."""
     return tuple(signal.name for signal in table.values() if scope in signal.scopes)
 
 
@@ -235,7 +222,6 @@ def lacking(absent: Iterable[UnavailableSource], nodes: Path = _NODES) -> frozen
 
 
 def _several(nodes: Path) -> bool:
-    """Tell whether memory has several nodes: `0-1` or `0,2`."""
     try:
         text = nodes.read_text(encoding="ascii")
     except OSError:
@@ -247,10 +233,7 @@ _NS_PER_S: Final = 1e9
 
 
 class Columns:
-    """Which columns of one layout are which signals; a column that is not there has none.
-
-    wanted   (signal, column, column that is taken off first or "", factor) in order
-    """
+    """Which columns of one layout are which signals: name, column, column to take off, factor."""
 
     def __init__(
         self, layout: tuple[str, ...], wanted: Iterable[tuple[str, str, str, float]]
@@ -265,17 +248,13 @@ class Columns:
         self._factors = np.array([row[3] for row in rows])
 
     def grown(self, growth: NDArray[Any]) -> NDArray[np.float64]:
-        """Give the signals' growth from growth[..., columns], in the signal's unit times seconds.
-
-        What falls below zero is zero: two columns are read one after the other.
-        """
+        """Give growth[..., columns] as growth of the signals; what falls below zero is zero."""
         found = growth[..., self._plus].astype(np.float64)
         if len(self._less):
             found[..., self._less] -= growth[..., self._minus]
         return np.asarray(np.maximum(found, 0.0) * self._factors)
 
     def rates(self, growth: NDArray[Any], span_ns: int) -> NDArray[np.float64]:
-        """Give the same per second."""
         return np.asarray(self.grown(growth) * (_NS_PER_S / span_ns))
 
 
@@ -285,8 +264,6 @@ _MOST_SNAPSHOTS: Final = 4_096
 
 
 class FineBins:
-    """Keeps snapshots until their frame is made."""
-
     def __init__(self, table: SignalTable = SIGNALS) -> None:
         self._names = fine_of(table)
         self._wanted = [
@@ -303,7 +280,6 @@ class FineBins:
         self._layout = None
 
     def add(self, ticks: HostTicks) -> None:
-        """Take what was snapped."""
         if ticks.metrics != self._layout:
             self._layout = ticks.metrics
             self._columns = Columns(ticks.metrics, self._wanted)
@@ -313,10 +289,7 @@ class FineBins:
         self._totals.append(ticks.totals)
 
     def take(self, begin_ns: int, end_ns: int) -> NDArray[np.float32]:
-        """Give float32[fine signals, FINE_BINS] per second; NaN where no snapshot fell.
-
-        Each tenth of the span reaches from the last snapshot before it to its own last one.
-        """
+        """Give float32[fine signals, FINE_BINS] per second; NaN where no snapshot fell."""
         fine = np.full((len(self._names), FINE_BINS), np.nan, np.float32)
         if not self._times:
             return fine

@@ -31,7 +31,6 @@ class Stepper:
     waiting: list[StepMarks] = field(default_factory=list)
 
     def take(self, now_ns: int) -> Steps:
-        """Give the steps since the last call."""
         marks, self.waiting = self.waiting, []
         none = np.zeros(0, np.int64)
         ended = np.concatenate([none, *(mark.ended_ns for mark in marks)])
@@ -45,8 +44,6 @@ class Stepper:
 
 
 class StepBook:
-    """Steppers by process."""
-
     def __init__(self) -> None:
         self._steppers: dict[tuple[int, int], Stepper] = {}
 
@@ -77,7 +74,6 @@ class StepBook:
                 yield stepper
 
     def forget(self, pid: int, start_ns: int) -> None:
-        """A process ended."""
         self._steppers.pop((pid, start_ns), None)
 
     @staticmethod
@@ -126,7 +122,6 @@ class PeriodBook:
         self._detector.add(marks)
 
     def known(self, now_ns: int) -> list[PeriodicProcess]:
-        """Give every process whose rhythm is known, with its steps since the last call."""
         found: list[PeriodicProcess] = []
         for (pid, start_ns), watched in list(self._watched.items()):
             if now_ns - watched.seen_ns > KEPT_NS:

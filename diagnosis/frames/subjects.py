@@ -39,8 +39,6 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class SubjectSecond:
-    """What one second knows of processes and cgroups."""
-
     now_ns: int
     active: Collection[str]
     signals: SignalsOf
@@ -50,11 +48,7 @@ class SubjectSecond:
 
 
 class SubjectBook:
-    """Finds the subjects of each second; a subject expires after 60 s of silence.
-
-    watch   patterns of cgroups that are subjects whatever they do
-    alive   tells whether a process is there
-    """
+    """Finds the subjects of each second; a subject expires after 60 s of silence."""
 
     def __init__(
         self, watch: Iterable[str] = (), places: Places | None = None, alive: Alive | None = None

@@ -54,7 +54,6 @@ def _ends(
 
 
 def _close(ends: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which two ranks left together: bool[ranks, ranks]."""
     close = np.zeros((len(ends), len(ends)), dtype=np.bool_)
     for place, own in enumerate(ends):
         apart = np.abs(ends - own)
@@ -95,7 +94,6 @@ class Calls:
         left_s: NDArray[np.float64],
         pairs: NDArray[np.bool_] | None = None,
     ) -> Calls:
-        """Sort entries as they come."""
         order = np.lexsort((entered_s, call))
         of_two = np.zeros(len(call), dtype=np.bool_) if pairs is None else pairs
         return cls(

@@ -18,8 +18,6 @@ from collectors.steps.steps_source import MOST_PROBES, StepProbe
 
 
 class CallRole(StrEnum):
-    """What a probed function does for a meeting of ranks."""
-
     MEETS = "meets"
     """It returns when the collective is done."""
     ENQUEUES = "enqueues"
@@ -29,8 +27,6 @@ class CallRole(StrEnum):
 
 
 class _Library(NamedTuple):
-    """Files by name, and what the symbols of their collectives begin with."""
-
     files: tuple[str, ...]
     symbols: tuple[str, ...]
 
@@ -77,16 +73,12 @@ _Names = Callable[[ElfFile], Iterable[str]]
 
 
 def role_of(title: str) -> CallRole:
-    """Tell what a probe's marks are, by its title."""
     role = title.partition(" ")[0]
     return CallRole(role) if role in {CallRole.ENQUEUES, CallRole.WAITS} else CallRole.MEETS
 
 
 def collective_probes(pids: Iterable[int], proc: str = "/proc") -> tuple[StepProbe, ...]:
-    """Find the collectives in the libraries that processes have mapped: each file once.
-
-    At most as many as the source of steps takes.
-    """
+    """Find the collectives in libraries that processes have mapped, at most MOST_PROBES."""
     found: _Found = {}
     for pid in list(pids)[:_MOST_PROCESSES]:
         mapped = {module.path for module in read_maps(proc, pid)}
@@ -111,7 +103,6 @@ def _gpu(found: _Found, paths: list[str], tables: Iterable[str], role: CallRole)
 
 @cache
 def _rows(table: str, role: CallRole) -> tuple[ProbeRow, ...]:
-    """Rows of a probe table that have a role; ids are `table.row`."""
     own = [row for row in ProbeTable.load().rows if row.id.startswith(f"{table}.")]
     if role is CallRole.WAITS:
         return tuple(row for row in own if row.kind is CallKind.WAIT and "synchronize" in row.id)
@@ -140,7 +131,6 @@ def _matching(prefix: bytes, rows: tuple[ProbeRow, ...]) -> _Names:
 def _look(
     found: _Found, paths: list[str], files: tuple[str, ...], role: CallRole, names: _Names
 ) -> bool:
-    """Look at a process's files of these names; tell whether any has what is sought."""
     known = [_probes(found, path, files, role, names) for path in paths]
     return any(known)
 

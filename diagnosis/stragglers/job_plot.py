@@ -36,8 +36,7 @@ _LEAST_REACH_PERCENT: Final = 20.0
 def draw(path: Path, judged: JobJudgement, title: str) -> None:
     """Write a PNG or SVG, by the path's suffix. Raises OSError, and ValueError for other formats.
 
-    Left: each rank's own work in each step, beside its peers' (red: longer, grey: no peer was
-    seen). Right: whom each rank waited for, in the end.
+    Left: own work in each step beside the peers' (red: longer, grey: unseen). Right: who waited.
     """
     # Below four inches the labels of the colour bars are longer than the bars.
     height = min(14.0, max(4.2, 2.6 + 0.17 * len(judged.ranks)))
@@ -75,7 +74,6 @@ def _work(figure: Figure, axis: Axes, judged: JobJudgement) -> None:
 
 
 def _columns(values: Times, steps: int) -> Times:
-    """Give medians of so many steps a column."""
     if steps == 1:
         return values
     missing = np.full((len(values), -values.shape[1] % steps), np.nan)

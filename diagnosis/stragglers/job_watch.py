@@ -34,8 +34,6 @@ class NoRanks(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """A rank's cgroup, as the agent names it, and its processes."""
-
     cgroup: str
     pids: tuple[int, ...]
 
@@ -55,7 +53,6 @@ class Watched:
 
     @property
     def best(self) -> JobJudgement | None:
-        """The more exact of both."""
         return self.by_calls or self.by_busy
 
 
@@ -90,16 +87,11 @@ def _pids(file: Path) -> tuple[int, ...]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Order by numbers in names: rank10 comes after rank9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 class JobWatch(Closing):
-    """Sources of this process, kept apart by rank; a context, at whose end they stop.
-
-    ranks    each in a cgroup of its own, in order
-    stages   pipeline stage of each; None: one for all
-    """
+    """Sources of this process, kept apart by rank; a context, at whose end they stop."""
 
     def __init__(self, ranks: Sequence[RankGroup], stages: Sequence[int] | None = None) -> None:
         cgroups = [rank.cgroup for rank in ranks]
@@ -123,11 +115,9 @@ class JobWatch(Closing):
         return self
 
     def close(self) -> None:
-        """Stop the sources."""
         self.live.close()
 
     def watch(self, seconds: float, on_frame: Callable[[HostSample], None] | None = None) -> None:
-        """Drain once a second for so long."""
         end_s = time.monotonic() + seconds
         for frame in self.live.frames(until=lambda: time.monotonic() > end_s):
             self._busy.add(frame)
@@ -135,7 +125,6 @@ class JobWatch(Closing):
                 on_frame(frame)
 
     def found(self, since_ns: int = 0, rules: PeerRules | None = None) -> Watched:
-        """Say what is known of the time since then."""
         marked, busy = self._calls.job(since_ns), self._busy.job(since_ns)
         by_calls = judge(marked, rules) if marked else None
         by_busy = judge(busy, rules) if busy else None
@@ -146,19 +135,15 @@ class JobWatch(Closing):
 
     @staticmethod
     def now_ns() -> int:
-        """Read the clock of `since_ns`."""
         return boottime_ns()
 
 
 class _CallFramer(Framer):
-    """Makes frames, and hands marks of collectives on."""
-
     def __init__(self, calls: MarkedCalls, watch: Sequence[str]) -> None:
         super().__init__(watch=watch)
         self._marked = calls
 
     def take(self, records: Iterable[Record]) -> None:
-        """Take what a source yielded."""
         kept = []
         for record in records:
             if isinstance(record, StepMarks):

@@ -1,7 +1,4 @@
-"""Stragglers of a job: peers compared, the kind of what is slow, and who waited; pure.
-
-Pipeline stages beside one another: which has more work, which has uneven input; pure.
-"""
+"""Stragglers of a job: ranks and stages compared, the kind of what is slow, who waited; pure."""
 
 from __future__ import annotations
 
@@ -58,13 +55,9 @@ class StageWork:
 def compare_stages(
     times: Times, stages: NDArray[np.int32], spreads: Mapping[int, float], rules: PeerRules
 ) -> tuple[StageWork, ...]:
-    """Compare the stages of a job step by step, so that a longer step of all accuses none.
-
-    A stage is uneven by the conditions of a slow rank: beyond the margin, and beyond what steps
-    scatter.
+    """Compare the stages of a job step by step, by the conditions of a slow rank.
 
     times     float64[ranks, steps], seconds of own work; NaN: not seen, or of a slow rank
-    stages    int32[ranks]
     spreads   how much the ranks of a stage typically vary from step to step, a share
     """
     names = np.unique(stages)
@@ -103,10 +96,7 @@ def _is_uneven(over: Times, rules: PeerRules) -> bool:
 
 
 def _limit(z: float, steps: int) -> float:
-    """A limit for a spread that so many steps told: Student's t for z (Abramowitz, Stegun 26.7.5).
-
-    A few steps may happen to agree.
-    """
+    """Student's t for z (Abramowitz, Stegun 26.7.5): a few steps may happen to agree."""
     free = steps - 1
     second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
     return z + (z**3 + z) / (4 * free) + second
@@ -114,10 +104,7 @@ def _limit(z: float, steps: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """A link that carries slower than its like, in steps of `compared`'s window.
-
-    ranks   its two ends: times alone do not tell which end is slow
-    """
+    """A link that carries slower than its like; times do not tell which of its ends is slow."""
 
     ranks: tuple[int, ...]
     compared: Compared
@@ -132,8 +119,7 @@ def slow_links(
 ) -> tuple[SlowLink, ...]:
     """Compare links between the same two stages; `ranks` are indices.
 
-    A link's time is set against a step's own work: a transfer of microseconds that takes twice as
-    long slows nobody.
+    Times are set against a step's own work: a transfer of microseconds slows nobody.
     """
     if not len(transfers.links):
         return ()
@@ -187,14 +173,10 @@ def slow_stretch(
 ) -> tuple[int, int] | None:
     """Name the first and the last slow step of a rank; None where no window says it is slow.
 
-    From the first such window the beginning is sought back to the run's start, from the last one
-    the end forward: where the sum of marks is largest, a slow step counting 1 - p and any other
-    -p, with p the persistence that the rules ask for. So the stretch grows while most of what it
-    takes in is slow: a burst long before, or a slow step now and then, is no beginning.
+    Sought where the sum of marks is largest, a slow step counting 1 - p and any other -p, p being
+    the persistence of the rules: a burst long before, or a slow step now and then, is none.
 
     above     float64[steps], excess less the margin; NaN: not seen
-    steps     int64[steps], their names
-    windows   of positions in steps, in order
     Source    Page 1954 (CUSUM), for the place of a change
     """
     if not windows:
@@ -208,8 +190,6 @@ def slow_stretch(
 
 
 class Slowness(StrEnum):
-    """What a slow rank spends its excess time on."""
-
     NONE = "none"
     COMPUTE = "compute"
     DATA_LOADING = "data_loading"
@@ -254,10 +234,8 @@ class RankResult:
 class JobJudgement:
     """What is said of a job.
 
-    links     links that carry slower than their like: either end, or what is between, is slow
     busy      float64[ranks, steps], seconds of own work
     steps     int64[steps], their names in the trace
-    stages    pipeline stages beside one another
     """
 
     ranks: tuple[RankResult, ...]
@@ -275,7 +253,6 @@ class JobJudgement:
 
     @property
     def slow(self) -> tuple[RankResult, ...]:
-        """The slow ranks."""
         return tuple(result for result in self.ranks if result.verdict is PeerVerdict.SLOW)
 
 
@@ -286,7 +263,6 @@ class Job:
     rank, stage   int32[ranks]
     steps         int64[steps]
     times         float64[ranks, steps] by kind, seconds, the kinds of BUSY
-    calls         entries into calls, by index of rank and step
     """
 
     rank: NDArray[np.int32]
@@ -297,12 +273,10 @@ class Job:
 
 
 def job_of(trace: RankTrace) -> Job:
-    """Sum up a trace."""
     return Job(trace.ranks, trace.stage_of, trace.steps, trace.busy(), calls_of(trace))
 
 
 def judge(job: Job, rules: PeerRules | None = None) -> JobJudgement:
-    """Say which ranks are slow, at what, and who waited for them."""
     rules = rules or PeerRules()
     waits = find_waits(job.calls, len(job.rank), len(job.steps))
     busy = np.sum([job.times[kind] for kind in BUSY], axis=0)
@@ -365,7 +339,6 @@ def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
 
 
 def _spreads(results: list[RankResult]) -> dict[int, float]:
-    """How much the ranks of each stage typically vary from step to step."""
     return {
         stage: median(result.compared.within for result in results if result.stage == stage)
         for stage in sorted({result.stage for result in results})

@@ -1,18 +1,11 @@
-"""Entries of live ranks into collectives, from marks of functions of their libraries; pure.
+"""Live ranks of one host: their entries into collectives, and how busy their cgroups are; pure.
 
-Some return when the collective is done; others return at once, and a wait for the GPU follows.
-Between two collectives a rank does its own work, so the marks give both sides: who worked for how
-long, and who waited for whom. Ranks are on one host, whose one clock all marks share.
+Between two collectives a rank does its own work, so marks tell who worked and who waited for whom.
+NCCL's call gives work to a stream, and the wait that follows cannot return before the last peer has
+called: a meeting is called, waited for and left.
 
-NCCL's call gives work to a stream. The host waits later, in a call that waits for the stream, an
-event or the device, and that call cannot return before the last peer has made its own collective
-call. So a meeting has three times: when the host called, when it began to wait, when it went on.
-
-Live ranks seen from outside, without any mark: how busy each one's cgroup was; pure.
-
-Ranks that meet in every step take equally many steps, so who is busy for longer in a second works
-longer in a step, and who sleeps waits. This tells who is slow and what its time goes to, not who
-waited for whom. Ranks that spin while they wait look busy: then nobody stands out.
+Without marks: ranks that meet in every step take equally many, so who is busy for longer in a
+second works longer in a step. Ranks that spin while they wait look busy: then nobody stands out.
 """
 
 from __future__ import annotations
@@ -50,14 +43,10 @@ class Meetings(NamedTuple):
 
 
 def meetings(called: Ns, entered: Ns, left: Ns) -> Meetings:
-    """Join collective calls with the wait that follows them.
+    """Join collective calls with the wait for the GPU that follows them.
 
-    called          of each collective call
-    entered, left   of each wait for the GPU, those nested in others too
-
-    Between two collective calls the longest wait is the meeting's: others are for copies, or for
-    what is done already. Collectives without a wait behind them join the next that has one, and a
-    wait before any collective is for the rank's own GPU.
+    Between two calls the longest wait is the meeting's: others are for copies, or for what is done.
+    Collectives without a wait behind them join the next that has one; a wait before any is none.
     """
     calls = np.sort(called)
     group = np.searchsorted(calls, entered, side="right") - 1
@@ -70,17 +59,15 @@ def meetings(called: Ns, entered: Ns, left: Ns) -> Meetings:
 
 
 def merged(first: Meetings, other: Meetings) -> Meetings:
-    """Give both, in order of leaving."""
     both = [np.concatenate(pair) for pair in zip(first, other, strict=True)]
     order = np.argsort(both[2], kind="stable")
     return Meetings(*(column[order] for column in both))
 
 
 def waiting_since(called: Ns, entered: Ns) -> Ns:
-    """Give when ranks came to calls that they met in, both int64[ranks, calls]: int64 likewise.
+    """Give when ranks came to calls that they met in, all int64[ranks, calls].
 
-    Who called last came when it called. A peer that already waits for its GPU waits for that one
-    since it began to wait; one that does not has lost nothing by then.
+    Who called last came then. A peer that already waits for its GPU waits since it began to.
     """
     last = called.argmax(axis=0)
     latest = called.max(axis=0)
@@ -127,10 +114,7 @@ class _Entries:
 
 
 class MarkedCalls:
-    """Takes marks as they come, and gives the job that they tell of.
-
-    ranks   cgroup of each rank, in order; its stage beside it
-    """
+    """Takes marks of ranks, by cgroup in order, and gives the job that they tell of."""
 
     def __init__(self, ranks: Sequence[str], stages: Sequence[int] | None = None) -> None:
         self._place = {cgroup: place for place, cgroup in enumerate(ranks)}
@@ -139,7 +123,6 @@ class MarkedCalls:
 
     @property
     def counts(self) -> Mapping[int, int]:
-        """Collective calls kept, by rank."""
         return {
             rank: len(own.ends[CallRole.MEETS]) + len(own.ends[CallRole.ENQUEUES])
             for rank, own in self._entries.items()
@@ -197,10 +180,8 @@ class MarkedCalls:
 def _partners(own: Meetings, theirs: Meetings) -> Ns:
     """Find the call of another rank that is one with each call: int64[calls], -1 for none.
 
-    No rank leaves a collective before the last has called it: calls that are one overlap. They may
-    overlap with their neighbours as well, where a rank that has used up its CPU quota leaves late
-    and the other has called the next. But ranks make their calls in one order: in step with the
-    right one all calls around overlap too, each with its own; of equals the longest overlap is it.
+    Calls that are one overlap; neighbours may too, where a CPU quota lets a rank leave late. Ranks
+    call in one order: with the right one all calls around overlap too, each with its own.
     """
     places = np.arange(len(own.left))
     near = np.searchsorted(theirs.left, own.left)
@@ -223,10 +204,7 @@ def _partners(own: Meetings, theirs: Meetings) -> Ns:
 
 
 def _common(own: Meetings, theirs: Meetings, places: Ns, ahead: Ns) -> Ns:
-    """Give how long calls at `places` overlap with those so far ahead.
-
-    Below 0: they do not; 0: one of them was not seen.
-    """
+    """Give the overlap with the calls so far ahead; below 0: none; 0: one of them was not seen."""
     other = places + ahead
     here = (places >= 0) & (places < len(own.left)) & (other >= 0) & (other < len(theirs.left))
     places, other = np.where(here, places, 0), np.where(here, other, 0)
@@ -244,10 +222,7 @@ def _rounds(left: Ns) -> Ns:
 
 
 def _own_work(entered: Ns, left: Ns, met: Ns, rounds: Ns) -> NDArray[np.float64]:
-    """Sum the time between calls, by round, in seconds; NaN where a call of the round is unknown.
-
-    Calls of several threads may overlap: then there is no time between them.
-    """
+    """Sum the time between calls by round, in seconds; NaN where a call of the round is unknown."""
     free = np.maximum.accumulate(left)
     gap = np.r_[np.nan, np.maximum(entered[1:] - free[:-1], 0) / 1e9]
     each = np.where(met >= 0, gap[met], np.nan)
@@ -263,7 +238,6 @@ def _own_work(entered: Ns, left: Ns, met: Ns, rounds: Ns) -> NDArray[np.float64]
 
 
 def _calls(seen: Sequence[Meetings], met: Ns, rounds: Ns) -> Calls:
-    """Give the entries of calls that all ranks met in."""
     whole = np.flatnonzero((met >= 0).all(axis=0))
     rank = np.repeat(np.arange(len(met)), len(whole))
     called, entered, left = (
@@ -297,10 +271,7 @@ _MARGIN: Final = 0.1
 
 
 class BusySeconds:
-    """Takes frames, and keeps what each rank's cgroup did in each second.
-
-    ranks   cgroup of each rank, in order; its stage beside it
-    """
+    """Takes frames, and keeps what each rank's cgroup did in each second."""
 
     def __init__(self, ranks: Sequence[str], stages: Sequence[int] | None = None) -> None:
         self._ranks = tuple(ranks)
@@ -309,7 +280,6 @@ class BusySeconds:
         self._ends_ns: deque[int] = deque(maxlen=_MOST_SECONDS)
 
     def add(self, frame: HostSample) -> None:
-        """Take one second."""
         by_cgroup = dict(frame.cgroups) | {
             subject.cgroup: subject.signals for subject in frame.subjects.values()
         }
@@ -318,7 +288,6 @@ class BusySeconds:
         self._ends_ns.append(frame.boottime_ns)
 
     def job(self, since_ns: int = 0) -> Job | None:
-        """Give busy seconds as steps; None before the first."""
         spent = self._spent(since_ns)
         if not len(spent):
             return None
@@ -339,8 +308,7 @@ class BusySeconds:
     def reason(self, rank: int, since_ns: int = 0) -> TimeSpent | None:
         """Say what a rank's time goes to more than its peers'; None where nothing stands out.
 
-        More CPU time than its peers' is more work, whatever else that brings about: under a quota
-        more work is throttled more. Only without it is a wait for the CPU or a disk the cause.
+        More CPU time is more work: under a quota more work is throttled more.
         """
         spent = self._spent(since_ns)
         peers = (self._stages == self._stages[rank]) & (np.arange(len(self._stages)) != rank)

@@ -1,13 +1,8 @@
-"""Which rank of a group of peers is slow: a robust comparison over steps; pure.
+"""Which rank of a group of peers is slow, over steps, and who waited for whom; pure.
 
-Ranks are compared only with ranks of their own pipeline stage, step by step, so that what all of
-them do differently from step to step cancels out. A rank is slow when it is so by a margin, far
-outside of what peers and steps scatter, and in most steps.
-
-Who waited for whom: the rank that enters a call last is the one the others waited for; pure.
-
-Direct waits do not tell who is slow: in a pipeline a rank is often late because it waited itself.
-So each wait is followed to whom it was due to in the end.
+Ranks are compared with ranks of their own pipeline stage, step by step. A rank is slow when it is
+so by a margin, far outside of what peers and steps scatter, and in most steps. Waits are followed
+to whom they were due to in the end: in a pipeline a rank is often late because it waited itself.
 """
 
 from __future__ import annotations
@@ -55,16 +50,12 @@ class PeerRules:
 
 
 class Comparison(StrEnum):
-    """How a group was judged."""
-
     MAD = "mad"
     RATIO = "ratio"
     NONE = "none"
 
 
 class PeerVerdict(StrEnum):
-    """What is said of a rank."""
-
     SLOW = "slow"
     NORMAL = "normal"
     NO_PEERS = "no_peers"
@@ -74,8 +65,6 @@ class PeerVerdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Compared:
     """One rank beside its peers.
-
-    Where steps are too few, excess, excess_s and persistence are of those few, and accuse nobody.
 
     z            distance in spreads; None where the group is too small for a spread
     excess       median over steps of (own - peers' median) / peers' median; 0 without peers
@@ -95,11 +84,9 @@ class Compared:
 
 
 def excess_of(times: Times, stages: NDArray[np.int32]) -> Times:
-    """Give each rank's own work beside its peers' in each step, as a share of theirs.
+    """Give each rank's own work beside its peers' as a share of theirs, float64[ranks, steps].
 
     times     float64[ranks, steps], seconds of own work; NaN: not seen
-    stages    int32[ranks]
-    Returns   float64[ranks, steps]; NaN where the rank or all of its peers were not seen
     """
     found = np.full_like(times, np.nan)
     for stage in np.unique(stages):
@@ -110,16 +97,11 @@ def excess_of(times: Times, stages: NDArray[np.int32]) -> Times:
 
 
 def margin_of(ranks: int, rules: PeerRules) -> float:
-    """Give the excess from which a step is slow, in a stage of so many ranks."""
     return rules.margin if ranks >= _FEWEST_OF_A_SPREAD else rules.pair_margin
 
 
 def compare(times: Times, stages: NDArray[np.int32], rules: PeerRules) -> list[Compared]:
-    """Compare each rank with the other ranks of its stage.
-
-    times    float64[ranks, steps], seconds of own work; NaN: not seen
-    stages   int32[ranks]
-    """
+    """Compare each rank with its stage's others; times float64[ranks, steps], NaN: not seen."""
     members = [np.flatnonzero(stages == stage) for stage in np.unique(stages)]
     groups = [_Group.of(times[ranks]) for ranks in members]
     shared = _shared_spread(groups)
@@ -157,7 +139,6 @@ class _Group:
         return cls(excess, excess_s, typical, within, (~np.isnan(excess)).sum(axis=1))
 
     def judge(self, shared: _Spread, rules: PeerRules) -> list[Compared]:
-        """Compare each rank of the group."""
         count = len(self.typical)
         test = (
             Comparison.NONE
@@ -193,17 +174,13 @@ class _Group:
         return Compared(verdict, test, z, typical, excess_s, persistence, within, steps)
 
     def _distance(self, typical: float, least_spread: float) -> float:
-        """Distance of a rank from the group's middle, in spreads."""
         middle = float(np.nanmedian(self.typical))
         own = MAD_TO_SIGMA * float(np.nanmedian(np.abs(self.typical - middle)))
         return (typical - middle) / max(own, least_spread)
 
 
 def _beside(times: Times) -> tuple[Times, Times]:
-    """Excess over the peers of one stage, as a share of theirs and in seconds, by rank and step.
-
-    A step counts where two ranks or more were seen; of two ranks the other one is the peer.
-    """
+    """Excess over the peers of one stage, as a share of theirs and in seconds, by rank and step."""
     seen = (~np.isnan(times)).sum(axis=0) >= min(2, len(times))
     peers = times[::-1] if len(times) == 2 else missing_median(times, axis=0)[None, :]
     excess_s = np.where(seen, times - peers, np.nan)
@@ -212,11 +189,7 @@ def _beside(times: Times) -> tuple[Times, Times]:
 
 
 def _shared_spread(groups: list[_Group]) -> _Spread:
-    """Spread over the whole job: stages are built of the same machines.
-
-    Four ranks tell their own spread badly: by chance three agree to a thousandth, and the fourth,
-    half a percent off, would stand 14 spreads away.
-    """
+    """Spread over the whole job: of four ranks three may agree to a thousandth by chance."""
     many = [group for group in groups if len(group.typical) >= _FEWEST_OF_A_SPREAD]
     between = [group.typical - missing_median(group.typical, axis=0) for group in many]
     within = np.concatenate([group.within for group in groups])
@@ -237,10 +210,9 @@ def missing_median(values: Times, axis: int) -> Times:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers:
-    """Time in calls of two ranks after both had come, by link and step.
+    """Time in calls of two ranks after both had come, float64[links, steps], seconds.
 
     links   int64[links, 2], indices of ranks, the smaller first
-    time    float64[links, steps], seconds
     """
 
     links: NDArray[np.int64]
@@ -268,10 +240,7 @@ class Waits:
 
 
 def find_waits(calls: Calls, ranks: int, steps: int, tolerance_s: float = 0.001) -> Waits:
-    """Add up who waited for whom.
-
-    tolerance_s   a rank may seem to leave by so much before the last one came
-    """
+    """Add up who waited for whom; a rank may seem to leave `tolerance_s` before the last came."""
     if not len(calls.call):
         nothing = Transfers(np.zeros((0, 2), dtype=np.int64), np.zeros((0, steps)))
         return Waits(np.zeros((ranks, ranks)), np.zeros((ranks, ranks)), nothing, 0, 0)
@@ -315,9 +284,8 @@ def _followed(
 ) -> Times:
     """Charge each wait to whom it was due to in the end.
 
-    In order of time: who comes late to a call is late by what it had waited longer than the other
-    since the step began, and by what it worked longer. The first part goes on to whom it waited
-    for by then, the second is its own.
+    Who comes late to a call is late by what it had waited longer than the other, which goes on to
+    whom it waited for by then, and by what it worked longer, which is its own.
     """
     charged = np.zeros((ranks, ranks))
     owed: dict[int, _Owed] = {}
@@ -347,7 +315,6 @@ class _Owed:
         self.total_s = 0.0
 
     def add(self, cause: int, part_s: float) -> None:
-        """Add a wait."""
         self.by_rank[cause] = self.by_rank.get(cause, 0.0) + part_s
         self.total_s += part_s
 

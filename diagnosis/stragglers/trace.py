@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 
 class OperationKind(IntEnum):
-    """Where the time of an operation goes."""
-
     COMPUTE = 0
     DATA_LOADING = 1
     OTHER = 2
@@ -26,8 +24,6 @@ BUSY: Final = (OperationKind.COMPUTE, OperationKind.DATA_LOADING, OperationKind.
 
 
 class Meeting(IntEnum):
-    """Whom an operation meets."""
-
     NOBODY = 0
     GROUP = 1
     NEXT = 2
@@ -134,39 +130,32 @@ class RankTrace:
 
     @cached_property
     def ranks(self) -> NDArray[np.int32]:
-        """The ranks, ascending."""
         return np.unique(self.rank)
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
-        """The steps, ascending."""
         return np.unique(self.step)
 
     @cached_property
     def stage_of(self) -> NDArray[np.int32]:
-        """Stage of each of `ranks`."""
         _, first = np.unique(self.rank, return_index=True)
         return self.stage[first]
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """How each of `names` is read."""
         return tuple(operation(name) for name in self.names)
 
     @cached_property
     def kind(self) -> NDArray[np.int8]:
-        """`OperationKind` of each row."""
         kinds = np.array([operation.kind for operation in self.operations], dtype=np.int8)
         return np.asarray(kinds[self.name], dtype=np.int8)
 
     @cached_property
     def rank_index(self) -> NDArray[np.int64]:
-        """Place in `ranks` of each row."""
         return np.searchsorted(self.ranks, self.rank)
 
     @cached_property
     def step_index(self) -> NDArray[np.int64]:
-        """Place in `steps` of each row."""
         return np.searchsorted(self.steps, self.step)
 
     def time_of(self, kind: OperationKind) -> NDArray[np.float64]:
@@ -181,5 +170,4 @@ class RankTrace:
         return time.reshape(shape)
 
     def busy(self) -> dict[OperationKind, NDArray[np.float64]]:
-        """Give the time of each kind that is a rank's own work."""
         return {kind: self.time_of(kind) for kind in BUSY}

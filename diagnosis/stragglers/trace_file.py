@@ -1,7 +1,4 @@
-"""Read a trace of ranks from Parquet, CSV or JSON; files are untrusted, everything has a bound.
-
-A job from PyTorch (Kineto) traces, one file a rank: GPU time by step, and its collectives.
-"""
+"""Reads untrusted traces of ranks: Parquet, CSV, JSON, or a folder of PyTorch (Kineto) traces."""
 
 from __future__ import annotations
 
@@ -66,10 +63,7 @@ class _Rank:
 
 
 def read_folder(folder: Path) -> RankTrace:
-    """Read the traces of a folder, each of one rank; steps are PyTorch's profiler steps.
-
-    Raises   TraceRefused
-    """
+    """Read traces, each of one rank; steps are PyTorch's profiler steps. Raises TraceRefused."""
     files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz")))
     if not 2 <= len(files) <= _MOST_FILES:
         raise TraceRefused(
@@ -111,7 +105,6 @@ def _read(file: Path, room: int) -> _Rank:
 
 
 def _rank_of(file: Path) -> int:
-    """Take the rank from the trace's head, else from the file's name."""
     try:
         with open_trace(file) as stream:
             said = _RANK.search(stream.read(_HEAD_BYTES))
@@ -213,10 +206,7 @@ EXPECTED: Final = (
 
 
 def read_trace(path: Path) -> RankTrace:
-    """Read a trace by its suffix: .parquet, .csv, .json (a list of rows) or .jsonl; or a folder.
-
-    Raises   TraceRefused
-    """
+    """Read .parquet, .csv, .json (a list of rows), .jsonl, or a folder. Raises TraceRefused."""
     if path.is_dir():
         return read_folder(path)
     readers = {".parquet": _parquet, ".csv": _csv, ".json": _json, ".jsonl": _json}
@@ -300,17 +290,13 @@ def _json(path: Path) -> pa.Table:
 
 
 def _plain(value: Any) -> Any:
-    """Pass a number or a name that a column can hold."""
     if isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < _LARGEST):
         return value
     raise TraceRefused(f"expected a number or a name in each column, got {type(value).__name__}")
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield flat rows, of a list or one after the other.
-
-    Read event by event: a builder of values takes time by the square of how deep they are nested.
-    """
+    """Yield flat rows by events: a builder takes the square of how deep values are nested."""
     row: dict[str, Any] | None = None
     key, in_list = "", False
     with path.open("rb") as file:
@@ -338,7 +324,6 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _compact(batch: pa.RecordBatch, columns: dict[str, str]) -> pa.RecordBatch:
-    """Give the needed columns under our names, each of one type."""
     arrays, names = [], []
     for what, spelling in columns.items():
         column = batch.column(batch.schema.get_field_index(spelling))
@@ -396,7 +381,6 @@ def _trace(table: pa.Table) -> RankTrace:
 
 
 def _bounded(table: pa.Table, what: str, kind: type, otherwise: int | None = None) -> NDArray[Any]:
-    """Give a column of whole numbers, or a constant where the file has none."""
     if what not in table.column_names and otherwise is not None:
         return np.full(len(table), otherwise, dtype=kind)
     values = table[what].to_numpy()

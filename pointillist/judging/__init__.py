@@ -1,4 +1,1 @@
-"""How good a diagnosis is: judged on a dataset of recordings whose faults are known.
-
-Nothing here runs in an agent.
-"""
+"""How good a diagnosis is on a dataset of recordings whose faults are known; no agent runs it."""

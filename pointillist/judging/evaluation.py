@@ -17,7 +17,6 @@ class Evaluation:
     """What was found of a dataset.
 
     held_out   judged runs that nothing was set on, by measured steps; `rhythm`: by the rhythm alone
-    all_runs   training runs among them
     """
 
     facts: tuple[Facts, ...]
@@ -28,17 +27,13 @@ class Evaluation:
 
 
 def judged_run(run: RecordedRun, rhythm: bool = False) -> Judged:
-    """Play a run through the diagnoser, exactly as an agent would, and judge what it says.
-
-    rhythm   steps are taken from the subjects' rhythm; the truth stays what probes measured
-    """
+    """Play a run through the diagnoser as an agent would; the truth stays what probes measured."""
     diagnoser = Diagnoser(source="rhythm" if rhythm else "measured")
     said = spells_of(found for frame in run.frames for found in diagnoser.handle(frame))
     return judge(run, episodes(run), said)
 
 
 def evaluate(dataset: Iterable[RecordedRun], tell: Callable[[str], None]) -> Evaluation:
-    """Judge a dataset; `tell` is told what is under way."""
     facts: list[Facts] = []
     measured: list[Judged] = []
     rhythm: list[Judged] = []

@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class IntervalEstimate:
-    """A figure and its 95 % interval."""
-
     value: float
     low: float
     high: float
@@ -40,12 +38,7 @@ def bootstrap(
     resamples: int | None = None,
     seed: int = SEED,
 ) -> IntervalEstimate:
-    """Resample whole runs, so that seconds and subjects of one run stay together.
-
-    groups      what each run gave
-    figure      of all of it; a resample whose figure is NaN is left out
-    resamples   None: RESAMPLES
-    """
+    """Resample whole runs (`groups`); a resample whose figure is NaN is left out."""
     value = figure([item for group in groups for item in group])
     if not groups:
         return IntervalEstimate(value, float("nan"), float("nan"))
@@ -100,7 +93,6 @@ class AlarmRate:
     worker_hours: float
 
     def per(self, hours: float) -> float:
-        """Rate as counted; NaN without hours."""
         return hours * self.alarms / self.worker_hours if self.worker_hours else float("nan")
 
     def upper(self, hours: float) -> float:
@@ -122,8 +114,7 @@ def single(judged: Iterable[Judged], gated: bool = True) -> list[Outcome]:
 def pairs_of(run: Judged, gated: bool = True, quiet: bool = False) -> list[Pair]:
     """Return truth and answer of a run's faults, and a pair without truth for each alarm.
 
-    quiet   take alarms of runs in which nothing was done as well. These are a rate (`alarm_rate`):
-            there are as many as there were hours, and precision would fall with each
+    quiet   take alarms of runs in which nothing was done too: precision would fall with their hours
     """
     faults: list[Pair] = [
         (outcome.episode.causes[0], outcome.answer) for outcome in single([run], gated)
@@ -132,7 +123,6 @@ def pairs_of(run: Judged, gated: bool = True, quiet: bool = False) -> list[Pair]
 
 
 def seconds_of(run: Judged) -> list[Pair]:
-    """Return truth and answer of every second under impact."""
     return [
         (outcome.episode.causes[0], answer)
         for outcome in single([run])
@@ -142,12 +132,10 @@ def seconds_of(run: Judged) -> list[Pair]:
 
 
 def all_pairs(judged: Iterable[Judged], gated: bool = True, quiet: bool = False) -> list[Pair]:
-    """Return the pairs of several runs; the flags as in `pairs_of`."""
     return [pair for run in judged for pair in pairs_of(run, gated, quiet)]
 
 
 def class_rows(pairs: Sequence[Pair], causes: Sequence[Cause] = HOST_CAUSES) -> list[ClassRow]:
-    """Give precision and recall of each cause that was ever true."""
     return [_class_row(pairs, cause) for cause in causes if any(t is cause for t, _ in pairs)]
 
 
@@ -179,12 +167,10 @@ def accuracy(pairs: Sequence[Pair]) -> float:
 
 
 def macro_f1_of(judged: Sequence[Judged], gated: bool = True) -> IntervalEstimate:
-    """Return the macro-F1 of faults, resampled by run."""
     return bootstrap([pairs_of(run, gated) for run in judged], macro_f1)
 
 
 def accuracy_of(judged: Sequence[Judged], gated: bool = True) -> IntervalEstimate:
-    """Return the share of faults named rightly, resampled by run."""
     return bootstrap([pairs_of(run, gated) for run in judged], accuracy)
 
 
@@ -203,7 +189,6 @@ def delays(outcomes: Iterable[Outcome], q: float, cause: bool = False) -> float:
 
 
 def detected_share(outcomes: Sequence[Outcome]) -> float:
-    """Share of faults with impact of which anything was said."""
     return (
         float(np.mean([outcome.detect_s is not None for outcome in outcomes]))
         if outcomes

@@ -1,7 +1,6 @@
 """Groups among unknown spikes: found by a Gaussian mixture, kept in a file, named by a person.
 
-Which spikes belong together is decided on the vectors' main directions; what is kept of a group is
-its middle and spread in the features themselves. Groups found again keep their names.
+They are found in the vectors' main directions and kept as middle and spread in the features.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ class GroupsRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SpikeMember:
-    """One unknown spike: where it was recorded, whose, since when.
-
-    at_s    since when, from the recording's first second on; NaN in files of earlier versions
-    """
+    """One unknown spike, `at_s` from its recording's start; NaN in files of earlier versions."""
 
     recording: str
     subject: str
@@ -98,7 +94,7 @@ def find_groups(
     """Group unknown spikes; the number of groups by the Bayesian criterion.
 
     vectors     float64[FEATURE_NAMES] of each member, the mean over its seconds
-    known       groups found before: one that is found again keeps its name, one that is not stays
+    known       groups found before, whose names and members stay
     """
     if not members:
         return list(known)
@@ -166,10 +162,7 @@ def _free_name(taken: set[str]) -> str:
 
 
 def rename(groups: Sequence[SpikeGroup], old: str, new: str) -> list[SpikeGroup]:
-    """Name a group.
-
-    Raises      GroupsRefused when there is no such group or the name is taken or malformed
-    """
+    """Name a group. Raises GroupsRefused where there is none, or the name is taken or malformed."""
     names = [group.name for group in groups]
     if old not in names:
         raise GroupsRefused(
@@ -183,7 +176,6 @@ def rename(groups: Sequence[SpikeGroup], old: str, new: str) -> list[SpikeGroup]
 
 
 def save_groups(path: Path, groups: Sequence[SpikeGroup]) -> None:
-    """Write groups to a file that a person can read."""
     document = {
         "format": FORMAT,
         "features_version": FEATURES_VERSION,
@@ -212,10 +204,7 @@ def _plain_member(member: SpikeMember) -> list[str | int | float]:
 
 
 def load_groups(path: Path) -> list[SpikeGroup]:
-    """Read a file of groups.
-
-    Raises      GroupsRefused naming what was expected
-    """
+    """Raises GroupsRefused naming what was expected."""
     if path.stat().st_size > LARGEST_FILE:
         raise GroupsRefused(f"{path}: expected at most {LARGEST_FILE} bytes")
     try:
@@ -251,10 +240,7 @@ def _read(row: Mapping[str, Any]) -> SpikeGroup:
 
 
 def unknown_spikes(recording: str, frames: Iterable[HostSample]) -> list[tuple[SpikeMember, Table]]:
-    """Find the spikes of a recording that an agent would put down to nothing known.
-
-    Beside each stands the mean of its seconds' vectors, float64[FEATURE_NAMES].
-    """
+    """Find a recording's spikes of unknown cause, each with the mean of its seconds' vectors."""
     diagnoser = Diagnoser()
     began_ns: int | None = None
     causes: dict[SpikeMember, Cause] = {}
@@ -297,7 +283,6 @@ class Stray:
     signal    "whose.name", as features are called
     spreads   how far from its usual value, signed; at the cap: at least that
     ratio     over its usual value
-    words     the same for people
     """
 
     signal: str
@@ -330,7 +315,6 @@ def _stray(group: SpikeGroup, channel: Channel, octaves: float) -> Stray:
 
 
 def steps_said(group: SpikeGroup) -> str:
-    """Say how a group's steps changed."""
     told = [
         f"{name} {2 ** float(group.mean[FEATURE_INDEX[f'step.{name}']]):,.1f} times"
         for name in ("p50", "p99")

@@ -27,10 +27,7 @@ _STEAL: Final = "steal_percent"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A cause as it was known from `at_ns` on.
-
-    second   the runner-up, None where there is none
-    """
+    """A cause as it was known from `at_ns` on, and its runner-up, None where there is none."""
 
     at_ns: int
     cause: Cause
@@ -40,12 +37,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """One spike of one subject, as diagnosis saw it.
-
-    onset_ns   its first step, as diagnosis says; known_ns: when it said so
-    ended_ns   None: to the end of the run
-    said       ascending
-    """
+    """One spike of one subject, as diagnosis saw it; ended_ns None: to the end of the run."""
 
     subject: str
     onset_ns: int
@@ -71,10 +63,7 @@ class Spell:
 
 
 def spells_of(findings: Iterable[Finding]) -> list[Spell]:
-    """Gather a diagnoser's findings into spells, ascending by when they were known.
-
-    findings   in the order of their frames
-    """
+    """Gather a diagnoser's findings, in order, into spells, ascending by when they were known."""
     open_: dict[tuple[str, int], SpikeBegan] = {}
     said: dict[tuple[str, int], list[Said]] = {}
     spells: list[Spell] = []
@@ -126,16 +115,12 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Whether the answer is a true cause."""
         return self.answer in self.episode.causes
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A spike where there was no fault.
-
-    stolen   the hypervisor took CPU time then: the steps were slow, by nobody on the host
-    """
+    """A spike where there was no fault; stolen: by the hypervisor, which took CPU time."""
 
     run: str
     subject: str
@@ -147,8 +132,6 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One run, judged."""
-
     run: str
     workload: str
     kind: RunKind
@@ -158,20 +141,15 @@ class Judged:
 
     @property
     def calm(self) -> bool:
-        """Fault-free or hard negative: its hours count towards alarms a host-day."""
         return self.kind in {RunKind.FAULT_FREE, RunKind.HARD_NEGATIVE}
 
     @property
     def quiet(self) -> bool:
-        """Fault-free: nothing at all was done."""
         return self.kind is RunKind.FAULT_FREE
 
 
 def judge(run: RecordedRun, truth: Sequence[Episode], spells: Sequence[Spell]) -> Judged:
-    """Compare what diagnosis said of a run with the truth.
-
-    truth   the run's episodes
-    """
+    """Compare what diagnosis said of a run with its episodes."""
     return Judged(
         run=run.facts.name,
         workload=run.facts.workload,
@@ -205,7 +183,6 @@ def _stolen(run: RecordedRun, spell: Spell) -> bool:
 
 
 def _of(spell: Spell, episode: Episode, after_ns: int = 0) -> bool:
-    """Whether a spike began within an episode."""
     until = episode.end_ns + after_ns
     within = episode.start_ns - EARLY_NS <= spell.onset_ns and spell.known_ns <= until
     return within and spell.subject == episode.subject

@@ -50,8 +50,6 @@ from .splits import Why
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure; goal None where the design asks for none."""
-
     name: str
     value: float
     unit: str
@@ -60,10 +58,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What is written down.
-
-    absent   figures that this evaluation could not give, each with its reason
-    """
+    """What is written down; absent: figures that could not be given, each with its reason."""
 
     lines: tuple[Line, ...]
     tables: Mapping[str, Any]
@@ -80,7 +75,6 @@ class _Lines:
     def add(
         self, name: str, value: float, unit: str, why_not: str, goal: float | None = None
     ) -> None:
-        """Take a figure, or the reason why there is none."""
         if isnan(value):
             self.absent[name] = why_not
         else:
@@ -89,7 +83,6 @@ class _Lines:
     def estimate(
         self, name: str, found: IntervalEstimate, unit: str, why_not: str, goal: float | None = None
     ) -> None:
-        """Take a figure with its interval."""
         self.add(name, found.value, unit, why_not, goal)
         if not isnan(found.value):
             self.add(f"{name}_low", found.low, f"{unit}, 95 % interval by run", "one run alone")
@@ -97,7 +90,6 @@ class _Lines:
 
 
 def results_of(found: Evaluation) -> Results:
-    """Give every figure and table of an evaluation."""
     out = _Lines()
     _causes(out, found)
     _gpu(out, found)
@@ -179,7 +171,6 @@ Row = dict[str, Any]
 
 
 def tables_of(found: Evaluation) -> dict[str, Any]:
-    """Give the tables beside the figures, as JSON takes them."""
     judged = host_part(found.held_out)
     gated = all_pairs(judged)
     anywhere = all_pairs(judged, quiet=True)
@@ -212,7 +203,6 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
 
 
 def class_document(row: ClassRow) -> Row:
-    """Give one cause's figures as JSON takes them."""
     return {
         "cause": str(row.cause),
         "faults": row.trials,
@@ -275,7 +265,6 @@ def _by_negative(found: Evaluation) -> list[Row]:
 
 
 def _calm(judged: Sequence[Judged]) -> Row:
-    """Held-out runs without a fault, and how many of them passed in silence."""
     calm = [run for run in judged if run.calm]
     return {"runs": len(calm), "silent": sum(not run.alarms for run in calm)}
 
@@ -358,9 +347,6 @@ def incident_rates(judged: Iterable[Judged], about: str) -> dict[str, Any]:
     """Count which incidents held-out faults became, and those that came without a fault.
 
     The aggregator reads these counts, of runs of one fault each, and computes rates itself.
-
-    judged   held-out runs
-    about    one line: which recordings
     """
     runs = list(judged)
     told = [outcome for run in runs if (outcome := _of_run(run)) is not None]
@@ -397,7 +383,6 @@ def _of_run(run: Judged) -> Outcome | None:
 
 
 def write_rates(path: Path, rates: dict[str, Any]) -> None:
-    """Write the counts, a row of the matrix a line."""
     text = _NUMBERS.sub(_one_line, json.dumps(rates, indent=1))
     path.write_text(text + "\n", encoding="utf-8")
 

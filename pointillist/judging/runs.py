@@ -1,8 +1,7 @@
 """A dataset of recorded runs: what was done in each, and what its subjects truly felt of it.
 
-Steps that a probe measured are the truth, whatever a diagnosis is allowed to see. A fault counts as
-one with impact when the p99 of steps in it is at least 1.3 times that before it; the impact begins
-when the p99 of the seconds that follow is.
+Steps that a probe measured are the truth. A fault has impact when the p99 of steps in it is at
+least 1.3 times that before; the impact begins when the p99 of the seconds that follow is.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ class RunRefused(ValueError):
 
 
 class RunKind(StrEnum):
-    """What happens in a run."""
-
     FAULT = "fault"
     FAULT_FREE = "fault_free"
     HARD_NEGATIVE = "hard_negative"
@@ -55,7 +52,6 @@ class InjectedFault:
 class Facts:
     """What the recorder wrote about a run.
 
-    negative     the hard negative's name, "" where there is none
     calm_from_ns when it began; the workload was warm by then
     subjects     keys of the watched subjects: spikes of others are not counted
     workers      pinned workers, at most one a core
@@ -74,14 +70,11 @@ class Facts:
 
     @property
     def injectors(self) -> tuple[str, ...]:
-        """Names of the injectors at work, in order."""
         return tuple(fault.injector for fault in self.faults)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedRun:
-    """One recording."""
-
     facts: Facts
     frames: tuple[HostSample, ...]
 
@@ -94,10 +87,7 @@ class RecordedRun:
 
 
 def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[HostSample]) -> Facts:
-    """Read what a recording says of itself.
-
-    Raises      RunRefused when a field is missing or of another kind, or nothing was recorded
-    """
+    """Read what a recording says of itself. Raises RunRefused."""
     if not frames:
         raise RunRefused(f"{name}: expected seconds, got none")
     spans = [_fault(name, span) for span in _list(name, meta, "spans")]
@@ -191,10 +181,7 @@ LABELS = frozenset({"workload", "seed", "spans"})
 
 
 def run_paths(folder: Path) -> list[Path]:
-    """List a folder's recordings, those below it included.
-
-    Raises      RunRefused where there is none
-    """
+    """List a folder's recordings, those below it too. Raises RunRefused where there is none."""
     found = sorted(folder.rglob("*.parquet")) if folder.is_dir() else [folder]
     if not found:
         raise RunRefused(f"{folder}: expected recordings (*.parquet), found none")
@@ -202,10 +189,7 @@ def run_paths(folder: Path) -> list[Path]:
 
 
 def labelled_paths(folder: Path) -> list[Path]:
-    """List the recordings whose facts say what was done.
-
-    Raises      RunRefused where none does
-    """
+    """List recordings whose facts say what was done. Raises RunRefused where none does."""
     found = [path for path in run_paths(folder) if set(read_meta(path)) >= LABELS]
     if not found:
         named = ", ".join(sorted(LABELS))
@@ -214,19 +198,13 @@ def labelled_paths(folder: Path) -> list[Path]:
 
 
 def read_run(path: Path) -> RecordedRun:
-    """Read a labelled recording.
-
-    Raises      RunRefused, diagnosis.frames.recording.RecordingError
-    """
+    """Read a labelled recording. Raises RunRefused, RecordingError."""
     recording = read_recording(path)
     return RecordedRun(facts_of(path.stem, recording.meta, recording.frames), recording.frames)
 
 
 def runs_in(folder: Path) -> Iterator[RecordedRun]:
-    """Read the labelled runs of a folder, one at a time.
-
-    Raises      RunRefused, diagnosis.frames.recording.RecordingError
-    """
+    """Read the labelled runs of a folder, one at a time. Raises RunRefused, RecordingError."""
     yield from map(read_run, labelled_paths(folder))
 
 
@@ -259,7 +237,6 @@ class Episode:
 
     @property
     def impact(self) -> bool:
-        """Whether it passed the gate."""
         return self.onset_ns is not None
 
 
@@ -271,7 +248,6 @@ class TrueSteps:
     duration_ns: NDArray[np.int64]
 
     def overlapping(self, start_ns: int, end_ns: int) -> TrueSteps:
-        """Those that ran in a span, even in part."""
         began = self.ended_ns - self.duration_ns
         there = (self.ended_ns > start_ns) & (began < end_ns)
         return TrueSteps(self.ended_ns[there], self.duration_ns[there])
@@ -295,7 +271,6 @@ def true_steps(run: RecordedRun, subject: str) -> TrueSteps:
 
 
 def episodes(run: RecordedRun) -> list[Episode]:
-    """Find the episodes of a run for each of its subjects."""
     return [
         _episode(run, subject, faults)
         for subject in run.facts.subjects
@@ -328,7 +303,6 @@ def _episode(run: RecordedRun, subject: str, faults: tuple[InjectedFault, ...]) 
 
 
 def _calm_before(run: RecordedRun, steps: TrueSteps, start_ns: int) -> TrueSteps:
-    """Steps after the warm-up and before the span that no earlier fault touched."""
     began = steps.ended_ns - steps.duration_ns
     calm = (began >= run.facts.calm_from_ns) & (steps.ended_ns < start_ns)
     for fault in run.facts.faults:
@@ -340,12 +314,10 @@ def _calm_before(run: RecordedRun, steps: TrueSteps, start_ns: int) -> TrueSteps
 def lasting(
     ended_ns: NDArray[np.int64], duration_ns: NDArray[np.int64], limit_ns: float
 ) -> int | None:
-    """Find the step with which steps became too long: its place; None where they did not.
+    """Find the place of the step with which steps became too long; None where they did not.
 
-    Of the steps that ended within three seconds from it on, at least one in a hundred and at least
-    two were above the limit: a chance outlier before the impact is none.
-
-    ended_ns, duration_ns   int64[n], ascending by end
+    Within three seconds from it on one step in a hundred, at least two, are above the limit: no
+    chance outlier before the impact. Steps are int64[n], ascending by end.
     """
     long = duration_ns > limit_ns
     seen = np.concatenate([[0], np.cumsum(long)])

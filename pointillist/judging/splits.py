@@ -1,8 +1,7 @@
 """Which runs are for training and which only judge: by run, by rule, before anything is measured.
 
-Held out are, for each cause, one injector implementation; the middle intensity; a workload; a type
-of fault altogether (its right answer is `unknown`); overlapping pairs; two of three runs without a
-fault, on average. Nothing is set on a run that any rule holds out, no threshold either.
+Held out are, for each cause, one injector; the middle intensity; a workload; a type of fault (its
+right answer is `unknown`); overlapping pairs; two of three runs without a fault, on average.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ HELD_OUT_WORKLOAD: Final = "inference"
 
 
 class Why(StrEnum):
-    """Why a run is held out."""
-
     INJECTOR = "injector"
     INTENSITY = "intensity"
     WORKLOAD = "workload"
@@ -51,11 +48,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Names of runs.
-
-    held_out   by name, why; a run may be held out by several rules
-    seed       of what resampling draws; the division itself draws nothing
-    """
+    """Names of runs, held-out ones with the rules; `seed` is of what resampling draws."""
 
     train: tuple[str, ...]
     held_out: Mapping[str, frozenset[Why]]
@@ -65,8 +58,7 @@ class Split:
 def split(runs: Iterable[Facts]) -> Split:
     """Divide runs by the rules above.
 
-    A cause of which every run would be held out keeps, for training, those that only the intensity
-    holds out: it was recorded at one intensity alone.
+    A cause of which every run would be held out keeps those that only the intensity holds out.
     """
     known = sorted(runs, key=lambda run: run.name)
     spare = _held_out_injectors(known)

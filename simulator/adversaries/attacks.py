@@ -1,11 +1,6 @@
-"""Hosts that lie: what is refused, and how far a lying share of k hosts moves a statistic.
+"""Hosts that lie and a Leader that attacks its Helper: what is refused, what a statistic moves.
 
-A Leader that attacks its Helper: what it asks for, and what it gets.
-
-What a scenario's own adversaries come to, played on a small cohort.
-
-Shares of the scenario are shares of the cohort; a minute of it is enough, because every window
-meets them anew. The large fleet's releases are the engine's business.
+Played in a minute of a small cohort, of which shares of a scenario are shares too.
 """
 
 from __future__ import annotations
@@ -43,8 +38,7 @@ _SPREAD: Final = 2.0
 class Movement:
     """One lie told by `liars` of `hosts`, against the same cohort without it.
 
-    section         whose first cell they wanted to move
-    moved           steps by which that cell's sum differs from the honest sum of the accepted hosts
+    moved           steps by which the section's first cell differs from the accepted hosts' sum
     bound           steps: liars x what one host may add
     standard_error  steps, of the released cell: what the noise alone does
     accepted        hosts in the release, 0 without one
@@ -68,10 +62,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """What every host would report if it did not lie; the first `liars` of them do.
-
-    steps, noise    int64[hosts, d]
-    """
+    """What every host would report, int64[hosts, d]; the first `liars` of them lie."""
 
     steps: Vectors
     noise: Vectors
@@ -191,8 +182,7 @@ UNBOUNDED: Final = frozenset({"beyond_bound"})
 def move_statistic(lie: str, liars: int, plan: CohortPlan = SMALL) -> Movement:
     """Let k hosts of a cohort lie in one window, and compare its release with the honest sum.
 
-    lie         one of HOST_ATTACKS
-    Raises      ValueError for an unknown lie, or more liars than hosts
+    Raises      ValueError for a lie not of HOST_ATTACKS, or more liars than hosts
     """
     if lie not in HOST_ATTACKS or not 0 <= liars <= plan.hosts:
         raise ValueError(
@@ -249,8 +239,7 @@ class LeaderAttack:
     answer      "share", or the reason of the Helper's refusal
     cleared     reason -> hosts that the Helper left out of the attack's sum
     sums        different sums of this window that the Leader got: two would give their difference
-    released    the honest window was released
-    n           hosts in it
+    released    the honest window was released, with n hosts
     """
 
     trick: str
@@ -262,10 +251,7 @@ class LeaderAttack:
 
 
 def play_leader_attack(trick: str, plan: CohortPlan = SMALL) -> LeaderAttack:
-    """Let the Leader try one attack in a window of an otherwise honest cohort.
-
-    Raises  ValueError for an attack that is not one of LEADER_ATTACKS
-    """
+    """Let the Leader try one of LEADER_ATTACKS in a window of an otherwise honest cohort."""
     if trick not in LEADER_ATTACKS:
         raise ValueError(f"expected one of {', '.join(LEADER_ATTACKS)}, got {trick}")
     port: list[_AttackingLeader] = []
@@ -292,11 +278,7 @@ def play_leader_attack(trick: str, plan: CohortPlan = SMALL) -> LeaderAttack:
 
 
 class _AttackingLeader:
-    """The Leader's own port, in the hands of a Leader that also asks for something else.
-
-    answer, cleared     as in LeaderAttack
-    shares              every share that it got
-    """
+    """The Leader's own port, in the hands of a Leader that also asks for something else."""
 
     def __init__(self, inner: HelperPort, parties: ExactParties, trick: str) -> None:
         self._inner, self._parties, self._attack = inner, parties, trick
@@ -309,7 +291,6 @@ class _AttackingLeader:
         self._inner.submit_epochs(epochs)
 
     def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
-        """Ask for the attack's batch before or after the honest one."""
         honest = SignedBatch.decode(signed_batch).batch
         first = self._attack not in {"replay_batch", "split_batch", "alter_share"}
         if not epochs_complete:
@@ -371,7 +352,6 @@ def _flipped(share: bytes) -> bytes:
 
 
 def _with_forged_host(entries: NDArray[np.void]) -> NDArray[np.void]:
-    """Put two hosts in with a tag that they never made."""
     forged = entries.copy()
     forged["tag_h"][:2] = bytes(16)
     return forged
@@ -379,15 +359,12 @@ def _with_forged_host(entries: NDArray[np.void]) -> NDArray[np.void]:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Every adversary that a scenario names."""
-
     lies: tuple[Movement, ...]
     tricks: tuple[LeaderAttack, ...]
     faults: tuple[FaultResult, ...]
 
 
 def play_scenario(scenario: Scenario, plan: CohortPlan = SMALL) -> Played:
-    """Play a scenario's attacks and faults, one after the other."""
     asked = scenario.adversaries
     liars = max(round(asked.lying_share * plan.hosts), 1) if asked.lying_share else 0
     lies = tuple(move_statistic(lie, liars, plan) for lie in asked.lies if liars)

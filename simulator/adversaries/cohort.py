@@ -1,8 +1,7 @@
 """A small cohort whose hosts may do what they like, before a production Leader and Helper.
 
 Hosts use the production epochs, encoding, noise and sealing, but no `Participant`: that would keep
-them honest. Every record goes through the embedded log and every message between the parties
-through their own ports, so whatever is refused is refused by production code.
+them honest. Records and messages go through the log and the parties' ports, which refuse them.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ class CohortPlan:
 
     @property
     def n_min(self) -> int:
-        """Fewest accepted hosts of a release."""
         return -(-self.hosts * 8 // 10)
 
 
@@ -84,10 +82,7 @@ class Cohort(Closing):
         plan: CohortPlan = SMALL,
         wrap_helper: Callable[[ExactParties], Callable[[HelperPort], HelperPort]] | None = None,
     ) -> None:
-        """Enrol the hosts and sign everything.
-
-        wrap_helper     what stands between the Leader and its Helper; may know the Leader's keys
-        """
+        """Enrol the hosts; `wrap_helper` stands between the Leader and its Helper."""
         self.plan, self.catalogue = plan, Catalogue.load()
         self.parties = ExactParties()
         self.hosts = new_hosts(plan.hosts)
@@ -115,7 +110,6 @@ class Cohort(Closing):
         self.restart(range(plan.hosts))
 
     def operator(self, host: int) -> int:
-        """Whose a host is."""
         return host % self.plan.operators
 
     # What hosts do
@@ -125,7 +119,6 @@ class Cohort(Closing):
     ) -> None:
         """Open fresh epochs, as a process start does, and send them.
 
-        skew_s          by how much these hosts' clocks are ahead
         ledger_back     their ledger was set back by so many epochs: a restored disk
         """
         self._ledger += 1
@@ -141,11 +134,9 @@ class Cohort(Closing):
         self._producer.flush()
 
     def encode(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64[hosts, d]: honest steps before noise."""
         return encode_rows(self.task, rows, self._rounding)
 
     def noise(self, hosts: int) -> NDArray[np.int64]:
-        """Return int64[hosts, d]: each host's share of the noise, none on the check words."""
         return self._sampler.sample(hosts, self.task.sigma_vector_1024())
 
     def seal(
@@ -159,27 +150,23 @@ class Cohort(Closing):
         return list(zip(chosen, sealed, strict=True))
 
     def send(self, sealed: Sequence[Sealed]) -> None:
-        """Put reports on the log, in this order."""
         for host, report in sealed:
             key = report_key(self.hosts[host].host_id)
             self._producer.send(REPORTS, key, wrap(Kind.REPORT, report))
         self._producer.flush()
 
     def send_raw(self, key: bytes, report: bytes) -> None:
-        """Put anything where reports go."""
         self._producer.send(REPORTS, key, wrap(Kind.REPORT, report))
         self._producer.flush()
 
     # What the parties make of it
 
     def receive(self, now_s: float) -> None:
-        """Let the Leader read the log to its end."""
         self.parties.now_s = now_s
         while self.parties.read(0.0):
             pass
 
     def settle(self, window_s: int, at_s: float | None = None) -> Settled:
-        """Let the window's time pass and say what came of it."""
         before = self._refusals()
         end_s = window_s + WINDOW_S
         self.receive(end_s + 1.0)
@@ -204,7 +191,6 @@ class Cohort(Closing):
         return Counter(leader.rejected) + helper.refused + helper.cleared
 
     def close(self) -> None:
-        """End it, and delete its files."""
         self._producer.close()
         self.parties.close()
         self._log.close()

@@ -45,15 +45,11 @@ class FaultResult:
 
     @property
     def reports_released_percent(self) -> float:
-        """Of what hosts sent, how much is in a release."""
         return 100 * self.in_releases / self.sent if self.sent else 0.0
 
 
 def face(fault: str, size: float, windows: int = 4, plan: CohortPlan = SMALL) -> FaultResult:
-    """Let one fault strike a cohort for a few windows.
-
-    Raises  ValueError for a fault that is not one of FAULTS
-    """
+    """Let one of FAULTS strike a cohort for a few windows."""
     if fault not in FAULTS or size < 0:
         raise ValueError(f"expected one of {', '.join(FAULTS)} of at least 0, got {fault}, {size}")
     rng = np.random.default_rng(plan.seed)
@@ -94,10 +90,7 @@ def _window(
     away: _Away,
     dead: set[int],
 ) -> tuple[int, Settled, bool]:
-    """Play one window; give reports sent, what came of it, and whether its sum is the true one.
-
-    dead    hosts without an epoch that either party takes
-    """
+    """Play one window: reports sent, what came of it, and whether its sum is the true one."""
     window_s, hosts = START_S + number * WINDOW_S, cohort.plan.hosts
     vectors = cohort.encode(honest_rows(cohort, hosts, cohort.plan.seed + number))
     vectors += cohort.noise(hosts)
@@ -145,7 +138,6 @@ class _Away:
         self._inner: HelperPort
 
     def between(self, _parties: ExactParties) -> Callable[[HelperPort], HelperPort]:
-        """Stand between the Leader and it."""
 
         def wrap(inner: HelperPort) -> HelperPort:
             self._inner = inner
@@ -154,7 +146,6 @@ class _Away:
         return wrap
 
     def begin_window(self) -> None:
-        """Draw whether it is there."""
         self.lost = bool(self._rng.random() < self._share)
 
     def _there(self) -> HelperPort:

@@ -1,8 +1,7 @@
 """An attacker who infers what one host ran, against the bound that epsilon gives.
 
-It has every byte of the broker, the view of one aggregator, and t hosts of the cohort: their data
-and their noise. From what is released it takes all that it knows, and asks whether the rest looks
-like the host worked or not: the likelihood ratio of two Gaussians, which no test beats.
+It has every byte of the broker, one aggregator's view, and data and noise of t hosts; it asks by
+the likelihood ratio of two Gaussians, which no test beats.
 """
 
 from __future__ import annotations
@@ -60,10 +59,9 @@ class MembershipInference:
 
     @property
     def holds(self) -> bool:
-        """Whether the measured advantage is consistent with both bounds.
+        """Whether the measured advantage is consistent with both bounds, at one in a million.
 
-        The best attack is as good as the tight bound, so at 99 % it would seem to exceed it in one
-        of 200 sound runs: this is decided at one in a million.
+        The best attack is as good as the tight bound: 99 % would fail one of 200 sound runs.
         """
         sure = coverage(self.right.hits, self.right.trials, _SURE)
         return _advantage(sure.low, self.choices) <= min(self.bound, self.tight_bound)
@@ -80,10 +78,10 @@ def epsilon_bound(epsilon: float, delta: float, choices: int = 2) -> float:
 
 
 def gaussian_bound(mu: float, choices: int = 2) -> float:
-    """The same of a mu-GDP mechanism.
+    """The same of a mu-GDP mechanism: of two cases 2 Phi(mu / 2) - 1.
 
-    Two cases: 2 Phi(mu / 2) - 1. Of more, each is mu apart from a host that reported zeros, and
-    guesses of all cases share that host's probability 1: right <= Phi(Phi^-1(1 / choices) + mu).
+    Of more, each is mu apart from a host that reported zeros, and guesses of all cases share that
+    host's probability 1: right <= Phi(Phi^-1(1 / choices) + mu).
     """
     normal = NormalDist()
     if choices == 2:
@@ -92,10 +90,7 @@ def gaussian_bound(mu: float, choices: int = 2) -> float:
 
 
 def worked_steps(task: Task) -> NDArray[np.int64]:
-    """Return int64[d - 2]: the vector of a host at the bound of every section at once.
-
-    As far from zeros as any host may be: full cells until the L1 bound is used up.
-    """
+    """Return int64[d - 2] of a host at the bound of every section: as far from zeros as may be."""
     steps = np.zeros(task.d - CHECK_WORDS, dtype=np.int64)
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         at, left = place.start - CHECK_WORDS, spec.l1_bound // spec.q
@@ -110,13 +105,10 @@ def infer_working(
 ) -> MembershipInference:
     """Infer whether a host worked at its bounds through a week, or reported nothing but zeros.
 
-    tasks       whose releases of any 168 hours the attacker has; cells in which the two cases agree
-                tell nothing, and are left out
+    tasks       whose releases of any 168 hours the attacker has
     trials      even; half with a host that worked, each with fresh noise of the n_min - t honest
-                hosts that a release has at the least. The table sampler draws the sum of their
-                noise, which at this width is the distribution of their draws' sum
-    windows     of each task, at most; None: all that a week touches. A series of more than 64 is
-                drawn as one sum with the variance of them all, which is what the ratio depends on
+                hosts that a release has at the least, drawn as one sum
+    windows     of each task, at most; None: all of a week. More than 64 are drawn as one sum
     """
     statistic = np.zeros(trials)
     worked = np.arange(trials) % 2 == 0
@@ -139,10 +131,7 @@ def infer_working(
 
 
 def infer_application(tasks: Sequence[Task], applications: int, trials: int) -> MembershipInference:
-    """Infer which of so many applications a host ran all week, alone and at its bounds.
-
-    tasks   those with a section of applications tell; the attacker takes the likeliest
-    """
+    """Infer which of so many applications a host ran all week, alone and at its bounds."""
     case = np.arange(trials) % applications
     statistic = np.zeros((trials, applications))
     for task in tasks:
@@ -199,8 +188,7 @@ def _windows(task: Task) -> int:
 def infer_without_mask(task: Task, trials: int, seed: int = 0) -> MembershipInference:
     """Infer from one masked vector and no mask: what a Leader, or a broker that leaks to it, has.
 
-    The attacker looks at the very words that the host's work is in; without the Helper's key the
-    mask is a one-time pad, so its bound is zero.
+    Without the Helper's key the mask is a one-time pad, so the bound is zero.
     """
     rng = np.random.default_rng(seed)
     value = worked_steps(task).astype(np.uint32)

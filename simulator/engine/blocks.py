@@ -1,7 +1,4 @@
-"""The hosts of one process in blocks: rows, what their hosts report, and the truth of it.
-
-Where simulated hosts' noise and rounding come from, block by block of a window.
-"""
+"""The hosts of one process in blocks: their rows, noise and rounding, and the truth."""
 
 from __future__ import annotations
 
@@ -60,20 +57,16 @@ class Drawn:
 
     @property
     def reporting(self) -> NDArray[np.bool_]:
-        """Hosts whose reports count."""
         return self.present & ~self.late
 
 
 class BlockRows:
-    """Draws a process's blocks window by window, and adds up the truth."""
-
     def __init__(self, spans_: tuple[Span, ...], settings: EngineSettings) -> None:
         self._spans, self._settings = spans_, settings
         self._buffer = np.empty((0, 0), dtype=np.int64)
         self._rows: dict[str, RowSource] = {}
 
     def learn(self, series: str, rows: RowSource) -> None:
-        """Take the source of a series' rows; it is sent once."""
         self._rows[series] = rows
 
     def draw(self, task: Task, state: FleetState, truth: NDArray[np.int64]) -> Iterator[Drawn]:
@@ -101,8 +94,7 @@ _REKEY_BYTES: Final = 1 << 32
 class OsStream:
     """AES-256-CTR under a key of the operating system, drawn anew every 4 GiB and in every process.
 
-    As hard to tell from random as AES is, and 10 GB/s where the operating system gives 0.4: the
-    noise of 12,500 hosts takes 94 MB a window. Live agents read the operating system itself.
+    10 GB/s where the operating system gives 0.4: the noise of 12,500 hosts takes 94 MB a window.
     """
 
     def __init__(self) -> None:
@@ -110,7 +102,6 @@ class OsStream:
         self._process = -1
 
     def __call__(self, count: int) -> bytes:
-        """Return `count` fresh bytes."""
         out = bytearray(count)
         view = memoryview(out)
         for at in range(0, count, _CHUNK):
@@ -133,15 +124,11 @@ class NoNoise:
     seeded = True
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `NoiseSampler.sample`."""
         return np.zeros((hosts, sigma_1024.size), dtype=np.int64)
 
 
 class BlockRandomness:
-    """Noise and rounding of the block that was begun last; a sampler for a `Participant`.
-
-    lap     told after each draw, so that noise is timed apart
-    """
+    """Noise and rounding of the block that was begun last; `lap` is told after each draw."""
 
     def __init__(
         self, settings: EngineSettings, lap: Callable[[str], None] = lambda _: None
@@ -159,7 +146,6 @@ class BlockRandomness:
 
     @property
     def seeded(self) -> bool:
-        """True when the seed repeats it."""
         return self._settings.noise in {Noise.SEEDED, Noise.NONE}
 
     def begin(self, series: str, window_start: int, block: int) -> None:
@@ -172,11 +158,9 @@ class BlockRandomness:
         self._rounding = SeededBytes(seed, f"rounding/{place}")
 
     def rounding(self, count: int) -> bytes:
-        """Bytes for rounding and the choice of indicators."""
         return self._rounding(count)
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `NoiseSampler.sample`."""
         self._lap("encode")
         noise = self._sampler.sample(hosts, sigma_1024)
         self._lap("noise")

@@ -1,7 +1,4 @@
-"""Every report encoded, sealed, sent, opened, summed and released by the production code.
-
-A production Leader and Helper around a log, driven by the simulation's clock.
-"""
+"""Every report encoded, sealed, sent, opened, summed and released by production code."""
 
 from __future__ import annotations
 
@@ -83,7 +80,6 @@ class ExactParties:
 
     @property
     def public_keys(self) -> tuple[bytes, bytes]:
-        """Identity keys of Leader and Helper."""
         return self.leader_key.public_bytes, self.helper_key.public_bytes
 
     def start(
@@ -216,7 +212,6 @@ class ExactParties:
         self.helper_laps("mask")
 
     def close(self) -> None:
-        """Let files and the log go."""
         for held in ("_consumer", "_state", "_helper_state"):
             opened = getattr(self, held, None)
             if opened is not None:
@@ -233,7 +228,6 @@ class _Timed:
         self.status = inner.status
 
     def submit_epochs(self, epochs: Sequence[bytes]) -> None:
-        """See `HelperPort.submit_epochs`."""
         self._inner.submit_epochs(epochs)
         self._lap("epochs")
 
@@ -275,10 +269,7 @@ class LogFellShort(RuntimeError):
 
 
 class ExactEngine(PooledEngine[ExactHosts]):
-    """`Fidelity` by the production participants, Leader and Helper over a log.
-
-    Hosts work in `processes` processes of their own, the aggregators in this one.
-    """
+    """`Fidelity` by production participants in processes of their own, Leader and Helper here."""
 
     name = "exact"
 
@@ -291,11 +282,7 @@ class ExactEngine(PooledEngine[ExactHosts]):
         settings: EngineSettings,
         tampering: Tampering = HONEST,
     ) -> None:
-        """Make every host's keys, enrol the hosts, sign roster and tasks.
-
-        tasks   those of `parties.public_keys`
-        span    Unix seconds, [first, end)
-        """
+        """Make every host's keys, enrol the hosts, sign roster and tasks of `parties`' keys."""
         self._scratch = TemporaryDirectory(prefix="pointillist-exact-", dir=settings.folder)
         folder = Path(self._scratch.name)
         transport = _corner(settings, folder)
@@ -318,7 +305,6 @@ class ExactEngine(PooledEngine[ExactHosts]):
     def window(
         self, task: Task, window_start: int, state: FleetState, rows: RowSource
     ) -> WindowOutcome:
-        """See `Fidelity.window`."""
         self._learn(task.series, rows)
         before = self._counters()
         end_s = window_start + task.window_s
@@ -335,7 +321,6 @@ class ExactEngine(PooledEngine[ExactHosts]):
         return self._outcome(task, window_start, state, sent, before, (released, told))
 
     def _gather(self) -> list[Sent]:
-        """Read the log while the hosts still write to it, and then to its end."""
         got = 0
         while self._pool.working():
             got += self._parties.read(_POLL_S)
@@ -346,8 +331,7 @@ class ExactEngine(PooledEngine[ExactHosts]):
     def _drain(self, expected: int) -> None:
         """Read to the log's end.
 
-        expected    records that are on it and were not read; a network that tampers may hold fewer
-                    or more
+        expected    records on it that were not read; a network that tampers may hold fewer or more
         Raises      LogFellShort when they do not come
         """
         deadline = time.monotonic() + _PATIENCE_S
@@ -365,7 +349,6 @@ class ExactEngine(PooledEngine[ExactHosts]):
                 raise LogFellShort(f"expected {expected} more records on the log, got none")
 
     def _counters(self) -> Counter[str]:
-        """Refusals of both parties since the start, by reason."""
         parties = self._parties
         return Counter(parties.leader.rejected) + parties.helper.refused + parties.helper.cleared
 
@@ -418,7 +401,6 @@ class ExactEngine(PooledEngine[ExactHosts]):
             self._unpurged = 0
 
     def close(self) -> None:
-        """End the processes, and let the files go."""
         super().close()
         self._parties.close()
         self._log.close()
@@ -433,8 +415,5 @@ def _corner(settings: EngineSettings, folder: Path) -> TransportSettings:
 
 
 def make_roster(keys: list[bytes], inventory: HostInventory, tasks: list[Task]) -> Roster:
-    """Enrol every host of an inventory in every task.
-
-    keys    public keys, in the fleet's order
-    """
+    """Enrol every host of an inventory in every task; keys are in the fleet's order."""
     return roster_of(fleet_members(keys, inventory), memberships(tasks))

@@ -1,6 +1,6 @@
 """The simulated hosts of one process: production participants in blocks around one ledger.
 
-Every window is one transaction of the ledger for all of them; a live agent keeps its own.
+A window is one transaction of the ledger for all of them; a live agent keeps its own.
 """
 
 from __future__ import annotations
@@ -52,10 +52,7 @@ _SPOOL_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class HostPapers:
-    """What both parties have signed, and what a host pins: all a host is ever told.
-
-    now_s   Unix seconds
-    """
+    """What both parties have signed, and what a host pins: all a host is ever told."""
 
     tasks: tuple[bytes, ...]
     roster: bytes
@@ -84,16 +81,12 @@ class Sent:
 
 @dataclass(slots=True)
 class _Block:
-    """One participant and its place in the fleet."""
-
     span: Span
     hosts: list[Host]
     participant: Participant
 
 
 class ExactHosts(BlockHosts):
-    """Makes its hosts' keys, takes papers, closes windows."""
-
     def __init__(
         self,
         number: int,
@@ -114,11 +107,9 @@ class ExactHosts(BlockHosts):
         self._late: list[tuple[int, SealedRecord]] = []
 
     def public_keys(self) -> list[bytes]:
-        """Give each host's public key, in order."""
         return [host.signing_key.public_bytes for hosts in self._hosts.values() for host in hosts]
 
     def take(self, papers: HostPapers) -> None:
-        """Open the ledger and begin to serve the tasks."""
         self._producer = self._log.producer()
         hosts = [host for block in self._hosts.values() for host in block]
         self._folder.mkdir(parents=True, mode=0o700)
@@ -151,10 +142,7 @@ class ExactHosts(BlockHosts):
         return self._ledger
 
     def window(self, task_id: TaskId, task: Task, state: FleetState, now_s: int) -> Sent:
-        """Close one window of every host, commit it once, and send what is not held back.
-
-        now_s   by the hosts' clocks, at or after the window's end
-        """
+        """Close one window of every host, commit it once, and send what is not held back."""
         done = Sent(np.zeros(task.d - CHECK_WORDS, dtype=np.int64))
         refused: Counter[str] = Counter()
         with self._lap:
@@ -250,13 +238,11 @@ class ExactHosts(BlockHosts):
         return len(leaving)
 
     def send_late(self) -> int:
-        """Let the held reports go; give how many."""
         late, self._late = self._late, []
         with self._lap:
             return self._send(late)
 
     def _tell(self, block: _Block, event: Event, refused: Counter[str]) -> list[Effect]:
-        """Handle one event; count refusals, remember series, give the rest back."""
         rest: list[Effect] = []
         for effect in block.participant.handle(event):
             match effect:
@@ -269,7 +255,6 @@ class ExactHosts(BlockHosts):
         return rest
 
     def close(self) -> None:
-        """Let ledger and log go."""
         if self._producer is not None:
             self._producer.close()
         if self._ledger is not None:

@@ -1,13 +1,10 @@
-"""Real encoding, noise and masks, summed as Leader and Helper do; nothing is sealed or sent.
+"""Two engines without seals and transport: `masked` with real noise and masks, `noise` without.
 
-What a host and the Helper would share by an epoch's seal, the key K_H, is drawn here and known to
-both sides of this file. Everything after it is theirs: derived keys, tags, nonces, masks.
+The key K_H, shared by an epoch's seal, is drawn here; what is derived from it is the parties' own.
 
-The distribution alone: true rows clipped and rounded, plus noise of the summed distribution.
-
-A row of equal windows is one sum. Its rows are drawn once and stand for each of its windows, so the
-truth is exactly that many times theirs. Rounding is drawn once too; what it adds is scaled by the
-root of their number, which gives every variance and covariance of as many independent roundings.
+In `noise` a row of equal windows is one sum. Its rows are drawn once, so the truth is that many
+times theirs; rounding too, scaled by the root of their number, which gives every variance and
+covariance of as many independent roundings.
 """
 
 from __future__ import annotations
@@ -66,7 +63,6 @@ class MaskedHosts(BlockHosts):
         self._epochs: dict[tuple[str, int], tuple[int, list[HelperKeys]]] = {}
 
     def window(self, task: Task, state: FleetState) -> Masked:
-        """Encode, add noise and masks, and sum, block by block."""
         k, d = task.d - CHECK_WORDS, task.d
         total = Masked(
             np.zeros(k, dtype=np.int64), np.zeros(d, dtype=np.uint32), np.zeros(d, dtype=np.uint32)
@@ -79,7 +75,6 @@ class MaskedHosts(BlockHosts):
         return total
 
     def _add(self, task: Task, start_s: int, drawn: Drawn, total: Masked) -> None:
-        """Add a block to both parties' sums."""
         noisy = self._noisy(task, start_s, drawn)
         in_time = np.flatnonzero(drawn.reporting)
         # A late host has encoded, and drawn its noise, as the others have: it is left out here.
@@ -115,7 +110,6 @@ class MaskedHosts(BlockHosts):
     def _masks(
         keys: Sequence[HelperKeys], headers: Sequence[bytes], out: NDArray[np.uint32]
     ) -> None:
-        """Write the mask of every report, as a host and the Helper each do."""
         for at, ((k_mask, k_id), header) in enumerate(zip(keys, headers, strict=True)):
             mask_into(k_mask, tag_and_nonce(k_id, header)[1], out[at])
 
@@ -133,7 +127,6 @@ class MaskedHosts(BlockHosts):
         return keys
 
     def close(self) -> None:
-        """Forget the keys."""
         self._epochs.clear()
 
 
@@ -149,7 +142,6 @@ class MaskedEngine(PooledEngine[MaskedHosts]):
     def window(
         self, task: Task, window_start: int, state: FleetState, rows: RowSource
     ) -> WindowOutcome:
-        """See `Fidelity.window`."""
         found: list[Masked] = self._call(task.series, rows, "window", task, state)
         vectors = summed([part.vectors for part in found])
         masks = summed([part.masks for part in found])
@@ -177,7 +169,6 @@ class NoiseHosts(BlockHosts):
     """The hosts of one process, encoded and summed."""
 
     def window(self, task: Task, state: FleetState, windows: int) -> Rounded:
-        """Clip, round and sum, block by block."""
         total = Rounded(
             np.zeros(task.d - CHECK_WORDS, dtype=np.int64),
             np.zeros(task.d, dtype=np.int64),
@@ -205,10 +196,7 @@ class NoiseHosts(BlockHosts):
 
 
 def _mean_steps(task: Task, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return float64[d]: the sum over hosts of the mean of their steps.
-
-    A host with more than m indicators set leaves out each as likely as it says that it left some.
-    """
+    """Return float64[d]: the sum over hosts of the mean of their steps."""
     mean = np.empty(task.d)
     mean[:CHECK_WORDS] = len(rows)
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
@@ -237,13 +225,11 @@ class NoiseEngine(PooledEngine[NoiseHosts]):
     def window(
         self, task: Task, window_start: int, state: FleetState, rows: RowSource
     ) -> WindowOutcome:
-        """See `Fidelity.window`."""
         return self.windows(task, window_start, state, rows, 1)
 
     def windows(
         self, task: Task, start: int, state: FleetState, rows: RowSource, windows: int
     ) -> WindowOutcome:
-        """Play so many windows in a row as one sum; `state` is that of each of them."""
         drawn = self._drawn(task, state, rows, windows)
         steps, n = drawn.steps, int(np.count_nonzero(state.reporting))
         noise = summed_noise(
@@ -260,9 +246,8 @@ class NoiseEngine(PooledEngine[NoiseHosts]):
     ) -> Iterator[WindowOutcome]:
         """Play so many windows in a row, each an outcome of its own.
 
-        The rows of one stand for all, and so does the size of their rounding; its sign and the
-        noise are each window's own, so variances are those of windows that were drawn apart, and
-        so is the variance of any sum of them.
+        The rows of one stand for all, and so does the size of their rounding; sign and noise are each
+        window's own, so variances of windows and their sums are those of windows apart.
         """
         drawn = self._drawn(task, state, rows, 2)
         sigma, n = task.sigma_vector_1024(), int(np.count_nonzero(state.reporting))

@@ -1,7 +1,4 @@
-"""What an engine is given for each window, and what it gives back.
-
-A store of releases that keeps them in memory.
-"""
+"""What an engine is given for each window, and what it gives back."""
 
 from __future__ import annotations
 
@@ -119,16 +116,10 @@ class Fidelity(Protocol):
     def window(
         self, task: Task, window_start: int, state: FleetState, rows: RowSource
     ) -> WindowOutcome:
-        """Play one window of one task.
-
-        state   of the window; `reporting` are the hosts whose reports arrive in time
-        rows    of this task, the same object in each of its windows
-        """
+        """Play one window; `rows` are the same object in each window of a task."""
         ...
 
-    def close(self) -> None:
-        """End its processes and let its files go."""
-        ...
+    def close(self) -> None: ...
 
 
 class MemoryStore:
@@ -139,15 +130,12 @@ class MemoryStore:
         self.suppressed: list[SuppressedWindow] = []
 
     def write(self, release: ReleasedWindow) -> None:
-        """See `ReleaseStore.write`."""
         self.written.append(release)
 
     def repair(self) -> int:
-        """See `ReleaseStore.repair`: a crash leaves nothing."""
         return 0
 
     def suppress(self, window: SuppressedWindow) -> None:
-        """See `ReleaseStore.suppress`."""
         self.suppressed.append(window)
 
     def tidy(self, now_s: float) -> None:

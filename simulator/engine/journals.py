@@ -1,8 +1,7 @@
 """Diagnosis journals of real agents, lived through again by simulated hosts.
 
-What a host's agent wrote down in an hour happens to a simulated host at some time of its week: each
-line reaches the production window (`WeeklyIncidents`, `WindowAccumulator`) by that host's own
-clock, and from there on everything is what it is for any host.
+Each line reaches the production window (`WeeklyIncidents`, `WindowAccumulator`) by that host's own
+clock, at some time of its week.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class JournalError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlayedJournal:
-    """What one agent wrote down, in the order of its time.
-
-    damaged     lines that were left out
-    """
+    """What one agent wrote down, in the order of its time; `damaged` lines were left out."""
 
     name: str
     lines: tuple[JournalLine, ...]
@@ -50,10 +46,7 @@ class PlayedJournal:
 
     @classmethod
     def of(cls, name: str, lines: Iterable[bytes]) -> PlayedJournal:
-        """Read a journal's lines.
-
-        Raises      JournalError for one without any whole line, or with too many
-        """
+        """Read a journal's lines. Raises JournalError for none that is whole, or too many."""
         reader = JournalReader()
         read = list(islice(reader.read(lines), MAX_LINES + 1))
         if not 0 < len(read) <= MAX_LINES:
@@ -63,15 +56,11 @@ class PlayedJournal:
 
     @property
     def span_s(self) -> int:
-        """Whole seconds from its first line to its last."""
         return (self.lines[-1].unix_ns - self.lines[0].unix_ns) // NS_PER_S + 1
 
 
 def load_journals(folder: Path) -> tuple[PlayedJournal, ...]:
-    """Read every `*.jsonl` of a folder, by name.
-
-    Raises      JournalError where there is none, or one is unusable; OSError
-    """
+    """Read every `*.jsonl` of a folder, by name. Raises JournalError, OSError."""
     if not folder.is_dir():
         there = "a file" if folder.exists() else "nothing there"
         raise JournalError(f"{folder}: expected a folder of journals (*{SUFFIX}), got {there}")
@@ -97,10 +86,9 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def cast(hosts: int, parts: Mapping[int, int], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Choose who lives through which journal.
+    """Choose who lives through which journal: int64[hosts], index of a journal or NOBODY.
 
     parts       journal -> how many hosts; no host lives through two
-    Returns     int64[hosts], index of a journal or NOBODY
     Raises      JournalError when there are fewer hosts
     """
     wanted = sum(parts.values())
@@ -114,11 +102,7 @@ def cast(hosts: int, parts: Mapping[int, int], rng: np.random.Generator) -> NDAr
 
 @dataclass(frozen=True, slots=True)
 class Plays:
-    """Journals for a whole scenario: in each window that counts incidents, so many hosts for each.
-
-    hosts_each      hosts that live through one journal, others in each window
-    seed            of who they are
-    """
+    """Journals for a scenario: others of its hosts live through each in each window."""
 
     journals: tuple[PlayedJournal, ...]
     hosts_each: int
@@ -126,15 +110,11 @@ class Plays:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that decides what the hosts live through."""
         told = [(journal.name, journal.lines) for journal in self.journals]
         return sha256(repr((told, self.hosts_each, self.seed)).encode()).hexdigest()
 
     def over(self, catalogue: Catalogue, task: Task, inner: RowSource, hosts: int) -> RowSource:
-        """Give the rows of a task with the journals in them, `inner` where it counts no incidents.
-
-        Raises      JournalError
-        """
+        """Give the rows of a task with the journals in them. Raises JournalError."""
         if SECTION not in task.slices():
             return inner
         parts = dict.fromkeys(range(len(self.journals)), self.hosts_each)
@@ -157,12 +137,7 @@ class JournalRows:
         journals: tuple[PlayedJournal, ...],
         roles: Mapping[int, NDArray[np.int64]],
     ) -> None:
-        """Hold the journals against the task.
-
-        roles       window's start -> `cast` of it; hosts of other windows play nothing
-        Raises      JournalError when a journal is longer than a window, or the task counts no
-                    incidents
-        """
+        """Raises JournalError for a journal longer than a window, or a task without incidents."""
         if SECTION not in task.slices():
             raise JournalError(f"expected a task that counts {SECTION}, got {task.series!r}")
         long = next((journal for journal in journals if journal.span_s > task.window_s), None)
@@ -183,7 +158,6 @@ class JournalRows:
         rng: np.random.Generator,
         out: NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
-        """See `RowSource.block`."""
         rows = self._inner.block(state, lo, hi, rng, out)
         roles = self._roles.get(state.start_s)
         if roles is None:
@@ -196,7 +170,6 @@ class JournalRows:
         return rows
 
     def _lived(self, journal: PlayedJournal, window: int, delay_s: int) -> NDArray[np.int64]:
-        """Return int64[incidents]: the raw row of a host to which this happened."""
         shift_ns = (window + delay_s) * NS_PER_S - journal.lines[0].unix_ns
         gathered = WindowAccumulator(
             self._catalogue, self._task, [], clock=HostClock(0), first_window=window

@@ -1,9 +1,4 @@
-"""A scenario from its first window to its last: fleet, rows, engine, checkpoints.
-
-Settled windows in one SQLite file, so that a run that was cut off goes on where it was.
-
-The production store takes them too, so that every reader of releases reads simulated ones.
-"""
+"""A scenario from its first window to its last: fleet, rows, engine, checkpoints."""
 
 from __future__ import annotations
 
@@ -55,11 +50,7 @@ class OutcomeStore:
     """Outcomes by series and start; each is durable when `keep` returns."""
 
     def __init__(self, path: Path, fingerprint: str) -> None:
-        """Open or create the file.
-
-        fingerprint     of everything that the outcomes depend on
-        Raises          AnotherRun
-        """
+        """Open or create the file of a run. Raises AnotherRun."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._db = _FILE.open(path)
         self._db.execute("INSERT OR IGNORE INTO run VALUES (1, ?)", (fingerprint,))
@@ -72,7 +63,6 @@ class OutcomeStore:
             )
 
     def keep(self, outcome: WindowOutcome, wall_s: float) -> None:
-        """Store one outcome; the same window again replaces it."""
         capacity = None if outcome.capacity is None else _capacity_text(outcome.capacity)
         released = None if outcome.released is None else outcome.released.astype("<i8").tobytes()
         row = (
@@ -112,7 +102,6 @@ class OutcomeStore:
         return count
 
     def close(self) -> None:
-        """Let the file go."""
         self._db.close()
 
 
@@ -132,7 +121,6 @@ def _capacity_of(text: str) -> Capacity:
 
 
 def release_of(outcome: WindowOutcome) -> ReleasedWindow:
-    """Give what a `Store` takes. Raises ValueError where nothing was released."""
     if outcome.released is None:
         raise ValueError(f"expected a released window, got one kept back: {outcome.reason}")
     end_s = float(outcome.start + outcome.task.window_s + outcome.task.lateness_s)
@@ -189,7 +177,6 @@ class Step:
 
 
 def fidelity_of(scenario: Scenario) -> str:
-    """Say which engine plays a scenario: what it asks for, or by its length."""
     if scenario.fidelity != "auto":
         return scenario.fidelity
     return "masked" if scenario.duration_s <= DAY_S else "noise"
@@ -245,18 +232,15 @@ class Simulation:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Unix seconds, [first, end)."""
         return self.scenario.start_s, self.scenario.end_s
 
     @property
     def due(self) -> list[Due]:
-        """Everything that will be settled, in order."""
         rows = self.fidelity == "noise" and self.scenario.duration_s > DAY_S
         return list(schedule(self.tasks, self.span, ROW_S if rows else 0))
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that decides what the windows hold."""
         settings = self.settings
         parts = (
             *(self.scenario, self.plan, self.catalogue.hash.hex(), self.fidelity),
@@ -304,9 +288,8 @@ class Simulation:
                 store.close()
 
     def apart(self, skip: Callable[[Due], bool]) -> Iterator[tuple[Due, list[WindowOutcome]]]:
-        """Settle row after row, each of its windows by itself; nothing is kept, as in `steps`.
+        """Settle row after row, each window by itself; of what `skip` names no window is played.
 
-        skip    of these the fleet is lived through, and no window is played
         Raises  WorkerFailed, JournalError
         """
         engine = NoiseEngine(self.model.inventory, self.settings)

@@ -75,7 +75,6 @@ def fleet_tasks(
 
 
 def _sized(plan: Plan, inventory: HostInventory, largest_operator: int) -> Plan:
-    """The plan for as many hosts as the fleet has."""
     hosts = inventory.hosts
     corrupted = max(math.ceil(hosts * plan.t / plan.hosts), math.ceil(hosts / 10), largest_operator)
     return replace(
@@ -96,7 +95,6 @@ def _windows(planned: PlannedTask, within: range) -> range:
 
 
 def windows_within(window_s: int, span: tuple[int, int]) -> range:
-    """Starts of the whole windows within [first, end)."""
     first = -(-span[0] // window_s) * window_s
     return range(first, span[1] - window_s + 1, window_s)
 
@@ -115,8 +113,7 @@ def settled(
 ) -> WindowOutcome:
     """Release a sum, or say why not.
 
-    released    int64[d], steps, over the hosts that report in time and all the windows
-    windows     equal ones: the same hosts report in each
+    released    int64[d], steps, over the hosts that report in time and all the equal windows
     """
     in_time = state.reporting
     n = int(np.count_nonzero(in_time))
@@ -146,16 +143,12 @@ def settled(
 
 
 def by_operator(operators: NDArray[np.int16]) -> list[int]:
-    """Count the hosts of each operator that has one.
-
-    operators   int16[n], operator of each host
-    """
+    """Count the hosts of each operator that has one; int16[n], operator of each host."""
     counts = np.bincount(operators)
     return counts[counts > 0].tolist()  # type: ignore[no-any-return]
 
 
 def summed(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:
-    """Add the processes' vectors, words modulo 2^32 as such."""
     return reduce(np.add, parts)
 
 
@@ -176,7 +169,6 @@ def capacity_of(inventory: HostInventory, accepted: NDArray[np.bool_]) -> Capaci
 
 
 def times(capacity: Capacity, windows: int) -> Capacity:
-    """Capacity of so many equal windows together."""
     return Capacity(
         {model: gpus * windows for model, gpus in capacity.gpus_by_model.items()},
         {model: squares * windows for model, squares in capacity.squares_by_model.items()},
@@ -186,7 +178,6 @@ def times(capacity: Capacity, windows: int) -> Capacity:
 
 
 def merged(parts: list[Mapping[str, float]]) -> dict[str, float]:
-    """Add stages of several processes."""
     total: dict[str, float] = {}
     for part in parts:
         for stage, seconds in part.items():

@@ -37,19 +37,16 @@ class Laps:
         self.stages: dict[str, float] = {}
 
     def __call__(self, stage: str) -> None:
-        """Charge the time since the last lap."""
         now = time.perf_counter_ns()
         self._wall[stage] += now - self._mark
         self._mark = now
 
     def start(self) -> None:
-        """Begin to count."""
         self._wall.clear()
         self._cpu = time.process_time_ns()
         self._mark = time.perf_counter_ns()
 
     def stop(self) -> None:
-        """Charge what is left to "rest", and scale everything since `start`."""
         self("rest")
         scale = (time.process_time_ns() - self._cpu) / max(1, self._wall.total())
         for stage, wall in self._wall.items():
@@ -64,7 +61,6 @@ class Laps:
         self.stop()
 
     def take(self) -> dict[str, float]:
-        """Give the seconds so far, and begin at zero."""
         taken, self.stages = self.stages, {}
         return taken
 
@@ -106,10 +102,7 @@ class WorkerPool(Generic[P]):
         self._receive()
 
     def start(self, method: str, *arguments: Any) -> None:
-        """Have every part call a method of its own.
-
-        Raises      WorkerFailed, also after an earlier failure: the parts no longer agree
-        """
+        """Have every part call a method. Raises WorkerFailed, also after an earlier failure."""
         if self._failure:
             raise WorkerFailed(self._failure)
         self._begun = (method, arguments)
@@ -120,14 +113,10 @@ class WorkerPool(Generic[P]):
                 raise self._failed(f"process {child.name} is gone") from error
 
     def working(self) -> bool:
-        """Say whether a part still works at what was started."""
         return any(not pipe.poll(0) for _, pipe in self._there)
 
     def results(self) -> list[Any]:
-        """Wait for what was started; one result per part.
-
-        Raises      WorkerFailed
-        """
+        """Wait for what was started; one result per part. Raises WorkerFailed."""
         if self._begun is None:
             raise RuntimeError("results of a pool: expected a call begun before, got none")
         method, arguments = self._begun
@@ -137,17 +126,14 @@ class WorkerPool(Generic[P]):
         return [getattr(part, method)(*arguments) for part in self._here]
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Start, and wait."""
         self.start(method, *arguments)
         return self.results()
 
     def peak_bytes(self) -> list[int]:
-        """Most memory that each process has held, this one first."""
         there = self.call("__peak__") if self._there else []
         return [peak_bytes(), *there]
 
     def close(self) -> None:
-        """End every part; a second call does nothing."""
         here, self._here = self._here, []
         for part in here:
             part.close()
@@ -182,7 +168,6 @@ class WorkerPool(Generic[P]):
 
 
 def peak_bytes() -> int:
-    """Most memory that this process has held."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -211,7 +196,6 @@ class BlockHosts:
         self._rows = BlockRows(spans_, settings)
 
     def learn(self, series: str, rows: RowSource) -> None:
-        """Take the source of a series' rows."""
         self._rows.learn(series, rows)
 
     def close(self) -> None:
@@ -236,9 +220,7 @@ class PooledEngine(Generic[P]):
             self._known.add(series)
 
     def peak_bytes(self) -> list[int]:
-        """Most memory of each process, this one first."""
         return self._pool.peak_bytes()
 
     def close(self) -> None:
-        """End the processes."""
         self._pool.close()

@@ -1,9 +1,4 @@
-"""An experiment from its TOML file: parts, each a base scenario and the axes that it sweeps.
-
-What a sweep can turn, and how each turn changes the scenario or the plan.
-
-From an experiment to its runs: one scenario and plan each, with a key of their own for ever.
-"""
+"""An experiment from its TOML file: parts, the axes that they sweep, and their runs."""
 
 from __future__ import annotations
 
@@ -31,8 +26,6 @@ Setup = tuple[Scenario, Plan]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Bounds of an axis' values, both included."""
-
     low: float
     high: float
     whole: bool = False
@@ -58,7 +51,6 @@ AXES: Final[Mapping[str, Axis]] = MappingProxyType(
 
 
 def turned(setup: Setup, point: Mapping[str, float], catalogue: Catalogue) -> Setup:
-    """Apply one point of a sweep to a scenario and its plan."""
     for axis, value in point.items():
         if axis in _TURNS:  # the others are a kind's own
             setup = _TURNS[axis](setup, value, catalogue)
@@ -166,7 +158,6 @@ class ExperimentError(ValueError):
 
 
 def _check_axes(axes: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise ValueError for an axis that there is not, or values that it cannot have."""
     for name, values in axes.items():
         if name not in AXES:
             raise ValueError(
@@ -228,16 +219,12 @@ class ExperimentPart:
 
     @property
     def points(self) -> int:
-        """How many runs it is."""
         return self.seeds * math.prod(len(values) for values in self.axes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Everything that one file asks for.
-
-    publish     report and table are written beside the file as well
-    """
+    """Everything that one file asks for; publish: report and table are written beside it too."""
 
     name: str = limited(form=NAME)
     parts: tuple[ExperimentPart, ...] = limited(key="part", fewest=1, most=MAX_PARTS)
@@ -255,11 +242,7 @@ class Experiment:
 
 
 def load(path: Path, kinds: Iterable[str], figures: Iterable[str]) -> Experiment:
-    """Read an experiment.
-
-    kinds, figures  names that a part's `kind` and `figure` may have
-    Raises  ExperimentError
-    """
+    """Read an experiment of these kinds and figures. Raises ExperimentError."""
     try:
         content = read_table(path, error=ExperimentError)
     except OSError as error:
@@ -270,7 +253,6 @@ def load(path: Path, kinds: Iterable[str], figures: Iterable[str]) -> Experiment
 def parse(
     content: Mapping[str, Any], kinds: Iterable[str], figures: Iterable[str], where: str = ""
 ) -> Experiment:
-    """Build an experiment from parsed TOML. Raises ExperimentError."""
     found = build(Experiment, content, where, error=ExperimentError, file_format=FORMAT)
     known = {"kind": tuple(kinds), "figure": ("", *figures)}
     for part in found.parts:
@@ -289,10 +271,7 @@ ROW_FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
-    """One point of one part.
-
-    point   axis -> value
-    """
+    """One point (axis -> value) of one part."""
 
     part: str
     kind: str
@@ -304,7 +283,6 @@ class ExperimentRun:
 
     @property
     def key(self) -> str:
-        """Hash of everything that its row depends on, 16 hex digits."""
         parts = (
             *(ROW_FORMAT, self.kind, self.section, self.scenario, self.plan),
             *(sorted(self.point.items()), sorted(self.options.items())),
@@ -313,12 +291,10 @@ class ExperimentRun:
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
         turns = " ".join(f"{axis}={value:g}" for axis, value in self.point.items())
         return f"{self.part} {turns} seed={self.scenario.seed}".replace("  ", " ")
 
     def columns(self) -> dict[str, Any]:
-        """Give the columns that say which run a row is of."""
         scenario = self.scenario
         return {
             "part": self.part,
@@ -345,11 +321,7 @@ Plans = Callable[[str], Plan]
 def runs_of(
     experiment: Experiment, scenarios: Scenarios, plans: Plans, catalogue: Catalogue
 ) -> Iterator[ExperimentRun]:
-    """Give every run, part by part.
-
-    scenarios, plans    load by name or path
-    Raises              what they raise
-    """
+    """Give every run, part by part."""
     for part in experiment.parts:
         base = _based(part, scenarios(part.scenario))
         plan = plans(part.plan or base.plan)

@@ -25,15 +25,12 @@ _HIDDEN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReportedPart:
-    """One part with its rows and what was drawn of them."""
-
     part: ExperimentPart
     rows: Sequence[Row]
     pictures: PlotFolder | None
 
 
 def show(experiment: Experiment, rows: Sequence[Row]) -> list[ReportedPart]:
-    """Draw every part of which a run is finished."""
     found = []
     for part in experiment.parts:
         own = [row for row in rows if row["part"] == part.name]
@@ -44,7 +41,6 @@ def show(experiment: Experiment, rows: Sequence[Row]) -> list[ReportedPart]:
 
 
 def write_figures(shown: Sequence[ReportedPart], folder: Path) -> list[Path]:
-    """Write each figure as PART.svg and PART.png."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for reported in shown:
@@ -60,11 +56,7 @@ def write_figures(shown: Sequence[ReportedPart], folder: Path) -> list[Path]:
 def report_html(
     experiment: Experiment, shown: Sequence[ReportedPart], command: str, runs: int
 ) -> str:
-    """Write the report.
-
-    command     that makes all of it; one figure's is that with `--part NAME`
-    runs        that the experiment asks for; fewer may be finished
-    """
+    """Write the report; `runs` is how many are asked for, of which fewer may be finished."""
     chapters: dict[str, list[ReportedPart]] = {}
     for reported in shown:
         chapters.setdefault(reported.part.chapter or "Results", []).append(reported)
@@ -212,7 +204,6 @@ def _tiles(shown: Sequence[ReportedPart]) -> str:
 
 
 def _tile(reported: ReportedPart) -> tuple[str, str] | None:
-    """Give a part's number in large type, and what it is."""
     rows, part = reported.rows, reported.part
     if reported.pictures is None:
         return None

@@ -70,8 +70,6 @@ DAY_NOTE: Final = "mean of a day"
 
 @dataclass(frozen=True, slots=True)
 class DrawnFigure:
-    """A figure and its sentence."""
-
     figure: Figure
     sentence: str
 
@@ -83,12 +81,10 @@ def swept(rows: Rows) -> list[str]:
 
 
 def told(axis: str, value: float) -> str:
-    """Write an axis' value as people do."""
     return f"{100 * value:g} %" if axis in SHARES else f"{value:,g}"
 
 
 def points(value: float) -> str:
-    """Write hundredths of the whole with as many digits as mean something."""
     if value >= 10:
         return f"{value:,.0f} points"
     return f"{value:.2g} points"
@@ -115,11 +111,7 @@ def by_second_axis(rows: Rows, axes: Sequence[str]) -> list[tuple[str, list[Row]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Rows along an axis, and the empty figure that they are drawn into.
-
-    axis     along which they were swept
-    groups   a group for each value of a second axis, the first axis ascending in each
-    """
+    """Rows along an axis, in a group for each value of a second one, and their empty figure."""
 
     rows: Rows
     axis: str
@@ -128,12 +120,10 @@ class Sweep:
     plot: Axes
 
     def coloured(self) -> Iterator[tuple[str, str, list[Row]]]:
-        """Give each group's colour, name and rows."""
         for colour, (name, own) in zip(COLOURS, self.groups, strict=False):
             yield colour, name, own
 
     def finish(self, label: str, *, log: bool) -> None:
-        """Name both axes, and add the legend."""
         self.plot.set_ylabel(label)
         label_axis(self.plot, self.axis, self.rows, log=log)
         self.plot.legend()
@@ -163,13 +153,11 @@ def mean_at(rows: Rows, axis: str, column: str) -> tuple[list[float], list[float
 
 
 def decimal(axis: Any) -> None:
-    """Label a logarithmic axis with plain numbers."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def label_axis(axes: Axes, x: str, rows: Rows, *, log: bool) -> None:
-    """Name the axis along which rows were swept, with a tick at each of its values."""
     axes.set_xlabel(AXIS_NAMES.get(x, x))
     if log:
         axes.set_xscale("log")

@@ -1,13 +1,4 @@
-"""Figures of experiments, each with its sentence: applications seen, and what is attributed.
-
-Figures of experiments, each with its sentence: attacks, failing parts and membership inference.
-
-Figures of experiments, each with its sentence: error, dropout, cost and mix of releases.
-
-Figures of an experiment's rows, each with one sentence that says what it shows.
-
-A figure is made from the rows of one part; which one, the part says, or its kind does.
-"""
+"""Figures of an experiment's rows, each with one sentence that says what it shows."""
 
 from __future__ import annotations
 
@@ -43,7 +34,6 @@ from .figure_frame import (
 
 
 def draw_seen(rows: Rows) -> DrawnFigure | None:
-    """When applications have been seen, and how that depends on the sampling rate."""
     rows = sorted((r for r in rows if r.get("curves")), key=lambda row: row["applications"])
     if not rows:
         return None
@@ -114,7 +104,6 @@ def _seen_sentence(rows: Rows) -> str:
 
 
 def draw_attribution(rows: Rows) -> DrawnFigure | None:
-    """GPU time given to the right class, on the hosts and after the release."""
     sweep = sweep_of(rows, "on_hosts")
     if sweep is None:
         return None
@@ -157,7 +146,6 @@ def _span(values: Sequence[float]) -> str:
 
 
 def draw_host_attacks(rows: Rows) -> DrawnFigure | None:
-    """How far hosts that lie move a statistic, against what the protocol allows."""
     rows = [row for row in rows if row.get("lies") and row["liars"]]
     if not rows:
         return None
@@ -196,7 +184,6 @@ def draw_host_attacks(rows: Rows) -> DrawnFigure | None:
 
 
 def draw_faults(rows: Rows) -> DrawnFigure | None:
-    """What failing parts cost: reports in a release, of those that were sent."""
     row = next((row for row in rows if row.get("faults")), None)
     if row is None:
         return None
@@ -226,7 +213,6 @@ def draw_faults(rows: Rows) -> DrawnFigure | None:
 
 
 def draw_inference(rows: Rows) -> DrawnFigure | None:
-    """An attacker's advantage beside the bound that epsilon gives."""
     row = next((row for row in rows if row.get("guesses")), None)
     if row is None:
         return None
@@ -259,7 +245,6 @@ def draw_inference(rows: Rows) -> DrawnFigure | None:
 
 
 def draw_error(rows: Rows) -> DrawnFigure | None:
-    """Standard error and measured error along an axis."""
     sweep = sweep_of(rows, "standard_error_points")
     if sweep is None:
         return None
@@ -310,7 +295,6 @@ def _of(axis: str) -> str:
 
 
 def draw_dropout(rows: Rows) -> DrawnFigure | None:
-    """What is released as hosts fall silent."""
     rows = [row for row in rows if "axis_dropout" in row and row.get("windows")]
     if not rows:
         return None
@@ -338,7 +322,6 @@ def draw_dropout(rows: Rows) -> DrawnFigure | None:
 
 
 def draw_cost(rows: Rows) -> DrawnFigure | None:
-    """CPU time of a host's window by stage, along the size of the fleet."""
     rows = sorted((r for r in rows if r.get("stages")), key=lambda row: row["hosts"])
     if not rows:
         return None
@@ -381,7 +364,6 @@ def _stage_us(row: Row, stage: str) -> float:
 
 
 def draw_mix(rows: Rows) -> DrawnFigure | None:
-    """The largest cells of a section, released beside true."""
     row = next((row for row in rows if row.get("cells")), None)
     if row is None:
         return None
@@ -422,15 +404,12 @@ def _readable(cell: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlotFolder:
-    """A drawn figure as files: SVG text and PNG bytes."""
-
     svg: str
     png: bytes
     sentence: str
 
 
 def draw(figure: str, rows: Rows) -> PlotFolder | None:
-    """Draw one figure by name; None where no row has anything to show."""
     with plt.rc_context(STYLE):
         made = FIGURES[figure](rows)
         if made is None:

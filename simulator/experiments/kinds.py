@@ -1,7 +1,4 @@
-"""What a part can do with a point: each kind is one function from a run to its row.
-
-Runs of who does not follow the protocol: attacks, failing parts and membership inference.
-"""
+"""What a part can do with a point: each kind is one function from a run to its row."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ SKEW_S: Final = 60.0
 
 
 def play_host_attacks(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
-    """Let a share of a small cohort lie in every way, one after the other.
-
-    point       lying
-    """
+    """Let a share of a small cohort lie in every way, one after the other."""
     del folder, catalogue
     plan = _cohort(run)
     liars = round(run.scenario.adversaries.lying_share * plan.hosts)

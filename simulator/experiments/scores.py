@@ -30,8 +30,7 @@ Floats = NDArray[np.float64]
 class SectionMean:
     """Shares of one section, window by window; independent noise shrinks with their root.
 
-    A share is of the true whole (for a mix the measured wall time), so that an error is the noise
-    of its cell alone, at any size of the fleet.
+    A share is of the true whole, so that an error is the noise of its cell alone.
     """
 
     def __init__(self, section: str) -> None:
@@ -44,11 +43,9 @@ class SectionMean:
         self._errors = 0.0
 
     def add(self, cells: Sequence[TruthCell]) -> None:
-        """Add one released window."""
         self.add_views(views([cell for cell in cells if cell.section == self.section]))
 
     def add_views(self, seen: list[CellView]) -> None:
-        """Add one window's cells as shares; nothing where there is none."""
         if not seen:
             return
         if [view.cell for view in seen] != self._names:
@@ -64,7 +61,6 @@ class SectionMean:
         self.latest = judged(seen)
 
     def mean(self) -> list[CellView]:
-        """Give every cell's mean over the windows so far."""
         if not self.windows:
             return []
         share, variance, truth = self._sums
@@ -93,10 +89,7 @@ class SectionMean:
 
 
 def views(cells: Sequence[TruthCell]) -> list[CellView]:
-    """Give the cells of one released section of one window as shares of their true wholes.
-
-    A cell without a whole (a GPU model that no host has) is left out.
-    """
+    """Give a section's released cells as shares of their true wholes; without a whole left out."""
     wholes = {
         _group(cell): cell.truth / cell.true_share
         for cell in cells
@@ -116,7 +109,6 @@ def _group(cell: TruthCell) -> str:
 
 
 def by_truth(cells: Sequence[CellView]) -> list[CellView]:
-    """Order cells by what truly happened, the most first."""
     return sorted(cells, key=lambda view: view.truth, reverse=True)
 
 
@@ -144,7 +136,6 @@ class Scores:
     _cpu_s: list[float] = field(default_factory=list)
 
     def add(self, step: Step, cells: Sequence[TruthCell]) -> None:
-        """Count one step."""
         outcome = step.outcome
         self.windows += outcome.windows
         self.reports += outcome.reporting
@@ -161,7 +152,6 @@ class Scores:
         self.coverage.add(cells)
 
     def row(self) -> dict[str, Any]:
-        """Give the columns of a run."""
         row: dict[str, Any] = {
             "windows": self.windows,
             "windows_released": self.released,

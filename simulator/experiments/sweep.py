@@ -1,7 +1,7 @@
 """Plays the runs of an experiment in parallel processes; what is finished is not played again.
 
-A folder holds one Parquet file of one row for each finished run, `rows/KEY.parquet`, and the
-checkpoints of those under way, `work/KEY/`. A run that is cut off goes on at its last window.
+A folder holds a file of one row for each finished run, `rows/KEY.parquet`, and checkpoints of those
+under way, `work/KEY/`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Finished:
 def sweep(runs: Sequence[ExperimentRun], folder: Path, processes: int = 1) -> Iterator[Finished]:
     """Play what is not finished yet, and give each row as it comes, finished ones first.
 
-    processes   at most so many at once, each with one run and one core's worth of work
     Raises      SweepFailed, after the runs under way have ended
     """
     (folder / ROWS).mkdir(parents=True, exist_ok=True)
@@ -67,14 +66,12 @@ def sweep(runs: Sequence[ExperimentRun], folder: Path, processes: int = 1) -> It
 
 
 def forget(runs: Iterable[ExperimentRun], folder: Path) -> None:
-    """Drop what is kept of these runs."""
     for run in runs:
         _path(folder, run).unlink(missing_ok=True)
         shutil.rmtree(folder / WORK / run.key, ignore_errors=True)
 
 
 def read_rows(runs: Iterable[ExperimentRun], folder: Path) -> list[dict[str, Any]]:
-    """Give the rows of the runs that are finished, in the runs' order, by the part that asked."""
     found = []
     for run in runs:
         row = _find(folder, run)
@@ -91,7 +88,6 @@ def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def play_one(run: ExperimentRun, folder: Path) -> dict[str, Any]:
-    """Play one run in this process; a refused combination is a row that says why."""
     work = folder / WORK / run.key
     work.mkdir(parents=True, exist_ok=True)
     catalogue = Catalogue.load()

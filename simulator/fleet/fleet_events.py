@@ -1,7 +1,4 @@
-"""The rare, in an event queue: jobs over many hosts, faults, upgrades, restarts.
-
-What breaks and how often: published causes and rates, lemon hosts, causes of tail latency.
-"""
+"""The rare, in an event queue: wide jobs, faults by published causes and rates, upgrades."""
 
 from __future__ import annotations
 
@@ -74,29 +71,23 @@ def incident_of_fault(catalogue: Catalogue) -> NDArray[np.int64]:
 
 
 def incident_rates(catalogue: Catalogue, scale: float) -> Floats:
-    """Return float[classes]: incidents of each class per host and second."""
     names = catalogue.classes("incident")
     chances = np.array([INCIDENTS_A_WEEK.get(name, 0.0) for name in names]) * scale
     return np.asarray(-np.log1p(-np.minimum(chances, 0.999)) / WEEK_S)
 
 
 def draw_causes(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw causes by their published counts: places in the table of hardware faults."""
     return rng.choice(len(CAUSE_COUNTS), size=count, p=CAUSE_COUNTS / CAUSE_COUNTS.sum())
 
 
 def fault_rates(faults: Faults, inventory: HostInventory) -> Floats:
-    """Return float[hosts]: faults per second."""
     healthy = faults.per_1000_node_days / 1000
     daily = np.where(inventory.lemon, faults.lemon_faults_per_day, healthy)
     return np.asarray(daily / DAY_S)
 
 
 def event_rates(section: Section) -> Floats:
-    """Return float[cells]: the chance of each indicator on one host in its window.
-
-    That of the shipped plan: a week for incidents, eight for hardware faults.
-    """
+    """Return float[cells]: chances on one host in a window of the shipped plan."""
     if section.name == "hardware_faults":
         host_seconds = LLAMA3_HOSTS * LLAMA3_DAYS * DAY_S
         expected = np.zeros(section.length)
@@ -134,8 +125,6 @@ class WideJob:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A job that a fault stopped, and what it still had to do."""
-
     group: int
     gpus: float
     rest_s: float
@@ -143,11 +132,7 @@ class Interrupted:
 
 
 class RareEvents:
-    """Runs the event queue beside the ticks.
-
-    counts      what has happened, by kind and cause
-    interrupted jobs to start again
-    """
+    """Runs the event queue beside the ticks; counts by kind and cause, jobs to start again."""
 
     def __init__(self, scenario: Scenario, catalogue: Catalogue, floor: Floor) -> None:
         self._scenario, self._floor = scenario, floor
@@ -175,7 +160,6 @@ class RareEvents:
         return float(self._env.now)
 
     def advance(self, until_s: float) -> None:
-        """Let everything happen that happens before a time."""
         if until_s > self._env.now:
             self._env.run(until=until_s)
 
@@ -189,7 +173,6 @@ class RareEvents:
         job.hosts = np.concatenate([job.hosts, more])
 
     def growing(self) -> list[WideJob]:
-        """Jobs that do not have all of their hosts yet."""
         return [job for job in self._wide.values() if len(job.hosts) < job.wanted]
 
     def _wide_job(self, job: WideJob) -> Steps:
@@ -252,7 +235,6 @@ class RareEvents:
             self.counts["lemons exchanged"] += 1
 
     def _interrupt(self, host: int) -> None:
-        """Stop the job of a host; a wide one everywhere, to start again elsewhere."""
         number = int(self._floor.job[host])
         if number == IDLE:
             return

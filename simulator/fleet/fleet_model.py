@@ -36,10 +36,7 @@ KEEP_S: Final = 8 * 604_800
 
 
 class FleetModel:
-    """Who runs what, window by window.
-
-    The state at a time depends on the scenario alone, not on which windows were asked for.
-    """
+    """Who runs what, window by window; it depends on the scenario alone, not on what was asked."""
 
     def __init__(self, scenario: Scenario, catalogue: Catalogue, keep_s: int = KEEP_S) -> None:
         """Lay out the fleet and fill it with jobs met in the middle of their lives.
@@ -64,12 +61,10 @@ class FleetModel:
 
     @property
     def now_s(self) -> int:
-        """Up to when the fleet was simulated."""
         return self.scenario.start_s + self._ticks * self.scenario.step_s
 
     @property
     def counts(self) -> Counter[str]:
-        """What has happened so far, by kind: jobs started, slow episodes, faults by cause."""
         return self._rare.counts + self._scheduler.counts
 
     @property
@@ -80,10 +75,8 @@ class FleetModel:
     def at(self, start_s: int, window_s: int) -> FleetState:
         """Simulate up to a window's end and say what every host did in it.
 
-        Jobs, speed and presence are those of its end: of the last tick and the rare events since;
-        the bits are of all of it. Ask in ascending order of ends: a window that ended earlier gets
-        today's jobs. A window that ends within a step gets that whole step.
-        Raises  ValueError for a window before the start or beyond what is kept
+        Jobs, speed and presence are those of its end, bits of all of it. Ask in ascending order of
+        ends: earlier windows get today's jobs. Raises ValueError before the start or what is kept.
         """
         end_s = start_s + window_s
         oldest = max(self.scenario.start_s, self.now_s - self._keep_s)
@@ -93,18 +86,12 @@ class FleetModel:
         return self._state(start_s, window_s)
 
     def advance(self, until_s: int) -> None:
-        """Simulate up to a time at least: how a run that was stopped comes back to where it was.
-
-        The model itself is not stored; it is the same again from its scenario.
-        """
+        """Simulate up to a time at least: how a run that was stopped comes back to where it was."""
         while self.now_s < until_s:
             self._tick()
 
     def recorded_share(self, state: FleetState) -> float:
-        """Share of the busy GPUs that run a recording on the GPU model it was recorded on.
-
-        All the rest are variants by rule: what a result that rests on this state must say.
-        """
+        """Share of the busy GPUs that run a recording on its GPU model; the rest are variants."""
         models = self._catalogue.classes("gpu_model")
         recorded = np.array(
             [
@@ -118,7 +105,6 @@ class FleetModel:
         return float(held[same & (state.application != IDLE)].sum()) / whole if whole else 0.0
 
     def _tick(self) -> None:
-        """Let one step pass: what ended makes room, the load is filled up, incidents strike."""
         now_s = self.now_s
         rng = philox(self.scenario.seed, "tick", self._ticks)
         self._floor.stop_ended(now_s)
@@ -176,16 +162,12 @@ class FleetModel:
 class SteadyFleet:
     """`FleetStates` of a scenario whose windows are too short for jobs and load to change.
 
-    A busy host runs one application on all of its GPUs, drawn by the scenario's shares and
-    busy_share, and has the GPU model that this was recorded on. Rare events are those of a window
-    of the shipped plan: a week of incidents and eight of hardware faults in each.
+    A busy host runs one application on all of its GPUs, of the model that this was recorded on.
+    Rare events are those of a week of incidents and eight of hardware faults in each window.
     """
 
     def __init__(self, scenario: Scenario, catalogue: Catalogue) -> None:
-        """Lay out the fleet.
-
-        Raises  ScenarioError for names that the catalogue or the tables do not have
-        """
+        """Raises ScenarioError for names that the catalogue or the tables do not have."""
         groups = make_groups(scenario, catalogue)
         self.scenario, self.applications = scenario, groups.applications
         self._runs = _assigned(scenario, groups)

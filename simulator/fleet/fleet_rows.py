@@ -1,13 +1,7 @@
-"""Raw window rows of simulated hosts: drawn from tables with jitter, only where there is something.
+"""Raw window rows of simulated hosts: drawn from recorded tables of kernels, with jitter.
 
 Leaving per-node variation out raised another simulator's error from 7 % to 27 %: each host has its
-own load and its own mix around the table's.
-
-What simulated hosts measure: kernels by recorded tables, and signals that no trace carries.
-
-Where the kernels of an application land in each section, on each GPU model, comes from real traces
-(`simulator/applications.py`). The levels of GPU gauges and host means are chosen, not measured;
-what is published is cited.
+own load and mix. Levels of GPU gauges and host means are chosen; what is published is cited.
 """
 
 from __future__ import annotations
@@ -91,8 +85,6 @@ class KernelTable:
     busy        share of a step in which the GPU works
     shares      float[kernels], of the busy time
     exchange    place of the kernel that waits for other hosts, -1 where there is none
-    family      cells are places in the catalogue's table of families
-    duration, copy_size     cells are bins; None where the catalogue has no such section
     """
 
     busy: float
@@ -104,8 +96,6 @@ class KernelTable:
 
 
 class KernelTables:
-    """Makes and keeps the tables of every application met on every GPU model."""
-
     def __init__(self, catalogue: Catalogue, applications: tuple[Application, ...]) -> None:
         self._applications = applications
         self._models = catalogue.classes("gpu_model")
@@ -116,10 +106,7 @@ class KernelTables:
         self._known: dict[tuple[int, int], KernelTable] = {}
 
     def get(self, application: int, model: int) -> KernelTable:
-        """Give the table of an application on a GPU model (places in their tables).
-
-        On another model than the recorded one it is a variant by rule.
-        """
+        """Give the table of an application on a GPU model, by place: elsewhere a variant."""
         known = self._known.get((application, model))
         if known is None:
             known = self._make(self._applications[application].workload, self._models[model])
@@ -182,8 +169,7 @@ def _copy_shares(section: Section, kernel: KernelRow) -> Floats:
 def draw_samples(section: Section, load: Floats, samples: Rows, rng: np.random.Generator) -> Rows:
     """Draw int64[hosts, bins]: each host's samples around its level, with the gauge's spread.
 
-    Counts are the gauge's distribution times the samples, rounded by one uniform per host: right in
-    the mean, samples in all, and cheap where a fleet is drawn every window.
+    Rounded by one uniform per host: right in the mean, samples in all, and cheap.
     """
     if section.bins is None or section.name not in _GAUGES:
         return np.zeros((len(load), section.length), dtype=np.int64)
@@ -225,11 +211,7 @@ _EVENTS: Final = ("applications_seen", "incidents", "hardware_faults")
 
 
 def block_rng(seed: int, series: str, window_start_s: int, block: int) -> np.random.Generator:
-    """Give the generator of one block of one window: counter-based, so any block can be made alone.
-
-    seed    of the scenario
-    block   number of the block; its first host does as well
-    """
+    """Give the generator of one block of one window: counter-based, so any can be made alone."""
     return philox(seed, "rows", series, window_start_s, block)
 
 
@@ -237,7 +219,6 @@ def block_rng(seed: int, series: str, window_start_s: int, block: int) -> np.ran
 class _Drawn:
     """What all sections of a block share.
 
-    gpus, model, wall_ms, load      by host
     groups          (hosts, table, application) of each pair of application and GPU model met
     kernel_ms       by group: float[hosts, kernels], whole ms
     """
@@ -254,14 +235,11 @@ class _Drawn:
 
 
 class FleetRows:
-    """Draws the raw rows of one task's sections; simulator only, as its randomness is numpy's."""
-
     def __init__(
         self, catalogue: Catalogue, task: Task, applications: Sequence[Application]
     ) -> None:
-        """Find the place of every section and application.
+        """Find the place of every section and application, by `FleetModel.applications`.
 
-        applications    what the states' indexes mean: `FleetModel.applications`
         Raises          WorkloadError when a table names a class that the catalogue does not have
         """
         self.applications = tuple(applications)
@@ -290,11 +268,9 @@ class FleetRows:
     ) -> Rows:
         """Draw one window of hosts lo .. hi - 1, those that do not report included.
 
-        rng         of this block alone: `block_rng`
         out         int64[hi - lo, k] to write to instead of a new array
-        Returns     int64[hi - lo, k], base units of the task's sections in order. Mixes sum to GPUs
-                    x window exactly; a host whose coin falls above a section's sampling rate has it
-                    all as unmeasured
+        Returns     int64[hi - lo, k], base units. Mixes sum to GPUs x window exactly; a host whose
+                    coin falls above a section's sampling rate has it all as unmeasured
         """
         rows = np.empty((hi - lo, self.width), dtype=np.int64) if out is None else out
         rows[:] = 0
@@ -424,8 +400,7 @@ def _kernel_ms(
 ) -> Floats:
     """Draw float[hosts, kernels] of whole ms that sum to at most busy_ms.
 
-    working     float[hosts], share of the busy time that a host does not wait for others: what it
-                waits, it spends in its exchange; a program without one leaves the GPU idle
+    working     share of the busy time that a host does not wait for others in its exchange
     """
     shape = (len(busy_ms), len(table.shares))
     mix = np.exp(rng.standard_normal(shape, dtype=np.float32) * np.float32(MIX_JITTER))

@@ -1,7 +1,4 @@
-"""The hosts of a fleet: whose they are, their GPUs and links, and what each did in one window.
-
-What each host does right now, and what happened on it: the mutable heart of the fleet model.
-"""
+"""The hosts of a fleet: whose they are, their GPUs and links, what each does and did."""
 
 from __future__ import annotations
 
@@ -36,11 +33,9 @@ class HostInventory:
 
     operator    int16[hosts], index of the operator; each operator's hosts lie together
     gpu_model   int8[hosts], place in the catalogue's table of GPU models
-    gpus        int8[hosts]
     lemon       bool[hosts], hosts that fail again and again (until exchanged)
     pace        float32[hosts], speed of the host on its own; 1 is a healthy one of its model
     leaf        int32[hosts], the switch that it hangs on
-    link_gbit   int16[hosts], speed of one of its links to it
     """
 
     operator: NDArray[np.int16]
@@ -61,10 +56,7 @@ class HostInventory:
 
 
 def make_inventory(scenario: Scenario, catalogue: Catalogue) -> HostInventory:
-    """Lay out a scenario's hosts: operators and shapes by their shares, exactly to one host.
-
-    Raises  ScenarioError for a GPU model that the catalogue does not have
-    """
+    """Lay out hosts by operators' and shapes' shares, exactly to one host. Raises ScenarioError."""
     models = catalogue.classes("gpu_model")
     for shape in scenario.shapes:
         if shape.gpu_model not in models:
@@ -111,8 +103,7 @@ def split(whole: int, shares: Sequence[float]) -> list[int]:
 class FleetState:
     """One window of the whole fleet; arrays are the model's own copies, not views.
 
-    start_s, window_s   which window, Unix seconds
-    inventory           the hosts
+    start_s             Unix seconds
     application         int16[hosts], index into the model's `applications`; IDLE for none
     job                 int32[hosts], IDLE for none
     busy                float32[hosts], share of the host's GPUs that its job holds
@@ -159,9 +150,7 @@ class FleetStates(Protocol):
     @property
     def applications(self) -> Sequence[Application]: ...
 
-    def at(self, start_s: int, window_s: int) -> FleetState:
-        """Say what every host did in a window; ask in ascending order of ends."""
-        ...
+    def at(self, start_s: int, window_s: int) -> FleetState: ...
 
 
 def attendance(
@@ -221,29 +210,24 @@ class Floor:
         self.runs = HostLog()
 
     def free(self, now_s: float) -> NDArray[np.bool_]:
-        """Hosts in service without a job."""
         return np.asarray((self.job == IDLE) & (self.down_until_s <= now_s))
 
     def held_gpus(self, lo: int, hi: int) -> float:
-        """GPUs that jobs hold on hosts lo .. hi - 1."""
         return float(self.busy[lo:hi] @ self.inventory.gpus[lo:hi])
 
     def start(
         self, hosts: Hosts, job: Hosts, application: Hosts, busy: NDArray[np.float64], now_s: float
     ) -> None:
-        """Put jobs on free hosts, one row each."""
         self.job[hosts], self.application[hosts] = job, application
         self.busy[hosts], self.since_s[hosts] = busy, now_s
         self.slow_from_s[hosts], self.slow_until_s[hosts] = NEVER, 0.0
         self.pace[hosts] = self.inventory.pace[hosts]
 
     def slow(self, hosts: Hosts, begin_s: float, end_s: float, slowdown: float) -> None:
-        """Plan the episode of a job's hosts."""
         self.slow_from_s[hosts], self.slow_until_s[hosts] = begin_s, end_s
         self.slowdown[hosts] = slowdown
 
     def stop(self, hosts: Hosts, now_s: float) -> None:
-        """Free hosts, and write down what ran on them."""
         hosts = hosts[self.job[hosts] != IDLE]
         if not len(hosts):
             return
@@ -257,7 +241,6 @@ class Floor:
         self.pace[hosts] = self.inventory.pace[hosts]
 
     def stop_ended(self, now_s: float) -> None:
-        """Free the hosts whose job of one host has ended."""
         self.stop(np.flatnonzero(self.until_s <= now_s), now_s)
 
 
@@ -278,12 +261,10 @@ class HostLog:
             self._chunks.append((hosts, codes, begins, ends))
 
     def add_events(self, hosts: Hosts, codes: NDArray[np.int64], at_s: Floats) -> None:
-        """Append events, at_s in any order."""
         if len(hosts):
             self.add(hosts, codes, at_s, at_s, float(at_s.max()))
 
     def between(self, start_s: float, end_s: float) -> tuple[Hosts, NDArray[np.int64]]:
-        """Return hosts and codes of the entries that touch [start_s, end_s)."""
         found = []
         for hosts, codes, begins, ends in self._chunks[bisect_left(self._ends, start_s) :]:
             touching = (begins < end_s) & ((ends > start_s) | (begins >= start_s))
@@ -293,7 +274,6 @@ class HostLog:
         return np.concatenate([h for h, _ in found]), np.concatenate([c for _, c in found])
 
     def forget_before(self, at_s: float) -> None:
-        """Drop what ended before a time."""
         place = bisect_left(self._ends, at_s)
         del self._ends[:place], self._chunks[:place]
 
@@ -301,7 +281,6 @@ class HostLog:
 def gather_bits(
     hosts: int, words: int, where: Hosts, places: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """Return uint64[hosts, words] with the bit of each (host, place) pair set."""
     flat = np.zeros(hosts * words, dtype=np.uint64)
     place = places.astype(np.uint64)
     np.bitwise_or.at(

@@ -1,7 +1,4 @@
-"""Jobs by published distributions: sizes, durations, how many run by the hour, which are slow.
-
-What the next jobs are: sizes, durations and applications, drawn a batch at a time.
-"""
+"""Jobs by published distributions: sizes, durations, how many run by the hour, which are slow."""
 
 from __future__ import annotations
 
@@ -40,16 +37,12 @@ LARGE_JOB_GPUS: Final = 512
 
 @cache
 def published() -> Mapping[str, Any]:
-    """The committed figures."""
     return read_table(PUBLISHED)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSizes:
-    """GPUs of a job: powers of two times the smallest.
-
-    sizes, chances  float[k]; the chances sum to 1
-    """
+    """GPUs of a job, powers of two times the smallest, and their chances: float[k]."""
 
     sizes: Floats
     chances: Floats
@@ -59,7 +52,6 @@ class JobSizes:
         return float(self.sizes @ self.chances)
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draw so many sizes."""
         return rng.choice(self.sizes, size=count, p=self.chances)
 
     def at_most(self, largest: float) -> JobSizes:
@@ -70,10 +62,7 @@ class JobSizes:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Seconds that a job runs, as a table of its quantile function at equal steps.
-
-    seconds     float[points], rising: the middle of each of `points` equal parts of probability
-    """
+    """Seconds that a job runs: float[points], rising, the middles of equal parts of probability."""
 
     seconds: Floats
 
@@ -82,7 +71,6 @@ class Durations:
         return float(self.seconds.mean())
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draw so many durations of jobs that begin now."""
         places = rng.random(count) * len(self.seconds) - 0.5
         return np.interp(places, np.arange(len(self.seconds)), self.seconds)
 
@@ -95,8 +83,7 @@ class Durations:
 def job_sizes(cluster: str) -> JobSizes:
     """Sizes of a published cluster: a power law over powers of two that has its median and mean.
 
-    Where one law cannot have both, half of the jobs are of the median size and the law fits the
-    rest. Raises ScenarioError for a cluster that is not there.
+    Where one law cannot have both, half of the jobs are of the median size. Raises ScenarioError.
     """
     gpus = _of(cluster, "jobs.sizes", published()["cluster"])["gpus"]
     smallest, mean = gpus["median"], gpus["mean"]
@@ -124,10 +111,7 @@ def _solve(law: Callable[[float], Floats], sizes: Floats, mean: float) -> Floats
 
 
 def durations(source: str) -> Durations:
-    """Durations of a published source: by its quantiles, or log-normal with its median and mean.
-
-    Raises ScenarioError for a source that is not there.
-    """
+    """Durations by quantiles, or log-normal by median and mean. Raises ScenarioError."""
     tables = published()
     known = {**tables["cluster"], **tables["quantiles"]}
     figures = _of(source, "jobs.durations", known)["duration_s"]
@@ -164,10 +148,7 @@ def _of(name: str, key: str, known: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SlowKind:
-    """How often jobs of one kind meet an episode, and how long it lasts; chances are per job.
-
-    mean_s      of an exponential; 0: as long as the job
-    """
+    """How often jobs meet an episode, and how long it lasts, exponential; 0: as long as the job."""
 
     name: str
     chance: float
@@ -182,17 +163,13 @@ LARGE: Final = SlowKind("large", 16 / 27, 0.0)
 
 
 def slow_kind(hosts: int, gpus: float) -> SlowKind:
-    """Which of them a job of this size is."""
     if gpus >= LARGE_JOB_GPUS:
         return LARGE
     return COMMUNICATION if hosts > 1 else COMPUTE
 
 
 def busy_target(load: FleetLoad, at_s: float) -> float:
-    """Share of GPUs that jobs should hold at a time (Unix seconds); its weekly mean is busy_share.
-
-    Where a peak would pass 98 %, it is cut off, and the mean is below.
-    """
+    """Share of GPUs that jobs should hold at a time; its weekly mean is busy_share, if not cut."""
     hour = at_s % _DAY_S / 3600
     swing = 1 + load.diurnal_amplitude * cos(2 * pi * (hour - load.peak_hour_utc) / 24)
     weekday = (int(at_s // _DAY_S) + _THURSDAY) % 7
@@ -202,7 +179,6 @@ def busy_target(load: FleetLoad, at_s: float) -> float:
 
 
 def overlap_share(begin: Floats, end: Floats, start_s: float, window_s: float) -> Floats:
-    """Which part of a window each episode fills."""
     inside = np.minimum(end, start_s + window_s) - np.maximum(begin, start_s)
     return np.asarray(np.clip(inside, 0.0, None) / window_s)
 
@@ -220,7 +196,6 @@ class PlacementBatch:
     gpus        float[n], of the whole placement
     jobs        int64[n], 1 or the number of siblings
     size        float[n], GPUs of one job
-    seconds     float[n]
     group       int64[n], place in `groups` of the queue
     """
 
@@ -231,7 +206,6 @@ class PlacementBatch:
     group: Places
 
     def part(self, first: int, last: int) -> PlacementBatch:
-        """Placements first .. last - 1."""
         part = slice(first, last)
         return PlacementBatch(
             self.gpus[part], self.jobs[part], self.size[part], self.seconds[part], self.group[part]
@@ -248,7 +222,6 @@ class Groups:
     shares: Floats
 
     def chances(self, crowd: FlashCrowd, hours: float) -> Floats:
-        """Share of each group among new jobs, so many hours after the start."""
         if crowd.application not in self.names:
             return self.shares
         new = self.names.index(crowd.application)
@@ -261,7 +234,6 @@ class Groups:
 
 
 def make_groups(scenario: Scenario, catalogue: Catalogue) -> Groups:
-    """Find a scenario's applications and their shares. Raises ScenarioError."""
     wanted = scenario.applications
     shipped = load_applications()
     if wanted.numbered:
@@ -283,14 +255,8 @@ def make_groups(scenario: Scenario, catalogue: Catalogue) -> Groups:
 
 
 class JobQueue:
-    """Draws placements, in the order in which they are to start."""
-
     def __init__(self, scenario: Scenario, groups: Groups, gpus_per_host: int, most: float) -> None:
-        """Read the published distributions.
-
-        gpus_per_host   of a host of this queue
-        most            GPUs of the largest job that it may hold
-        """
+        """Read the published distributions; no job has more GPUs than `most`."""
         jobs = scenario.jobs
         law = job_sizes(jobs.sizes).at_most(min(jobs.largest_gpus, most))
         self._durations = durations(jobs.durations)
@@ -310,11 +276,9 @@ class JobQueue:
     def draw(
         self, count: int, hours: float, rng: np.random.Generator, *, running: bool = False
     ) -> PlacementBatch:
-        """Draw so many placements.
+        """Draw so many placements, `hours` after the start.
 
-        hours       since the start: the mix may change with time
-        running     they are met in the middle, as at the start of the simulation: longer ones
-                    likelier, and only what is left of them
+        running     they are met in the middle: longer ones likelier, and only what is left of them
         """
         kind = rng.choice(len(self._chances), size=count, p=self._chances)
         place, alone = kind % len(self._sizes), kind >= len(self._sizes)

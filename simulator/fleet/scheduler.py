@@ -24,11 +24,7 @@ _KEPT_BATCHES: Final = 1 << 14
 
 
 class Scheduler:
-    """One queue per operator, first come first served; a wide job at its head waits for room.
-
-    counts      jobs started and slow episodes, by kind
-    started     what was started of late, in batches
-    """
+    """One queue per operator, first come first served; a wide job at its head waits for room."""
 
     def __init__(self, scenario: Scenario, groups: Groups, floor: Floor, rare: RareEvents) -> None:
         self._scenario, self._groups, self._floor, self._rare = scenario, groups, floor, rare
@@ -74,7 +70,6 @@ class Scheduler:
     def _start_some(
         self, place: int, target: float, now_s: float, rng: np.random.Generator, *, running: bool
     ) -> bool:
-        """Start jobs of one operator; return whether more could follow at once."""
         lo, hi = self._spans[place]
         missing = target - self._floor.held_gpus(lo, hi) - self._promised(lo, hi)
         if missing <= 0:
@@ -102,7 +97,6 @@ class Scheduler:
         return first > 0
 
     def _promised(self, lo: int, hi: int) -> float:
-        """GPUs that growing jobs will still take from an operator's hosts."""
         growing = [job for job in self._rare.growing() if lo <= job.hosts[0] < hi]
         return sum(job.gpus * (1 - len(job.hosts) / job.wanted) for job in growing)
 
@@ -110,7 +104,6 @@ class Scheduler:
         self, batch: PlacementBatch, needed: Hosts, free: Hosts, now_s: float,
         rng: np.random.Generator, running: bool,
     ) -> Hosts:  # fmt: skip
-        """Start the jobs of a batch that need several hosts; return the hosts that are left."""
         for wide in np.flatnonzero(needed > 1):
             taken = self._of_one_model(free, int(needed[wide]))
             free = free[~np.isin(free, taken)]
@@ -185,7 +178,6 @@ class Scheduler:
     def _put(
         self, job: WideJob, hosts: Hosts, first: int, now_s: float, rng: np.random.Generator
     ) -> None:
-        """Put hosts of a wide job to work, from the first-th on; all go at the slowest's pace."""
         tables = member_of(self._groups.members[job.group], job.wanted, rng)
         tables = tables[first : first + len(hosts)]
         floor, gpus = self._floor, self._floor.inventory.gpus[hosts].astype(np.float64)

@@ -1,10 +1,7 @@
-"""How much GPU time is given to the right application: on the hosts, and after the noise.
+"""GPU time given to the right application: on the hosts, and after the noise.
 
-Hosts decide by the production classifier, from the launches of one window of each process. What
-they were trained on is one table of each application; what they meet is the same program on other
-hosts, with its jitter, and in a large job with its exchange and its stages.
-
-Which applications ran on which hosts, day by day, as the hosts' own windows would see it.
+Hosts decide by the production classifier. They were trained on one table of each application, and
+meet the same program on other hosts, with jitter, and in large jobs with exchange and stages.
 """
 
 from __future__ import annotations
@@ -55,7 +52,6 @@ class Attribution:
 
 
 def signature_of(workload: Workload) -> Signature:
-    """Make the profile that a host would learn from a table."""
     kernels = (
         (row.name, row.family, row.launches_per_1000_steps, row.time_ns_per_step)
         for row in workload.kernels
@@ -66,15 +62,13 @@ def signature_of(workload: Workload) -> Signature:
 
 
 def train(applications: Sequence[Application]) -> Signatures:
-    """Learn every table of these applications, thresholds included."""
     return Signatures.train([signature_of(application.workload) for application in applications])
 
 
 def job_tables(application: Application, gpus: int) -> list[tuple[float, Workload]]:
     """Say what the ranks of a job of this size run: (share of its GPU time, table).
 
-    Above one host they exchange; from 64 GPUs on one rank in eight is of the first stage and one
-    of the last. All but the table itself are variants by rule.
+    Above one host they exchange; from 64 GPUs on one in eight is of the first, one of the last stage.
     """
     table = application.workload
     if gpus <= HOST_GPUS or (application.variant is not None and application.variant.exchange):
@@ -121,10 +115,8 @@ def attribute(
     gpus: int,
     seed: int = 0,
 ) -> Attribution:
-    """Classify one job of each met application, all with the same GPU time.
+    """Classify one job of each met application, all with the same GPU time and number of GPUs.
 
-    training    candidates; a met application of another class is one outside the training set
-    gpus        of each job
     Raises      ValueError without candidates or jobs
     """
     if not training or not met or gpus < 1:
@@ -149,11 +141,7 @@ def attribute(
 def share_error(
     epsilon: float, hosts: int, weight: float, period_s: int, window_s: int = 60
 ) -> float:
-    """Standard error of a released share of all GPU time, summed over a period.
-
-    hosts       of the cohort; n_min is 0.8 of them and t a tenth, as in the shipped plan
-    weight      of the section, of 1
-    """
+    """Standard error of a released share of all GPU time over a period; weight of its section."""
     mu = gdp_mu_1e9(round(epsilon * MILLION), 1_000) / 1e9
     touched = windows_touched(window_s, 1 << 62)
     # Delta is full scale, so that the share's error is sigma / hosts in units of Delta.
@@ -170,9 +158,7 @@ def released_overlap(
     """Share of the GPU time that a release gives to the right class.
 
     truth, classified   float64[classes], shares of all GPU time by true class and as hosts say
-    error               standard error of each released share
-    Returns             sum over the cells that are shown of what both agree on, of the true sum;
-                        a cell under 2 standard errors is shown as noise, and gives nothing
+    error               standard error of each released share; under 2 of them nothing is shown
     """
     released = classified + rng.normal(0.0, error, len(truth)) if error else classified
     shown = released >= BELOW_NOISE_ERRORS * error
@@ -212,10 +198,7 @@ def attribute_released(
     draws: int = 50,
     seed: int = 0,
 ) -> ReleasedAttribution:
-    """Classify a mix of equal applications, release its shares with noise, and compare.
-
-    busy_share  GPU time that is worked, of all: what the noise is relative to
-    """
+    """Classify a mix of equal applications, release its shares with noise, and compare."""
     rng = np.random.default_rng(seed)
     signatures = train(training)
     known = sorted(
@@ -265,7 +248,6 @@ class DayRuns:
 
     @property
     def hosts_of(self) -> NDArray[np.int64]:
-        """int64[applications]: hosts that ran each of them and report."""
         told = self.reporting[self.host]
         return np.bincount(self.application[told], minlength=self.gpu_s.shape[1])
 
@@ -275,8 +257,7 @@ def live_days(
 ) -> Iterator[DayRuns]:
     """Let a fleet live so many days from its scenario's start.
 
-    window_s    looked at at a time, a divisor of an hour; longer ones than a minute count as that
-                many minutes each, which no result without sampling rests on
+    window_s    looked at at a time, a divisor of an hour; it counts as that many minutes
     """
     start_s = model.scenario.start_s
     cells = catalogue.section("applications_seen").cells
@@ -295,11 +276,7 @@ def _day(
     number: NDArray[np.int64],
     window_s: int,
 ) -> DayRuns:
-    """Live one day.
-
-    places  of the applications in the catalogue's table, ascending
-    number  int64[model's tables], which of them each table counts under
-    """
+    """Live one day; `number` int64[tables]: which of `places` each table counts under."""
     inventory = model.inventory
     counts = np.zeros((inventory.hosts, len(places)), dtype=np.uint16)
     gpu_s = np.zeros((DAY_S // HOUR_S, len(places)))
@@ -322,7 +299,6 @@ def _day(
 
 
 def _count(state: FleetState, places: NDArray[np.int64], counts: NDArray[np.uint16]) -> None:
-    """Add one to every host and application that met in the window."""
     active = np.flatnonzero(state.seen.any(axis=1))
     met = unpack(state.seen[active], 64 * SEEN_WORDS)[:, places]
     row, column = np.nonzero(met)

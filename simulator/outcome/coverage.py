@@ -36,16 +36,12 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class CoverageTally:
-    """Counts intervals that hold the truth; noise is independent from cell to cell.
-
-    What `bias_bound` says of a cell is in no interval, so a bias shows here as a low rate.
-    """
+    """Counts intervals that hold the truth; noise is independent from cell to cell."""
 
     _hits: Counter[tuple[_Key, str]] = field(default_factory=Counter)
     _trials: Counter[tuple[_Key, str]] = field(default_factory=Counter)
 
     def add(self, cells: Iterable[TruthCell]) -> None:
-        """Count one window's cells; those of a window without a release count nothing."""
         for cell in cells:
             if cell.released is None or cell.low is None or cell.high is None:
                 continue
@@ -64,10 +60,7 @@ class CoverageTally:
         self._hits[key, what] += held
 
     def result(self) -> tuple[SectionCoverage, ...]:
-        """Give the total, then each section of each series, the worst first.
-
-        Raises  ValueError when nothing was released
-        """
+        """Give the total, then each section, the worst first. Raises ValueError without any."""
         keys = list(dict.fromkeys(key for key, _ in self._trials))
         if not keys:
             raise ValueError("expected at least one released window, got none")
@@ -88,7 +81,6 @@ class CoverageTally:
 
 
 def coverage_rows(found: Sequence[SectionCoverage]) -> list[dict[str, Any]]:
-    """Give every section of every series as plain values, in the order given."""
     return [
         {
             "series": one.series,
@@ -105,7 +97,6 @@ def coverage_rows(found: Sequence[SectionCoverage]) -> list[dict[str, Any]]:
 
 
 def percents(rows: Sequence[dict[str, Any]]) -> str:
-    """Name every section and series with its rate; rows of `coverage_rows`."""
     return ", ".join(
         f"{row['series']} {row['section'].replace('_', ' ')} {row['percent']:.1f} % "
         f"of {row['intervals']:,}"

@@ -1,8 +1,7 @@
 """When has every application been seen? The published anchor, under a stated privacy.
 
-An application is *seen* from the end of the first window whose release shows it: when the lower
-bound of the simultaneous 95 % interval of its daily indicator, summed over the days so far, is
-above zero, or that of its share of GPU time, whichever comes first (docs/concepts.md).
+An application is seen once the lower bound of the simultaneous 95 % interval of its daily
+indicator, summed over days, or of its share of GPU time is above zero (docs/concepts.md).
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class Design:
 
     @staticmethod
     def of(tasks: Sequence[Task]) -> Design:
-        """Read it off the tasks that hosts would accept."""
         m, indicator, share = 0, None, None
         for task in tasks:
             for spec in task.sections:
@@ -111,10 +109,7 @@ def seen_curve(
     draws: int = 40,
     seed: int = 0,
 ) -> SeenCurve:
-    """Release the days of a fleet `draws` times over, with fresh coins and noise.
-
-    Raises  ValueError for a rate outside (0, 1], or without a day
-    """
+    """Release the days of a fleet `draws` times over, with fresh coins and noise."""
     if not 0 < rate <= 1 or not days:
         raise ValueError(f"expected a rate of 0 < rate <= 1 and a day, got {rate}, {len(days)}")
     applications = days[0].gpu_s.shape[1]
@@ -173,9 +168,8 @@ def first_seen(
 def told_hosts(
     runs: DayRuns, m: int, rate: float, sampling: Sampling, rng: np.random.Generator
 ) -> tuple[Floats, int]:
-    """Say which hosts tell of what in a day, by the rule of `privacy.quantise.choose_indicators`.
+    """Say which hosts tell of what in a day, as `privacy.quantise.choose_indicators` does.
 
-    A host knows of an application if it measured one window in which it ran.
     Returns     (float64[applications], hosts that tell of each; hosts that say they left some out)
     """
     if sampling is Sampling.HOSTS:

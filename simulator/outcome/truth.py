@@ -1,12 +1,4 @@
-"""The true value beside the released one, cell by cell.
-
-Only a simulation has both. Cells go to Parquet; intervals are those of 95 %.
-
-Root causes and hardware faults as released, beside what was injected.
-
-The table is the aggregator's own (`aggregator.statistics.causes`); what is added is what only a
-simulation knows: whom each cause truly struck.
-"""
+"""The true value beside the released one, cell by cell, with intervals of 95 %."""
 
 from __future__ import annotations
 
@@ -83,10 +75,7 @@ SCHEMA: Final = pa.schema([(column.name, _ARROW[str(column.type)]) for column in
 
 
 def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
-    """Join an outcome's truth with its release, by the production estimator.
-
-    A window that was not released has its truth alone: what is missing is shown, not hidden.
-    """
+    """Join an outcome's truth with its release, if any, by the production estimator."""
     bare = _bare_cells(outcome, catalogue)
     if outcome.released is None:
         return bare
@@ -95,10 +84,7 @@ def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]
 
 
 def with_release(bare: Iterable[TruthCell], cells: Iterable[Any]) -> list[TruthCell]:
-    """Put beside each cell's truth what was released of it.
-
-    cells       estimated ones, or rows of the released table: each of `bare` is among them
-    """
+    """Put beside each cell's truth what was released of it."""
     released = {(cell.section, cell.cell): cell for cell in cells}
     joined = []
     for truth in bare:
@@ -129,7 +115,6 @@ class TruthWriter(Closing):
         self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd")
 
     def add(self, outcome: WindowOutcome) -> list[TruthCell]:
-        """Write one window down, and give its cells."""
         cells = truth_cells(outcome, self._catalogue)
         self._cells += cells
         if len(self._cells) >= _ROWS:
@@ -137,7 +122,6 @@ class TruthWriter(Closing):
         return cells
 
     def close(self) -> None:
-        """Finish the file; without it there is none to read."""
         self._flush()
         self._writer.close()
 
@@ -148,16 +132,12 @@ class TruthWriter(Closing):
 
 
 def read_truth(path: Path) -> pd.DataFrame:
-    """Read what a `TruthWriter` wrote: one row a cell, columns as `TruthCell`."""
     frame: pd.DataFrame = pq.read_table(path, schema=SCHEMA).to_pandas()
     return frame
 
 
 def _bare_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
-    """Give the truth of every named cell, in the estimator's order, without a release.
-
-    LEFT_OUT has none: it is of what hosts said, not of what happened on them.
-    """
+    """Give the truth of every named cell, in the estimator's order, without a release."""
     found = []
     task, nothing = outcome.task, (None,) * 9
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
@@ -208,11 +188,7 @@ SECTIONS: Final = CAUSE_SECTIONS
 
 @dataclass(frozen=True, slots=True)
 class TrueCause:
-    """One cause: hosts that it truly struck, and what was released of it.
-
-    row     of the released table; None where the window was not released
-    shown   what a person is given: a number with half of its 95 % interval, or what it is under
-    """
+    """One cause: hosts that it truly struck, the released row if any, and what is shown of it."""
 
     cause: str
     true_hosts: int
@@ -221,7 +197,6 @@ class TrueCause:
 
     @property
     def told(self) -> bool:
-        """Whether it is told from zero, and given a number."""
         return self.row is not None and self.row.told
 
 
@@ -247,7 +222,6 @@ class TrueTable:
 
     @property
     def shown(self) -> tuple[TrueCause, ...]:
-        """The rows that are drawn as numbers."""
         return tuple(row for row in self.rows if row.told)
 
 
@@ -257,12 +231,7 @@ def cause_table(
     detector: Detector | None = None,
     agents_model: str | None = None,
 ) -> TrueTable:
-    """Make the table of one section of one window.
-
-    cells       of one window (`truth_cells`)
-    detector, agents_model  what it is corrected by, see `aggregator.statistics.causes.cause_table`
-    Raises      ValueError when the window has no such section
-    """
+    """Make the table of one section of one window. Raises ValueError without such a section."""
     own = [cell for cell in cells if cell.section == section]
     if not own:
         raise ValueError(f"expected cells of {section!r}, got none")
