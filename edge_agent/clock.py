@@ -12,15 +12,9 @@ from .windows.window_accumulator import HostClock
 
 
 class Clock(Protocol):
-    """The host's clocks."""
+    def unix_ms(self) -> int: ...
 
-    def unix_ms(self) -> int:
-        """Give milliseconds since 1970."""
-        ...
-
-    def boottime_ns(self) -> int:
-        """Give CLOCK_BOOTTIME."""
-        ...
+    def boottime_ns(self) -> int: ...
 
     def sleep_ms(self, span_ms: int) -> None:
         """Sleep; a signal may end it early."""
@@ -28,8 +22,6 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The operating system's clocks."""
-
     def unix_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -61,10 +53,8 @@ class SteadyClock:
 
 
 def point_of(clock: Clock) -> ClockPoint:
-    """Read the boot clock and the wall clock together."""
     return read_point(clock.boottime_ns, lambda: clock.unix_ms() * 1_000_000)
 
 
 def host_clock_of(clock: Clock) -> HostClock:
-    """Map the boot clock to the wall clock as they stand now."""
     return HostClock(point_of(clock).offset_ns)

@@ -83,7 +83,6 @@ class ExportSection:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is exported at all."""
         return self.prometheus.enabled or self.otlp.enabled
 
 
@@ -156,7 +155,6 @@ class SpoolSection:
 
     @property
     def limits(self) -> SpoolLimits:
-        """What the ledger holds itself to."""
         return SpoolLimits(self.max_records, self.max_bytes)
 
 
@@ -231,7 +229,6 @@ class HistorySection:
 
     @property
     def limits(self) -> HistoryLimits:
-        """What the history holds itself to."""
         return HistoryLimits(self.keep_s, self.max_bytes)
 
 
@@ -245,15 +242,11 @@ class MetricsSection:
 
 @dataclass(frozen=True, slots=True)
 class LogSection:
-    """The agent's log on stderr."""
-
     level: str = limited("info", choices=LEVELS)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The whole tree."""
-
     host: HostSection
     transport: TransportTable
     trust: TrustSection

@@ -74,7 +74,6 @@ class Diagnosed:
 
     @property
     def records(self) -> list[Record | Finding]:
-        """Both as records of this host."""
         return [*self.findings, *self.incidents]
 
 
@@ -83,8 +82,6 @@ class _NotKeptError(Exception):
 
 
 class HostDiagnosis:
-    """Frames, findings and their journal."""
-
     def __init__(self, settings: DiagnosisSettings) -> None:
         """Open the journal. Raises OSError."""
         section, self._path = settings.section, settings.journal

@@ -66,7 +66,6 @@ class Journal:
 
 
 def older(path: Path) -> Path:
-    """Name the file of older lines."""
     return path.with_name(f"{path.name}.1")
 
 

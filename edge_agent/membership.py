@@ -108,7 +108,6 @@ def join_request(
 
 
 def seal_join(request: JoinRequest, key: KeyAnnouncement) -> SealedJoin:
-    """Seal a request to an announced key of its Leader."""
     plain = SealedJoin(request.ed25519_pk, key.key_id, b"")
     return dataclasses.replace(
         plain, sealed=seal_message(key.hpke_pk, request.padded(), plain.info())
@@ -166,7 +165,6 @@ class JoinStanding:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing left to wait for."""
         return self.answer is not None and bool(self.series)
 
 
@@ -242,7 +240,6 @@ class Rekeyed:
 
 
 def with_key(config: AgentConfig, key_file: Path) -> AgentConfig:
-    """Give the configuration of this host under another key."""
     return replace(config, host=replace(config.host, key_file=key_file.absolute()))
 
 
@@ -381,5 +378,4 @@ def _destroy_key(path: Path) -> HostId | None:
 
 
 def _with_journal(file: Path) -> tuple[Path, ...]:
-    """A file and what SQLite keeps beside it."""
     return tuple(Path(f"{file}{suffix}") for suffix in ("", "-wal", "-shm", "-journal"))

@@ -51,8 +51,6 @@ def _no_fault(_point: str) -> None:
 
 @dataclass(slots=True)
 class _Timers:
-    """When each periodic step runs next, milliseconds since 1970."""
-
     control_ms: int = 0
     drain_ms: int = 0
     housekeeping_ms: int = 0
@@ -103,22 +101,18 @@ class AgentShell:
 
     @property
     def tally(self) -> AgentTally:
-        """What the agent counts."""
         return self._effects.tally
 
     @property
     def windows(self) -> Windows:
-        """The open windows."""
         return self._windows
 
     @property
     def tasks(self) -> Mapping[TaskId, Task]:
-        """The tasks in force, by id."""
         return self._effects.tasks
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What is drained, in this order."""
         return self._rounds.sources
 
     def replace_sources(self, sources: Sequence[Source]) -> None:
@@ -137,11 +131,9 @@ class AgentShell:
 
     @property
     def lacking(self) -> Sequence[UnavailableSource]:
-        """Parts that running sources lack on this host."""
         return self._rounds.lacking
 
     def status(self) -> AgentStatus:
-        """Give what the agent counts, as it stands."""
         tally = self.tally
         return AgentStatus(
             sources=tuple(

@@ -59,7 +59,6 @@ class Unmeasured:
 
     @property
     def said(self) -> str:
-        """The whole of it in words."""
         return f"reported as {self.reported}: {self.reason}"
 
 
@@ -101,7 +100,6 @@ def unmeasured(
 
 
 def by_reason(found: Iterable[Unmeasured]) -> dict[str, list[Unmeasured]]:
-    """Put together what is said alike."""
     groups: dict[str, list[Unmeasured]] = {}
     for gap in found:
         groups.setdefault(gap.said, []).append(gap)

@@ -20,8 +20,6 @@ from .scrape import scrape_port, users_of_scrape
 
 
 class HostExport(NullObserver):
-    """Takes what is drained, serves it to scrapes and has it sent."""
-
     def __init__(
         self,
         settings: ExportSection,
@@ -43,7 +41,6 @@ class HostExport(NullObserver):
 
     @property
     def port(self) -> int | None:
-        """Where numbers are scraped."""
         return self._port.port if self._port else None
 
     @property
@@ -52,7 +49,6 @@ class HostExport(NullObserver):
         return self._sender.counts if self._sender else {}
 
     def snapshot(self) -> HostSnapshot:
-        """Give this host's numbers as they are now."""
         return self._numbers.snapshot(self._clock.unix_ms() * 1_000_000, self._clock.boottime_ns())
 
     def drained(self, drained: Drained, now_boottime_ns: int) -> None:
@@ -70,7 +66,6 @@ class HostExport(NullObserver):
         self._sender.offer(self.snapshot())
 
     def stopping(self) -> None:
-        """Let everything go."""
         if self._port is not None:
             self._port.close()
         if self._sender is not None:

@@ -49,7 +49,6 @@ OTHER: Final = HostWorkload("other")
 
 
 def workload_of(labels: ProcessLabels) -> HostWorkload:
-    """Give what a process belongs to."""
     return HostWorkload(labels.slurm_job, labels.pod, labels.container)
 
 
@@ -94,14 +93,12 @@ class WorkTotals:
     def add_launches(
         self, workload: HostWorkload, family: str, launches: CountedCalls, now_ns: int
     ) -> None:
-        """Add launches of one kernel."""
         total = self._total(workload, family, now_ns)
         total.launches = CountedCalls.total((total.launches, launches), launches.share)
 
     def add_time(
         self, workload: HostWorkload, family: str, time: EstimatedTime, now_ns: int
     ) -> None:
-        """Add time on GPUs."""
         total = self._total(workload, family, now_ns)
         total.time = summed((total.time, time)) if total.time is not NO_TIME else time
         total.shown_s = max(total.shown_s, total.time.value_ns / 1e9)
@@ -162,8 +159,6 @@ class GpuNow:
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """This host at one moment."""
-
     unix_ns: int
     gpus: tuple[GpuNow, ...]
     families: tuple[FamilyRow, ...]
@@ -181,8 +176,6 @@ class _Device:
 
 
 class HostNumbers:
-    """Takes drains, gives snapshots."""
-
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._processes = ProcessTable(proc=proc)
@@ -207,7 +200,6 @@ class HostNumbers:
                     self._times(record, now_ns)
 
     def snapshot(self, unix_ns: int, now_ns: int) -> HostSnapshot:
-        """Give everything as it is now."""
         with self._lock:
             gpus = [_gpu(device, now_ns) for _, device in sorted(self._devices.items())]
             families = tuple(self._work.rows(now_ns))

@@ -50,8 +50,6 @@ SCOPE: Final = "pointillist.host"
 
 
 class Point(NamedTuple):
-    """One value of one series."""
-
     name: str
     unit: str
     instrument: Instrument
@@ -71,7 +69,6 @@ class MessageWriter:
         self._since: dict[_Series, tuple[int, float]] = {}
 
     def write(self, snapshot: HostSnapshot) -> bytes:
-        """Give a snapshot's message."""
         request = ExportMetricsServiceRequest()
         whole = request.resource_metrics.add()
         whole.resource.attributes.extend(_attributes(self._resource))
@@ -99,7 +96,6 @@ class MessageWriter:
 
 
 def points(snapshot: HostSnapshot) -> Iterator[Point]:
-    """Give every value of a snapshot."""
     for gpu in snapshot.gpus:
         yield from _gpu_points(gpu)
     for row in snapshot.families:
@@ -203,8 +199,6 @@ class _CollectorAway(Exception):
 
 
 class OtlpSender:
-    """Takes snapshots, sends messages."""
-
     def __init__(self, settings: OtlpSection, writer: MessageWriter) -> None:
         self._settings, self._writer = settings, writer
         self._url = settings.endpoint.rstrip("/") + "/v1/metrics"
@@ -228,7 +222,6 @@ class OtlpSender:
 
     @property
     def waiting(self) -> int:
-        """Messages that were not taken yet."""
         return len(self._waiting)
 
     def offer(self, snapshot: HostSnapshot) -> None:

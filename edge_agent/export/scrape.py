@@ -48,7 +48,6 @@ class DcgmField:
     whole: bool = True
 
     def value(self, measured: int) -> int | float:
-        """Give a value of ours in its unit."""
         return measured // self.per_unit if self.whole else measured / self.per_unit
 
 
@@ -106,7 +105,6 @@ NAMES: Final[Mapping[Field, DcgmField]] = {
 
 
 def device_labels(reading: DeviceReading) -> dict[str, str]:
-    """Give dcgm-exporter's labels of a device."""
     return {
         "gpu": str(reading.index),
         "UUID": reading.id,
@@ -121,13 +119,10 @@ Owner = Callable[[tuple[str, int], tuple[str, int]], int | None]
 
 
 class HostCollector(Collector):
-    """Gives the present snapshot at each scrape."""
-
     def __init__(self, snapshot: Callable[[], HostSnapshot], hostname: str) -> None:
         self._snapshot, self._hostname = snapshot, hostname
 
     def collect(self) -> Iterable[Metric]:
-        """Give every family that has a value."""
         now = self._snapshot()
         nvidia = [(gpu, gpu.reading.values) for gpu in now.gpus if gpu.reading.vendor == NVIDIA]
         for kind, dcgm in NAMES.items():
@@ -160,7 +155,6 @@ class HostCollector(Collector):
 
 
 def workload_labels(workload: HostWorkload) -> dict[str, str]:
-    """Give the labels of a workload; an empty one is no label."""
     return {name: value for name, value in workload._asdict().items() if value}
 
 
@@ -204,7 +198,6 @@ class ReaderGuard:
         self._inner, self._users, self._owner = inner, users, owner
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
         here = environ["LOCAL_ADDR"], int(environ["SERVER_PORT"])
         client = environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"])
         named = asked_name(environ.get("HTTP_HOST", ""))

@@ -28,7 +28,6 @@ LAUNCHES: Final = Unit("launches a second", 1.0, "/s", 1)
 
 
 def gpus_panel(bins: Sequence[LevelBin], width_s: float) -> Panel:
-    """Show how busy each GPU was over time."""
     if not bins:
         words = "No GPU was measured in this time."
         return Panel("gpus", "Utilisation of each GPU", words)
@@ -57,7 +56,6 @@ def gpus_panel(bins: Sequence[LevelBin], width_s: float) -> Panel:
 def host_panel(
     cpu: Sequence[LevelBin], memory: Sequence[LevelBin], gpus: Sequence[LevelBin], width_s: float
 ) -> Panel:
-    """Show CPU, memory and the mean of all GPUs over time, in percent."""
     measured = {
         "CPU, user": _of_key(cpu, "user"),
         "CPU, system": _of_key(cpu, "system"),
@@ -85,7 +83,6 @@ def host_panel(
 
 
 def families_panel(steps: Sequence[FamilyStep], gpus: int) -> Panel:
-    """Show the share of GPU time by kernel family over time."""
     title = "GPU time by kernel family"
     totals: dict[str, float] = defaultdict(float)
     for step in steps:
@@ -124,7 +121,6 @@ def families_panel(steps: Sequence[FamilyStep], gpus: int) -> Panel:
 
 
 def kernels_panel(view: HostView) -> Panel:
-    """Show the kernels that took most GPU time, with what sampling leaves open."""
     title = "Kernels"
     timed = [(line, line.gpu_ms) for line in view.kernels if line.gpu_ms and line.gpu_ms.value > 0]
     if not timed:
@@ -160,7 +156,6 @@ def kernels_panel(view: HostView) -> Panel:
 
 
 def launches_panel(view: HostView) -> Panel:
-    """Show the most frequent kernels: launches a second, with what sampling leaves open."""
     title = "Launches by kernel"
     called = [line for line in view.kernels if line.gpu_ms is None]
     if not called:
@@ -196,7 +191,6 @@ def launches_panel(view: HostView) -> Panel:
 
 
 def processes_panel(view: HostView) -> Panel:
-    """Show who calls the GPU."""
     title = "Processes"
     found = [line for line in view.processes if line.launches is not None]
     if not found:

@@ -48,7 +48,6 @@ class HostState:
 
     @property
     def seconds(self) -> int:
-        """The length of the span."""
         return SPANS[self.span][1]
 
 
@@ -103,7 +102,6 @@ class HostPage:
 
 
 def page_html(page: HostPage, reading: HostReading, state: HostState) -> str:
-    """Draw a page."""
     gathering = PanelGathering()
     page.fill(reading, state, gathering)
     if off := reading.off(page.switches):

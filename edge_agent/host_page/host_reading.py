@@ -79,7 +79,6 @@ class HostReading:
         return found
 
     def span_ns(self, seconds: int) -> tuple[int, int]:
-        """Give the last so many seconds in nanoseconds of Unix time."""
         until_ns = int(self.now_s() * _NS)
         return until_ns - seconds * _NS, until_ns
 
@@ -108,7 +107,6 @@ class HostReading:
             raise PartUnavailable(f"the local history cannot be read: {error}") from error
 
     def events(self, seconds: int) -> list[dict[str, Any]]:
-        """Give what happened in the last so many seconds, newest first."""
         with self.history() as history:
             return list(history.rows("event", self.span_ns(seconds)[0]))[::-1]
 

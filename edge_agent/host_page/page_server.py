@@ -93,7 +93,6 @@ class OwnerGuard:
         self._inner, self._users, self._owner, self._names = inner, users, owner, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             return
 

@@ -50,7 +50,6 @@ _MW_PER_W: Final = 1_000
 
 
 def checks_panel(rows: Sequence[HealthRow]) -> Panel:
-    """Show the verdict of each check of the node-health table that needs no GPU."""
     failed = [plain(row.check) for row in rows if row.verdict is HealthVerdict.FAIL]
     unknown = [plain(row.check) for row in rows if row.verdict is HealthVerdict.UNKNOWN]
     said = f"Broken: {listed(failed)}." if failed else "Nothing is known to be broken."
@@ -73,7 +72,6 @@ def checks_panel(rows: Sequence[HealthRow]) -> Panel:
 
 
 def sources_panel(live: Mapping[str, Any]) -> Panel:
-    """Show which sources run, which are absent or fail, and why."""
     agent = live.get("agent", {})
     failing, absent = dict(agent.get("failing", {})), list(agent.get("absent", []))
     rows = [(name, "fails", failing.get(name)) for name in sorted(failing)]
@@ -117,7 +115,6 @@ def gpus_panel(live: Mapping[str, Any]) -> Panel | None:
 
 
 def events_panel(events: Sequence[Mapping[str, Any]]) -> Panel:
-    """Show what happened, the newest first."""
     title = "What happened"
     if not events:
         return Panel("events", title, "No fault, reload or failing source in this time.")
@@ -153,7 +150,6 @@ _MILLISECONDS: Final = Unit("milliseconds", 1.0, " ms", 1)
 
 
 def overview_panel(found: Sequence[SpikeStory]) -> Panel:
-    """List the spikes, and say what most of them were put down to."""
     name = "Spikes"
     if not found:
         words = "No job that was watched became slower than usual, as far as its steps are known."
@@ -172,7 +168,6 @@ def overview_panel(found: Sequence[SpikeStory]) -> Panel:
 
 
 def spike_panel(story: SpikeStory, place: int) -> Panel:
-    """Show one spike with what speaks for its cause."""
     standing = _standing(story)
     subject = clean_name(story.subject)
     at = moment_said(int(story.onset_s))
@@ -308,7 +303,6 @@ def reports_panel(found: Sequence[SentReport], span: str) -> Panel:
 
 
 def budget_panel(found: Sequence[SentReport]) -> Panel:
-    """Say what the week has cost so far, as the newest report knows it."""
     title = "Budget"
     budget = next((report.budget for report in found if report.budget is not None), None)
     if budget is None:

@@ -368,16 +368,13 @@ class Ledger:
 
     @property
     def spool_records(self) -> int:
-        """How many sealed records wait."""
         return self._spool.records
 
     @property
     def spool_bytes(self) -> int:
-        """How many bytes of sealed records wait."""
         return self._spool.size_bytes
 
     def close(self) -> None:
-        """Close the file and release the lock."""
         self._db.close()
         self._fence.close()
 

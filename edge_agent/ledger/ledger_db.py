@@ -241,7 +241,6 @@ def host_view(db: sqlite3.Connection, host: bytes) -> HostSpending:
 
 
 def entry_row(spent: HostEntry) -> tuple[bytes, str, int, int, int, int]:
-    """Give the row of table `entries`."""
     e = spent.entry
     return spent.host_id, e.series, e.start, e.end, e.weight_millionths, e.T
 
@@ -284,7 +283,6 @@ class Spool:
         self.recount()
 
     def recount(self) -> None:
-        """Read the true fill from the file."""
         row = self._db.execute("SELECT count(*), coalesce(sum(length(value)), 0) FROM spool")
         self.records, self.size_bytes = row.fetchone()
 

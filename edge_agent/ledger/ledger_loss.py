@@ -50,7 +50,6 @@ class FenceMark:
     generation: int
 
     def encode(self) -> bytes:
-        """Give the 32 bytes of a slot."""
         head = self.ledger_id + self.generation.to_bytes(8, "big")
         return head + hashlib.sha256(head).digest()[:8]
 
@@ -108,7 +107,6 @@ class Fence:
             raise FenceUnwritable(f"expected to write the ledger's fence: {error}") from error
 
     def close(self) -> None:
-        """Release the lock."""
         os.close(self._fd)
 
 

@@ -34,16 +34,12 @@ class SealedRecord:
 
 @dataclass(frozen=True, slots=True)
 class SpooledRecord:
-    """A sealed record with its place in the spool."""
-
     spool_id: int
     record: SealedRecord
 
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """One window of one series spent by one host."""
-
     host_id: bytes
     entry: Entry
 

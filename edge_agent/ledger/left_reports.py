@@ -34,8 +34,6 @@ _COLUMNS: Final = (
 
 
 class Fate(StrEnum):
-    """What became of a sealed report."""
-
     WAITS = "waits"
     SENT = "sent"
     EXPIRED = "expired"
@@ -61,8 +59,6 @@ class LeftReport(KeptReport):
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Why records left the spool, and when."""
-
     fate: Fate
     at_s: int
     log: str = ""
@@ -97,7 +93,6 @@ class LeftReports:
         self._db = db
 
     def insert(self, reports: Iterable[LeftReport], spool_ids: Sequence[int]) -> None:
-        """Add the reports that were spooled under these ids."""
         self._db.executemany(
             f"INSERT OR REPLACE INTO left_reports ({_COLUMNS}, spool_id) "  # noqa: S608
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -118,7 +113,6 @@ class LeftReports:
         self.settle([row[0] for row in expired.fetchall()], Gone(Fate.EXPIRED, now_s))
 
     def keep_tasks(self, signed: Mapping[bytes, bytes]) -> None:
-        """Keep the tasks that reports will name."""
         self._db.executemany("INSERT OR IGNORE INTO tasks VALUES (?, ?)", signed.items())
 
     def prune(self, now_s: int) -> None:

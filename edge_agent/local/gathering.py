@@ -57,7 +57,6 @@ class HistoryBatch:
             self.flush()
 
     def flush(self) -> None:
-        """Write everything, in one transaction."""
         rows, self._rows = self._rows, []
         self._history.add(joined(rows))
 
@@ -118,7 +117,6 @@ class Gathering:
     def add(
         self, source: str, records: Sequence[Record | Finding], rows: Sequence[Row] = ()
     ) -> None:
-        """Take what a source handed out, and rows that come after it."""
         shown = [record for record in records if type(record) not in NOT_SHOWN]
         if not shown and not rows:
             return
@@ -142,7 +140,6 @@ class Gathering:
             self.flush()
 
     def fold(self) -> None:
-        """Bring the live view up to date."""
         waiting, self._waiting, self._records = self._waiting, [], 0
         for source, records, more in waiting:
             rows = [*self._flattener.rows(source, records), *more]
@@ -151,7 +148,6 @@ class Gathering:
                 self._batch.add(rows)
 
     def flush(self) -> None:
-        """Write everything, in one transaction."""
         self.fold()
         if self._batch is not None:
             self._batch.flush()

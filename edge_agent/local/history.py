@@ -206,7 +206,6 @@ class RowWriter:
 
 
 def in_memory() -> RowWriter:
-    """Make a history in memory, of one boot."""
     db = connect(Path(":memory:"), 0.0)
     db.executescript(ALL_STATEMENTS)
     return RowWriter(db, "", Counter())
@@ -241,7 +240,6 @@ class History:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes on disk."""
         return file_bytes(self.path)
 
     def note_clock(self, point: ClockPoint) -> None:

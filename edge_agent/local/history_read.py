@@ -98,7 +98,6 @@ class HistoryReader(Closing):
         return (min(times), max(times)) if times else None
 
     def close(self) -> None:
-        """Let the file go."""
         self._db.close()
 
     def _boots(self, since_ns: int | None, until_ns: int | None) -> Iterator[Boot]:

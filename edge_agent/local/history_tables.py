@@ -81,12 +81,10 @@ class HistoryColumn:
 
     @property
     def sql(self) -> str:
-        """Give the column of a CREATE statement."""
         stored = "TEXT" if self.stored is Stored.LIST else self.stored.value
         return f"{self.name} {stored}{'' if self.optional else ' NOT NULL'}"
 
     def listed(self, members: Sequence[Any]) -> str:
-        """Give what the file keeps of a list."""
         if not self.members:
             return json.dumps(members)
         names = [member.name for member in self.members]
@@ -120,7 +118,6 @@ class HistoryTable:
 
     @property
     def create(self) -> str:
-        """Give the statement that makes the table where it is missing."""
         heads = (f"{name} INTEGER NOT NULL" for name in ("boot", "at_ns", *self.key))
         columns = ", ".join((*heads, *(column.sql for column in self.columns)))
         body = f"({columns}, PRIMARY KEY (boot, at_ns, {self.key[0]})) WITHOUT ROWID"
@@ -150,7 +147,6 @@ class HistoryTable:
 
     @cached_property
     def lists(self) -> tuple[int, ...]:
-        """Give the places of the columns that hold lists."""
         stored = enumerate(column.stored for column in self.columns)
         return tuple(place for place, kind in stored if kind is Stored.LIST)
 
@@ -411,7 +407,6 @@ def open_readonly(path: Path) -> sqlite3.Connection:
 
 
 def used_bytes(db: sqlite3.Connection) -> int:
-    """Bytes of pages that hold something."""
     pages, free, size = (
         db.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")
@@ -437,7 +432,6 @@ def wal_bytes(path: Path) -> int:
 
 
 def wal_limit(max_bytes: int) -> int:
-    """Bytes that the write-ahead log may have."""
     return max_bytes // _WAL_SHARE
 
 

@@ -100,7 +100,6 @@ class LiveClient:
                 raise OSError(f"expected at most {MOST_BYTES} bytes from {self._path}")
 
     def close(self) -> None:
-        """Let the connection go."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None

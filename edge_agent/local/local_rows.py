@@ -181,7 +181,6 @@ class Flattener:
         self.dropped: dict[str, int] = {}
 
     def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
-        """Give the rows of what one source handed out."""
         for record in records:
             yield from self._rows(source, record)
 

@@ -39,8 +39,6 @@ class DiskUse:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """One network interface."""
-
     name: str
     receive_bytes_per_s: float
     transmit_bytes_per_s: float
@@ -84,8 +82,6 @@ class ProcView:
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """What a process has used since it began."""
-
     name: str
     cpu_s: float
     waited_s: float
@@ -114,7 +110,6 @@ class HostSampler:
         self._before = self._sample()
 
     def view(self) -> ProcView:
-        """Give what happened since the last call."""
         before, now = self._before, self._sample()
         self._before = now
         span_s = max(now.at_ns - before.at_ns, 1) / _NS_PER_S

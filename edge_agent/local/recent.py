@@ -70,7 +70,6 @@ class FindingsBoard:
         self._latest: OrderedDict[str, Finding] = OrderedDict()
 
     def add(self, finding: Finding) -> None:
-        """Take a finding."""
         self._latest[finding.subject] = finding
         self._latest.move_to_end(finding.subject)
         if len(self._latest) > MOST_SUBJECTS:
@@ -153,7 +152,6 @@ class Recent:
         self._windows: dict[ProcessKey, _Windows] = {}
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take rows as they come."""
         for row in rows:
             match row:
                 case MetricRow():
@@ -182,7 +180,6 @@ class Recent:
             self._values.pop(place, None)
 
     def view(self, now: ClockPoint) -> HostView:
-        """Give what is fresh."""
         now_ns, times = now.boottime_ns, self._times
         if times is not None and now_ns - _end_ns(times.times) > SPAN_NS:
             times = None

@@ -169,7 +169,6 @@ def _kernel(found: _Found[KernelCalls], spans: _Spans) -> KernelCalls:
 
 
 def _rest(found: _Found[KernelCalls]) -> KernelCalls:
-    """Add kernels of one process in one record up."""
     counts = [kernel.launches for _, kernel in found]
     return found[0][1]._replace(
         kernel=REST,
@@ -247,7 +246,6 @@ class CallSpans:
                 yield row
 
     def rest(self) -> Iterator[CallsRow]:
-        """Give what has waited, however short."""
         for source in list(self._waiting):
             yield self._take(source)
 
@@ -267,7 +265,6 @@ class CallSpans:
 
 
 def kernel_values(row: KernelCalls, process: str, span_ns: int) -> tuple[Any, ...]:
-    """Give the values of the table's columns."""
     counted = _counted(row.launches)
     return (*row.process, process, row.family, span_ns, *counted, row.blocks, row.threads)
 
@@ -315,7 +312,6 @@ class GpuTimeSpans:
                 yield row
 
     def rest(self) -> Iterator[ProcessTimeRow]:
-        """Give what has waited, however short."""
         for place in list(self._waiting):
             yield self._take(place)
 
@@ -345,7 +341,6 @@ def merged(records: list[TimedProcess]) -> TimedProcess:
 
 
 def added_up(records: list[TimedProcess]) -> TimedProcess:
-    """Add up records of one process."""
     kernels: dict[tuple[int, str, str], list[TimedKernel]] = defaultdict(list)
     for kernel in chain.from_iterable(record.kernels for record in records):
         kernels[kernel.gpu, kernel.kernel, kernel.family].append(kernel)
@@ -370,7 +365,6 @@ def added_up(records: list[TimedProcess]) -> TimedProcess:
 
 
 def added(kernels: list[TimedKernel]) -> TimedKernel:
-    """Add up one kernel's estimates from different windows."""
     delays = [kernel for kernel in kernels if kernel.delay_ns is not None]
     launches = sum(kernel.launches for kernel in delays)
     delay_ns = sum((kernel.delay_ns or 0.0) * kernel.launches for kernel in delays)
@@ -397,7 +391,6 @@ def keep_timed(kernels: Iterable[TimedKernel]) -> tuple[TimedKernel, ...]:
 
 
 def process_time_values(process: TimedProcess) -> tuple[Any, ...]:
-    """Give the values of the table's columns."""
     kernels = [
         (k.gpu, clean_name(k.kernel), k.family, k.launches, *_estimate(k.time), k.bytes, k.delay_ns)
         for k in process.kernels

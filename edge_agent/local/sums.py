@@ -50,7 +50,6 @@ class LevelBin(NamedTuple):
 
 
 def of_list(name: str) -> str:
-    """A member of the list that a query joins."""
     return f"json_extract(part.value, '$.{name}')"
 
 
@@ -255,7 +254,6 @@ def growth_rates(values: NDArray[np.int64], span_ns: int, *, counted: bool) -> l
 
 
 def _into(sums: list[float], count: float, total: float, least: float, most: float) -> None:
-    """Add to count, sum, least and most of a metric."""
     if sums:
         count, total = sums[0] + count, sums[1] + total
         least, most = min(sums[2], least), max(sums[3], most)
@@ -293,6 +291,5 @@ def _rounded(begin: int, end: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _boottime(boot: Boot, unix_ns: int) -> int:
-    """Map a Unix time to the boot's clock."""
     guess = unix_ns - boot.clock.unix_ns(0)[0]
     return unix_ns - (boot.clock.unix_ns(guess)[0] - guess)

@@ -73,7 +73,6 @@ def number(value: float) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Say how many: 1 picture, 2 pictures."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
@@ -171,14 +170,12 @@ def spike_said(spike: SpikeBegan) -> str:
 
 
 def ended_said(spike: SpikeEnded) -> str:
-    """Say how long a spike lasted, and what it was put down to."""
     lasted = max(0, spike.ended_ns - spike.onset_ns) / 1e9
     last = spike.last.cause.value if spike.last else "no cause was found"
     return f"over after {lasted:.0f} s: {last}"
 
 
 def diagnosis_said(diagnosis: Diagnosis) -> str:
-    """Say a cause, how sure it is, and whose doing it was."""
     group = f" ({diagnosis.group})" if diagnosis.group else ""
     marks = ", incident" if diagnosis.incident else ""
     who = interferer(diagnosis)
@@ -303,7 +300,6 @@ class TimingChanges:
         self._before: dict[ProcessKey, TimingState] = {}
 
     def of(self, times: GpuTimes) -> Iterator[TimingChange]:
-        """Yield what changed since the last record."""
         before, self._before = self._before, {p.process: p.state for p in times.processes}
         for process in times.processes:
             was = before.get(process.process, TimingState.STARTING)

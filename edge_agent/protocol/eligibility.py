@@ -87,7 +87,6 @@ class BudgetBook:
         return near
 
     def spend(self, host: int, entry: Entry) -> None:
-        """Add an entry of a window that was not spent."""
         entries = self._hosts[host].setdefault(entry.series, [])
         if entries and entry.start < entries[-1].start:
             insort(entries, entry, key=_start)
@@ -133,7 +132,6 @@ def task_weight(task: Task) -> int:
 
 
 def window_entry(task: Task, start_s: int) -> Entry:
-    """Give what one window of a task costs."""
     touched = windows_touched(task.window_s, task.windows)
     return Entry(task.series, start_s, start_s + task.window_s, task_weight(task), touched)
 

@@ -35,8 +35,6 @@ class PartyKeys(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host's identity."""
-
     signing_key: SigningKey = field(repr=False)
     host_id: HostId
 
@@ -124,7 +122,6 @@ class EpochBook:
     not_before: dict[PartyKeys, int] = field(default_factory=dict)
 
     def epoch(self, parties: PartyKeys, host: int) -> HostEpoch | None:
-        """Give a host's epoch with these parties."""
         row = self.in_force.get(parties)
         return row[host] if row else None
 
@@ -154,7 +151,6 @@ class EpochBook:
         return sum(t < now_s + 3600 for t in self.opened[host]) < EPOCHS_PER_HOUR
 
     def count(self, host: int, now_s: int) -> int:
-        """Take the host's next counter."""
         self.counters[host] += 1
         self.opened[host].append(now_s)
         return self.counters[host]
@@ -189,7 +185,6 @@ class EpochBook:
         return erased
 
     def erase_ended(self, now_s: int) -> int:
-        """Erase every epoch whose end has passed."""
         erased = 0
         for row in self.in_force.values():
             for host, epoch in enumerate(row):

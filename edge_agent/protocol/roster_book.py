@@ -136,7 +136,6 @@ class RosterBook:
         return RosterView(roster.version, roster.effective_from, memberships, _crowds(roster))
 
     def in_force(self, parties: PartyKeys, at_s: int) -> RosterView | None:
-        """Give the newest roster that is effective at a time."""
         views = [v for v in self._rosters.get(parties, ()) if v.effective_from <= at_s]
         return views[-1] if views else None
 

@@ -55,8 +55,6 @@ REPORT_ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """One host's part in sealing a window."""
-
     host_id: HostId
     cohort: int
     epoch: HostEpoch = field(repr=False)

@@ -91,8 +91,6 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A task that passed, with its id."""
-
     task_id: TaskId
     task: Task
 
@@ -215,7 +213,6 @@ def _check_cohort(task: Task, bounds: Bounds) -> int:
 
 
 def section_noises(task: Task) -> list[SectionNoise]:
-    """Give what each section of an accepted task spends within a week."""
     return [_check_section(task, section, task.h) for section in task.sections]
 
 

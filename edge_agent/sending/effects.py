@@ -175,7 +175,6 @@ class Effects:
 
     @property
     def tasks(self) -> Mapping[TaskId, Task]:
-        """The tasks in force, by id."""
         return self._participant.tasks
 
     def tell(self, event: Event) -> None:
@@ -191,7 +190,6 @@ class Effects:
         self._windows.restart(self._participant.tasks, now_s)
 
     def carry_out(self, effect: Effect) -> None:
-        """Carry out one effect."""
         match effect:
             case CommitEpochs():
                 self._commit_epochs(effect)

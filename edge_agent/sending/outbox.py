@@ -73,7 +73,6 @@ class Outbox:
                 heapq.heappush(self._heap, (max(record.publish_at_ms, next_beat_ms), spool_id))
 
     def add_spooled(self, spooled: Iterable[SpooledRecord], now_ms: int) -> None:
-        """Queue what waits in the ledger's spool."""
         for waiting in spooled:
             self.add([waiting.spool_id], [waiting.record], now_ms)
 
@@ -177,7 +176,6 @@ class Outbox:
         return len(gone)
 
     def close(self) -> None:
-        """Let the producer go."""
         if self._producer is not None:
             self._producer.close()
             self._producer = None

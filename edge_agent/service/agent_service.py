@@ -108,7 +108,6 @@ class AgentService:
 
     @property
     def metrics_port(self) -> int | None:
-        """Where the counters are served."""
         return self._server.port if self._server else None
 
     def request_reload(self) -> None:
@@ -127,7 +126,6 @@ class AgentService:
         self._notifier.ready(f"sources: {running}")
 
     def drained(self, drained: Drained, now_boottime_ns: int) -> None:
-        """Keep and show what a source handed out."""
         rows = [
             *self._devices.rows(drained.name, drained.look),
             *self._failed(drained.name, drained.failure, now_boottime_ns),
@@ -136,7 +134,6 @@ class AgentService:
         self._gathering.withdraw(self._devices.withdrawn())
 
     def diagnosed(self, found: Diagnosed, now_boottime_ns: int) -> None:
-        """Keep and show what was found."""
         rows = list(self._failed(DIAGNOSIS, found.failure, now_boottime_ns))
         self._gathering.add(DIAGNOSIS, found.records, rows)
 
@@ -196,7 +193,6 @@ class AgentService:
         self._failing[name] = failure
 
     def stepped(self, now_ms: int) -> None:
-        """Do what is due once a step."""
         self._notifier.alive()
         if self._reload_wanted:
             self._reload_wanted = False
@@ -217,7 +213,6 @@ class AgentService:
         self._look_for_unmeasured(self._status.agent)
 
     def stopping(self) -> None:
-        """Say so, and let everything go."""
         self._notifier.stopping()
         self._event("stopping")
         if self._socket is not None:
@@ -233,7 +228,6 @@ class AgentService:
     # What others see ----------------------------------------------------------------------------
 
     def view(self) -> HostView:
-        """Give the view of now."""
         self._gathering.fold()
         now_ms, windows = self._now_ms(), self._shell.windows
         status = self._shell.status()
@@ -260,7 +254,6 @@ class AgentService:
         )
 
     def self_status(self) -> SelfStatus | None:
-        """Give what the counters show."""
         return self._status
 
     def _self_status(self) -> SelfStatus:

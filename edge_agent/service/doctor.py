@@ -47,7 +47,6 @@ _MISSING: Final = "look for it with nvidia-smi and dmesg; gone for good: a new k
 
 
 def effective_capabilities() -> int:
-    """Give this process's effective set."""
     return int(process_status()["CapEff"], 16)
 
 
@@ -130,7 +129,6 @@ class ThisMachine:
 
 
 def library(soname: str, do: str) -> Result:
-    """Check that a library can be loaded."""
     try:
         ctypes.CDLL(soname)
     except OSError as error:

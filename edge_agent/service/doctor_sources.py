@@ -121,7 +121,6 @@ _HOST_PIDS: Final = 0xEFFFFFFC
 
 
 def source_advice(name: str, reason: str) -> str:
-    """Give the one thing to do about an absent source."""
     found = reason.lower()
     for prefix, word, advice in _RULES:
         if name.startswith(prefix) and word in found:

@@ -40,7 +40,6 @@ class Feed:
         """Take what has come; never waits."""
 
     def view(self) -> dict[str, Any] | None:
-        """Give the last view while it is fresh."""
         return None
 
     def wait(self, seconds: float) -> None:
@@ -85,7 +84,6 @@ class SourceFeed(Feed):
         diagnosis: DiagnosisSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Start them."""
         self._clock = clock or SystemClock()
         running, absent = registry.start_all()
         self._rounds = Rounds(running)
@@ -144,7 +142,6 @@ class SourceFeed(Feed):
         self.poll()
 
     def stop(self) -> None:
-        """Stop the sources."""
         if self._diagnosis is not None:
             self._diagnosis.close()
         self._rounds.stop()

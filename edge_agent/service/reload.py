@@ -139,8 +139,6 @@ class SelfStatus:
 
 
 class StatusCollector(Collector):
-    """Gives the present status at each scrape."""
-
     def __init__(self, status: Callable[[], SelfStatus | None]) -> None:
         self._status = status
 

@@ -52,7 +52,6 @@ class HostClock:
 
     @classmethod
     def now(cls) -> HostClock:
-        """Read both clocks of this host."""
         return cls(read_point().offset_ns)
 
 
@@ -394,7 +393,6 @@ class TaskWindows:
         self._erase_at_s = 0
 
     def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None:
-        """Begin to gather a task's windows."""
         store = self._store if task.window_s >= DURABLE_FROM_S else None
         if store is not None:
             store.erase_before(task.series, now_s - task.window_s - task.retention_s)
@@ -425,7 +423,6 @@ class TaskWindows:
                 open_task.windows.add(record)
 
     def next_end_s(self) -> int | None:
-        """Give the end of the window that closes next."""
         return min((o.windows.next_window + o.task.window_s for o in self._open), default=None)
 
     def close_ended(self, now_s: int) -> Iterator[ClosedWindow]:
@@ -475,7 +472,6 @@ class TaskWindows:
             self.open_task(task_id, task, now_s)
 
     def persist(self) -> None:
-        """Write the open long windows to disk."""
         for open_task in self._open:
             open_task.windows.persist()
 

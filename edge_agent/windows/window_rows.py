@@ -51,8 +51,6 @@ class GpuWindow:
 
 
 class RowFiller:
-    """Fills the rows of the catalogue's sections for one host."""
-
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._families = frozenset(catalogue.classes("family"))

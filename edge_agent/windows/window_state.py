@@ -68,7 +68,6 @@ class GpuTotals:
         return min(max(watched_ns, busy_ns, *self.covered_ns.values(), 0), wall_ns)
 
     def cover(self, source: str, span_ns: int) -> None:
-        """Count time in which a source watched."""
         _bump(self.covered_ns, source, span_ns)
 
     def add(self, record: KernelActivity, share: tuple[int, int]) -> None:
@@ -106,7 +105,6 @@ class WindowState:
     cells: dict[str, dict[str, list[int]]] = field(default_factory=dict, repr=False)
 
     def gpu(self, index: int) -> GpuTotals:
-        """Return the totals of one GPU, empty ones when nothing was seen."""
         return self.gpus.setdefault(str(index), GpuTotals())
 
     def observe(self, section: str, cell: str, value: int) -> None:
@@ -116,7 +114,6 @@ class WindowState:
         total[1] += 1
 
     def to_json(self) -> bytes:
-        """Return the state as JSON."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
@@ -244,7 +241,6 @@ class DurableAccumulators(Closing):
         return [row[0] for row in rows]
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
