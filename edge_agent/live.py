@@ -39,6 +39,7 @@ from wire.fields import host_id
 from wire.task import DEMO_DOMAIN
 from wire.topics import KEPT
 
+from .agent_runtime import AgentRuntime
 from .clock import Clock, SteadyClock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
 from .host_diagnosis import diagnosis_settings
@@ -48,7 +49,6 @@ from .ledger.ledger_records import LedgerMissing, LedgerNone, LedgerView, SpoolL
 from .protocol.epochs import Host
 from .protocol.participant import Participant, ParticipantRules
 from .protocol.task_check import Gate
-from .shell import AgentShell
 from .windows.window_accumulator import TaskWindows
 from .windows.window_state import DurableAccumulators
 
@@ -211,7 +211,7 @@ def open_agent(
     fault_point: Callable[[str], None] = _no_fault,
     spawner: Spawner | None = None,
     users: GpuUsers | None = None,
-) -> tuple[AgentShell, list[UnavailableSource]]:
+) -> tuple[AgentRuntime, list[UnavailableSource]]:
     """Open everything a live agent needs; give it with the sources that this machine lacks.
 
     domain      "live", or "demo" of an agent whose configuration says trust.trial: it serves demo
@@ -258,7 +258,7 @@ def open_agent(
     except BaseException:
         ledger.close()
         raise
-    shell = AgentShell(
+    runtime = AgentRuntime(
         participant,
         ledger,
         log,
@@ -270,7 +270,7 @@ def open_agent(
         log_name=config.transport.settings.place,
         fault_point=fault_point,
     )
-    return shell, absent
+    return runtime, absent
 
 
 __all__ = [

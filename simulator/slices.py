@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.records.activity import Record
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from edge_agent.sending.effects import AgentTally
-from edge_agent.shell import AgentShell
 from edge_agent.windows.window_accumulator import ClosedWindow
 from privacy.noise import NoiseSampler, OpenDpSampler
 from privacy.noise_table import SeededBytes, SeededSampler, TableSampler
@@ -217,7 +217,7 @@ class LiveFleet:
         participant = participant_of(
             hosts, ledger, settings.sampler, settings.rules, settings.rounding
         )
-        self._shell = AgentShell(
+        self._runtime = AgentRuntime(
             participant, ledger, transport, windows, (), clock=self._clock, name=settings.name
         )
 
@@ -227,18 +227,18 @@ class LiveFleet:
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> AgentTally:
         """Report until windows are over and all is on the log, or stopped. Raises LedgerRefused."""
-        shell = self._shell
-        shell.start()
+        runtime = self._runtime
+        runtime.start()
         try:
             while not stopping() and not self._finished():
-                shell.step()
-                self._clock.sleep_ms(min(shell.pause_ms(), _IDLE_MS))
+                runtime.step()
+                self._clock.sleep_ms(min(runtime.pause_ms(), _IDLE_MS))
         finally:
-            shell.close()
-        return shell.tally
+            runtime.close()
+        return runtime.tally
 
     def _finished(self) -> bool:
-        tally = self._shell.tally
+        tally = self._runtime.tally
         sent = tally.published >= tally.sealed + tally.epochs
         return sent and self._windows.over(self._now_s)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aggregator.enrolment.tasks import TaskPlan, build_task
 from collectors.gpu_calls.gpu_probes import ProbesSection
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.config import (
     AgentConfig,
     HostSection,
@@ -20,7 +21,6 @@ from edge_agent.config import (
 from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds
-from edge_agent.shell import AgentShell
 from tests.agent_world import T0, NoNoise, World
 from transport.embedded.embedded import EmbeddedLog
 from transport.factory import TransportTable
@@ -88,32 +88,32 @@ class Surroundings:
 
     def agent(
         self, clock: SteppedClock, fault_point: Callable[[str], None] = lambda _point: None
-    ) -> AgentShell:
-        shell, _ = open_agent(
+    ) -> AgentRuntime:
+        runtime, _ = open_agent(
             self.config, domain="demo", sampler=NoNoise(), clock=clock, fault_point=fault_point
         )
-        return shell
+        return runtime
 
     def run(
         self,
         start_s: int,
         end_s: int,
         fault_point: Callable[[str], None] = lambda _point: None,
-    ) -> AgentShell:
+    ) -> AgentRuntime:
         """Run the agent over a span of its own clock, then stop it in order."""
         clock = SteppedClock(start_s)
-        shell = self.agent(clock, fault_point)
-        run_until(shell, clock, end_s)
-        shell.close()
-        return shell
+        runtime = self.agent(clock, fault_point)
+        run_until(runtime, clock, end_s)
+        runtime.close()
+        return runtime
 
 
-def run_until(shell: AgentShell, clock: SteppedClock, end_s: int) -> None:
+def run_until(runtime: AgentRuntime, clock: SteppedClock, end_s: int) -> None:
     """Step an agent until its clock says so."""
-    shell.start()
+    runtime.start()
     while clock.now_ms < end_s * 1000:
-        shell.step()
-        clock.sleep_ms(shell.pause_ms())
+        runtime.step()
+        clock.sleep_ms(runtime.pause_ms())
 
 
 def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Surroundings:

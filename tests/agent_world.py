@@ -218,7 +218,7 @@ class World:
         )
 
 
-class MemoryShell:
+class MemoryRuntime:
     """Carries out a participant's effects at once; a clock set back is all that can fail."""
 
     def __init__(self, participant: Participant, ledger: Ledger | None = None) -> None:
@@ -277,21 +277,21 @@ def started(
     now_s: int = T0,
     participant: Participant | None = None,
     ledger: Ledger | None = None,
-) -> tuple[MemoryShell, list[TaskId]]:
+) -> tuple[MemoryRuntime, list[TaskId]]:
     """A participant that has its tasks, roster, keys and epochs."""
-    shell = MemoryShell(participant or world.participant(), ledger)
+    runtime = MemoryRuntime(participant or world.participant(), ledger)
     signed = [world.sign_task(task) for task in tasks]
     for one in signed:
-        shell.tell(TaskReceived(one, now_s))
+        runtime.tell(TaskReceived(one, now_s))
     weights = {t.series: sum(s.weight_millionths for s in t.sections) for t in tasks}
-    shell.tell(RosterReceived(world.roster(weights), now_s))
-    shell.tell(KeysAnnounced(world.keys(now_s), now_s))
-    shell.tell(EpochDue(now_s))
-    return shell, [task_id(one[:-128]) for one in signed]
+    runtime.tell(RosterReceived(world.roster(weights), now_s))
+    runtime.tell(KeysAnnounced(world.keys(now_s), now_s))
+    runtime.tell(EpochDue(now_s))
+    return runtime, [task_id(one[:-128]) for one in signed]
 
 
 def close_window(
-    shell: MemoryShell,
+    runtime: MemoryRuntime,
     world: World,
     task: Task,
     tid: TaskId,
@@ -305,7 +305,7 @@ def close_window(
         rows = np.zeros((world.hosts, task.d - 2), dtype=np.int64)
     present = np.ones(world.hosts, dtype=np.bool_)
     now_s = start + task.window_s + late_s
-    return shell.tell(WindowClosed(tid, start, rows, present, now_s))
+    return runtime.tell(WindowClosed(tid, start, rows, present, now_s))
 
 
 def reports(records: Iterable[SealedRecord]) -> list[Report]:

@@ -32,19 +32,19 @@ class FaultCase:
 
 
 AGENT_STEPS: Final = (
-    "shell:epoch-sealed",
-    "shell:window-closed",
-    "shell:report-sealed",
+    "runtime:epoch-sealed",
+    "runtime:window-closed",
+    "runtime:report-sealed",
     "ledger:begin",
     "ledger:before-commit",
     "ledger:before-fence",
     "ledger:after-fence",
-    "shell:committed",
+    "runtime:committed",
     "outbox:before-send",
     "outbox:before-flush",
     "outbox:after-flush",
-    "shell:before-forget",
-    "shell:forgotten",
+    "runtime:before-forget",
+    "runtime:forgotten",
 )
 LEADER_STEPS: Final = (
     "before KeepEpochs",
@@ -200,7 +200,7 @@ CASES: Final = (
         "agent-clock-stepped",
         "agent",
         "an hour ahead and back",
-        ("edge_agent.shell:AgentShell._go_on_from",),
+        ("edge_agent.agent_runtime:AgentRuntime._go_on_from",),
     ),
     FaultCase(
         "leader-clock-stepped",

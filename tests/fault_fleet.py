@@ -25,11 +25,11 @@ from aggregator.protocol.released import ReleasedWindow
 from aggregator.releases.store import Store
 from aggregator.state.state_file import StorageUnavailable
 from collectors.records.activity import KernelActivity
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.clock import Clock
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.left_reports import Fate, read_left
 from edge_agent.protocol import participant
-from edge_agent.shell import AgentShell
 from edge_agent.windows.window_accumulator import ClosedWindow
 from privacy.noise_table import SeededSampler
 from tests.fault_oracle import Evidence, SealedReport, Verdict, judge
@@ -174,18 +174,18 @@ class FaultFleet(OutageFleet):
 
     def agent(
         self, number: int, fault_point: Callable[[str], None] = lambda _point: None
-    ) -> AgentShell:
-        shell = super().agent(number, fault_point)
-        noted, close_ended = self._noted[number], shell.windows.close_ended
+    ) -> AgentRuntime:
+        runtime = super().agent(number, fault_point)
+        noted, close_ended = self._noted[number], runtime.windows.close_ended
 
         def noting(now_s: int) -> Iterator[ClosedWindow]:
-            shell.windows.add(_launches(number, self.stepped.boottime_ns()))
+            runtime.windows.add(_launches(number, self.stepped.boottime_ns()))
             for closed in close_ended(now_s):
                 noted.closing_s = closed.start_s
                 yield closed
 
-        shell.windows.close_ended = noting  # type: ignore[method-assign]
-        return shell
+        runtime.windows.close_ended = noting  # type: ignore[method-assign]
+        return runtime
 
     def stop_leader(self) -> None:
         self.refused += self.leader._leader.rejected

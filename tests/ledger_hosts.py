@@ -24,7 +24,7 @@ from edge_agent.protocol.protocol_events import (
 from edge_agent.protocol.task_check import Bounds
 from privacy.noise_table import SeededSampler
 from tests import protocol_kit
-from tests.agent_world import MemoryShell, new_ledger
+from tests.agent_world import MemoryRuntime, new_ledger
 from tests.agent_world import World as AgentWorld
 from tests.fault_oracle import Evidence, SealedReport, Verdict, judge
 from tests.fault_steps import EncodedSteps
@@ -93,25 +93,25 @@ class LedgerHosts:
             self._ledger.view(self._agents.host_ids),
             sampler=self._noise, rules=rules, seed=self._lives,
         )  # fmt: skip
-        self._shell = MemoryShell(made, self._ledger)
-        self._shell.tell(TaskReceived(self.world.task_bytes, now_s))
-        self._shell.tell(RosterReceived(self.world.roster_bytes, now_s))
-        self._shell.tell(KeysAnnounced(self._agents.keys(T0), now_s))
+        self._runtime = MemoryRuntime(made, self._ledger)
+        self._runtime.tell(TaskReceived(self.world.task_bytes, now_s))
+        self._runtime.tell(RosterReceived(self.world.roster_bytes, now_s))
+        self._runtime.tell(KeysAnnounced(self._agents.keys(T0), now_s))
 
     def report(self, window: int) -> tuple[list[bytes], list[bytes]]:
         """Close a window of every host; give the epochs that were opened, and the reports."""
         hosts, encoded = self._agents.hosts, EncodedSteps()
-        self._shell.tell(EpochDue(window))
+        self._runtime.tell(EpochDue(window))
         rows = np.zeros((hosts, self.task.d - 2), dtype=np.int64)
         rows[:, 0] = np.arange(1, hosts + 1) * self.task.sections[0].q
         closed = WindowClosed(
             self._task_id, window, rows, np.ones(hosts, dtype=np.bool_), window + WINDOW_S
         )
         with mock.patch.object(participant, "encode_rows", encoded.encode):
-            self._shell.tell(closed)
-        sent, self._shell.published = self._shell.published, []
+            self._runtime.tell(closed)
+        sent, self._runtime.published = self._runtime.published, []
         reports = _cores([record for record in sent if record.topic != EPOCHS])
-        assert len(reports) == hosts, self._shell.refused
+        assert len(reports) == hosts, self._runtime.refused
         for core, true, noise in zip(reports, encoded.last, self._noise.last, strict=True):
             report = Report.decode(core)
             self.sealed.append(

@@ -21,6 +21,7 @@ from aggregator.protocol.interfaces import HelperPort, RosterSeen, TaskSeen
 from aggregator.releases.releases import read_windows
 from aggregator.releases.store import Store
 from collectors.gpu_calls.gpu_probes import ProbesSection
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.clock import Clock
 from edge_agent.config import (
     AgentConfig,
@@ -31,7 +32,6 @@ from edge_agent.config import (
 )
 from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.task_check import Bounds
-from edge_agent.shell import AgentShell
 from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler
 from tests.agent_live import SteppedClock
@@ -217,7 +217,7 @@ class OutageFleet:
 
     def agent(
         self, number: int, fault_point: Callable[[str], None] = lambda _point: None
-    ) -> AgentShell:
+    ) -> AgentRuntime:
         """Start an agent, which belongs to this thread, with what an earlier one left."""
         config = self.agent_config(number)
         if not config.host.key_file.exists():
@@ -226,7 +226,7 @@ class OutageFleet:
             write_host_key(config.host.key_file, key)
         log = open_transport(self._log.settings, Side.AGENT)
         self._stack.callback(log.close)
-        shell, _ = open_agent(
+        runtime, _ = open_agent(
             config,
             domain="demo",
             sampler=self._sampler(number),
@@ -234,8 +234,8 @@ class OutageFleet:
             transport=self.agent_log(number, log),
             fault_point=fault_point,
         )
-        shell.start()
-        return shell
+        runtime.start()
+        return runtime
 
     def step(self) -> None:
         """Let everybody do what is due now."""

@@ -19,7 +19,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 class ProcessAgent:
-    """Stands where an `AgentShell` of the fleet stands; started again when it was killed.
+    """Stands where an `AgentRuntime` of the fleet stands; started again when it was killed.
 
     point, hit   the process ends itself when it is at the point for the hit-th time
     """

@@ -13,6 +13,7 @@ import numpy as np
 from aggregator.enrolment.tasks import TaskPlan, build_task
 from collectors.gpu_calls.gpu_probes import ProbesSection
 from collectors.records.activity import Observation
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.config import (
     AgentConfig,
     HostSection,
@@ -33,13 +34,11 @@ from edge_agent.protocol.protocol_events import (
 )
 from edge_agent.protocol.task_check import Bounds
 from edge_agent.service.agent_service import AgentService
-from edge_agent.shell import AgentShell
 from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler
 from tests import protocol_kit
 from tests.agent_live import SteppedClock, Surroundings, announce, run_until
-from tests.agent_world import T0, MemoryShell, World, counting_bytes, epochs, reports
-from transport.factory import TransportTable
+from tests.agent_world import T0, MemoryRuntime, World, counting_bytes, epochs, reports
 from transport.files.keyfiles import HostKey, write_host_key
 from transport.interface import create_topics
 from wire.catalogue import Catalogue
@@ -106,10 +105,10 @@ class SentFleet:
     made: Surroundings
     signed: tuple[bytes, bytes]
     aggregators: protocol_kit.Fleet
-    others: list[MemoryShell]
+    others: list[MemoryRuntime]
     clock: SteppedClock = field(default_factory=lambda: SteppedClock(T0))
     read: set[bytes] = field(default_factory=set)
-    shell: AgentShell | None = None
+    runtime: AgentRuntime | None = None
 
     @property
     def task_id(self) -> TaskId:
@@ -129,13 +128,13 @@ class SentFleet:
 
     def start(self, sampler: NoiseSampler | None = None) -> None:
         """Start the live agent with its local history."""
-        self.shell, _ = open_agent(
+        self.runtime, _ = open_agent(
             self.made.config, domain="demo", sampler=sampler or SeededSampler(0), clock=self.clock
         )
-        self.shell.replace_sources((BusyHost(self.clock),))
-        service = AgentService(self.shell, self.made.config, clock=self.clock)
-        self.shell.observe(service)
-        self.shell.start()
+        self.runtime.replace_sources((BusyHost(self.clock),))
+        service = AgentService(self.runtime, self.made.config, clock=self.clock)
+        self.runtime.observe(service)
+        self.runtime.start()
         for other in self.others:
             self.aggregators.send_epochs([epoch.encode() for epoch in epochs(other.published)])
 
@@ -153,8 +152,8 @@ class SentFleet:
         """
         start_s = T0 + number * WINDOW_S
         end_s = start_s + WINDOW_S
-        assert self.shell is not None
-        run_until(self.shell, self.clock, end_s + 25)
+        assert self.runtime is not None
+        run_until(self.runtime, self.clock, end_s + 25)
         mine = self._new_records()
         assert mine is not None
         sent = [alter(mine)]
@@ -179,13 +178,13 @@ class SentFleet:
 
     def stop(self) -> None:
         """Stop agent and aggregators; their files stay."""
-        if self.shell is not None:
-            self.shell.close()
+        if self.runtime is not None:
+            self.runtime.close()
         self.aggregators.state.close()
         self.aggregators.helper_state.close()
 
 
-def _closed(other: MemoryShell, identity: TaskId, task: Task, start_s: int) -> Iterable[Report]:
+def _closed(other: MemoryRuntime, identity: TaskId, task: Task, start_s: int) -> Iterable[Report]:
     before = len(other.published)
     rows = np.zeros((1, task.d - 2), dtype=np.int64)
     present = np.ones(1, dtype=np.bool_)
@@ -225,17 +224,17 @@ def sent_fleet(folder: Path, windows: int = 100) -> SentFleet:
     return fleet
 
 
-def _other(world: World, number: int, signed_task: bytes, roster: bytes) -> MemoryShell:
+def _other(world: World, number: int, signed_task: bytes, roster: bytes) -> MemoryRuntime:
     identity = world.identities[number]
     view = LedgerView((HostSpending(identity.host_id, (), 0, ()),))
     rules = world.rules(bounds=Bounds(n_min_at_least=10))
     sampler = SeededSampler(number)
-    shell = MemoryShell(Participant([identity], view, sampler, counting_bytes(number), rules))
-    shell.tell(TaskReceived(signed_task, T0))
-    shell.tell(RosterReceived(roster, T0))
-    shell.tell(KeysAnnounced(world.keys(T0), T0))
-    shell.tell(EpochDue(T0))
-    return shell
+    runtime = MemoryRuntime(Participant([identity], view, sampler, counting_bytes(number), rules))
+    runtime.tell(TaskReceived(signed_task, T0))
+    runtime.tell(RosterReceived(roster, T0))
+    runtime.tell(KeysAnnounced(world.keys(T0), T0))
+    runtime.tell(EpochDue(T0))
+    return runtime
 
 
 def _aggregators(

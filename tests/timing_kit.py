@@ -16,9 +16,9 @@ from typing import Final
 
 import edge_agent.protocol.participant
 from collectors.records.activity import KernelActivity, Record
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.live import open_agent
 from edge_agent.protocol.eligibility import draw_offsets_ms
-from edge_agent.shell import AgentShell
 from kernels.families import FamilyRules
 from privacy.noise_table import LiveSampler
 from tests.agent_live import surroundings
@@ -142,20 +142,20 @@ def run_host(
     edge_agent.protocol.participant.draw_offsets_ms = draw  # type: ignore[attr-defined]
     made, clock = surroundings(folder, window_s=window_s), ShiftedClock(shift_ms)
     log = SocketLog(folder / "log", address)
-    shell, _ = open_agent(
+    runtime, _ = open_agent(
         made.config, domain="demo", sampler=LiveSampler(os.urandom), clock=clock, transport=log
     )
-    shell.replace_sources((SaturatedGpus(how.drain_s),))
-    _loop(shell, clock, until_ms)
-    shell.close()
+    runtime.replace_sources((SaturatedGpus(how.drain_s),))
+    _loop(runtime, clock, until_ms)
+    runtime.close()
     log.close()
 
 
-def _loop(shell: AgentShell, clock: ShiftedClock, until_ms: int) -> None:
-    shell.start()
+def _loop(runtime: AgentRuntime, clock: ShiftedClock, until_ms: int) -> None:
+    runtime.start()
     while clock.unix_ms() < until_ms:
-        shell.step()
-        clock.sleep_ms(shell.pause_ms())
+        runtime.step()
+        clock.sleep_ms(runtime.pause_ms())
 
 
 class Receiver:

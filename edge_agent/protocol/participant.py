@@ -1,6 +1,6 @@
 """The agent's side of the protocol as a pure state machine over a batch of hosts.
 
-`handle(event)` gives the effects that a shell carries out; there is no clock, socket, file or
+`handle(event)` gives the effects that a runtime carries out; there is no clock, socket, file or
 thread inside, and randomness is a parameter (sealing an epoch key draws its own inside the HPKE
 library). A live agent is a batch of one host; the simulator runs hundreds per process.
 """
@@ -133,7 +133,7 @@ class Participant:
         return self._tasks.current
 
     def handle(self, event: Event) -> list[Effect]:
-        """Take one event and give what the shell must do, in this order."""
+        """Take one event and give what the runtime must do, in this order."""
         match event:
             case TaskReceived():
                 return self._on_task(event)

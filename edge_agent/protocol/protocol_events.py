@@ -1,4 +1,4 @@
-"""What the participant is told (events) and what it asks its shell to do (effects)."""
+"""What the participant is told (events) and what it asks its runtime to do (effects)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wire.rejection import Reason
 from wire.task import Task
 
 Token = NewType("Token", int)
-"""Names one commit until its shell reports it committed or failed."""
+"""Names one commit until its runtime reports it committed or failed."""
 
 
 class Withheld(StrEnum):

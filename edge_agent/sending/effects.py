@@ -200,12 +200,12 @@ class Effects:
             case DrainSpool():
                 self.sending.queue_spool(self._clock.unix_ms())
             case Forget():
-                self._fault_point("shell:before-forget")
+                self._fault_point("runtime:before-forget")
                 fate = Fate.SENT if effect.taken else Fate.TOO_LONG
                 now_s = self._clock.unix_ms() // 1000
                 gone = Gone(fate, now_s, self._log_name)
                 self._note(lambda: self._ledger.forget(effect.spool_ids, gone))
-                self._fault_point("shell:forgotten")
+                self._fault_point("runtime:forgotten")
             case RememberSeries():
                 known, signed = effect.known, {effect.known.task_id: effect.signed}
                 self._note(lambda: self._ledger.remember_series([known], signed))
@@ -250,7 +250,7 @@ class Effects:
             self.tally.spool_dropped["expired"] += records
 
     def _commit_epochs(self, effect: CommitEpochs) -> None:
-        self._fault_point("shell:epoch-sealed")
+        self._fault_point("runtime:epoch-sealed")
         if self._commit(
             effect,
             lambda: self._ledger.commit_epochs(effect.openings, effect.records, effect.now_s),
@@ -258,7 +258,7 @@ class Effects:
             self.tally.epochs += len(effect.records)
 
     def _commit_sealed(self, effect: CommitSealed) -> None:
-        self._fault_point("shell:report-sealed")
+        self._fault_point("runtime:report-sealed")
         sealed = zip(effect.entries, effect.records, strict=True)
         left = [left_report(entry, record, effect.now_s) for entry, record in sealed]
         if self._commit(
@@ -282,7 +282,7 @@ class Effects:
             self._log.warning("not committed", code=error.code, error=str(error))
             self.tell(CommitFailed(effect.token, _WITHHELD[type(error)]))
             return False
-        self._fault_point("shell:committed")
+        self._fault_point("runtime:committed")
         self.tell(LedgerCommitted(effect.token, spool_ids))
         return True
 

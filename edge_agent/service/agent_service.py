@@ -16,6 +16,7 @@ import structlog
 from collectors.boot_clock import ClockPoint, read_point
 from collectors.interface import CountsLeftOut, SourceRegistry, UnavailableSource
 from collectors.rounds import Drained
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
@@ -30,7 +31,6 @@ from edge_agent.local.sent_view import report_views, unmeasured_event
 from edge_agent.local.view_lines import HostView, pieces
 from edge_agent.observer import AgentStatus
 from edge_agent.service.reload import Changed, change_sources
-from edge_agent.shell import AgentShell
 from edge_agent.unmeasured import Unmeasured, by_reason, unmeasured
 from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from transport.process.listening import AddressUnavailable
@@ -62,7 +62,7 @@ class AgentService:
 
     def __init__(
         self,
-        shell: AgentShell,
+        runtime: AgentRuntime,
         config: AgentConfig,
         absent: Sequence[UnavailableSource] = (),
         *,
@@ -73,13 +73,13 @@ class AgentService:
         settle: Callable[[], None] | None = None,
         exported: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """Attend a shell.
+        """Attend a runtime.
 
         exported    messages to a collector, by what became of them
         settle      called once, a minute after the start: what taking tasks up left over goes back
         """
         self._settle, self._settle_ms = settle, 0
-        self._shell = shell
+        self._runtime = runtime
         self._config = config
         self._absent = tuple(absent)
         self._notifier = notifier or Notifier()
@@ -119,7 +119,7 @@ class AgentService:
     def started(self) -> None:
         """Tell systemd, and leave a mark in the history."""
         self._note_clock()
-        running = ", ".join(self._shell.status().sources) or "none"
+        running = ", ".join(self._runtime.status().sources) or "none"
         self._event("started", detail=f"version {self._version}; sources: {running}")
         for absence in self._absent:
             self._event("source_absent", absence.source, absence.reason)
@@ -139,7 +139,7 @@ class AgentService:
 
     def closed(self, window: ClosedWindow, now_boottime_ns: int) -> None:
         """Keep what was measured in a window that ended, for the owner alone."""
-        task = self._shell.tasks.get(window.task_id)
+        task = self._runtime.tasks.get(window.task_id)
         if task is None:
             return
         row = window.rows[0]
@@ -162,7 +162,7 @@ class AgentService:
 
     def _look_for_unmeasured(self, status: AgentStatus) -> None:
         """Say what tasks ask and nothing measures, once for as long as it stays so."""
-        tasks = dict(self._shell.tasks)
+        tasks = dict(self._runtime.tasks)
         asked = (tuple(tasks), status.sources)
         if asked == self._asked:
             return
@@ -229,8 +229,8 @@ class AgentService:
 
     def view(self) -> HostView:
         self._gathering.fold()
-        now_ms, windows = self._now_ms(), self._shell.windows
-        status = self._shell.status()
+        now_ms, windows = self._now_ms(), self._runtime.windows
+        status = self._runtime.status()
         opened = windows.open_windows() if isinstance(windows, TaskWindows) else ()
         sends_ms = status.next_send_ms
         agent = {
@@ -261,7 +261,7 @@ class AgentService:
         if self._history is not None:
             dropped.update(self._history.dropped)
         return SelfStatus(
-            agent=self._shell.status(),
+            agent=self._runtime.status(),
             failures=dict(self._failures),
             absent=tuple(absence.source for absence in self._absent),
             history_dropped=dict(dropped),
@@ -269,7 +269,7 @@ class AgentService:
             device_gaps=self._devices.gap_counts,
             left_out={
                 source.name: dict(source.left_out)
-                for source in self._shell.sources
+                for source in self._runtime.sources
                 if isinstance(source, CountsLeftOut)
             },
             exported=self._exported(),
@@ -310,7 +310,7 @@ class AgentService:
         if self._reloading is None:
             return
         self._notifier.reloading()
-        self._log.info("reload begins", sources=list(self._shell.status().sources))
+        self._log.info("reload begins", sources=list(self._runtime.status().sources))
         done = reload(self._config, self._reloading.read)
         before, self._config = self._config, done.config
         gate = self._reloading.log_gate
@@ -339,8 +339,8 @@ class AgentService:
         old, new = sources_of(before), sources_of(self._config)
         missing = {absence.source for absence in self._absent}
         names = [name for name in old if name not in missing]
-        running = dict(zip(names, self._shell.sources, strict=True))
-        changed = change_sources(running, old, new, self._shell.replace_sources)
+        running = dict(zip(names, self._runtime.sources, strict=True))
+        changed = change_sources(running, old, new, self._runtime.replace_sources)
         changed = self._change_diagnosis(changed, before, tried_before=DIAGNOSIS not in missing)
         self._absent = changed.absent
         for name in changed.stopped:
@@ -360,13 +360,13 @@ class AgentService:
             return changed
         running = old is not None and tried_before
         stopped = (*changed.stopped, DIAGNOSIS) if running else changed.stopped
-        self._shell.replace_diagnosis(None)
+        self._runtime.replace_diagnosis(None)
         made = None if new is None else new.start()
         if isinstance(made, UnavailableSource):
             return replace(changed, stopped=stopped, absent=(*changed.absent, made))
         if made is None:
             return replace(changed, stopped=stopped)
-        self._shell.replace_diagnosis(made)
+        self._runtime.replace_diagnosis(made)
         return replace(changed, stopped=stopped, started=(*changed.started, DIAGNOSIS))
 
     def _event(self, name: str, key: str = "", detail: str = "") -> None:

@@ -335,7 +335,7 @@ class ClosedWindow:
 
 
 class Windows(Protocol):
-    """What the shell closes windows of: one host's accumulators, or the simulator's many hosts."""
+    """What the runtime closes windows of: one host's accumulators, or the simulator's hosts."""
 
     def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None: ...
 

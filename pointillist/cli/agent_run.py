@@ -142,27 +142,27 @@ def run_agent(options: Options) -> None:
     users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=agent_file.log_hint(config)):
-            shell, absent = open_agent(
+            runtime, absent = open_agent(
                 config, domain=domain, gate=choose_gate(), spawner=spawner, users=users
             )
-        for source in [*absent, *shell.lacking]:
+        for source in [*absent, *runtime.lacking]:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
         again = Reloading(read, lambda new: sources_of(new, catalogue, spawner, users), log_gate)
         export = export_of(config, version)
         service = AgentService(
-            shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
+            runtime, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version, settle=settle,
             exported=(lambda: export.counts) if export is not None else dict,
         )  # fmt: skip
-        shell.observe(service if export is None else Observers([service, export]))
+        runtime.observe(service if export is None else Observers([service, export]))
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: shell.stop())
+            signal.signal(number, lambda _number, _frame: runtime.stop())
         signal.signal(signal.SIGHUP, lambda _number, _frame: service.request_reload())
         if early:
             service.request_reload()
         settle()
-        shell.run()
+        runtime.run()
 
 
 app = typer.Typer()

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from aggregator.protocol.epochs import AdmittedEpochs, Seal
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.clock import SteadyClock
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import HostEntry
 from edge_agent.protocol.eligibility import window_entry
-from edge_agent.shell import AgentShell
 from privacy.budget import peak
 from tests.agent_live import Surroundings, surroundings
 from tests.agent_world import T0, World, new_ledger
@@ -119,11 +119,11 @@ def test_entry_of_a_year_ahead_bars_its_own_window_alone(tmp_path: Path) -> None
 # The running agent
 
 
-def turn(shell: AgentShell, clock: GlitchClock, span_s: int) -> None:
+def turn(runtime: AgentRuntime, clock: GlitchClock, span_s: int) -> None:
     until_ms = clock.boot_ms + 1000 * span_s
     while clock.boot_ms < until_ms:
-        shell.step()
-        clock.sleep_ms(shell.pause_ms())
+        runtime.step()
+        clock.sleep_ms(runtime.pause_ms())
 
 
 def reported(made: Surroundings) -> list[int]:
@@ -136,32 +136,32 @@ def reported(made: Surroundings) -> list[int]:
 def test_host_goes_on_after_its_clock_was_a_day_ahead(tmp_path: Path, restart: bool) -> None:
     made = surroundings(tmp_path, window_s=60, windows=1_000_000)
     clock = GlitchClock(T0 * 1000)
-    shell = made.agent(clock)  # type: ignore[arg-type]
-    shell.start()
-    turn(shell, clock, 180)
+    runtime = made.agent(clock)  # type: ignore[arg-type]
+    runtime.start()
+    turn(runtime, clock, 180)
     clock.ahead_ms = 1000 * DAY_S
-    turn(shell, clock, 720)
-    assert max(e.start for e in entries(shell, made)) > T0 + DAY_S - 3600, "it was believed"
+    turn(runtime, clock, 720)
+    assert max(e.start for e in entries(runtime, made)) > T0 + DAY_S - 3600, "it was believed"
     if restart:
-        shell.close()
+        runtime.close()
     clock.ahead_ms = 0
     if restart:
-        shell = made.agent(clock)  # type: ignore[arg-type]
-        shell.start()
+        runtime = made.agent(clock)  # type: ignore[arg-type]
+        runtime.start()
     before = len(reported(made))
-    turn(shell, clock, 840)
+    turn(runtime, clock, 840)
     now_s = clock.boot_ms // 1000
     new = reported(made)[before:]
     assert len(new) == len(set(new))
     assert {now_s // 60 * 60 - 60 * n for n in (2, 3, 4)} <= set(new)
     assert len(set(reported(made))) == len(reported(made)), "no window left twice"
-    assert peak(entries(shell, made)) <= 1
-    shell.close()
+    assert peak(entries(runtime, made)) <= 1
+    runtime.close()
 
 
-def entries(shell: AgentShell, made: Surroundings):  # type: ignore[no-untyped-def]
+def entries(runtime: AgentRuntime, made: Surroundings):  # type: ignore[no-untyped-def]
     """Everything the host has spent."""
-    return list(shell._ledger.view([made.world.host_ids[0]]).hosts[0].entries)
+    return list(runtime._ledger.view([made.world.host_ids[0]]).hosts[0].entries)
 
 
 def test_host_whose_clock_was_a_year_ahead_for_five_minutes_notices_nothing(
@@ -169,17 +169,17 @@ def test_host_whose_clock_was_a_year_ahead_for_five_minutes_notices_nothing(
 ) -> None:
     made = surroundings(tmp_path, window_s=60, windows=1_000_000)
     clock = GlitchClock(T0 * 1000)
-    shell = made.agent(clock)  # type: ignore[arg-type]
-    shell.start()
-    turn(shell, clock, 120)
+    runtime = made.agent(clock)  # type: ignore[arg-type]
+    runtime.start()
+    turn(runtime, clock, 120)
     clock.ahead_ms = 1000 * YEAR_S
-    turn(shell, clock, 300)
+    turn(runtime, clock, 300)
     clock.ahead_ms = 0
-    turn(shell, clock, 120)
+    turn(runtime, clock, 120)
     windows = reported(made)
     assert windows == list(range(T0, T0 + 60 * len(windows), 60))
     assert len(windows) >= 8
-    shell.close()
+    runtime.close()
 
 
 # The aggregators

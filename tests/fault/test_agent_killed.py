@@ -45,7 +45,7 @@ def run_and_die(made: Surroundings, point: str, hit: int) -> None:
 @pytest.mark.parametrize("point", AGENT_STEPS)
 def test_agent_killed_counts_no_window_twice(tmp_path: Path, point: str, hit: int) -> None:
     made = surroundings(tmp_path)
-    first_try = 1 if point == "shell:epoch-sealed" else hit
+    first_try = 1 if point == "runtime:epoch-sealed" else hit
     run_and_die(made, point, first_try)
     before = made.records()
     spooled = _spooled(made)
@@ -114,9 +114,9 @@ def _sealed(records: list[Record], topic: str) -> list[SealedRecord]:
 def _run_and_die_at(made: Surroundings, start_s: int, end_s: int) -> None:
     """Run as `agent run` does, with what attends it; no step more is taken than that time has."""
     clock = SteppedClock(start_s)
-    shell = made.agent(clock)
-    shell.observe(AgentService(shell, made.config, clock=clock))
-    run_until(shell, clock, end_s)
+    runtime = made.agent(clock)
+    runtime.observe(AgentService(runtime, made.config, clock=clock))
+    run_until(runtime, clock, end_s)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -141,9 +141,9 @@ def test_agent_killed_in_a_window_loses_that_window_alone(
 def test_agent_killed_releases_its_lock(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
+    runtime = made.agent(clock)
     with pytest.raises(LedgerBusy):
         made.agent(SteppedClock(T0))
-    run_until(shell, clock, T0 + 5)
-    shell.close()
+    run_until(runtime, clock, T0 + 5)
+    runtime.close()
     made.run(T0 + 5, T0 + 6)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from collectors.records.activity import Observation
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis
-from edge_agent.shell import AgentShell
 from edge_agent.windows.window_accumulator import ClosedWindow, HostClock, TaskWindows
 from edge_agent.windows.window_state import DurableAccumulators, WindowState
 from tests.agent_live import SteppedClock, Surroundings, demo_task, run_until, surroundings
@@ -27,23 +27,23 @@ from wire.topics import KEYS, REPORTS, TASKS, announcement_key, task_key
 HOUR_S = 3600
 
 
-def cut_off(shell: AgentShell) -> list[bool]:
+def cut_off(runtime: AgentRuntime) -> list[bool]:
     """Put a switch before the transport: True is away."""
-    real, away = shell._outbox._send, [False]
+    real, away = runtime._outbox._send, [False]
 
     def send(records: list[object]) -> None:
         if away[0]:
             raise TransportUnavailable("away")
         real(records)  # type: ignore[arg-type]
 
-    shell._outbox._send = send  # type: ignore[method-assign,assignment]
+    runtime._outbox._send = send  # type: ignore[method-assign,assignment]
     return away
 
 
-def steps(shell: AgentShell, clock: SteppedClock, end_s: int) -> None:
+def steps(runtime: AgentRuntime, clock: SteppedClock, end_s: int) -> None:
     while clock.now_ms < end_s * 1000:
-        shell.step()
-        clock.sleep_ms(max(10_000, shell.pause_ms()))
+        runtime.step()
+        clock.sleep_ms(max(10_000, runtime.pause_ms()))
 
 
 def test_agent_publishes_again_after_an_outage_longer_than_its_records_live(
@@ -51,19 +51,19 @@ def test_agent_publishes_again_after_an_outage_longer_than_its_records_live(
 ) -> None:
     made = surroundings(tmp_path, window_s=900, windows=100)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    away = cut_off(shell)
-    run_until(shell, clock, T0 + HOUR_S)
+    runtime = made.agent(clock)
+    away = cut_off(runtime)
+    run_until(runtime, clock, T0 + HOUR_S)
     away[0] = True
-    steps(shell, clock, T0 + 10 * HOUR_S)
+    steps(runtime, clock, T0 + 10 * HOUR_S)
     away[0] = False
-    before = shell.tally.published
-    steps(shell, clock, T0 + 12 * HOUR_S)
+    before = runtime.tally.published
+    steps(runtime, clock, T0 + 12 * HOUR_S)
     # Eight windows of two hours, and what of the outage is not past retention.
-    assert shell.tally.published - before > 8 + 20
-    assert shell.status().transport_up
-    assert shell._ledger.spool_records <= 1
-    shell.close()
+    assert runtime.tally.published - before > 8 + 20
+    assert runtime.status().transport_up
+    assert runtime._ledger.spool_records <= 1
+    runtime.close()
 
 
 def test_agent_on_a_full_disk_goes_on_and_notes_later_what_it_owes(tmp_path: Path) -> None:
@@ -71,34 +71,34 @@ def test_agent_on_a_full_disk_goes_on_and_notes_later_what_it_owes(tmp_path: Pat
     clock, disk = SteppedClock(T0), Process("agent", lambda: 0.0)
     machine = Machine()
     with machine.installed(), machine.running(disk):
-        shell = made.agent(clock)
-        run_until(shell, clock, T0 + 90)
-        while not shell._ledger.spool_records:
-            shell.step()
-            clock.sleep_ms(shell.pause_ms())
-        sealed = shell.tally.sealed
+        runtime = made.agent(clock)
+        run_until(runtime, clock, T0 + 90)
+        while not runtime._ledger.spool_records:
+            runtime.step()
+            clock.sleep_ms(runtime.pause_ms())
+        sealed = runtime.tally.sealed
         # It is full while a report waits to leave: that goes, and is forgotten once there is room.
-        assert shell._ledger.spool_records == 1
+        assert runtime._ledger.spool_records == 1
         disk.disk_full = True
-        steps(shell, clock, T0 + 310)
-        assert (shell.tally.sealed, shell.status().queued) == (sealed, 0)
-        assert shell.tally.refused["disk_full"] >= 2
-        assert shell._ledger.spool_records == 1
+        steps(runtime, clock, T0 + 310)
+        assert (runtime.tally.sealed, runtime.status().queued) == (sealed, 0)
+        assert runtime.tally.refused["disk_full"] >= 2
+        assert runtime._ledger.spool_records == 1
         disk.disk_full = False
-        steps(shell, clock, T0 + 480)
-        shell.close()
-    assert shell.tally.sealed > sealed
-    assert shell.status().spool_records == 0
+        steps(runtime, clock, T0 + 480)
+        runtime.close()
+    assert runtime.tally.sealed > sealed
+    assert runtime.status().spool_records == 0
     reports = made.records(REPORTS)
-    assert len(reports) == len({record.value for record in reports}) == shell.tally.sealed
+    assert len(reports) == len({record.value for record in reports}) == runtime.tally.sealed
 
 
 def test_agent_steps_on_under_a_flood_of_control_records(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    shell.start()
-    shell.step()
+    runtime = made.agent(clock)
+    runtime.start()
+    runtime.step()
     junk = dataclasses.replace(made.records(TASKS)[0], value=b"junk")
     polls = 0
 
@@ -112,11 +112,11 @@ def test_agent_steps_on_under_a_flood_of_control_records(tmp_path: Path) -> None
         def close(self) -> None:
             return
 
-    shell._control._consumer = Flood()  # type: ignore[assignment]
+    runtime._control._consumer = Flood()  # type: ignore[assignment]
     clock.now_ms += 5_000
-    shell.step()
-    assert shell.tally.sealed >= 1
-    shell.close()
+    runtime.step()
+    assert runtime.tally.sealed >= 1
+    runtime.close()
 
 
 def signed_badly(made: Surroundings) -> None:
@@ -134,19 +134,19 @@ def test_agent_outlives_signed_messages_it_cannot_use(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     signed_badly(made)
     for start in (T0, T0 + 20):
-        shell = made.run(start, start + 10)
-        assert shell.tally.sealed >= 1
-        assert set(shell.tally.refused) >= {"catalogue", "field"}
+        runtime = made.run(start, start + 10)
+        assert runtime.tally.sealed >= 1
+        assert set(runtime.tally.refused) >= {"catalogue", "field"}
 
 
 def test_agent_leaves_out_windows_that_a_clock_jump_put_past_retention(tmp_path: Path) -> None:
     made = surroundings(tmp_path, window_s=60, windows=1_000_000)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    shell.start()
-    shell.step()
+    runtime = made.agent(clock)
+    runtime.start()
+    runtime.step()
     closed = 0
-    told = shell._windows.close_ended
+    told = runtime._windows.close_ended
 
     def counted(now_s: int) -> object:
         nonlocal closed
@@ -154,11 +154,11 @@ def test_agent_leaves_out_windows_that_a_clock_jump_put_past_retention(tmp_path:
             closed += 1
             yield one
 
-    shell._windows.close_ended = counted  # type: ignore[method-assign,assignment]
+    runtime._windows.close_ended = counted  # type: ignore[method-assign,assignment]
     clock.now_ms += 20 * 86_400 * 1000
-    shell.step()
+    runtime.step()
     assert closed <= 6 * 60 + 1  # retention is six hours
-    shell.close()
+    runtime.close()
 
 
 def test_raw_totals_of_a_series_that_ended_are_erased(tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ def test_nothing_measured_and_no_token_shows_in_a_repr(secret: str) -> None:
     assert secret not in shown
 
 
-def diagnosing(shell: AgentShell) -> HostDiagnosis:
+def diagnosing(runtime: AgentRuntime) -> HostDiagnosis:
     """Have an agent diagnose."""
     made = DiagnosisSettings(DiagnosisSection(), None, faults=False).start()
     assert isinstance(made, HostDiagnosis)
-    shell.replace_diagnosis(made)
+    runtime.replace_diagnosis(made)
     return made
 
 
@@ -209,7 +209,7 @@ def test_agent_reports_on_when_its_diagnosis_breaks(
     """As a name that a user chose may make it."""
     made = surroundings(tmp_path, window_s=900, windows=100)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
+    runtime = made.agent(clock)
     broken = 0
 
     def breaks(*_: object) -> None:
@@ -217,13 +217,13 @@ def test_agent_reports_on_when_its_diagnosis_breaks(
         broken += 1
         raise KeyError("/secret/cgroup")
 
-    diagnosis = diagnosing(shell)
+    diagnosis = diagnosing(runtime)
     monkeypatch.setattr(diagnosis._framer, "frame", breaks)
     monkeypatch.setattr(type(diagnosis._weekly), "flush", breaks)
-    run_until(shell, clock, T0 + HOUR_S)
+    run_until(runtime, clock, T0 + HOUR_S)
     assert broken > 3
-    assert shell.tally.published > 2
-    shell.close()
+    assert runtime.tally.published > 2
+    runtime.close()
     out = "".join(capfd.readouterr())
     assert "/secret/cgroup" not in out
 
@@ -232,11 +232,11 @@ def test_agent_that_stops_counts_the_incidents_that_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = surroundings(tmp_path, window_s=900, windows=100)
-    shell = made.agent(SteppedClock(T0))
+    runtime = made.agent(SteppedClock(T0))
     held = [Observation("incidents", "disk_io", 1, 0)]
-    monkeypatch.setattr(type(diagnosing(shell)._weekly), "flush", lambda _self: held)
+    monkeypatch.setattr(type(diagnosing(runtime)._weekly), "flush", lambda _self: held)
     kept: list[object] = []
-    monkeypatch.setattr(shell.windows, "add", kept.append)
-    shell.start()
-    shell.close()
+    monkeypatch.setattr(runtime.windows, "add", kept.append)
+    runtime.start()
+    runtime.close()
     assert kept == held

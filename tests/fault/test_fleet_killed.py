@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from edge_agent.shell import AgentShell
+from edge_agent.agent_runtime import AgentRuntime
 from tests.fault_cases import AGENT_STEPS
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.outage_kit import HOSTS
@@ -27,8 +27,8 @@ def fleet(tmp_path: Path) -> Iterator[FaultFleet]:
 @pytest.mark.parametrize("point", AGENT_STEPS)
 def test_agent_killed_in_a_fleet_loses_no_sealed_report(fleet: FaultFleet, point: str) -> None:
     fleet.agents[0].close()
-    agent = ProcessAgent(fleet, 0, point, 1 if point == "shell:epoch-sealed" else 2)
-    fleet.agents[0] = cast("AgentShell", agent)
+    agent = ProcessAgent(fleet, 0, point, 1 if point == "runtime:epoch-sealed" else 2)
+    fleet.agents[0] = cast("AgentRuntime", agent)
     fleet.run_to(fleet.end_s + 100, step_s=STEP_S)
     verdict = fleet.judge()
     assert agent.kills == 1

@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient
 from kafka.protocol.admin import AlterClientQuotasRequest
 
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.ledger.ledger_db import read_view
-from edge_agent.shell import AgentShell
 from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.agent_live import SteppedClock, run_until
 from tests.agent_world import T0
@@ -52,12 +52,12 @@ def clock() -> SteppedClock:
 
 
 @pytest.fixture
-def shell(made: KafkaSurroundings, clock: SteppedClock) -> AgentShell:
+def runtime(made: KafkaSurroundings, clock: SteppedClock) -> AgentRuntime:
     """An agent that has reported its first windows."""
-    shell = made.agent(clock)
-    run_until(shell, clock, T0 + 13)
-    assert shell.tally.published
-    return shell
+    runtime = made.agent(clock)
+    run_until(runtime, clock, T0 + 13)
+    assert runtime.tally.published
+    return runtime
 
 
 def windows_by_report(made: KafkaSurroundings) -> dict[bytes, int]:
@@ -66,9 +66,9 @@ def windows_by_report(made: KafkaSurroundings) -> dict[bytes, int]:
     return {bytes(r.header.report_id): r.header.window for r in reports}
 
 
-def check(made: KafkaSurroundings, shell: AgentShell) -> list[int]:
+def check(made: KafkaSurroundings, runtime: AgentRuntime) -> list[int]:
     """Nothing under a second id, and every window that was paid for arrived; gives the windows."""
-    shell.close()
+    runtime.close()
     found = sorted(windows_by_report(made).values())
     assert len(set(found)) == len(found)
     spent = [entry.start for entry in read_view(made.config.ledger_file).hosts[0].entries]
@@ -78,7 +78,7 @@ def check(made: KafkaSurroundings, shell: AgentShell) -> list[int]:
 
 def test_broker_away_for_longer_than_the_spool_costs_no_more_than_the_spool(
     made: KafkaSurroundings,
-    shell: AgentShell,
+    runtime: AgentRuntime,
     clock: SteppedClock,
     local_broker: LocalBroker,
     monkeypatch: pytest.MonkeyPatch,
@@ -89,67 +89,67 @@ def test_broker_away_for_longer_than_the_spool_costs_no_more_than_the_spool(
     # The client's log records name its sockets, and pytest keeps every record.
     monkeypatch.setattr(logging.getLogger("kafka"), "propagate", False)
     local_broker.kill()
-    before = shell.tally.sealed
-    run_until(shell, clock, T0 + 61)
-    assert shell.tally.sealed >= before + SPOOL_RECORDS - 1  # it went on measuring and sealing
-    full_bytes, withheld = held_bytes(), shell.tally.refused["spool_full"]
+    before = runtime.tally.sealed
+    run_until(runtime, clock, T0 + 61)
+    assert runtime.tally.sealed >= before + SPOOL_RECORDS - 1  # it went on measuring and sealing
+    full_bytes, withheld = held_bytes(), runtime.tally.refused["spool_full"]
     assert withheld >= 4
     gc.collect()
     threads, files = threading.active_count(), psutil.Process().num_fds()
-    run_until(shell, clock, T0 + 241)
-    assert shell._ledger.spool_records == SPOOL_RECORDS
-    assert len(shell._outbox) <= SPOOL_RECORDS
+    run_until(runtime, clock, T0 + 241)
+    assert runtime._ledger.spool_records == SPOOL_RECORDS
+    assert len(runtime._outbox) <= SPOOL_RECORDS
     assert held_bytes() <= full_bytes + (64 << 10)  # what SQLite keeps of its journal
     gc.collect()
     assert threading.active_count() <= threads
     assert psutil.Process().num_fds() <= files + 2  # a connection that is being tried
-    withheld = shell.tally.refused["spool_full"]
+    withheld = runtime.tally.refused["spool_full"]
     assert withheld >= 40
     local_broker.start()
     made.wait_until_served()
-    run_until(shell, clock, T0 + 340)
-    assert shell._ledger.spool_records <= 1
-    found = check(made, shell)
+    run_until(runtime, clock, T0 + 340)
+    assert runtime._ledger.spool_records <= 1
+    found = check(made, runtime)
     assert len(range(T0, found[-1] + 4, 4)) - len(found) >= withheld
 
 
 def test_broker_killed_and_restarted_loses_no_report(
-    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, local_broker: LocalBroker
+    made: KafkaSurroundings, runtime: AgentRuntime, clock: SteppedClock, local_broker: LocalBroker
 ) -> None:
     local_broker.kill()
-    run_until(shell, clock, T0 + 25)
+    run_until(runtime, clock, T0 + 25)
     local_broker.start()
     made.wait_until_served()
-    run_until(shell, clock, T0 + 90)
-    found = check(made, shell)
+    run_until(runtime, clock, T0 + 90)
+    found = check(made, runtime)
     assert found == [*range(T0, found[-1] + 4, 4)]
 
 
 @pytest.fixture
-def frozen(shell: AgentShell, local_broker: LocalBroker) -> Iterator[LocalBroker]:
+def frozen(runtime: AgentRuntime, local_broker: LocalBroker) -> Iterator[LocalBroker]:
     local_broker.freeze()
     yield local_broker
     local_broker.thaw()
 
 
 def test_broker_that_answers_nothing_does_not_stop_the_agent(
-    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, frozen: LocalBroker
+    made: KafkaSurroundings, runtime: AgentRuntime, clock: SteppedClock, frozen: LocalBroker
 ) -> None:
-    before = shell.tally.sealed
-    run_until(shell, clock, T0 + 29)
-    assert shell.tally.sealed >= before + 3
+    before = runtime.tally.sealed
+    run_until(runtime, clock, T0 + 29)
+    assert runtime.tally.sealed >= before + 3
     frozen.thaw()
     made.wait_until_served()
-    run_until(shell, clock, T0 + 90)
-    found = check(made, shell)
+    run_until(runtime, clock, T0 + 90)
+    found = check(made, runtime)
     # The clock is stepped, the broker's return is not: what found the spool full was withheld.
     missing = len(range(T0, found[-1] + 4, 4)) - len(found)
-    assert missing <= min(4, shell.tally.refused["spool_full"])
+    assert missing <= min(4, runtime.tally.refused["spool_full"])
     assert found[-4:] == [*range(found[-4], found[-1] + 4, 4)], "it goes on as before"
 
 
 @pytest.fixture
-def stuttering(shell: AgentShell, local_broker: LocalBroker) -> Iterator[threading.Event]:
+def stuttering(runtime: AgentRuntime, local_broker: LocalBroker) -> Iterator[threading.Event]:
     """A broker that works a tenth of the time, until the event is set."""
     mended = threading.Event()
 
@@ -169,29 +169,29 @@ def stuttering(shell: AgentShell, local_broker: LocalBroker) -> Iterator[threadi
 
 
 def test_broker_that_is_slow_holds_no_measurement_up_and_gets_each_report_under_one_id(
-    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, stuttering: threading.Event
+    made: KafkaSurroundings, runtime: AgentRuntime, clock: SteppedClock, stuttering: threading.Event
 ) -> None:
-    before = shell.tally.sealed
-    run_until(shell, clock, T0 + 41)
-    assert shell.tally.sealed >= before + 5
-    assert shell._ledger.spool_records <= SPOOL_RECORDS
+    before = runtime.tally.sealed
+    run_until(runtime, clock, T0 + 41)
+    assert runtime.tally.sealed >= before + 5
+    assert runtime._ledger.spool_records <= SPOOL_RECORDS
     stuttering.set()
     made.wait_until_served()
-    run_until(shell, clock, T0 + 120)
-    check(made, shell)
+    run_until(runtime, clock, T0 + 120)
+    check(made, runtime)
 
 
 def test_record_longer_than_the_topic_takes_is_dropped_and_counted(
-    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, broker: RunningBroker
+    made: KafkaSurroundings, runtime: AgentRuntime, clock: SteppedClock, broker: RunningBroker
 ) -> None:
     limit(broker, made, 300)
-    run_until(shell, clock, T0 + 29)
-    dropped = shell.tally.refused["record_too_large"]
+    run_until(runtime, clock, T0 + 29)
+    dropped = runtime.tally.refused["record_too_large"]
     assert dropped >= 3
     limit(broker, made, 1 << 20)
-    run_until(shell, clock, T0 + 49)
-    assert shell.tally.refused["record_too_large"] == dropped
-    shell.close()
+    run_until(runtime, clock, T0 + 49)
+    assert runtime.tally.refused["record_too_large"] == dropped
+    runtime.close()
     found = windows_by_report(made)
     assert len(set(found.values())) == len(found)
     assert max(found.values()) >= T0 + 40
@@ -212,7 +212,7 @@ def limit(broker: RunningBroker, made: KafkaSurroundings, max_bytes: int) -> Non
 
 
 @pytest.fixture
-def throttled(shell: AgentShell, broker: RunningBroker) -> Iterator[None]:
+def throttled(runtime: AgentRuntime, broker: RunningBroker) -> Iterator[None]:
     quota(broker, 500.0)
     yield
     quota(broker, None)
@@ -237,12 +237,12 @@ def quota(broker: RunningBroker, bytes_per_s: float | None) -> None:
 
 @pytest.mark.usefixtures("throttled")
 def test_agent_over_its_quota_spools_and_sends_each_report_under_one_id(
-    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, broker: RunningBroker
+    made: KafkaSurroundings, runtime: AgentRuntime, clock: SteppedClock, broker: RunningBroker
 ) -> None:
-    before = shell.tally.sealed
-    run_until(shell, clock, T0 + 41)
-    assert shell.tally.sealed > before
-    assert shell._ledger.spool_records <= SPOOL_RECORDS
+    before = runtime.tally.sealed
+    run_until(runtime, clock, T0 + 41)
+    assert runtime.tally.sealed > before
+    assert runtime._ledger.spool_records <= SPOOL_RECORDS
     quota(broker, None)
-    run_until(shell, clock, T0 + 120)
-    check(made, shell)
+    run_until(runtime, clock, T0 + 120)
+    check(made, runtime)

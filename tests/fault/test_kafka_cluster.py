@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.ledger.ledger_db import read_view
-from edge_agent.shell import AgentShell
 from pointillist.broker.local import BrokerOptions
 from tests.agent_live import SteppedClock, run_until
 from tests.agent_world import T0
@@ -53,36 +53,36 @@ def leader_of_reports(cluster: LocalCluster) -> int:
     return topic.partitions[0].leader - 1
 
 
-def run_until_published(shell: AgentShell, clock: SteppedClock, wanted: int) -> None:
+def run_until_published(runtime: AgentRuntime, clock: SteppedClock, wanted: int) -> None:
     """A new cluster lets the first group in only after a while; the agent tries again meanwhile."""
     for _ in range(TRIES):
-        if shell.tally.published >= wanted and len(shell._outbox) <= 1:
+        if runtime.tally.published >= wanted and len(runtime._outbox) <= 1:
             return
-        run_until(shell, clock, clock.now_ms // 1000 + 4)
-    raise AssertionError(f"expected {wanted} published, got {shell.tally}")
+        run_until(runtime, clock, clock.now_ms // 1000 + 4)
+    raise AssertionError(f"expected {wanted} published, got {runtime.tally}")
 
 
 def test_cluster_serves_without_one_broker_and_acknowledges_nothing_without_two(
     made: KafkaSurroundings, cluster: LocalCluster
 ) -> None:
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    run_until_published(shell, clock, 3)
+    runtime = made.agent(clock)
+    run_until_published(runtime, clock, 3)
     first = leader_of_reports(cluster)
     cluster.brokers[first].kill()
     made.wait_until_served()
-    run_until_published(shell, clock, 8)  # two of three acknowledge
-    published = shell.tally.published
+    run_until_published(runtime, clock, 8)  # two of three acknowledge
+    published = runtime.tally.published
     cluster.brokers[(first + 1) % 3].kill()
-    run_until(shell, clock, clock.now_ms // 1000 + 20)
-    assert shell.tally.published == published  # a single copy is none
-    assert shell._ledger.spool_records >= 4
+    run_until(runtime, clock, clock.now_ms // 1000 + 20)
+    assert runtime.tally.published == published  # a single copy is none
+    assert runtime._ledger.spool_records >= 4
     cluster.start()
     made.wait_until_served()
-    run_until_published(shell, clock, published + 8)
-    shell.close()
+    run_until_published(runtime, clock, published + 8)
+    runtime.close()
     found = windows_on_the_log(made)
     spent = [entry.start for entry in read_view(made.config.ledger_file).hosts[0].entries]
     assert found == spent[: len(found)] == [*range(spent[0], found[-1] + 4, 4)]
     assert len(spent) - len(found) <= 1  # the last may not be due yet
-    assert not shell.tally.refused
+    assert not runtime.tally.refused

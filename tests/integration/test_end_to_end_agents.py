@@ -25,7 +25,7 @@ from edge_agent.protocol.protocol_events import (
 from edge_agent.protocol.task_check import Bounds
 from privacy.noise_table import SeededSampler
 from tests import protocol_kit
-from tests.agent_world import T0, MemoryShell, World, counting_bytes, epochs, reports
+from tests.agent_world import T0, MemoryRuntime, World, counting_bytes, epochs, reports
 from wire.fields import TaskId, task_id
 from wire.report import Report
 from wire.roster import Roster
@@ -63,21 +63,21 @@ class Agent:
         rules = world.rules(bounds=Bounds(n_min_at_least=10))
         view = LedgerView((HostSpending(identity.host_id, (), 0, ()),))
         participant = Participant([identity], view, self.sampler, counting_bytes(number), rules)
-        self.shell = MemoryShell(participant)
-        self.shell.tell(TaskReceived(signed_task, T0))
-        self.shell.tell(RosterReceived(roster, T0))
-        self.shell.tell(KeysAnnounced(world.keys(T0), T0))
-        self.shell.tell(EpochDue(T0))
+        self.runtime = MemoryRuntime(participant)
+        self.runtime.tell(TaskReceived(signed_task, T0))
+        self.runtime.tell(RosterReceived(roster, T0))
+        self.runtime.tell(KeysAnnounced(world.keys(T0), T0))
+        self.runtime.tell(EpochDue(T0))
 
     def close(self, identity: TaskId, window: int) -> Report | None:
         """Close a window; give the report that went out, if any, and keep its noise."""
-        sent, drawn = len(self.shell.published), len(self.sampler.drawn)
+        sent, drawn = len(self.runtime.published), len(self.sampler.drawn)
         rows = truth_of(self.number, window)[np.newaxis] * STEP
         up = np.array([window != T0 + WINDOW_S or self.number != ABSENT])
-        self.shell.tell(WindowClosed(identity, window, rows, up, window + WINDOW_S))
+        self.runtime.tell(WindowClosed(identity, window, rows, up, window + WINDOW_S))
         for noise in self.sampler.drawn[drawn:]:
             self.noise[window] = noise
-        found = reports(self.shell.published[sent:])
+        found = reports(self.runtime.published[sent:])
         return found[0] if found else None
 
 
@@ -142,7 +142,7 @@ def test_released_minus_true_is_what_the_agents_drew(
 ) -> None:
     """With dropouts, duplicates, late and forged reports, and a restart of the Leader."""
     for agent in agents:
-        fleet.send_epochs([one.encode() for one in epochs(agent.shell.published)])
+        fleet.send_epochs([one.encode() for one in epochs(agent.runtime.published)])
     for number in range(WINDOWS):
         window = T0 + number * WINDOW_S
         made = {a.number: a.close(fleet.world.task_id, window) for a in agents}

@@ -94,19 +94,19 @@ def test_honest_window_of_a_task_that_ends_is_released(tmp_path: Path, late_s: i
 def test_host_seals_nothing_for_an_expired_task(late_s: int, sealed: int) -> None:
     world = AgentWorld(1)
     task = world.task(expiry=END_OF_FIRST + 100)
-    shell, (identity,) = started(world, [task])
-    close_window(shell, world, task, identity, FIRST, late_s=late_s)
-    assert len(shell.committed) == sealed
-    assert [one.reason.value for one in shell.refused] == ["task_expired"] * (1 - sealed)
-    assert all(r.expires_s == task.expiry for c in shell.committed for r in c.records)
+    runtime, (identity,) = started(world, [task])
+    close_window(runtime, world, task, identity, FIRST, late_s=late_s)
+    assert len(runtime.committed) == sealed
+    assert [one.reason.value for one in runtime.refused] == ["task_expired"] * (1 - sealed)
+    assert all(r.expires_s == task.expiry for c in runtime.committed for r in c.records)
 
 
 def test_host_withholds_a_window_that_the_expiry_leaves_no_time_for() -> None:
     world = AgentWorld(1)
     task = world.task(expiry=END_OF_FIRST + 30)
-    shell, (identity,) = started(world, [task])
-    close_window(shell, world, task, identity, FIRST)
-    assert (shell.committed, shell.refused[0].reason.value) == ([], "task_expired")
+    runtime, (identity,) = started(world, [task])
+    close_window(runtime, world, task, identity, FIRST)
+    assert (runtime.committed, runtime.refused[0].reason.value) == ([], "task_expired")
 
 
 def test_task_is_built_with_the_time_to_release_its_last_window() -> None:

@@ -26,11 +26,11 @@ def played(load: int) -> list[SealedRecord]:
     """Three windows of one host that tells of so many base units."""
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task])
+    runtime, (tid,) = started(world, [task])
     rows = np.full((1, task.d - 2), load, dtype=np.int64)
     for number in range(3):
-        close_window(shell, world, task, tid, T0 + 60 * number, rows)
-    return shell.published
+        close_window(runtime, world, task, tid, T0 + 60 * number, rows)
+    return runtime.published
 
 
 def test_nothing_else_travels_in_clear() -> None:
@@ -58,8 +58,8 @@ def test_each_start_of_an_agent_shows_as_an_epoch() -> None:
     told: list[int] = []
     view = world.empty_view()
     for _ in range(3):
-        shell, _ = started(world, [task], participant=world.participant(view))
-        (epoch,) = epochs(shell.published)
+        runtime, _ = started(world, [task], participant=world.participant(view))
+        (epoch,) = epochs(runtime.published)
         told.append(epoch.header.ledger_ctr)
         host = dataclasses.replace(view.hosts[0], epoch_ctr=epoch.header.ledger_ctr)
         view = dataclasses.replace(view, hosts=(host,))

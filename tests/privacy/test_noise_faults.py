@@ -61,10 +61,10 @@ def test_participant_withholds_a_window_whose_noise_is_none(value: int) -> None:
     task = world.task(domain="fleet", sections=(make_section(600_000, length=32),))
     rules = world.rules(domain="live")
     taking_part = world.participant(sampler=Constant(value), rules=rules)
-    shell, (tid,) = started(world, [task], participant=taking_part)
-    close_window(shell, world, task, tid, T0)
-    assert reports(shell.published) == []
-    assert [refusal.reason for refusal in shell.refused] == [Withheld.NOISE_FAULT]
+    runtime, (tid,) = started(world, [task], participant=taking_part)
+    close_window(runtime, world, task, tid, T0)
+    assert reports(runtime.published) == []
+    assert [refusal.reason for refusal in runtime.refused] == [Withheld.NOISE_FAULT]
 
 
 def test_few_coordinates_may_be_zero_by_chance() -> None:

@@ -85,12 +85,12 @@ def test_each_report_asks_the_operating_system_for_its_noise(
     sections = (make_section(600_000, length=32),)
     task = world.task(domain="fleet", sections=sections)
     taking_part = world.participant(sampler=LiveSampler(counted), rules=world.rules(domain="live"))
-    shell, (tid,) = started(world, [task], participant=taking_part)
+    runtime, (tid,) = started(world, [task], participant=taking_part)
     for number in range(3):
         asked.clear()
-        close_window(shell, world, task, tid, FIRST + 60 * number)
+        close_window(runtime, world, task, tid, FIRST + 60 * number)
         assert sum(asked) >= 8 * 32
-    assert len(shell.committed) == 3
+    assert len(runtime.committed) == 3
 
 
 def test_agent_draws_by_the_operating_systems_generator() -> None:

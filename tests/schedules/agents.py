@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.records.activity import Record
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import (
     HostEntry,
@@ -25,7 +26,6 @@ from edge_agent.ledger.ledger_records import (
 from edge_agent.ledger.left_reports import LeftReport
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.roster_book import read_signed_past
-from edge_agent.shell import AgentShell
 from edge_agent.windows.window_accumulator import ClosedWindow
 from privacy.noise_table import SeededBytes, SeededSampler
 from tests.agent_world import T0
@@ -141,7 +141,7 @@ class Agent(Process):
         self.hosts: tuple[int, ...] = ()
         self.client = LogClient(log, self)
         self._folder, self._seed = folder, seed
-        self._shell: AgentShell | None = None
+        self._runtime: AgentRuntime | None = None
         self.ledger: NotedLedger | None = None
         self.sealed: Sealed = lambda *_told: None
         self._recovers = self._recovery_cut = False
@@ -166,8 +166,8 @@ class Agent(Process):
             with machine.running(self):
                 if not self.alive:
                     self._start()
-                elif self._shell is not None:
-                    self._shell.step()
+                elif self._runtime is not None:
+                    self._runtime.step()
         except Crash:
             self.kill()
         except (LedgerRolledBack, LedgerMissing):
@@ -190,11 +190,11 @@ class Agent(Process):
         identities = [world().identities[host] for host in self.hosts]
         random_bytes = SeededBytes(self._seed, f"{life}/keys")
         participant = Participant(identities, ledger.view(self.ids), noise, random_bytes, rules())
-        self._shell = AgentShell(
+        self._runtime = AgentRuntime(
             participant, ledger, self.client, TrueWindows(self.hosts), (),
             clock=self, name=self.name, fault_point=self.point,
         )  # fmt: skip
-        self._shell.start()
+        self._runtime.start()
 
     def _open(self, now_s: int) -> NotedLedger:
         if self._recovers:
@@ -228,7 +228,7 @@ class Agent(Process):
         """Close the files without another word."""
         if self.ledger is not None:
             self.ledger.close()
-        self._shell = self.ledger = None
+        self._runtime = self.ledger = None
 
     # Its clocks, as the loop reads them
 

@@ -40,7 +40,7 @@ from edge_agent.protocol.task_check import Bounds
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from tests import protocol_kit
-from tests.agent_world import T0, MemoryShell, NoNoise, Party, World
+from tests.agent_world import T0, MemoryRuntime, NoNoise, Party, World
 from transport.embedded.embedded import EmbeddedLog
 from transport.interface import create_topics
 from wire.catalogue import Catalogue
@@ -145,16 +145,16 @@ class Player:
         Answers         how many reports were sealed, and why others were not
         """
         fleet = Fleet(Path(folder))
-        shells = [_agent(fleet, number, window) for number in hosts]
+        runtimes = [_agent(fleet, number, window) for number in hosts]
         with EmbeddedLog(fleet.folder / "log") as log:
             producer = log.producer()
-            for shell in shells:
-                for record in shell.published:
+            for runtime in runtimes:
+                for record in runtime.published:
                     producer.send(record.topic, record.key, record.value)
             producer.flush()
             producer.close()
-        refused = sorted({r.reason.value for shell in shells for r in shell.refused})
-        return {"sealed": sum(len(shell.committed) for shell in shells), "refused": refused}
+        refused = sorted({r.reason.value for runtime in runtimes for r in runtime.refused})
+        return {"sealed": sum(len(runtime.committed) for runtime in runtimes), "refused": refused}
 
     def helper(self, folder: str) -> Answer:
         """Serve the Helper of a fleet on its socket."""
@@ -213,24 +213,24 @@ class Player:
         return {"windows": len(read_windows(releases)), "cells": len(cells)}
 
 
-def _agent(fleet: Fleet, number: int, window: int) -> MemoryShell:
+def _agent(fleet: Fleet, number: int, window: int) -> MemoryRuntime:
     host = fleet.hosts[number]
     start_s, end_s = fleet.window(window), fleet.window(window) + WINDOW_S
     catalogue = Catalogue.load()
     rules = _rules(fleet, catalogue)
     ledger = _ledger(fleet.folder / f"host-{number}", host, start_s)
     view = ledger.view([host.host_id])
-    shell = MemoryShell(Participant([host], view, NoNoise(), os.urandom, rules), ledger)
-    shell.tell(TaskReceived(fleet.task, start_s))
-    shell.tell(RosterReceived(fleet.roster, start_s))
-    shell.tell(KeysAnnounced(tuple(fleet.announced), start_s))
-    shell.tell(EpochDue(start_s))
+    runtime = MemoryRuntime(Participant([host], view, NoNoise(), os.urandom, rules), ledger)
+    runtime.tell(TaskReceived(fleet.task, start_s))
+    runtime.tell(RosterReceived(fleet.roster, start_s))
+    runtime.tell(KeysAnnounced(tuple(fleet.announced), start_s))
+    runtime.tell(EpochDue(start_s))
     rows = np.zeros((1, fleet.body.d - 2), dtype=np.int64)
     rows[0, 0] = (number + 1) * fleet.body.sections[0].q
     identity = TaskId(task_id(fleet.task[:-128]))
-    shell.tell(WindowClosed(identity, start_s, rows, np.ones(1, dtype=np.bool_), end_s))
+    runtime.tell(WindowClosed(identity, start_s, rows, np.ones(1, dtype=np.bool_), end_s))
     ledger.close()
-    return shell
+    return runtime
 
 
 def _rules(fleet: Fleet, catalogue: Catalogue) -> Any:

@@ -30,8 +30,8 @@ import json, os, pickle, sys, time
 from pathlib import Path
 from edge_agent.live import open_agent
 
-shell, absent = open_agent(pickle.loads(Path(sys.argv[1]).read_bytes()))
-devices = next(source for source in shell.sources if source.name == "devices")
+runtime, absent = open_agent(pickle.loads(Path(sys.argv[1]).read_bytes()))
+devices = next(source for source in runtime.sources if source.name == "devices")
 first = devices._reader.child_pid
 os.kill(first, 9)
 devices._reader.read(0, ())

@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 
 from collectors.gpu_calls.gpu_probes import GpuProbesSource, ProbesSection
 from collectors.records.activity import KernelActivity
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.config import MetricsSection, SourcesSection
 from edge_agent.live import open_agent
 from edge_agent.service.agent_service import AgentService
-from edge_agent.shell import AgentShell
 from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from tests.agent_live import Surroundings, surroundings
 from tests.agent_world import T0, NoNoise, open_report
@@ -84,21 +84,21 @@ def probing(made: Surroundings) -> Surroundings:
 
 def opened(
     made: Surroundings, clock: ShiftedClock
-) -> tuple[AgentShell, NotedWindows, GpuProbesSource]:
-    shell, absent = open_agent(made.config, domain="demo", sampler=NoNoise(), clock=clock)
+) -> tuple[AgentRuntime, NotedWindows, GpuProbesSource]:
+    runtime, absent = open_agent(made.config, domain="demo", sampler=NoNoise(), clock=clock)
     assert absent == []
-    assert isinstance(shell.windows, TaskWindows)
-    noted = NotedWindows(shell.windows)
-    shell._windows = shell._effects._windows = noted
-    (source,) = shell.sources
+    assert isinstance(runtime.windows, TaskWindows)
+    noted = NotedWindows(runtime.windows)
+    runtime._windows = runtime._effects._windows = noted
+    (source,) = runtime.sources
     assert isinstance(source, GpuProbesSource)
-    return shell, noted, source
+    return runtime, noted, source
 
 
-def step_until_reported(shell: AgentShell, windows: int) -> None:
-    while shell.tally.published < windows + 1:  # the epoch is a record too
-        shell.step()
-        time.sleep(min(shell.pause_ms(), 100) / 1000)
+def step_until_reported(runtime: AgentRuntime, windows: int) -> None:
+    while runtime.tally.published < windows + 1:  # the epoch is a record too
+        runtime.step()
+        time.sleep(min(runtime.pause_ms(), 100) / 1000)
 
 
 def scrape(service: AgentService) -> str:
@@ -107,8 +107,8 @@ def scrape(service: AgentService) -> str:
         return str(answer.read(), "utf-8")
 
 
-def time_in_window_s(shell: AgentShell) -> float:
-    return shell._clock.unix_ms() / 1000 % WINDOW_S
+def time_in_window_s(runtime: AgentRuntime) -> float:
+    return runtime._clock.unix_ms() / 1000 % WINDOW_S
 
 
 def mix_of(made: Surroundings, row: np.ndarray[Any, Any]) -> dict[str, int]:
@@ -125,22 +125,22 @@ def test_window_of_a_real_agent_has_the_launch_shares_of_a_program(
     program = own_caller(stubs, tmp_path, "libcudart")
     made = probing(surroundings(tmp_path, window_s=WINDOW_S))
     with capture_logs() as logs:
-        shell, noted, source = opened(made, ShiftedClock())
-        service = AgentService(shell, made.config)
-        shell.observe(service)
+        runtime, noted, source = opened(made, ShiftedClock())
+        service = AgentService(runtime, made.config)
+        runtime.observe(service)
         try:
-            shell.start()
-            shell.step()
+            runtime.start()
+            runtime.step()
             with waiting(program, "families", *LAUNCHES.values()) as child:
                 until(lambda: bool(attached_files(source, child.pid)))
-                until(lambda: time_in_window_s(shell) < WINDOW_S / 2)
-                shell._drain_sources()
+                until(lambda: time_in_window_s(runtime) < WINDOW_S / 2)
+                runtime._drain_sources()
                 begin(child)
-                shell._drain_sources()
-                step_until_reported(shell, 2)
+                runtime._drain_sources()
+                step_until_reported(runtime, 2)
                 metrics = scrape(service)
         finally:
-            shell.close()
+            runtime.close()
     busy = [one for one in noted.closed if len(mix_of(made, one.rows[0])) > 2]
     (window,) = busy
     mix = mix_of(made, window.rows[0])
@@ -186,14 +186,14 @@ def test_agent_that_starts_again_counts_on_and_leaves_nothing_attached(
         child.stdin.flush()
         clock = ShiftedClock()
         for _ in range(2):
-            shell, noted, source = opened(made, clock)
-            shell.start()
-            shell.step()
-            shell._drain_sources()
+            runtime, noted, source = opened(made, clock)
+            runtime.start()
+            runtime.step()
+            runtime._drain_sources()
             time.sleep(0.3)
             source_programs = source.running.programs
-            shell._drain_sources()
-            shell.close()
+            runtime._drain_sources()
+            runtime.close()
             # Its name was told before the agent came.
             assert {one.family for one in noted.activity} == {"other"}
             assert sum(one.count for one in noted.activity) > 100

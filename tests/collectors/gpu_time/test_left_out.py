@@ -80,13 +80,13 @@ def test_a_refused_connection_and_another_profiler_show_in_a_live_agent_s_counte
     path = tmp_path / "s.sock"
     sources = replace(made.config.sources, gpus=False, gpu_time=GpuTimeSection(True, path))
     config = replace(made.config, sources=sources, metrics=MetricsSection(port=0))
-    shell, absent = open_agent(config, domain="demo", sampler=NoNoise())
+    runtime, absent = open_agent(config, domain="demo", sampler=NoNoise())
     assert absent == []
-    service = AgentService(shell, config)
-    shell.observe(service)
+    service = AgentService(runtime, config)
+    runtime.observe(service)
 
     def shown() -> bool:
-        shell._drain_sources()
+        runtime._drain_sources()
         service.stepped(int(time.time() * 1000))
         url = f"http://127.0.0.1:{service.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
@@ -97,7 +97,7 @@ def test_a_refused_connection_and_another_profiler_show_in_a_live_agent_s_counte
         )
 
     try:
-        shell.start()
+        runtime.start()
         with (
             program(path) as profiled,
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger,
@@ -107,4 +107,4 @@ def test_a_refused_connection_and_another_profiler_show_in_a_live_agent_s_counte
             stranger.send(b"x")
             until(shown)
     finally:
-        shell.close()
+        runtime.close()

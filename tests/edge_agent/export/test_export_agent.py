@@ -153,18 +153,18 @@ def test_an_agent_whose_collector_is_away_and_whose_export_breaks_reports_on(
 ) -> None:
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
+    runtime = made.agent(clock)
     settings = ExportSection(
         otlp=OtlpSection(True, f"http://127.0.0.1:{free_port()}", every_s=1, most_waiting=2)
     )
     export = HostExport(settings, clock=clock)
     monkeypatch.setattr(HostNumbers, "take", _broken)
-    service = AgentService(shell, made.config, clock=clock, exported=lambda: export.counts)
-    shell.observe(Observers([service, export]))
-    run_until(shell, clock, T0 + 12)
+    service = AgentService(runtime, made.config, clock=clock, exported=lambda: export.counts)
+    runtime.observe(Observers([service, export]))
+    run_until(runtime, clock, T0 + 12)
     export.drained(Drained("devices", ()), clock.boottime_ns())
-    shell.close()
-    assert shell.tally.published > 0
+    runtime.close()
+    assert runtime.tally.published > 0
     assert export.counts["crowded_out"] > 0
     status = service.self_status()
     assert status is not None

@@ -258,10 +258,10 @@ def test_a_restart_loses_at_most_the_open_window(tmp_path: Path) -> None:
     made = surroundings(tmp_path, window_s=4)
     for start, end in ((T0, T0 + 18), (T0 + 21, T0 + 45)):
         clock = SteppedClock(start)
-        shell = made.agent(clock)
-        shell.observe(AgentService(shell, made.config, clock=clock))
-        run_until(shell, clock, end)
-        shell.close()
+        runtime = made.agent(clock)
+        runtime.observe(AgentService(runtime, made.config, clock=clock))
+        run_until(runtime, clock, end)
+        runtime.close()
     made.run(T0 + 45, T0 + 60)  # leaves what was sealed at the end
     windows = [
         Report.decode(unwrap(record.value, 1 << 20)[1]).header.window
@@ -278,10 +278,10 @@ def test_a_restart_loses_at_most_the_open_window(tmp_path: Path) -> None:
 def test_the_live_view_shows_the_report_and_its_noise_and_changes_nothing(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    service = AgentService(shell, made.config, clock=clock)
-    shell.observe(service)
-    run_until(shell, clock, T0 + 6)
+    runtime = made.agent(clock)
+    service = AgentService(runtime, made.config, clock=clock)
+    runtime.observe(service)
+    run_until(runtime, clock, T0 + 6)
     first, second = service.view(), service.view()
     assert first == second
     (report,) = document(first)["reports"]
@@ -293,4 +293,4 @@ def test_the_live_view_shows_the_report_and_its_noise_and_changes_nothing(tmp_pa
     assert mix["cells"][0]["cell"].endswith("unmeasured")
     assert mix["cells"][0]["value"] == 2 * 4 * 1000  # two GPUs that no source watches
     assert host["unit"] == "millionths of full scale"
-    shell.close()
+    runtime.close()

@@ -53,16 +53,16 @@ class _Reloaded:
         sources = SourcesSection(ebpf=True, replay=(ReplaySection(Path("a")),))
         self.config = self.found = replace(made.config, sources=sources)
         self.error: str | None = None
-        self.shell = made.agent(self.clock)
+        self.runtime = made.agent(self.clock)
         running, absent = self.registry(self.config).start_all()
-        self.shell.replace_sources(running)
+        self.runtime.replace_sources(running)
         self.gate = LevelGate("info")
         again = Reloading(self.read, self.registry, self.gate)
         self.service = AgentService(
-            self.shell, self.config, absent, reloading=again, clock=self.clock
+            self.runtime, self.config, absent, reloading=again, clock=self.clock
         )
-        self.shell.observe(self.service)
-        self.shell.start()
+        self.runtime.observe(self.service)
+        self.runtime.start()
         self.deeds.clear()
 
     def registry(self, config: AgentConfig) -> SourceRegistry:
@@ -93,9 +93,9 @@ class _Reloaded:
         self.service.request_reload()
         self.deeds.clear()
         self.clock.now_ms += 100
-        self.shell.step()
+        self.runtime.step()
         self.clock.now_ms += 2_000
-        self.shell.step()
+        self.runtime.step()
         return self.deeds
 
 
@@ -103,10 +103,10 @@ class _Reloaded:
 def agent(tmp_path: Path) -> Iterable[_Reloaded]:
     made = _Reloaded(tmp_path)
     for _ in range(2):  # the first epoch leaves on the next beat, and measuring waits for it
-        made.shell.step()
+        made.runtime.step()
         made.clock.now_ms += BEAT_MS
     yield made
-    made.shell.close()
+    made.runtime.close()
 
 
 def test_reload_restarts_only_the_source_that_changed(agent: _Reloaded) -> None:
@@ -120,7 +120,7 @@ def test_reload_adds_and_removes_beside_what_runs_on(agent: _Reloaded) -> None:
     more = (ReplaySection(Path("a")), ReplaySection(Path("b")))
     assert agent.reload(ebpf=False, replay=more)[:2] == ["stop ebpf-auto", "start trace-b"]
     assert agent.reload(replay=())[:2] == ["stop trace-a", "stop trace-b"]
-    assert [source.name for source in agent.shell.sources] == ["host"]
+    assert [source.name for source in agent.runtime.sources] == ["host"]
 
 
 def test_reload_without_a_change_touches_nothing(agent: _Reloaded) -> None:

@@ -15,7 +15,7 @@ from edge_agent.protocol.protocol_events import (
     TaskReceived,
 )
 from privacy.budget import Entry, may_spend
-from tests.agent_world import WEEK_S, MemoryShell, World, close_window, new_ledger, started
+from tests.agent_world import WEEK_S, MemoryRuntime, World, close_window, new_ledger, started
 from wire.fields import TaskId, task_id
 from wire.task import Task
 
@@ -47,14 +47,14 @@ def long_task(world: World) -> Task:
     return world.task("long", window_s=LONG_S, weight=600_000, first=BEGIN, last=BEGIN + 9 * LONG_S)
 
 
-def close_long(shell: MemoryShell, world: World, tid: TaskId, start_s: int) -> list[str]:
+def close_long(runtime: MemoryRuntime, world: World, tid: TaskId, start_s: int) -> list[str]:
     """Close an eight-week window at its end; give why it was withheld."""
     end_s = start_s + LONG_S
-    shell.tell(KeysAnnounced(world.keys(end_s), end_s))
-    shell.tell(EpochDue(end_s))
-    before = len(shell.refused)
-    close_window(shell, world, long_task(world), tid, start_s)
-    return [str(refusal.reason) for refusal in shell.refused[before:]]
+    runtime.tell(KeysAnnounced(world.keys(end_s), end_s))
+    runtime.tell(EpochDue(end_s))
+    before = len(runtime.refused)
+    close_window(runtime, world, long_task(world), tid, start_s)
+    return [str(refusal.reason) for refusal in runtime.refused[before:]]
 
 
 def test_running_host_counts_what_a_longer_window_still_meets() -> None:
@@ -62,12 +62,12 @@ def test_running_host_counts_what_a_longer_window_still_meets() -> None:
     world = World(1)
     view = LedgerView((HostSpending(world.host_ids[0], SPENT, 9, ()),))
     tasks = [ten_task(world), long_task(world)]
-    shell, (ten, long) = started(world, tasks, now_s=NOW_S, participant=world.participant(view))
-    close_window(shell, world, tasks[0], ten, NOW_S)
-    assert len(shell.committed) == 1
+    runtime, (ten, long) = started(world, tasks, now_s=NOW_S, participant=world.participant(view))
+    close_window(runtime, world, tasks[0], ten, NOW_S)
+    assert len(runtime.committed) == 1
     long_entry = Entry("long", BEGIN, BEGIN + LONG_S, 600_000, 2)
     assert not may_spend([*SPENT, *tens(NOW_S, 1, 300_000)], long_entry)
-    assert close_long(shell, world, long, BEGIN) == ["budget"]
+    assert close_long(runtime, world, long, BEGIN) == ["budget"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -77,7 +77,7 @@ def test_longer_cadence_taken_later_reports_no_window_older_than_the_ledger(
     """While ten minutes were the longest window, three weeks of entries were enough."""
     world = World(1)
     ledger = new_ledger(tmp_path, world, BEGIN - WEEK_S)
-    shell, (ten,) = started(
+    runtime, (ten,) = started(
         world,
         [ten_task(world)],
         now_s=BEGIN - WEEK_S,
@@ -85,19 +85,19 @@ def test_longer_cadence_taken_later_reports_no_window_older_than_the_ledger(
         ledger=ledger,
     )
     for start in (BEGIN - WEEK_S, BEGIN + 4 * WEEK_S):
-        shell.tell(KeysAnnounced(world.keys(start), start))
-        shell.tell(EpochDue(start + TEN_S))
-        close_window(shell, world, ten_task(world), ten, start)
-    assert len(shell.committed) == 2
+        runtime.tell(KeysAnnounced(world.keys(start), start))
+        runtime.tell(EpochDue(start + TEN_S))
+        close_window(runtime, world, ten_task(world), ten, start)
+    assert len(runtime.committed) == 2
     assert [e.start for e in ledger.view(world.host_ids).hosts[0].entries] == [BEGIN + 4 * WEEK_S]
     if restarted:
-        shell = MemoryShell(world.participant(ledger.view(world.host_ids)), ledger)
+        runtime = MemoryRuntime(world.participant(ledger.view(world.host_ids)), ledger)
     later = BEGIN + 5 * WEEK_S
     signed = world.sign_task(long_task(world))
-    shell.tell(TaskReceived(signed, later))
+    runtime.tell(TaskReceived(signed, later))
     weights = {"ten": 300_000, "long": 600_000}
-    shell.tell(RosterReceived(world.roster(weights, version=2), later))
+    runtime.tell(RosterReceived(world.roster(weights, version=2), later))
     tid = task_id(signed[:-128])
-    assert close_long(shell, world, tid, BEGIN) == ["forgotten"]
-    assert close_long(shell, world, tid, BEGIN + LONG_S) == []
+    assert close_long(runtime, world, tid, BEGIN) == ["forgotten"]
+    assert close_long(runtime, world, tid, BEGIN + LONG_S) == []
     ledger.close()

@@ -36,7 +36,7 @@ from privacy.noise_table import SeededSampler
 from tests.agent_world import (
     T0,
     WEEK_S,
-    MemoryShell,
+    MemoryRuntime,
     NoNoise,
     Party,
     World,
@@ -52,28 +52,28 @@ from wire.rejection import Reason
 from wire.report import report_length
 
 
-def reasons(shell: MemoryShell) -> list[str]:
-    return [str(refusal.reason) for refusal in shell.refused]
+def reasons(runtime: MemoryRuntime) -> list[str]:
+    return [str(refusal.reason) for refusal in runtime.refused]
 
 
 def test_participant_reports_open_to_the_encoded_rows() -> None:
     world = World(3)
     task = world.task()
-    shell, (tid,) = started(world, [task], participant=world.participant(sampler=NoNoise()))
+    runtime, (tid,) = started(world, [task], participant=world.participant(sampler=NoNoise()))
     rows = np.array([[1000, 2000, 0, 5000], [0, 0, 0, 0], [64_000, 0, 0, 0]], dtype=np.int64)
-    close_window(shell, world, task, tid, T0, rows)
-    by_host = {epoch.header.host_id: epoch for epoch in epochs(shell.published)}
-    opened = [open_report(world, by_host[r.host_id], r) for r in reports(shell.published)]
+    close_window(runtime, world, task, tid, T0, rows)
+    by_host = {epoch.header.host_id: epoch for epoch in epochs(runtime.published)}
+    opened = [open_report(world, by_host[r.host_id], r) for r in reports(runtime.published)]
     assert [o.tolist() for o in opened] == [[1, 1, *(row // 1000)] for row in rows]
 
 
 def test_participant_check_words_carry_no_noise() -> None:
     world = World(5)
     task = world.task()
-    shell, (tid,) = started(world, [task])
-    close_window(shell, world, task, tid, T0)
-    by_host = {epoch.header.host_id: epoch for epoch in epochs(shell.published)}
-    opened = [open_report(world, by_host[r.host_id], r) for r in reports(shell.published)]
+    runtime, (tid,) = started(world, [task])
+    close_window(runtime, world, task, tid, T0)
+    by_host = {epoch.header.host_id: epoch for epoch in epochs(runtime.published)}
+    opened = [open_report(world, by_host[r.host_id], r) for r in reports(runtime.published)]
     assert all(o[:2].tolist() == [1, 1] for o in opened)
     assert any(o[2:].any() for o in opened)
 
@@ -82,15 +82,15 @@ def test_participant_local_scheme_sends_signed_words_without_mask() -> None:
     world = World(2)
     world.pins = Pins(world.pins.leaders, world.pins.helpers, world.pins.leaders)
     task = world.task(scheme=Scheme.LOCAL, helper_pk=b"")
-    shell = MemoryShell(world.participant(sampler=NoNoise()))
-    shell.tell(TaskReceived(world.sign_task(task), T0))
-    shell.tell(RosterReceived(world.roster({"minute": 600_000}, local=True), T0))
-    shell.tell(KeysAnnounced(world.keys(), T0))
-    shell.tell(EpochDue(T0))
-    tid = next(iter(shell.participant.tasks))
+    runtime = MemoryRuntime(world.participant(sampler=NoNoise()))
+    runtime.tell(TaskReceived(world.sign_task(task), T0))
+    runtime.tell(RosterReceived(world.roster({"minute": 600_000}, local=True), T0))
+    runtime.tell(KeysAnnounced(world.keys(), T0))
+    runtime.tell(EpochDue(T0))
+    tid = next(iter(runtime.participant.tasks))
     rows = np.full((2, 4), 3000, dtype=np.int64)
-    close_window(shell, world, task, tid, T0, rows)
-    first_epoch, first = epochs(shell.published)[0], reports(shell.published)[0]
+    close_window(runtime, world, task, tid, T0, rows)
+    first_epoch, first = epochs(runtime.published)[0], reports(runtime.published)[0]
     assert first_epoch.seal_h == b""
     assert first.tag_h == NO_TAG
     assert len(first.encode()) == report_length(task.d, Scheme.LOCAL)
@@ -100,13 +100,13 @@ def test_participant_local_scheme_sends_signed_words_without_mask() -> None:
 def test_participant_publishes_nothing_before_the_commit() -> None:
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task])
+    runtime, (tid,) = started(world, [task])
     event = WindowClosed(tid, T0, np.zeros((1, 4), np.int64), np.ones(1, np.bool_), T0 + 60)
-    effects = shell.participant.handle(event)
+    effects = runtime.participant.handle(event)
     assert [type(effect) for effect in effects] == [CommitSealed]
     committed = effects[0]
     assert isinstance(committed, CommitSealed)
-    (publish,) = shell.participant.handle(LedgerCommitted(committed.token, (9,)))
+    (publish,) = runtime.participant.handle(LedgerCommitted(committed.token, (9,)))
     assert isinstance(publish, Publish)
     assert publish.records is committed.records
     assert publish.spool_ids == (9,)
@@ -115,24 +115,24 @@ def test_participant_publishes_nothing_before_the_commit() -> None:
 def test_participant_gives_budget_back_when_the_commit_failed() -> None:
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task])
+    runtime, (tid,) = started(world, [task])
     event = WindowClosed(tid, T0, np.zeros((1, 4), np.int64), np.ones(1, np.bool_), T0 + 60)
-    (commit,) = shell.participant.handle(event)
+    (commit,) = runtime.participant.handle(event)
     assert isinstance(commit, CommitSealed)
-    shell.tell(CommitFailed(commit.token, Withheld.SPOOL_FULL))
-    assert reasons(shell) == ["spool_full"]
-    assert isinstance(shell.participant.handle(event)[0], CommitSealed)
+    runtime.tell(CommitFailed(commit.token, Withheld.SPOOL_FULL))
+    assert reasons(runtime) == ["spool_full"]
+    assert isinstance(runtime.participant.handle(event)[0], CommitSealed)
 
 
 def test_participant_never_seals_a_window_twice() -> None:
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task])
-    close_window(shell, world, task, tid, T0 + 60)
-    close_window(shell, world, task, tid, T0 + 60)
-    close_window(shell, world, task, tid, T0, late_s=60)
-    assert reasons(shell) == ["window_spent", "window_spent"]
-    assert len(reports(shell.published)) == 1
+    runtime, (tid,) = started(world, [task])
+    close_window(runtime, world, task, tid, T0 + 60)
+    close_window(runtime, world, task, tid, T0 + 60)
+    close_window(runtime, world, task, tid, T0, late_s=60)
+    assert reasons(runtime) == ["window_spent", "window_spent"]
+    assert len(reports(runtime.published)) == 1
 
 
 def test_participant_withholds_when_the_week_is_spent() -> None:
@@ -143,12 +143,12 @@ def test_participant_withholds_when_the_week_is_spent() -> None:
         HostSpending(world.host_ids[0], (full,), 0, ()),
         HostSpending(world.host_ids[1], (), 0, ()),
     )
-    shell, (tid,) = started(
+    runtime, (tid,) = started(
         world, [task], now_s=T0 + 85_000, participant=world.participant(LedgerView(views))
     )
-    close_window(shell, world, task, tid, T0)
-    assert [(r.reason, r.hosts) for r in shell.refused] == [(Withheld.BUDGET, 1)]
-    assert [r.host_id for r in reports(shell.published)] == [world.host_ids[1]]
+    close_window(runtime, world, task, tid, T0)
+    assert [(r.reason, r.hosts) for r in runtime.refused] == [(Withheld.BUDGET, 1)]
+    assert [r.host_id for r in reports(runtime.published)] == [world.host_ids[1]]
 
 
 def test_participant_weekly_entry_counts_against_minutes_that_straddle_it() -> None:
@@ -164,13 +164,13 @@ def test_participant_weekly_entry_counts_against_minutes_that_straddle_it() -> N
         for k in range(8_400, -1, -1)
     )
     view = LedgerView((HostSpending(world.host_ids[0], (*spent, *minutes), 0, ()),))
-    shell, (tid,) = started(world, [minute], participant=world.participant(view))
-    close_window(shell, world, minute, tid, T0)
-    assert reasons(shell) == ["budget"]
+    runtime, (tid,) = started(world, [minute], participant=world.participant(view))
+    close_window(runtime, world, minute, tid, T0)
+    assert reasons(runtime) == ["budget"]
     alone = LedgerView((HostSpending(world.host_ids[0], minutes, 0, ()),))
-    shell, (tid,) = started(world, [minute], participant=world.participant(alone))
-    close_window(shell, world, minute, tid, T0)
-    assert reasons(shell) == []
+    runtime, (tid,) = started(world, [minute], participant=world.participant(alone))
+    close_window(runtime, world, minute, tid, T0)
+    assert reasons(runtime) == []
     assert week.series == "week"
 
 
@@ -178,14 +178,14 @@ def test_participant_two_tasks_share_one_budget() -> None:
     world = World(1)
     first = world.task("fleet", weight=700_000, window_s=86_400, first=T0, last=T0)
     second = world.task("operator", weight=300_000, window_s=86_400, first=T0, last=T0)
-    shell, ids = started(world, [first, second], now_s=T0 + 85_000)
+    runtime, ids = started(world, [first, second], now_s=T0 + 85_000)
     for task, tid in zip((first, second), ids, strict=True):
-        close_window(shell, world, task, tid, T0)
-    assert reasons(shell) == []
-    assert len(reports(shell.published)) == 2
+        close_window(runtime, world, task, tid, T0)
+    assert reasons(runtime) == []
+    assert len(reports(runtime.published)) == 2
     third = world.task("third", weight=1)
-    shell.tell(TaskReceived(world.sign_task(third), T0 + 86_400))
-    assert reasons(shell) == [Reason.WEIGHT]
+    runtime.tell(TaskReceived(world.sign_task(third), T0 + 86_400))
+    assert reasons(runtime) == [Reason.WEIGHT]
 
 
 def test_participant_serves_two_leaders_from_one_budget_and_one_counter() -> None:
@@ -195,26 +195,26 @@ def test_participant_serves_two_leaders_from_one_budget_and_one_counter() -> Non
     operator.signing_keys, operator.identities = fleet.signing_keys, fleet.identities
     leaders = fleet.pins.leaders | operator.pins.leaders
     rules = fleet.rules(pins=Pins(leaders, fleet.pins.helpers))
-    shell = MemoryShell(fleet.participant(rules=rules))
+    runtime = MemoryRuntime(fleet.participant(rules=rules))
     tasks = [
         (fleet, fleet.task("fleet", weight=700_000)),
         (operator, operator.task("operator", weight=300_000)),
     ]
     for world, task in tasks:
         weight = sum(section.weight_millionths for section in task.sections)
-        shell.tell(TaskReceived(world.sign_task(task), T0))
-        shell.tell(RosterReceived(world.roster({task.series: weight}), T0))
-        shell.tell(KeysAnnounced(world.keys(), T0))
-    shell.tell(EpochDue(T0))
-    for (world, task), tid in zip(tasks, shell.participant.tasks, strict=True):
-        close_window(shell, world, task, tid, T0)
-    opened = epochs(shell.published)
+        runtime.tell(TaskReceived(world.sign_task(task), T0))
+        runtime.tell(RosterReceived(world.roster({task.series: weight}), T0))
+        runtime.tell(KeysAnnounced(world.keys(), T0))
+    runtime.tell(EpochDue(T0))
+    for (world, task), tid in zip(tasks, runtime.participant.tasks, strict=True):
+        close_window(runtime, world, task, tid, T0)
+    opened = epochs(runtime.published)
     assert sorted(e.header.ledger_ctr for e in opened) == [1, 2]
     assert len({e.header.leader_kid for e in opened}) == 2
     by_id = {e.header.epoch_id: e for e in opened}
-    for (world, _), report in zip(tasks, reports(shell.published), strict=True):
+    for (world, _), report in zip(tasks, reports(runtime.published), strict=True):
         assert open_report(world, by_id[report.epoch_id], report)[:2].tolist() == [1, 1]
-    assert len(shell.committed) == 2
+    assert len(runtime.committed) == 2
 
 
 def test_participant_refuses_weights_swapped_at_a_week_start() -> None:
@@ -225,66 +225,66 @@ def test_participant_refuses_weights_swapped_at_a_week_start() -> None:
     view = LedgerView((HostSpending(world.host_ids[0], heavy, 0, ()),))
     light = world.task("a", window_s=WEEK_S, weight=100_000, version=2)
     grown = world.task("b", window_s=day_s, weight=900_000)
-    shell, (_, tid) = started(
+    runtime, (_, tid) = started(
         world, [light, grown], now_s=T0 + day_s, participant=world.participant(view)
     )
     sealed = []
     for day in range(9):
         start = T0 + day * day_s
-        shell.tell(EpochDue(start + day_s))
-        close_window(shell, world, grown, tid, start)
-        sealed.append(len(reports(shell.published)))
+        runtime.tell(EpochDue(start + day_s))
+        close_window(runtime, world, grown, tid, start)
+        sealed.append(len(reports(runtime.published)))
     # The last heavy week costs 0.45 of every week that starts before T0: four days of 0.1125 fit
     # beside it, the fifth and sixth do not; a week after the swap the new weight runs freely.
     assert sealed == [1, 2, 3, 4, 4, 4, 4, 5, 6]
-    assert set(reasons(shell)) == {"budget"}
+    assert set(reasons(runtime)) == {"budget"}
 
 
 def test_participant_rolling_week_lets_a_full_series_go_on_for_ever() -> None:
     world = World(1)
     day_s = 86_400
     task = world.task(window_s=day_s, weight=1_000_000)
-    shell, (tid,) = started(world, [task], now_s=T0)
+    runtime, (tid,) = started(world, [task], now_s=T0)
     for day in range(30):
-        shell.tell(KeysAnnounced(world.keys(T0 + day * day_s), T0 + day * day_s))
-        shell.tell(EpochDue(T0 + (day + 1) * day_s))
-        close_window(shell, world, task, tid, T0 + day * day_s)
-    assert reasons(shell) == []
-    assert len(reports(shell.published)) == 30
+        runtime.tell(KeysAnnounced(world.keys(T0 + day * day_s), T0 + day * day_s))
+        runtime.tell(EpochDue(T0 + (day + 1) * day_s))
+        close_window(runtime, world, task, tid, T0 + day * day_s)
+    assert reasons(runtime) == []
+    assert len(reports(runtime.published)) == 30
 
 
 def test_participant_that_joins_mid_week_has_no_more_than_its_windows() -> None:
     world = World(1)
-    shell = MemoryShell(world.participant())
+    runtime = MemoryRuntime(world.participant())
     task = world.task()
-    shell.tell(TaskReceived(world.sign_task(task), T0))
+    runtime.tell(TaskReceived(world.sign_task(task), T0))
     joined = T0 + 3 * 86_400
-    shell.tell(RosterReceived(world.roster({"minute": 600_000}, effective_from=joined), joined))
-    shell.tell(KeysAnnounced(world.keys(joined - 600), joined - 600))
-    tid = next(iter(shell.participant.tasks))
-    close_window(shell, world, task, tid, joined - 60)
-    assert reasons(shell) == ["no_roster"]
-    shell.tell(EpochDue(joined))
-    close_window(shell, world, task, tid, joined)
-    assert len(reports(shell.published)) == 1
+    runtime.tell(RosterReceived(world.roster({"minute": 600_000}, effective_from=joined), joined))
+    runtime.tell(KeysAnnounced(world.keys(joined - 600), joined - 600))
+    tid = next(iter(runtime.participant.tasks))
+    close_window(runtime, world, task, tid, joined - 60)
+    assert reasons(runtime) == ["no_roster"]
+    runtime.tell(EpochDue(joined))
+    close_window(runtime, world, task, tid, joined)
+    assert len(reports(runtime.published)) == 1
 
 
 def test_participant_epoch_lasts_an_hour_and_its_keys_are_erased() -> None:
     others = _live_secrets()
     world = World(2)
     task = world.task()
-    shell, (tid,) = started(world, [task])
-    close_window(shell, world, task, tid, T0)
-    old = [e.epoch_id for e in (x.header for x in epochs(shell.published))]
-    assert shell.tell(EpochDue(T0 + 3599)) == []
+    runtime, (tid,) = started(world, [task])
+    close_window(runtime, world, task, tid, T0)
+    old = [e.epoch_id for e in (x.header for x in epochs(runtime.published))]
+    assert runtime.tell(EpochDue(T0 + 3599)) == []
     secrets = _live_secrets() - others
     assert len(secrets) >= 2
-    effects = shell.tell(EpochDue(T0 + 3600))
+    effects = runtime.tell(EpochDue(T0 + 3600))
     assert any(isinstance(e, CommitEpochs) for e in effects)
     assert EraseKeys(2) in effects
     gc.collect()
     assert not secrets & _live_secrets()
-    fresh = epochs(shell.published)[2:]
+    fresh = epochs(runtime.published)[2:]
     assert not {e.header.epoch_id for e in fresh} & set(old)
     assert all(e.header.not_after - e.header.not_before == EPOCH_LIFE_S for e in fresh)
     assert [e.header.ledger_ctr for e in fresh] == [2, 2]
@@ -301,24 +301,24 @@ def _live_secrets() -> set[bytes]:
 def test_participant_erases_an_ended_epoch_and_reports_nothing_under_it() -> None:
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task])
+    runtime, (tid,) = started(world, [task])
     late = T0 + EPOCH_LIFE_S // 60 * 60
-    close_window(shell, world, task, tid, late)
-    assert reasons(shell) == ["no_epoch"]
-    shell.participant._keys._keys.clear()
-    effects = shell.tell(EpochDue(T0 + EPOCH_LIFE_S))
+    close_window(runtime, world, task, tid, late)
+    assert reasons(runtime) == ["no_epoch"]
+    runtime.participant._keys._keys.clear()
+    effects = runtime.tell(EpochDue(T0 + EPOCH_LIFE_S))
     assert EraseKeys(1) in effects
 
 
 def test_participant_does_not_seal_under_an_epoch_that_began_too_late() -> None:
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task], now_s=T0 + 91)
+    runtime, (tid,) = started(world, [task], now_s=T0 + 91)
     rows, present = np.zeros((1, 4), np.int64), np.ones(1, np.bool_)
-    shell.tell(WindowClosed(tid, T0, rows, present, T0 + 92))
-    assert reasons(shell) == ["no_epoch"]
-    shell.tell(WindowClosed(tid, T0 + 60, rows, present, T0 + 121))
-    assert len(reports(shell.published)) == 1
+    runtime.tell(WindowClosed(tid, T0, rows, present, T0 + 92))
+    assert reasons(runtime) == ["no_epoch"]
+    runtime.tell(WindowClosed(tid, T0 + 60, rows, present, T0 + 121))
+    assert len(reports(runtime.published)) == 1
 
 
 def test_participant_opens_at_most_twelve_epochs_an_hour_over_restarts() -> None:
@@ -326,10 +326,10 @@ def test_participant_opens_at_most_twelve_epochs_an_hour_over_restarts() -> None
     task = world.task()
     opened = tuple(T0 - 60 * k for k in range(12, 0, -1))
     view = LedgerView((HostSpending(world.host_ids[0], (), 40, opened),))
-    shell, _ = started(world, [task], participant=world.participant(view))
-    assert reasons(shell) == ["epoch_rate"]
-    shell.tell(EpochDue(T0 + 3600))
-    assert [e.header.ledger_ctr for e in epochs(shell.published)] == [41]
+    runtime, _ = started(world, [task], participant=world.participant(view))
+    assert reasons(runtime) == ["epoch_rate"]
+    runtime.tell(EpochDue(T0 + 3600))
+    assert [e.header.ledger_ctr for e in epochs(runtime.published)] == [41]
 
 
 def test_participant_counts_epochs_of_a_clock_that_was_ahead_once_their_hour_comes() -> None:
@@ -337,22 +337,22 @@ def test_participant_counts_epochs_of_a_clock_that_was_ahead_once_their_hour_com
     ahead_s = T0 + 7200
     opened = tuple(ahead_s + 60 * k for k in range(12))
     view = LedgerView((HostSpending(world.host_ids[0], (), 40, opened),))
-    shell, _ = started(world, [world.task()], participant=world.participant(view))
-    assert [e.header.ledger_ctr for e in epochs(shell.published)] == [41]
-    shell.tell(EpochDue(ahead_s + 3000))
-    assert reasons(shell) == ["epoch_rate"]
+    runtime, _ = started(world, [world.task()], participant=world.participant(view))
+    assert [e.header.ledger_ctr for e in epochs(runtime.published)] == [41]
+    runtime.tell(EpochDue(ahead_s + 3000))
+    assert reasons(runtime) == ["epoch_rate"]
 
 
 @pytest.mark.parametrize("rows", ["idle", "busy"])
 def test_participant_offsets_and_sizes_do_not_depend_on_load(rows: str) -> None:
     world = World(400)
     task = world.task(window_s=60)
-    shell, (tid,) = started(world, [task])
+    runtime, (tid,) = started(world, [task])
     load = np.zeros((400, 4), np.int64)
     if rows == "busy":
         load += 10**12
-    close_window(shell, world, task, tid, T0, load)
-    sealed = [r for r in shell.published if r.topic.endswith("reports")]
+    close_window(runtime, world, task, tid, T0, load)
+    sealed = [r for r in runtime.published if r.topic.endswith("reports")]
     assert {len(r.value) for r in sealed} == {len(sealed[0].value)}
     offsets = np.array([r.publish_at_ms for r in sealed]) - (T0 + 60) * 1000
     assert offsets.min() >= 2000
@@ -363,9 +363,9 @@ def test_participant_offsets_and_sizes_do_not_depend_on_load(rows: str) -> None:
 def test_participant_short_windows_spread_over_a_quarter_of_them() -> None:
     world = World(200)
     task = world.task(window_s=4, lateness_s=2)
-    shell, (tid,) = started(world, [task])
-    close_window(shell, world, task, tid, T0)
-    sealed = [r for r in shell.published if r.topic.endswith("reports")]
+    runtime, (tid,) = started(world, [task])
+    close_window(runtime, world, task, tid, T0)
+    sealed = [r for r in runtime.published if r.topic.endswith("reports")]
     offsets = np.array([r.publish_at_ms for r in sealed]) - (T0 + 4) * 1000
     assert 250 <= offsets.min() < 350
     assert 1150 < offsets.max() < 1250
@@ -374,39 +374,39 @@ def test_participant_short_windows_spread_over_a_quarter_of_them() -> None:
 def test_participant_holds_back_while_the_transport_is_away() -> None:
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task])
-    shell.tell(TransportDown())
-    before = len(shell.published)
-    close_window(shell, world, task, tid, T0)
-    assert len(shell.published) == before
-    (drain,) = shell.participant.handle(TransportUp())
+    runtime, (tid,) = started(world, [task])
+    runtime.tell(TransportDown())
+    before = len(runtime.published)
+    close_window(runtime, world, task, tid, T0)
+    assert len(runtime.published) == before
+    (drain,) = runtime.participant.handle(TransportUp())
     assert type(drain).__name__ == "DrainSpool"
-    assert shell.participant.handle(Published((3, 4))) == [Forget((3, 4))]
+    assert runtime.participant.handle(Published((3, 4))) == [Forget((3, 4))]
 
 
 def test_participant_without_roster_membership_reports_nothing() -> None:
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task])
-    shell.tell(RosterReceived(world.roster({"other": 1}, version=2, effective_from=T0), T0))
-    close_window(shell, world, task, tid, T0)
-    assert reasons(shell) == ["not_rostered"]
+    runtime, (tid,) = started(world, [task])
+    runtime.tell(RosterReceived(world.roster({"other": 1}, version=2, effective_from=T0), T0))
+    close_window(runtime, world, task, tid, T0)
+    assert reasons(runtime) == ["not_rostered"]
 
 
 def test_participant_refuses_a_roster_of_strangers() -> None:
     world, other = World(1), World(1)
-    shell = MemoryShell(world.participant())
-    shell.tell(RosterReceived(other.roster({"minute": 1}), T0))
-    assert reasons(shell) == [Reason.ROSTER_SIGNATURE]
+    runtime = MemoryRuntime(world.participant())
+    runtime.tell(RosterReceived(other.roster({"minute": 1}), T0))
+    assert reasons(runtime) == [Reason.ROSTER_SIGNATURE]
 
 
 def test_participant_refuses_keys_that_no_pinned_party_signed() -> None:
     world = World(1)
-    shell = MemoryShell(world.participant())
+    runtime = MemoryRuntime(world.participant())
     good = world.leader.announce(T0, T0 + 60)
     forged = dataclasses.replace(good, not_after=T0 + 600)
-    shell.tell(KeysAnnounced((forged, Party().announce(T0, T0 + 60)), T0))
-    assert reasons(shell) == [Reason.KEY_SIGNATURE, Reason.KEY_PARTY]
+    runtime.tell(KeysAnnounced((forged, Party().announce(T0, T0 + 60)), T0))
+    assert reasons(runtime) == [Reason.KEY_SIGNATURE, Reason.KEY_PARTY]
 
 
 def test_participant_after_a_recovery_takes_no_new_and_no_heavier_series() -> None:
@@ -420,15 +420,15 @@ def test_participant_after_a_recovery_takes_no_new_and_no_heavier_series() -> No
     heavy = world.task(weight=700_000, version=4)
     old = world.task(version=2)
     good = world.task(version=3)
-    shell, ids = started(world, [fresh, heavy, old, good], participant=participant)
-    assert reasons(shell) == ["recovering", "recovering", Reason.TASK_SUPERSEDED]
-    shell.tell(RosterReceived(world.roster({"minute": 600_000}, version=2), T0))
-    shell.tell(EpochDue(T0 + 60))
-    close_window(shell, world, good, ids[3], T0 + 60)
-    assert reasons(shell)[3:] == ["recovering"]
-    close_window(shell, world, good, ids[3], T0 + 120)
-    assert len(reports(shell.published)) == 1
-    effects = shell.tell(TaskReceived(world.sign_task(fresh), T0 + 2 * WEEK_S))
+    runtime, ids = started(world, [fresh, heavy, old, good], participant=participant)
+    assert reasons(runtime) == ["recovering", "recovering", Reason.TASK_SUPERSEDED]
+    runtime.tell(RosterReceived(world.roster({"minute": 600_000}, version=2), T0))
+    runtime.tell(EpochDue(T0 + 60))
+    close_window(runtime, world, good, ids[3], T0 + 60)
+    assert reasons(runtime)[3:] == ["recovering"]
+    close_window(runtime, world, good, ids[3], T0 + 120)
+    assert len(reports(runtime.published)) == 1
+    effects = runtime.tell(TaskReceived(world.sign_task(fresh), T0 + 2 * WEEK_S))
     assert any(isinstance(e, TaskAccepted) for e in effects)
 
 
@@ -460,10 +460,10 @@ class NoisyCheckWords:
 def test_participant_publishes_nothing_on_a_noise_fault(sampler: NoNoise) -> None:
     world = World(1)
     task = world.task()
-    shell, (tid,) = started(world, [task], participant=world.participant(sampler=sampler))
-    close_window(shell, world, task, tid, T0)
-    assert reasons(shell) == ["noise_fault"]
-    assert reports(shell.published) == []
+    runtime, (tid,) = started(world, [task], participant=world.participant(sampler=sampler))
+    close_window(runtime, world, task, tid, T0)
+    assert reasons(runtime) == ["noise_fault"]
+    assert reports(runtime.published) == []
 
 
 def test_participant_runs_repeat_under_the_same_randomness() -> None:
@@ -471,9 +471,11 @@ def test_participant_runs_repeat_under_the_same_randomness() -> None:
     task = world.task()
     sealed = []
     for _ in range(2):
-        shell, (tid,) = started(world, [task], participant=world.participant(seed=5))
-        close_window(shell, world, task, tid, T0)
-        by_host = {epoch.header.host_id: epoch for epoch in epochs(shell.published)}
-        sealed.append([open_report(world, by_host[r.host_id], r) for r in reports(shell.published)])
+        runtime, (tid,) = started(world, [task], participant=world.participant(seed=5))
+        close_window(runtime, world, task, tid, T0)
+        by_host = {epoch.header.host_id: epoch for epoch in epochs(runtime.published)}
+        sealed.append(
+            [open_report(world, by_host[r.host_id], r) for r in reports(runtime.published)]
+        )
     assert np.array_equal(sealed[0], sealed[1])
     assert counting_bytes(5)(8) == counting_bytes(5)(8)

@@ -15,7 +15,7 @@ from edge_agent.protocol.protocol_events import (
     TaskReceived,
 )
 from privacy.budget import Entry, peak
-from tests.agent_world import T0, WEEK_S, MemoryShell, World, calibrated, close_window
+from tests.agent_world import T0, WEEK_S, MemoryRuntime, World, calibrated, close_window
 from wire.task import Task
 
 DAY_S = 86_400
@@ -30,7 +30,7 @@ def lives(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     return draw(st.lists(phase, min_size=2, max_size=6))
 
 
-def tell_versions(shell: MemoryShell, heavy: int, version: int, now_s: int) -> dict[int, Task]:
+def tell_versions(runtime: MemoryRuntime, heavy: int, version: int, now_s: int) -> dict[int, Task]:
     """Sign a new version of every series: one has weight 0.8, the others 0.1 each."""
     tasks = {}
     for cadence in sorted(CADENCES, key=lambda c: c == heavy):
@@ -39,9 +39,9 @@ def tell_versions(shell: MemoryShell, heavy: int, version: int, now_s: int) -> d
             f"c{cadence}", window_s=cadence, weight=weight, version=version, lateness_s=30
         )
         tasks[cadence] = calibrated(dataclasses.replace(task, last_window=T0 + 200 * WEEK_S))
-        shell.tell(TaskReceived(WORLD.sign_task(tasks[cadence]), now_s))
+        runtime.tell(TaskReceived(WORLD.sign_task(tasks[cadence]), now_s))
     weights = {t.series: t.sections[0].weight_millionths for t in tasks.values()}
-    shell.tell(RosterReceived(WORLD.roster(weights, version=version), now_s))
+    runtime.tell(RosterReceived(WORLD.roster(weights, version=version), now_s))
     return tasks
 
 
@@ -53,24 +53,24 @@ def test_participant_never_spends_more_than_one_in_any_week(
 ) -> None:
     """Weights move from series to series as no plan may move them: the ledger alone holds."""
     spent: list[Entry] = []
-    shell = MemoryShell(WORLD.participant())
+    runtime = MemoryRuntime(WORLD.participant())
     now_s = T0
     for number, (cadence, windows, pause) in enumerate(life):
         if number == restart_at:
             view = LedgerView((HostSpending(WORLD.host_ids[0], tuple(spent), number * 100, ()),))
-            shell = MemoryShell(WORLD.participant(view))
-        task = tell_versions(shell, cadence, number + 1, now_s)[cadence]
+            runtime = MemoryRuntime(WORLD.participant(view))
+        task = tell_versions(runtime, cadence, number + 1, now_s)[cadence]
         now_s += pause * DAY_S
         start = now_s // cadence * cadence
         for begin in range(start, start + windows * cadence, cadence):
             now_s = begin + cadence
-            shell.tell(KeysAnnounced(WORLD.keys(now_s, DAY_S), now_s))
-            shell.tell(EpochDue(now_s))
-            tid = next((i for i, known in shell.participant.tasks.items() if known == task), None)
+            runtime.tell(KeysAnnounced(WORLD.keys(now_s, DAY_S), now_s))
+            runtime.tell(EpochDue(now_s))
+            tid = next((i for i, known in runtime.participant.tasks.items() if known == task), None)
             if tid is not None:
-                close_window(shell, WORLD, task, tid, begin)
-        spent += [e.entry for commit in shell.committed for e in commit.entries]
-        shell.committed.clear()
+                close_window(runtime, WORLD, task, tid, begin)
+        spent += [e.entry for commit in runtime.committed for e in commit.entries]
+        runtime.committed.clear()
     assert spent
     assert peak(spent) <= 1
     starts: dict[str, list[int]] = {}

@@ -23,7 +23,7 @@ from privacy.noise_table import LiveSampler
 from tests.agent_world import (
     T0,
     WEEK_S,
-    MemoryShell,
+    MemoryRuntime,
     World,
     close_window,
     new_ledger,
@@ -89,21 +89,21 @@ def test_demo_rosters_change_when_they_like() -> None:
 def test_live_participant_refuses_a_roster_in_the_middle_of_a_week() -> None:
     world = World(1)
     live = world.participant(rules=world.rules(domain="live"), sampler=LiveSampler(os.urandom))
-    shell = MemoryShell(live)
-    shell.tell(RosterReceived(world.roster({"minute": 100_000}, effective_from=T0), T0))
+    runtime = MemoryRuntime(live)
+    runtime.tell(RosterReceived(world.roster({"minute": 100_000}, effective_from=T0), T0))
     late = world.roster({"minute": 900_000}, version=2, effective_from=T0 + 12_345, cohort=8)
-    shell.tell(RosterReceived(late, T0))
-    assert [refusal.reason for refusal in shell.refused] == [Reason.ROSTER_CHANGE]
+    runtime.tell(RosterReceived(late, T0))
+    assert [refusal.reason for refusal in runtime.refused] == [Reason.ROSTER_CHANGE]
 
 
 def test_participant_withholds_while_the_roster_outgrows_the_task() -> None:
     world = World(12)
     task = world.task(n_max=11, n_min=10, t=2)
     rules = world.rules(bounds=dataclasses.replace(world.rules().bounds, n_min_at_least=10))
-    shell, (tid,) = started(world, [task], participant=world.participant(rules=rules))
-    close_window(shell, world, task, tid, T0)
-    assert reports(shell.published) == []
-    assert {r.reason for r in shell.refused} == {Withheld.ROSTER_LARGE}
+    runtime, (tid,) = started(world, [task], participant=world.participant(rules=rules))
+    close_window(runtime, world, task, tid, T0)
+    assert reports(runtime.published) == []
+    assert {r.reason for r in runtime.refused} == {Withheld.ROSTER_LARGE}
 
 
 def test_crowd_of_one_operator_beyond_t_is_a_fault_where_operators_count() -> None:
@@ -117,17 +117,17 @@ def test_crowd_of_one_operator_beyond_t_is_a_fault_where_operators_count() -> No
     assert crowd_fault(local, Crowd(101, 100)) is None
 
 
-def restarted(world: World, ledger: Ledger, signed: bytes, now_s: int) -> MemoryShell:
+def restarted(world: World, ledger: Ledger, signed: bytes, now_s: int) -> MemoryRuntime:
     """A live agent that starts on its ledger and is given one task and one roster."""
     rules, view = world.rules(domain="live"), ledger.view(world.host_ids)
     live = world.participant(view, rules=rules, sampler=LiveSampler(os.urandom))
-    shell = MemoryShell(live, ledger)
+    runtime = MemoryRuntime(live, ledger)
     task = world.sign_task(world.task(domain="fleet"))
     for event in (TaskReceived(task, now_s), RosterReceived(signed, now_s)):
-        shell.tell(event)
-    shell.tell(KeysAnnounced(world.keys(now_s), now_s))
-    shell.tell(EpochDue(now_s))
-    return shell
+        runtime.tell(event)
+    runtime.tell(KeysAnnounced(world.keys(now_s), now_s))
+    runtime.tell(EpochDue(now_s))
+    return runtime
 
 
 def test_restarted_host_knows_the_roster_in_force_beside_a_newer_one(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_restarted_host_knows_the_roster_in_force_beside_a_newer_one(tmp_path: P
     ledger = new_ledger(tmp_path, world)
     first = world.roster({"minute": 600_000})
     following = world.roster({"minute": 600_000}, version=2, effective_from=T0 + WEEK_S)
-    shell = restarted(world, ledger, first, T0)
-    shell.tell(RosterReceived(following, T0))
+    runtime = restarted(world, ledger, first, T0)
+    runtime.tell(RosterReceived(following, T0))
     again = restarted(world, ledger, following, T0 + 60)
     task = world.task(domain="fleet")
     close_window(again, world, task, task_id(world.sign_task(task)[:-128]), T0)

@@ -27,7 +27,7 @@ from privacy.budget import Entry, may_spend, peak
 from tests.agent_world import (
     T0,
     WEEK_S,
-    MemoryShell,
+    MemoryRuntime,
     NoNoise,
     World,
     calibrated,
@@ -72,16 +72,16 @@ class HostLife(RuleBasedStateMachine):
         """Begin as an agent does: the ledger's view, then what the log's topics hold."""
         self.ledger = ledger
         participant = WORLD.participant(ledger.view(WORLD.host_ids), sampler=NoNoise())
-        self.shell = MemoryShell(participant, ledger)
+        self.runtime = MemoryRuntime(participant, ledger)
         for signed in self.published.values():
-            self.shell.tell(TaskReceived(signed, self.now_s))
+            self.runtime.tell(TaskReceived(signed, self.now_s))
         if self.published:
             self._tell_roster()
-        self.shell.tell(KeysAnnounced(KEYS, self.now_s))
+        self.runtime.tell(KeysAnnounced(KEYS, self.now_s))
 
     def _tell_roster(self) -> None:
         roster = WORLD.roster(self.weights, version=self.version)
-        self.shell.tell(RosterReceived(roster, self.now_s))
+        self.runtime.tell(RosterReceived(roster, self.now_s))
 
     # What may happen
 
@@ -98,25 +98,25 @@ class HostLife(RuleBasedStateMachine):
         self.published.pop(name, None)  # the topic keeps the last of a key, at its place
         self.published[name] = WORLD.sign_task(task)
         self.weights[name] = weight
-        self.shell.tell(TaskReceived(self.published[name], self.now_s))
+        self.runtime.tell(TaskReceived(self.published[name], self.now_s))
         self._tell_roster()
 
     @rule(windows=st.integers(1, 12))
     def report(self, windows: int) -> None:
         """Run until so many windows have ended, and report each at its end."""
         for _ in range(windows):
-            tasks = self.shell.participant.tasks.values()
+            tasks = self.runtime.participant.tasks.values()
             if not tasks:
                 return
             self.now_s = min(self.now_s // t.window_s * t.window_s + t.window_s for t in tasks)
-            self.shell.tell(EpochDue(self.now_s))
+            self.runtime.tell(EpochDue(self.now_s))
             for task in list(tasks):
                 if self.now_s % task.window_s == 0:
                     self._close(task, self.now_s - task.window_s)
 
     def _close(self, task: Task, start_s: int) -> None:
         tid = task_id(WORLD.sign_task(task)[:-128])
-        close_window(self.shell, WORLD, task, tid, start_s)
+        close_window(self.runtime, WORLD, task, tid, start_s)
         for entry in self.ledger.view(WORLD.host_ids).hosts[0].entries:
             self.spent[entry.series, entry.start] = entry
 
@@ -131,9 +131,9 @@ class HostLife(RuleBasedStateMachine):
         self.report(1)
         later_s = self.now_s + span_s
         if epoch:
-            self.shell.tell(EpochDue(later_s))
+            self.runtime.tell(EpochDue(later_s))
         key = WORLD.leader.announce(later_s, later_s + 400 * WEEK_S)
-        self.shell.tell(KeysAnnounced((key,), later_s))
+        self.runtime.tell(KeysAnnounced((key,), later_s))
         self.report(1)
 
     @rule()
@@ -153,7 +153,7 @@ class HostLife(RuleBasedStateMachine):
         view = self.ledger.view(WORLD.host_ids)
         # No epoch is committed before the latest time that the ledger saw.
         next_s = max(self.now_s, self.ledger._clock_s)
-        assert known(self.shell.participant, next_s) == known(_reopened(view), next_s)
+        assert known(self.runtime.participant, next_s) == known(_reopened(view), next_s)
 
     @invariant()
     def ledger_is_the_gate(self) -> None:
@@ -161,7 +161,7 @@ class HostLife(RuleBasedStateMachine):
         if not hasattr(self, "folder"):
             return
         spent = list(self.spent.values())
-        book = self.shell.participant._budget
+        book = self.runtime.participant._budget
         for cadence in CADENCES:
             start_s = self.now_s // cadence * cadence - cadence
             wanted = Entry("wanted", start_s, start_s + cadence, 600_000, WEEK_S // cadence + 1)

@@ -20,14 +20,14 @@ from edge_agent.protocol.protocol_events import (
 )
 from edge_agent.protocol.task_check import Bounds, Pins, check_task
 from privacy.budget import Entry, may_spend
-from tests.agent_world import T0, WEEK_S, MemoryShell, World, started
+from tests.agent_world import T0, WEEK_S, MemoryRuntime, World, started
 from wire.catalogue import Catalogue
 from wire.epoch import KeyAnnouncement
 from wire.rejection import Reason, ReportRejected
 
 
-def reasons(shell: MemoryShell) -> list[str]:
-    return [str(refusal.reason) for refusal in shell.refused]
+def reasons(runtime: MemoryRuntime) -> list[str]:
+    return [str(refusal.reason) for refusal in runtime.refused]
 
 
 def test_operator_tasks_are_taken_from_the_pinned_operator_alone() -> None:
@@ -45,29 +45,29 @@ def test_operator_tasks_are_taken_from_the_pinned_operator_alone() -> None:
 
 def test_task_with_a_section_of_no_catalogue_is_refused_before_anything_is_kept() -> None:
     world = World(1)
-    shell = MemoryShell(world.participant(rules=world.rules(catalogue=Catalogue.load())))
-    shell.tell(TaskReceived(world.sign_task(world.task()), T0))
-    assert reasons(shell) == [Reason.CATALOGUE]
-    assert [type(effect).__name__ for effect in shell.effects] == ["Refuse"]
+    runtime = MemoryRuntime(world.participant(rules=world.rules(catalogue=Catalogue.load())))
+    runtime.tell(TaskReceived(world.sign_task(world.task()), T0))
+    assert reasons(runtime) == [Reason.CATALOGUE]
+    assert [type(effect).__name__ for effect in runtime.effects] == ["Refuse"]
 
 
 def test_series_keeps_its_window_length_for_life() -> None:
     world = World(1)
-    shell = MemoryShell(world.participant())
-    shell.tell(TaskReceived(world.sign_task(world.task("s", window_s=3600)), T0))
-    shell.tell(TaskReceived(world.sign_task(world.task("s", window_s=60, version=2)), T0))
-    assert reasons(shell) == [Reason.FIELD]
+    runtime = MemoryRuntime(world.participant())
+    runtime.tell(TaskReceived(world.sign_task(world.task("s", window_s=3600)), T0))
+    runtime.tell(TaskReceived(world.sign_task(world.task("s", window_s=60, version=2)), T0))
+    assert reasons(runtime) == [Reason.FIELD]
 
 
 def test_version_with_other_bytes_is_superseded_over_restarts_too() -> None:
     world = World(1)
     task, other = world.task(), world.task(last=T0 + 300)
-    shell, (task_id,) = started(world, [task])
-    shell.tell(TaskReceived(world.sign_task(other), T0))
-    assert reasons(shell) == [Reason.TASK_SUPERSEDED]
+    runtime, (task_id,) = started(world, [task])
+    runtime.tell(TaskReceived(world.sign_task(other), T0))
+    assert reasons(runtime) == [Reason.TASK_SUPERSEDED]
     known = {"minute": KnownSeries("minute", 1, 600_000, 60, bytes(task_id))}
     view = LedgerView(tuple(HostSpending(h, (), 0, ()) for h in world.host_ids), known)
-    again = MemoryShell(world.participant(view))
+    again = MemoryRuntime(world.participant(view))
     again.tell(TaskReceived(world.sign_task(other), T0))
     again.tell(TaskReceived(world.sign_task(task), T0))
     assert reasons(again) == [Reason.TASK_SUPERSEDED]
@@ -78,23 +78,23 @@ def test_past_task_gives_its_weight_back_after_a_week() -> None:
     world = World(1)
     old = world.task("old", weight=900_000, last=T0 + 600, expiry=T0 + 3600)
     new = world.sign_task(world.task("new", weight=900_000, first=T0 + 4 * WEEK_S))
-    shell = MemoryShell(world.participant())
-    shell.tell(TaskReceived(world.sign_task(old), T0))
-    shell.tell(TaskReceived(new, T0 + 700))
-    assert reasons(shell) == [Reason.WEIGHT]
-    shell.tell(TaskReceived(new, T0 + WEEK_S + 700))
-    assert reasons(shell) == [Reason.WEIGHT]
-    assert len([e for e in shell.effects if isinstance(e, TaskAccepted)]) == 2
+    runtime = MemoryRuntime(world.participant())
+    runtime.tell(TaskReceived(world.sign_task(old), T0))
+    runtime.tell(TaskReceived(new, T0 + 700))
+    assert reasons(runtime) == [Reason.WEIGHT]
+    runtime.tell(TaskReceived(new, T0 + WEEK_S + 700))
+    assert reasons(runtime) == [Reason.WEIGHT]
+    assert len([e for e in runtime.effects if isinstance(e, TaskAccepted)]) == 2
 
 
 def test_announced_key_that_is_none_is_refused() -> None:
     world = World(1)
-    shell = MemoryShell(world.participant())
+    runtime = MemoryRuntime(world.participant())
     for hpke_pk in (b"\xff" * 1216, world.helper.hpke.public_bytes[:1184] + bytes(32)):
         plain = KeyAnnouncement(world.helper.pk, hpke_pk, T0 - 60, T0 + 86_400)
         signature = world.helper.signing.sign(plain.unsigned())
-        shell.tell(KeysAnnounced((dataclasses.replace(plain, signature=signature),), T0))
-    assert reasons(shell) == [Reason.FIELD, Reason.FIELD]
+        runtime.tell(KeysAnnounced((dataclasses.replace(plain, signature=signature),), T0))
+    assert reasons(runtime) == [Reason.FIELD, Reason.FIELD]
 
 
 def test_failed_epoch_commits_burn_neither_counters_nor_the_hour() -> None:

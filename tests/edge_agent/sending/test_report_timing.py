@@ -94,11 +94,11 @@ def traffic(
         patch.setattr(TaskWindows, "persist", persisted)
         patch.setattr("edge_agent.protocol.epochs.EPOCH_PERIOD_S", 40)
         patch.setattr("edge_agent.live.secrets.token_bytes", counting_bytes(5))
-        shell = made.agent(clock)
+        runtime = made.agent(clock)
         load = Load(clock, work)
-        shell.replace_sources((load,))
-        run_until(shell, clock, T0 + 130)
-        shell.close()
+        runtime.replace_sources((load,))
+        run_until(runtime, clock, T0 + 130)
+        runtime.close()
     return sent, load.drains
 
 
@@ -140,13 +140,13 @@ def longest_gap(times: list[int]) -> int:
 def test_sends_in_a_row_hold_the_sources_up_for_a_second_at_most(tmp_path: Path) -> None:
     """What sources gather between two drains is bounded, and so must be the time between them."""
     made, clock = host(tmp_path / "host"), SteppedClock(T0)
-    shell, load = made.agent(clock), Load(clock, Work(60))
-    shell.replace_sources((load,))
+    runtime, load = made.agent(clock), Load(clock, Work(60))
+    runtime.replace_sources((load,))
     for beat in range(80):
         at_ms = T0 * 1000 + 10_000 + beat * BEAT_MS
         record = SealedRecord(REPORTS, bytes(16), b"sealed", at_ms, T0 + 3600)
-        shell._outbox.add([10**6 + beat], [record], T0 * 1000)
-    run_until(shell, clock, T0 + 35)
-    shell.close()
+        runtime._outbox.add([10**6 + beat], [record], T0 * 1000)
+    run_until(runtime, clock, T0 + 35)
+    runtime.close()
     assert len(made.records(REPORTS)) > 80
     assert longest_gap(load.drains) <= 2500

@@ -141,17 +141,17 @@ class _Kept(NullObserver):
 def test_agent_hands_one_drain_to_windows_diagnosis_and_who_looks(tmp_path: Path) -> None:
     """In whatever order its sources stand: diagnosis comes after all of them."""
     clock, kept = SteppedClock(AGENT_T0), _Kept()
-    shell = surroundings(tmp_path).agent(clock)
-    shell.observe(kept)
-    shell.replace_sources([_SlowJob(clock.boottime_ns()), _Counted()])
+    runtime = surroundings(tmp_path).agent(clock)
+    runtime.observe(kept)
+    runtime.replace_sources([_SlowJob(clock.boottime_ns()), _Counted()])
     made = DiagnosisSettings(DiagnosisSection(), None, faults=False).start()
     assert isinstance(made, HostDiagnosis)
-    shell.replace_diagnosis(made)
-    assert shell.status().sources == ("slow_job", "counted", "diagnosis")
-    run_until(shell, clock, AGENT_T0 + SECONDS)
-    assert isinstance(shell.windows, TaskWindows)
-    (window,) = shell.windows.open_windows()
-    shell.close()
+    runtime.replace_diagnosis(made)
+    assert runtime.status().sources == ("slow_job", "counted", "diagnosis")
+    run_until(runtime, clock, AGENT_T0 + SECONDS)
+    assert isinstance(runtime.windows, TaskWindows)
+    (window,) = runtime.windows.open_windows()
+    runtime.close()
     assert kept.names[:2] == ["slow_job", "counted"]
     assert kept.names.count("slow_job") == len(kept.found) >= SECONDS - 1
     causes = [

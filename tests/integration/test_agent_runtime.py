@@ -15,13 +15,13 @@ from structlog.testing import capture_logs
 
 from collectors.interface import SourceRegistry, UnavailableSource
 from collectors.records.activity import Observation
+from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import ClockSetBack, LedgerMissing, LedgerRolledBack
 from edge_agent.live import load_host, open_agent, open_ledger, this_machine
 from edge_agent.protocol.roster_book import read_signed_past
 from edge_agent.sending.outbox import Outbox
-from edge_agent.shell import AgentShell
 from edge_agent.windows.window_state import DurableAccumulators
 from privacy.noise_table import LiveSampler, SeededSampler
 from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
@@ -85,10 +85,10 @@ def test_agent_goes_on_when_a_source_breaks_and_tells_no_name_of_it(tmp_path: Pa
     """A user of the host chooses names and files; what they break must be one source at most."""
     made, clock = surroundings(tmp_path), SteppedClock(T0)
     with capture_logs() as lines:
-        shell = made.agent(clock)
-        shell.replace_sources((OddHost(), BusyHost()))
-        run_until(shell, clock, T0 + 10)
-        shell.close()
+        runtime = made.agent(clock)
+        runtime.replace_sources((OddHost(), BusyHost()))
+        run_until(runtime, clock, T0 + 10)
+        runtime.close()
     assert len(reports_of(made.records())) == 2
     said = str(lines)
     assert "UnicodeDecodeError" in said
@@ -111,8 +111,8 @@ def test_source_that_breaks_at_its_start_is_absent_with_one_line() -> None:
 def test_agent_spools_while_the_log_is_away_and_drains_the_same_bytes(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    run_until(shell, clock, T0 + 9)
+    runtime = made.agent(clock)
+    run_until(runtime, clock, T0 + 9)
     send = Outbox._send
 
     def away(_self: Outbox, _records: object) -> None:
@@ -120,33 +120,33 @@ def test_agent_spools_while_the_log_is_away_and_drains_the_same_bytes(tmp_path: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "_send", away)
-        run_until(shell, clock, T0 + 41)
-        waiting = [one.record.value for one in shell._ledger.spooled()]
+        run_until(runtime, clock, T0 + 41)
+        waiting = [one.record.value for one in runtime._ledger.spooled()]
     assert Outbox._send is send
     assert len(waiting) >= 7
     assert not {r.value for r in made.records(REPORTS)} & set(waiting)
-    run_until(shell, clock, T0 + 80)
+    run_until(runtime, clock, T0 + 80)
     assert {r.value for r in made.records(REPORTS)} >= set(waiting)
-    assert shell._ledger.spool_records <= 1
+    assert runtime._ledger.spool_records <= 1
     windows = [r.header.window for r in reports_of(made.records())]
     assert len(set(windows)) == len(windows)
-    shell.close()
+    runtime.close()
 
 
 def test_agent_that_starts_after_retention_sends_nothing_of_before(tmp_path: Path) -> None:
     """Housekeeping drops what is over once a minute: the first send must not come before it."""
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
+    runtime = made.agent(clock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "send_due", lambda _self, _now_ms: ())
-        run_until(shell, clock, T0 + 41)
-        assert len(shell._ledger.spooled()) >= 7
-        shell.close()
+        run_until(runtime, clock, T0 + 41)
+        assert len(runtime._ledger.spooled()) >= 7
+        runtime.close()
     later = T0 + 40 + made.task.retention_s
-    shell = made.run(later, later + 9)
+    runtime = made.run(later, later + 9)
     assert all(r.header.window >= later - 4 for r in reports_of(made.records()))
-    assert shell.tally.expired >= 7
+    assert runtime.tally.expired >= 7
 
 
 def test_agent_full_spool_publishes_nothing_and_counts(tmp_path: Path) -> None:
@@ -154,16 +154,16 @@ def test_agent_full_spool_publishes_nothing_and_counts(tmp_path: Path) -> None:
     spool = dataclasses.replace(made.config.spool, max_records=10)
     made.config = dataclasses.replace(made.config, spool=spool)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
+    runtime = made.agent(clock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "send_due", lambda _self, _now_ms: ())
-        run_until(shell, clock, T0 + 64)
-    assert shell._ledger.spool_records == 9  # the tenth is for epochs and long windows
-    withheld = shell.tally.refused["spool_full"]
+        run_until(runtime, clock, T0 + 64)
+    assert runtime._ledger.spool_records == 9  # the tenth is for epochs and long windows
+    withheld = runtime.tally.refused["spool_full"]
     assert withheld >= 5
-    assert dict(shell.status().tally.spool_dropped) == {"short_window": withheld}
-    run_until(shell, clock, T0 + 86)
-    shell.close()
+    assert dict(runtime.status().tally.spool_dropped) == {"short_window": withheld}
+    run_until(runtime, clock, T0 + 86)
+    runtime.close()
     spent = [e.start for e in read_view(made.config.ledger_file).hosts[0].entries]
     assert sorted(r.header.window for r in reports_of(made.records())) == spent
 
@@ -172,17 +172,17 @@ def test_agent_logs_no_secret_and_no_measurement(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     with capture_logs() as lines:
         clock = SteppedClock(T0)
-        shell = made.agent(clock)
-        shell.replace_sources((BusyHost(),))
-        run_until(shell, clock, T0 + 70)
+        runtime = made.agent(clock)
+        runtime.replace_sources((BusyHost(),))
+        run_until(runtime, clock, T0 + 70)
         secrets = [
             secret
-            for row in shell._effects._participant._epochs.in_force.values()
+            for row in runtime._effects._participant._epochs.in_force.values()
             for epoch in row
             if epoch is not None
             for secret in (epoch.k_h, epoch.k_l, epoch.keys(next(iter(epoch.derived))).k_mask)
         ]
-        shell.close()
+        runtime.close()
     seed = made.world.signing_keys[0].seed_bytes()
     text = repr(lines)
     assert lines
@@ -202,11 +202,11 @@ def test_agent_logs_no_secret_and_no_measurement(tmp_path: Path) -> None:
 def test_agent_takes_a_new_version_of_its_task_after_the_open_window(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    run_until(shell, clock, T0 + 10)
+    runtime = made.agent(clock)
+    run_until(runtime, clock, T0 + 10)
     announce(made, [dataclasses.replace(made.task, version=2)])
-    run_until(shell, clock, T0 + 30)
-    shell.close()
+    run_until(runtime, clock, T0 + 30)
+    runtime.close()
     sealed = reports_of(made.records())
     assert [r.header.window for r in sealed] == [T0 + 4 * k for k in range(len(sealed))]
     assert len({r.task_id for r in sealed}) == 2
@@ -219,10 +219,10 @@ def test_agent_keeps_a_long_window_over_a_restart(tmp_path: Path) -> None:
     hourly = demo_task(made.world, window_s=3600, windows=24, series="hourly", weight=120_000)
     announce(made, [made.task, hourly], roster_version=2)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    shell.replace_sources((BusyHost(),))
-    run_until(shell, clock, T0 + 20)
-    shell.close()
+    runtime = made.agent(clock)
+    runtime.replace_sources((BusyHost(),))
+    run_until(runtime, clock, T0 + 20)
+    runtime.close()
     made.run(T0 + 3590, T0 + 3610)
     tid = task_id(made.world.sign_task(hourly)[:-128])
     (report,) = [r for r in reports_of(made.records()) if r.task_id == tid]
@@ -284,15 +284,15 @@ def test_agent_refuses_a_clock_behind_what_an_aggregator_has_signed(tmp_path: Pa
 def test_agent_with_its_clock_set_back_while_it_runs_publishes_nothing(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    run_until(shell, clock, T0 + 20)
-    sealed = shell.tally.sealed
+    runtime = made.agent(clock)
+    run_until(runtime, clock, T0 + 20)
+    sealed = runtime.tally.sealed
     clock.now_ms -= 3600 * 1000
     for _ in range(20):
-        shell.step()
-        clock.sleep_ms(shell.pause_ms())
-    assert shell.tally.sealed == sealed
-    shell.close()
+        runtime.step()
+        clock.sleep_ms(runtime.pause_ms())
+    assert runtime.tally.sealed == sealed
+    runtime.close()
 
 
 def test_agent_on_a_cloned_machine_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,19 +316,19 @@ def test_agent_run_refuses_seeded_noise_and_demo_tasks(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seeded noise"):
         open_agent(made.config, sampler=SeededSampler(1))
     clock = SteppedClock(T0)
-    shell, _ = open_agent(made.config, sampler=LiveSampler(os.urandom), clock=clock)
-    run_until(shell, clock, T0 + 10)
-    shell.close()
-    assert shell.tally.refused["demo_task"] == 1
+    runtime, _ = open_agent(made.config, sampler=LiveSampler(os.urandom), clock=clock)
+    run_until(runtime, clock, T0 + 10)
+    runtime.close()
+    assert runtime.tally.refused["demo_task"] == 1
     assert made.records() == []
 
 
 def test_agent_stops_in_order_and_leaves_its_spool(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
-    shell: AgentShell = made.agent(clock)
-    run = _stop_after(shell, 12)
-    shell.run()
+    runtime: AgentRuntime = made.agent(clock)
+    run = _stop_after(runtime, 12)
+    runtime.run()
     assert run() >= 12
     spent = [e.start for e in read_view(made.config.ledger_file).hosts[0].entries]
     made.run(clock.now_ms // 1000, clock.now_ms // 1000 + 8)
@@ -337,17 +337,17 @@ def test_agent_stops_in_order_and_leaves_its_spool(tmp_path: Path) -> None:
     assert set(windows) >= set(spent)
 
 
-def _stop_after(shell: AgentShell, steps: int) -> Callable[[], int]:
+def _stop_after(runtime: AgentRuntime, steps: int) -> Callable[[], int]:
     """Have the agent stopped after some steps, as a signal would."""
     count = 0
-    step = shell.step
+    step = runtime.step
 
     def counted() -> None:
         nonlocal count
         count += 1
         step()
         if count >= steps:
-            shell.stop()
+            runtime.stop()
 
-    shell.step = counted  # type: ignore[method-assign]
+    runtime.step = counted  # type: ignore[method-assign]
     return lambda: count

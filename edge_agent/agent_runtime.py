@@ -1,6 +1,6 @@
 """The live loop of an agent: sources, windows, participant, ledger, transport.
 
-Everything that decides is in the participant; the shell owns clocks, files and sockets, has
+Everything that decides is in the participant; the runtime owns clocks, files and sockets, has
 effects carried out in their order, and stops at once when the ledger can no longer be trusted.
 """
 
@@ -58,7 +58,7 @@ class _Timers:
     stepped_ms: int = 0
 
 
-class AgentShell:
+class AgentRuntime:
     """One live agent; `run` until `stop`."""
 
     def __init__(
@@ -298,7 +298,7 @@ class AgentShell:
 
     def _close_windows(self, now_s: int) -> None:
         for closed in self._windows.close_ended(now_s):
-            self._fault_point("shell:window-closed")
+            self._fault_point("runtime:window-closed")
             self._effects.tell(
                 WindowClosed(closed.task_id, closed.start_s, closed.rows, closed.present, now_s)
             )
@@ -326,4 +326,4 @@ def _next_round(now_ms: int) -> int:
     return (now_ms // _ROUND_MS + 1) * _ROUND_MS
 
 
-__all__ = ["AgentShell", "AgentTally", "Clock", "SystemClock"]
+__all__ = ["AgentRuntime", "AgentTally", "Clock", "SystemClock"]
