@@ -52,7 +52,7 @@ _MIB: Final = 1 << 20
 _IMPORTS: Final = """
 import resource
 import collectors.devices.bounded, collectors.devices.devices_source, edge_agent.live
-import edge_agent.local.live_socket, edge_agent.observer, edge_agent.protocol.task_check
+import edge_agent.local.live_socket, edge_agent.agent_runtime, edge_agent.protocol.task_check
 import edge_agent.service.agent_service, pointillist.cli.agent, pointillist.cli.root
 used = resource.getrusage(resource.RUSAGE_SELF)
 print((used.ru_utime + used.ru_stime) * 1_000)

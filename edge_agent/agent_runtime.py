@@ -13,21 +13,20 @@ from typing import Final
 import structlog
 
 from collectors.interface import Source, UnavailableSource
-from collectors.rounds import Rounds
+from collectors.rounds import Drained, Rounds
 from transport.interface import Transport, TransportUnavailable
 from wire.fields import TaskId
 from wire.task import Task
 
 from .clock import Clock, SystemClock
 from .host_diagnosis import NAME as DIAGNOSIS
-from .host_diagnosis import HostDiagnosis
+from .host_diagnosis import Diagnosed, HostDiagnosis
 from .ledger.ledger import Ledger
-from .observer import AgentStatus, NullObserver, Observer
 from .protocol.participant import Participant
 from .protocol.protocol_events import EpochDue, Refuse, WindowClosed
 from .sending.effects import AgentTally, Effects
 from .sending.outbox import BEAT_MS, ControlFeed, Outbox
-from .windows.window_accumulator import Windows
+from .windows.window_accumulator import ClosedWindow, Windows
 
 _ROUND_MS: Final = 5 * BEAT_MS
 """Sources are drained on its multiples: by the clock, and not so long after the drain before."""
@@ -56,6 +55,45 @@ class _Timers:
     housekeeping_ms: int = 0
     still_since_ms: int = 0
     stepped_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """What an agent counts; names and numbers, nothing measured.
+
+    tally          as it stood
+    next_send_ms   when the next record leaves, milliseconds since 1970
+    """
+
+    sources: tuple[str, ...]
+    tally: AgentTally
+    spool_records: int
+    spool_bytes: int
+    queued: int
+    next_send_ms: int | None
+    transport_up: bool
+
+
+class Observer:
+    """What the loop shows on its own host; no method blocks for long, none raises or gives back."""
+
+    def started(self) -> None:
+        """The loop begins."""
+
+    def drained(self, drained: Drained, now_boottime_ns: int) -> None:
+        """A source handed out records."""
+
+    def diagnosed(self, found: Diagnosed, now_boottime_ns: int) -> None:
+        """Diagnosis looked at all that was drained."""
+
+    def closed(self, window: ClosedWindow, now_boottime_ns: int) -> None:
+        """A window has ended: what was measured in it, whether it was reported or not."""
+
+    def stepped(self, now_ms: int) -> None:
+        """The loop went round once; about once a second."""
+
+    def stopping(self) -> None:
+        """The loop has ended; what is open is still there."""
 
 
 class AgentRuntime:
@@ -91,13 +129,13 @@ class AgentRuntime:
         )  # fmt: skip
         self._timers = _Timers()
         self._stopping = False
-        self._observer: Observer = NullObserver()
+        self._observers: tuple[Observer, ...] = ()
 
     # What others see ----------------------------------------------------------------------------
 
-    def observe(self, observer: Observer) -> None:
-        """Show what happens to a local observer; set it before the loop starts."""
-        self._observer = observer
+    def observe(self, *observers: Observer) -> None:
+        """Show what happens to local observers, in this order; set them before the loop starts."""
+        self._observers = observers
 
     @property
     def tally(self) -> AgentTally:
@@ -176,7 +214,8 @@ class AgentRuntime:
         waiting = len(self._outbox)
         if waiting:
             self._log.info("spool found", records=waiting)
-        self._observer.started()
+        for observer in self._observers:
+            observer.started()
 
     def step(self) -> None:
         """Do once everything that is due now.
@@ -218,7 +257,8 @@ class AgentRuntime:
         if now_ms >= self._timers.housekeeping_ms:
             self._timers.housekeeping_ms = now_ms + _HOUSEKEEPING_EVERY_MS
             self._housekeeping(now_ms // 1000)
-        self._observer.stepped(now_ms)
+        for observer in self._observers:
+            observer.stepped(now_ms)
 
     def _keeps_still(self) -> bool:
         """Say whether a send is so near that no measuring may begin."""
@@ -245,7 +285,8 @@ class AgentRuntime:
 
     def close(self) -> None:
         """Keep the open windows, send what is due, let everything go."""
-        self._observer.stopping()
+        for observer in self._observers:
+            observer.stopping()
         if self._diagnosis is not None:
             for incident in self._diagnosis.flush():
                 self._windows.add(incident)
@@ -284,13 +325,15 @@ class AgentRuntime:
             if diagnosis is not None:
                 diagnosis.take(drained)
             self._warn(drained.name, drained.failure)
-            self._observer.drained(drained, now_ns)
+            for observer in self._observers:
+                observer.drained(drained, now_ns)
         if diagnosis is not None:
             found = diagnosis.look(now_ns)
             for incident in found.incidents:
                 self._windows.add(incident)
             self._warn(DIAGNOSIS, found.failure)
-            self._observer.diagnosed(found, now_ns)
+            for observer in self._observers:
+                observer.diagnosed(found, now_ns)
 
     def _warn(self, name: str, failure: str | None) -> None:
         if failure is not None:
@@ -302,7 +345,8 @@ class AgentRuntime:
             self._effects.tell(
                 WindowClosed(closed.task_id, closed.start_s, closed.rows, closed.present, now_s)
             )
-            self._observer.closed(closed, self._clock.boottime_ns())
+            for observer in self._observers:
+                observer.closed(closed, self._clock.boottime_ns())
 
     def _housekeeping(self, now_s: int) -> None:
         self._outbox.drop_expired(now_s)
@@ -324,6 +368,3 @@ class AgentRuntime:
 
 def _next_round(now_ms: int) -> int:
     return (now_ms // _ROUND_MS + 1) * _ROUND_MS
-
-
-__all__ = ["AgentRuntime", "AgentTally", "Clock", "SystemClock"]

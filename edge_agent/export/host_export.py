@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import structlog
 
 from collectors.rounds import Drained
+from edge_agent.agent_runtime import Observer
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import ExportSection
-from edge_agent.observer import NullObserver
 from transport.process.listening import AddressUnavailable
 from transport.process.supervision import MetricsServer
 
@@ -19,7 +19,7 @@ from .otlp import MessageWriter, OtlpSender
 from .scrape import scrape_port, users_of_scrape
 
 
-class HostExport(NullObserver):
+class HostExport(Observer):
     def __init__(
         self,
         settings: ExportSection,

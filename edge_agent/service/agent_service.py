@@ -16,7 +16,7 @@ import structlog
 from collectors.boot_clock import ClockPoint, read_point
 from collectors.interface import CountsLeftOut, SourceRegistry, UnavailableSource
 from collectors.rounds import Drained
-from edge_agent.agent_runtime import AgentRuntime
+from edge_agent.agent_runtime import AgentRuntime, AgentStatus, Observer
 from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
@@ -29,7 +29,6 @@ from edge_agent.local.local_rows import EventRow, Flattener, ReportRow, clean_na
 from edge_agent.local.recent import Recent
 from edge_agent.local.sent_view import report_views, unmeasured_event
 from edge_agent.local.view_lines import HostView, pieces
-from edge_agent.observer import AgentStatus
 from edge_agent.service.reload import Changed, change_sources
 from edge_agent.unmeasured import Unmeasured, by_reason, unmeasured
 from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
@@ -57,9 +56,7 @@ class Reloading:
     log_gate: LevelGate
 
 
-class AgentService:
-    """An `Observer` of one agent."""
-
+class AgentService(Observer):
     def __init__(
         self,
         runtime: AgentRuntime,

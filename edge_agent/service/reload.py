@@ -21,8 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from collectors.interface import Source, SourceRegistry, UnavailableSource
+from edge_agent.agent_runtime import AgentStatus
 from edge_agent.config import AgentConfig
-from edge_agent.observer import AgentStatus
 from transport.process.supervision import MetricsServer
 from transport.settings.config import ConfigError
 

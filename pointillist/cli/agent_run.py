@@ -20,7 +20,6 @@ from edge_agent.config import AgentConfig, load_config
 from edge_agent.ledger.ledger_records import LedgerRefused
 from edge_agent.live import LIVE_DOMAIN, open_agent, sources_of
 from edge_agent.local.live_socket import log_to_stderr
-from edge_agent.observer import Observers
 from edge_agent.protocol.task_check import choose_gate
 from edge_agent.service.agent_service import AgentService, Reloading
 from pointillist.installation import sample_hint
@@ -155,7 +154,7 @@ def run_agent(options: Options) -> None:
             version=version, settle=settle,
             exported=(lambda: export.counts) if export is not None else dict,
         )  # fmt: skip
-        runtime.observe(service if export is None else Observers([service, export]))
+        runtime.observe(*(seen for seen in (service, export) if seen is not None))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: runtime.stop())
         signal.signal(signal.SIGHUP, lambda _number, _frame: service.request_reload())

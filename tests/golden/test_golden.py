@@ -31,8 +31,8 @@ from aggregator.witness import service
 from aggregator.witness.service import load_witness_config
 from analytics.costs import load_prices
 from diagnosis.detect.journal import JournalReader, encode
+from edge_agent.agent_runtime import AgentStatus
 from edge_agent.config import load_config
-from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.reload import SelfStatus, StatusCollector
 from pointillist.alerts.alert import load_alerts_config

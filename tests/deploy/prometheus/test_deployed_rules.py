@@ -27,7 +27,7 @@ from aggregator.party.health import HealthMetric
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.releases.store import Store
 from aggregator.spark.spark_reader import MEASURES as SPARK_MEASURES
-from edge_agent.observer import AgentStatus
+from edge_agent.agent_runtime import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.reload import SelfStatus, metrics_port
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, noise, true_steps, window

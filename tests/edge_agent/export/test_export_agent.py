@@ -16,11 +16,11 @@ from collectors.devices.bounded import BoundedReader
 from collectors.devices.devices_source import DevicesSource
 from collectors.interface import Source
 from collectors.rounds import Drained, Rounds
+from edge_agent.agent_runtime import Observer
 from edge_agent.config import ExportSection, OtlpSection, ScrapeSection, load_config
 from edge_agent.export.host_export import HostExport
 from edge_agent.export.host_numbers import HostNumbers
 from edge_agent.export.scrape import NAMES
-from edge_agent.observer import NullObserver, Observers
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, run_until, surroundings
 from tests.agent_world import T0
@@ -160,7 +160,7 @@ def test_an_agent_whose_collector_is_away_and_whose_export_breaks_reports_on(
     export = HostExport(settings, clock=clock)
     monkeypatch.setattr(HostNumbers, "take", _broken)
     service = AgentService(runtime, made.config, clock=clock, exported=lambda: export.counts)
-    runtime.observe(Observers([service, export]))
+    runtime.observe(service, export)
     run_until(runtime, clock, T0 + 12)
     export.drained(Drained("devices", ()), clock.boottime_ns())
     runtime.close()
@@ -177,10 +177,10 @@ def _broken(*_arguments: object) -> None:
     raise RuntimeError("a user's secret name")
 
 
-def test_observers_are_told_everything_in_order() -> None:
+def test_observers_are_told_everything_in_order(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
 
-    class Noting(NullObserver):
+    class Noting(Observer):
         def __init__(self, name: str) -> None:
             self.name = name
 
@@ -190,11 +190,12 @@ def test_observers_are_told_everything_in_order() -> None:
                 return lambda *_: told.append((called, name))
             return object.__getattribute__(self, called)
 
-    both = Observers([Noting("a"), Noting("b")])
-    both.started()
-    both.drained(Drained("x", ()), 1)
-    both.stepped(1)
-    both.stopping()
+    clock = SteppedClock(T0)
+    runtime = surroundings(tmp_path).agent(clock)
+    runtime.observe(Noting("a"), Noting("b"))
+    run_until(runtime, clock, T0 + 6)
+    runtime.close()
     names = [called for called, _ in told[::2]]
-    assert names == ["started", "drained", "stepped", "stopping"]
-    assert [name for _, name in told] == ["a", "b"] * 4
+    assert (names[0], names[-1]) == ("started", "stopping")
+    assert {"closed", "stepped"} <= set(names)
+    assert told == [(name, who) for name in names for who in ("a", "b")]

@@ -17,6 +17,7 @@ from collectors.devices.device_port import (
     ProcessUse,
 )
 from collectors.records.basics import FailureKind, ReadFailure
+from edge_agent.agent_runtime import AgentStatus
 from edge_agent.local.gathering import MOST_USES, DeviceRows, read_use_key
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
@@ -24,7 +25,6 @@ from edge_agent.local.local_rows import EventRow, MetricRow, Row
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.local.recent import Recent
 from edge_agent.local.view_lines import document
-from edge_agent.observer import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.reload import SelfStatus, StatusCollector
 from pointillist.cli.agent_top import picture

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_agent.observer import AgentStatus
+from edge_agent.agent_runtime import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.reload import SelfStatus, metrics_port
 from transport.process.supervision import MOST_READERS, MetricsServer

@@ -14,9 +14,9 @@ from collectors.records.activity import Observation, Record, StepMarks, StepSour
 from collectors.rounds import Drained, Rounds
 from diagnosis.detect.findings import Cause, Diagnosis
 from diagnosis.frames.framer import Framer, LiveFrames
+from edge_agent.agent_runtime import Observer
 from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import Diagnosed, DiagnosisSettings, HostDiagnosis
-from edge_agent.observer import NullObserver
 from edge_agent.service.feed import SourceFeed
 from edge_agent.windows.window_accumulator import TaskWindows
 from tests.agent_live import SteppedClock, run_until, surroundings
@@ -124,7 +124,7 @@ def test_rounds_that_go_on_with_others_stop_who_left() -> None:
     assert (stays.stopped, leaves.stopped) == (0, 1)
 
 
-class _Kept(NullObserver):
+class _Kept(Observer):
     """Notes what an agent shows."""
 
     def __init__(self) -> None:
