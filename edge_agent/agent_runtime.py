@@ -185,7 +185,7 @@ class AgentRuntime:
             spool_bytes=self._ledger.spool_bytes,
             queued=len(self._outbox),
             next_send_ms=self._outbox.next_ms(),
-            transport_up=not self._effects.sending.down,
+            transport_up=not self._effects.down,
         )
 
     # The loop -----------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class AgentRuntime:
 
     def start(self) -> None:
         """Queue what an earlier process sealed and did not get rid of."""
-        self._effects.sending.queue_spool(self._clock.unix_ms())
+        self._effects.queue_spool(self._clock.unix_ms())
         waiting = len(self._outbox)
         if waiting:
             self._log.info("spool found", records=waiting)
@@ -227,7 +227,7 @@ class AgentRuntime:
         if now_ms < self._timers.stepped_ms - _SET_BACK_MS:
             self._go_on_from(now_ms)
         self._timers.stepped_ms = now_ms
-        self._effects.sending.send(now_ms)
+        self._effects.send(now_ms)
         if now_ms >= self._timers.control_ms:
             self._timers.control_ms = _next_round(now_ms)
             self._read_control(now_ms // 1000)
@@ -294,7 +294,7 @@ class AgentRuntime:
         self._rounds.stop()
         self._windows.persist()
         try:
-            self._effects.sending.send(self._clock.unix_ms())
+            self._effects.send(self._clock.unix_ms())
             self._outbox.close()
             self._control.close()
         except TransportUnavailable:

@@ -27,9 +27,9 @@ from edge_agent.protocol.protocol_events import (
     Publish,
     Refuse,
     RememberRoster,
-    RememberSeries,
     RosterReceived,
     SignedTimeSeen,
+    TaskAccepted,
     TaskReceived,
     WindowClosed,
     Withheld,
@@ -246,7 +246,7 @@ class MemoryRuntime:
             except ClockSetBack:
                 return self.tell(CommitFailed(effect.token, Withheld.CLOCK_SET_BACK))
             return self.tell(committed)
-        if isinstance(effect, RememberSeries) and self.ledger is not None:
+        if isinstance(effect, TaskAccepted) and self.ledger is not None:
             self.ledger.remember_series([effect.known])
         if isinstance(effect, RememberRoster) and self.ledger is not None:
             self.ledger.remember_roster(effect.known)

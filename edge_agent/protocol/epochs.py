@@ -171,28 +171,21 @@ class EpochBook:
             if now_s in self.opened[host]:
                 self.opened[host].remove(now_s)
 
-    def install(self, parties: PartyKeys, epochs: Sequence[tuple[int, HostEpoch]]) -> int:
-        """Put durable epochs in force; give how many old ones were erased."""
+    def install(self, parties: PartyKeys, epochs: Sequence[tuple[int, HostEpoch]]) -> None:
+        """Put durable epochs in force, and erase those before them."""
         self.pending.pop(parties, None)
         row = self.in_force.setdefault(parties, [None] * self.hosts)
-        erased = 0
         for host, epoch in epochs:
-            old = row[host]
-            if old is not None:
+            if (old := row[host]) is not None:
                 old.erase()
-                erased += 1
             row[host] = epoch
-        return erased
 
-    def erase_ended(self, now_s: int) -> int:
-        erased = 0
+    def erase_ended(self, now_s: int) -> None:
         for row in self.in_force.values():
             for host, epoch in enumerate(row):
                 if epoch is not None and epoch.header.not_after <= now_s:
                     epoch.erase()
                     row[host] = None
-                    erased += 1
-        return erased
 
 
 _KEPT: Final = 8

@@ -39,26 +39,19 @@ from .protocol_events import (
     CommitEpochs,
     CommitFailed,
     CommitSealed,
-    DrainSpool,
     Effect,
     EpochDue,
-    EraseKeys,
     Event,
-    Forget,
     KeysAnnounced,
     LedgerCommitted,
     Publish,
-    Published,
     Refuse,
     RememberRoster,
-    RememberSeries,
     RosterReceived,
     SignedTimeSeen,
     TaskAccepted,
     TaskReceived,
     Token,
-    TransportDown,
-    TransportUp,
     WindowClosed,
     Withheld,
 )
@@ -125,7 +118,6 @@ class Participant:
         )
         self._pending: dict[Token, _Pending] = {}
         self._token = 0
-        self._down = False
 
     @property
     def tasks(self) -> dict[TaskId, Task]:
@@ -149,14 +141,6 @@ class Participant:
                 return self._on_committed(event)
             case CommitFailed():
                 return self._on_failed(event)
-            case Published():
-                return [Forget(event.spool_ids, event.taken)] if event.spool_ids else []
-            case TransportDown():
-                self._down = True
-                return []
-            case TransportUp():
-                self._down = False
-                return [DrainSpool()]
             case _:
                 assert_never(event)
 
@@ -172,7 +156,7 @@ class Participant:
         if taken is None:
             return []
         accepted, known = taken
-        return [RememberSeries(known, event.signed), TaskAccepted(accepted.task_id, accepted.task)]
+        return [TaskAccepted(accepted.task_id, accepted.task, known, event.signed)]
 
     def _on_roster(self, event: RosterReceived) -> list[Effect]:
         try:
@@ -196,9 +180,7 @@ class Participant:
 
     def _on_epoch_due(self, event: EpochDue) -> list[Effect]:
         effects: list[Effect] = []
-        erased = self._epochs.erase_ended(event.now_s)
-        if erased:
-            effects.append(EraseKeys(erased))
+        self._epochs.erase_ended(event.now_s)
         for parties in self._tasks.parties(event.now_s):
             effects += self._open_epochs(parties, event.now_s)
         return effects
@@ -354,15 +336,10 @@ class Participant:
 
     def _on_committed(self, event: LedgerCommitted) -> list[Effect]:
         pending = self._pending.pop(event.token)
-        effects: list[Effect] = []
         self._budget.forget_before(pending.keep_from_s)
         if pending.parties is not None:
-            erased = self._epochs.install(pending.parties, pending.epochs)
-            if erased:
-                effects.append(EraseKeys(erased))
-        if not self._down:
-            effects.append(Publish(event.spool_ids, pending.records))
-        return effects
+            self._epochs.install(pending.parties, pending.epochs)
+        return [Publish(event.spool_ids, pending.records)]
 
     def _on_failed(self, event: CommitFailed) -> list[Effect]:
         pending = self._pending.pop(event.token)

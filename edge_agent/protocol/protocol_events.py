@@ -116,24 +116,6 @@ class CommitFailed:
     why: Withheld
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The transport holds these records durably, or (`taken` False) will never take them."""
-
-    spool_ids: tuple[int, ...]
-    taken: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class TransportDown:
-    """Sending fails; sealed records wait in the spool."""
-
-
-@dataclass(frozen=True, slots=True)
-class TransportUp:
-    """Sending works again."""
-
-
 Event = (
     TaskReceived
     | RosterReceived
@@ -142,9 +124,6 @@ Event = (
     | WindowClosed
     | LedgerCommitted
     | CommitFailed
-    | Published
-    | TransportDown
-    | TransportUp
 )
 
 # Effects ----------------------------------------------------------------------------------------
@@ -183,30 +162,6 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainSpool:
-    """Send whatever waits in the spool, oldest first, the same bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Drop these records from the spool; `taken` as the transport said."""
-
-    spool_ids: tuple[int, ...]
-    taken: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class RememberSeries:
-    """Record the accepted version of a series, so that it never goes back.
-
-    signed   the task as it came, public: the owner reads from it what a report was made of
-    """
-
-    known: KnownSeries
-    signed: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class RememberRoster:
     """Record what a roster says of these hosts: the log keeps the newest roster alone."""
 
@@ -215,10 +170,16 @@ class RememberRoster:
 
 @dataclass(frozen=True, slots=True)
 class TaskAccepted:
-    """A task passed every check: close its windows from now on."""
+    """A task passed every check: record its version, close its windows from now on.
+
+    known    so that no version ever goes back
+    signed   the task as it came, public: the owner reads from it what a report was made of
+    """
 
     task_id: TaskId
     task: Task
+    known: KnownSeries
+    signed: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +187,6 @@ class SignedTimeSeen:
     """A pinned aggregator has signed this time: the clock is never before it."""
 
     signed_time_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class EraseKeys:
-    """The keys of this many epochs are gone from the participant; drop whatever holds them too."""
-
-    epochs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,15 +202,5 @@ class Refuse:
 
 
 Effect = (
-    CommitEpochs
-    | CommitSealed
-    | Publish
-    | DrainSpool
-    | Forget
-    | RememberSeries
-    | RememberRoster
-    | TaskAccepted
-    | SignedTimeSeen
-    | EraseKeys
-    | Refuse
+    CommitEpochs | CommitSealed | Publish | RememberRoster | TaskAccepted | SignedTimeSeen | Refuse
 )

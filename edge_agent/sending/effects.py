@@ -24,21 +24,14 @@ from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
     CommitSealed,
-    DrainSpool,
     Effect,
-    EraseKeys,
     Event,
-    Forget,
     LedgerCommitted,
     Publish,
-    Published,
     Refuse,
     RememberRoster,
-    RememberSeries,
     SignedTimeSeen,
     TaskAccepted,
-    TransportDown,
-    TransportUp,
     Withheld,
 )
 from edge_agent.windows.window_accumulator import Windows
@@ -67,71 +60,6 @@ class AgentTally:
 
 _PROBE_RECORDS: Final = 100
 _PAGE: Final = 1000
-
-
-class Sending:
-    """Sends for one agent, and knows whether the log is there.
-
-    tell    takes the events that follow
-    """
-
-    def __init__(
-        self,
-        outbox: Outbox,
-        ledger: Ledger,
-        tally: AgentTally,
-        tell: Callable[[Event], None],
-        log: FilteringBoundLogger,
-    ) -> None:
-        self._outbox = outbox
-        self._ledger = ledger
-        self._tally = tally
-        self._tell = tell
-        self._log = log
-        self.down = False
-
-    def send(self, now_ms: int) -> None:
-        """Send what is due; a transport that is away is told once."""
-        if self.down and not len(self._outbox):
-            self._probe(now_ms)
-        try:
-            sent = self._outbox.send_due(now_ms)
-        except TransportUnavailable as error:
-            if not self.down:
-                self.down = True
-                self._log.warning("transport away", error=str(error), waiting=len(self._outbox))
-                self._tell(TransportDown())
-            return
-        if dropped := self._outbox.take_too_large():
-            self._tally.refused["record_too_large"] += len(dropped)
-            self._log.error("records longer than the log takes", dropped=len(dropped))
-            self._tell(Published(dropped, taken=False))
-        if not sent:
-            return
-        self._tally.published += len(sent)
-        self._tell(Published(sent))
-        if self.down:
-            self._back()
-
-    def queue_spool(self, now_ms: int) -> None:
-        """Queue everything that waits in the ledger's spool."""
-        last = 0
-        while page := self._ledger.spooled(_PAGE, last):
-            self._outbox.add_spooled(page, now_ms)
-            last = page[-1].spool_id
-
-    def _probe(self, now_ms: int) -> None:
-        """Try again with what the spool holds: while down, what was queued may all have expired."""
-        page = self._ledger.spooled(_PROBE_RECORDS)
-        if page:
-            self._outbox.add_spooled(page, now_ms)
-        else:
-            self._back()
-
-    def _back(self) -> None:
-        self.down = False
-        self._log.info("transport back")
-        self._tell(TransportUp())
 
 
 _WITHHELD: Final[dict[type[Exception], Withheld]] = {
@@ -171,7 +99,7 @@ class Effects:
         self._log_name = log_name
         self._owed: deque[Callable[[], None]] = deque()
         self.tally = AgentTally()
-        self.sending = Sending(outbox, ledger, self.tally, self.tell, log)
+        self.down = False
 
     @property
     def tasks(self) -> Mapping[TaskId, Task]:
@@ -185,6 +113,51 @@ class Effects:
         for effect in self._participant.handle(event):
             self.carry_out(effect)
 
+    def send(self, now_ms: int) -> None:
+        """Send what is due; a transport that is away is told once."""
+        if self.down and not len(self._outbox):
+            # What was queued may all have expired: try with what the spool holds.
+            page = self._ledger.spooled(_PROBE_RECORDS)
+            self._outbox.add_spooled(page, now_ms)
+            if not page:
+                self._back(now_ms)
+        try:
+            sent = self._outbox.send_due(now_ms)
+        except TransportUnavailable as error:
+            if not self.down:
+                self.down = True
+                self._log.warning("transport away", error=str(error), waiting=len(self._outbox))
+            return
+        if dropped := self._outbox.take_too_large():
+            self.tally.refused["record_too_large"] += len(dropped)
+            self._log.error("records longer than the log takes", dropped=len(dropped))
+            self._forget(dropped, Fate.TOO_LONG)
+        if not sent:
+            return
+        self.tally.published += len(sent)
+        self._forget(sent, Fate.SENT)
+        if self.down:
+            self._back(now_ms)
+
+    def queue_spool(self, now_ms: int) -> None:
+        """Queue everything that waits in the ledger's spool."""
+        last = 0
+        while page := self._ledger.spooled(_PAGE, last):
+            self._outbox.add_spooled(page, now_ms)
+            last = page[-1].spool_id
+
+    def _back(self, now_ms: int) -> None:
+        self.down = False
+        self._log.info("transport back")
+        self.queue_spool(now_ms)
+
+    def _forget(self, spool_ids: tuple[int, ...], fate: Fate) -> None:
+        """Drop records that the log holds durably, or will never take."""
+        self._fault_point("runtime:before-forget")
+        gone = Gone(fate, self._clock.unix_ms() // 1000, self._log_name)
+        self._note(lambda: self._ledger.forget(spool_ids, gone))
+        self._fault_point("runtime:forgotten")
+
     def restart_windows(self, now_s: int) -> None:
         """Gather the present of every task, whatever the windows were at."""
         self._windows.restart(self._participant.tasks, now_s)
@@ -196,27 +169,14 @@ class Effects:
             case CommitSealed():
                 self._commit_sealed(effect)
             case Publish():
-                self._outbox.add(effect.spool_ids, effect.records, self._clock.unix_ms())
-            case DrainSpool():
-                self.sending.queue_spool(self._clock.unix_ms())
-            case Forget():
-                self._fault_point("runtime:before-forget")
-                fate = Fate.SENT if effect.taken else Fate.TOO_LONG
-                now_s = self._clock.unix_ms() // 1000
-                gone = Gone(fate, now_s, self._log_name)
-                self._note(lambda: self._ledger.forget(effect.spool_ids, gone))
-                self._fault_point("runtime:forgotten")
-            case RememberSeries():
-                known, signed = effect.known, {effect.known.task_id: effect.signed}
-                self._note(lambda: self._ledger.remember_series([known], signed))
+                if not self.down:  # the spool is queued when the log is back
+                    self._outbox.add(effect.spool_ids, effect.records, self._clock.unix_ms())
             case RememberRoster():
                 self._note(lambda: self._ledger.remember_roster(effect.known))
             case TaskAccepted():
-                self._open_windows(effect)
+                self._accept(effect)
             case SignedTimeSeen():
                 self._note(lambda: self._ledger.note_signed_time(effect.signed_time_s))
-            case EraseKeys():
-                self._log.debug("epoch keys erased", epochs=effect.epochs)
             case Refuse():
                 self._count_refusal(effect)
             case _:
@@ -286,7 +246,9 @@ class Effects:
         self.tell(LedgerCommitted(effect.token, spool_ids))
         return True
 
-    def _open_windows(self, effect: TaskAccepted) -> None:
+    def _accept(self, effect: TaskAccepted) -> None:
+        signed = {effect.known.task_id: effect.signed}
+        self._note(lambda: self._ledger.remember_series([effect.known], signed))
         now_s = self._clock.unix_ms() // 1000
         self._windows.open_task(effect.task_id, effect.task, now_s)
         self._log.info(

@@ -23,14 +23,12 @@ from edge_agent.protocol.protocol_events import (
     Effect,
     EpochDue,
     Event,
-    Forget,
     KeysAnnounced,
     LedgerCommitted,
     Publish,
-    Published,
     Refuse,
-    RememberSeries,
     RosterReceived,
+    TaskAccepted,
     TaskReceived,
     WindowClosed,
 )
@@ -229,11 +227,7 @@ class ExactHosts(BlockHosts):
             self._producer.send(record.topic, record.key, record.value)
         self._producer.flush()
         self._lap("publish")
-        # Any participant turns what is published into what is forgotten, whoever sealed it.
-        ids = tuple(spool_id for spool_id, _ in leaving)
-        for effect in self._blocks[0].participant.handle(Published(ids)):
-            if isinstance(effect, Forget):
-                self._open_ledger.forget(effect.spool_ids)
+        self._open_ledger.forget([spool_id for spool_id, _ in leaving])
         self._lap("ledger")
         return len(leaving)
 
@@ -248,7 +242,7 @@ class ExactHosts(BlockHosts):
             match effect:
                 case Refuse():
                     refused[effect.reason.value] += max(effect.hosts, 1)
-                case RememberSeries():
+                case TaskAccepted():
                     self._open_ledger.remember_series([effect.known])
                 case _:
                     rest.append(effect)
