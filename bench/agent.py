@@ -81,7 +81,7 @@ _VIEW: Final = """
 import json, time
 from dataclasses import replace
 from collectors.boot_clock import ClockPoint
-from edge_agent.local.local_rows import CallsRow, GpuTimesRow, MetricRow
+from edge_agent.local.local_rows import MetricRow, RecordRow
 from edge_agent.local.recent import Recent
 from edge_agent.local.view_lines import pieces
 from pointillist.cli.agent_run import settle
@@ -98,8 +98,8 @@ timed = [
 recent = Recent()
 for second in range(10):
     at_ns = BOOT + second * S
-    recent.add([CallsRow("probes", replace(calls, boottime_ns=at_ns))])
-    recent.add([GpuTimesRow("gpu_time", replace(times, boottime_ns=at_ns, processes=timed))])
+    recent.add([RecordRow("probes", replace(calls, boottime_ns=at_ns))])
+    recent.add([RecordRow("gpu_time", replace(times, boottime_ns=at_ns, processes=timed))])
     recent.add(MetricRow(at_ns, S, "host", f"m{n}", "k", "ns", 1.0) for n in range(METRICS))
 def answer():
     begun = time.process_time()

@@ -13,6 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from collectors.boot_clock import ClockMap, ClockPoint, boot_id
+from collectors.records.activity import KernelActivity
+from collectors.records.gpu_calls import GpuCalls
 from transport.files.sqlite_file import code_of, connect, transaction
 
 from .history_tables import (
@@ -41,20 +43,16 @@ from .history_tables import (
 )
 from .local_rows import (
     LONGEST_NAME,
-    ActivityRow,
-    CallsRow,
     EventRow,
-    FindingRow,
-    GovernorRow,
-    GpuTimesRow,
     MetricRow,
     PackedRow,
     ProcessTimeRow,
+    RecordRow,
     ReportRow,
     Row,
     clean_name,
 )
-from .spans import CallSpans, GpuTimeSpans, kernel_values, process_time_values, process_values
+from .spans import SpanRows, kernel_values, process_time_values, process_values
 
 _NS_PER_S: Final = 1_000_000_000
 _FULL_SHARE: Final = 0.8
@@ -117,15 +115,14 @@ class RowWriter:
                 self._put(METRIC, row.boottime_ns, name, (row.span_ns, row.value))
             case PackedRow():
                 self._packed(row)
-            case ActivityRow():
-                kernel = row.activity
-                name = row.source, kernel.kernel[:LONGEST_NAME], "", ""
+            case RecordRow(source, KernelActivity() as kernel):
+                name = source, kernel.kernel[:LONGEST_NAME], "", ""
                 self._put(ACTIVITY, kernel.boottime_ns, name, ACTIVITY.write(_OF_KERNEL(kernel)))
             case EventRow():
                 detail = row.detail[:_LONGEST_DETAIL]
                 self._put(EVENT, row.boottime_ns, (row.source, row.name, row.key, ""), (detail,))
-            case CallsRow():
-                self._gpu_calls(row)
+            case RecordRow(source, GpuCalls() as calls):
+                self._gpu_calls(source, calls)
             case ReportRow():
                 values = REPORT.write((row.window_start_s, row.task_id, row.cells))
                 self._put(REPORT, row.boottime_ns, (row.source, row.series, "", ""), values)
@@ -133,7 +130,7 @@ class RowWriter:
                 values = PROCESS_TIME.write(process_time_values(row.process))
                 name = row.source, clean_name(row.process.name), "", ""
                 self._put(PROCESS_TIME, row.boottime_ns, name, values)
-            case GovernorRow() | FindingRow() | GpuTimesRow():
+            case RecordRow():
                 pass
 
     def _put(self, table: HistoryTable, at_ns: int, name: _Name, values: Iterable[Any]) -> None:
@@ -162,16 +159,16 @@ class RowWriter:
              row.span_ns, pack(row.boottime_ns), pack(values))
         )  # fmt: skip
 
-    def _gpu_calls(self, row: CallsRow) -> None:
-        at_ns, span_ns, names = row.calls.boottime_ns, row.calls.span_ns, {}
-        for process in row.calls.processes:
+    def _gpu_calls(self, source: str, calls: GpuCalls) -> None:
+        at_ns, span_ns, names = calls.boottime_ns, calls.span_ns, {}
+        for process in calls.processes:
             comm = names[process.process] = clean_name(process.identity.name)
             values = PROCESS_CALLS.write(process_values(process, span_ns))
-            self._put(PROCESS_CALLS, at_ns, (row.source, comm, "", ""), values)
-        for kernel in row.calls.kernels:
+            self._put(PROCESS_CALLS, at_ns, (source, comm, "", ""), values)
+        for kernel in calls.kernels:
             whose = names.get(kernel.process, "")
             values = KERNEL_CALLS.write(kernel_values(kernel, whose, span_ns))
-            self._put(KERNEL_CALLS, at_ns, (row.source, clean_name(kernel.kernel), "", ""), values)
+            self._put(KERNEL_CALLS, at_ns, (source, clean_name(kernel.kernel), "", ""), values)
 
     def _name(self, source: str, name: str, key: str, unit: str) -> int | None:
         wanted = (source, name, key, unit)
@@ -226,8 +223,7 @@ class History:
         self.dropped: Counter[str] = Counter()
         self.kept = 0
         self._limits = limits or HistoryLimits()
-        self._calls = CallSpans()
-        self._times = GpuTimeSpans()
+        self._spans = SpanRows()
         self._names_at_ns = 0
         self._db = open_file(path, self._limits.max_bytes)
         try:
@@ -248,9 +244,9 @@ class History:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Keep rows, in one transaction; of GPU calls and GPU time ten seconds as one."""
-        self._keep(list(self._times.rows(self._calls.rows(rows))))
-        self.dropped.update(self._calls.dropped)
-        self._calls.dropped.clear()
+        self._keep(list(self._spans.rows(rows)))
+        self.dropped.update(self._spans.dropped)
+        self._spans.dropped.clear()
 
     def _keep(self, pending: list[Row]) -> None:
         if not pending:
@@ -269,7 +265,7 @@ class History:
 
     def close(self) -> None:
         """Let the file go; its log is folded in, so that one 0600 file stays."""
-        self._keep([*self._calls.rest(), *self._times.rest()])
+        self._keep([*self._spans.rest()])
         self._checkpoint()
         self._db.close()
 

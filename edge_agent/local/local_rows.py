@@ -78,11 +78,13 @@ class PackedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ActivityRow:
-    """Launches of one kernel on one GPU in a short span."""
+class RecordRow:
+    """A record as it came, names too: `clean_name` whoever shows them. The history has no rows of
+    findings, which are events there, nor of the governor, whose numbers are metrics.
+    """
 
     source: str
-    activity: KernelActivity
+    record: KernelActivity | GpuCalls | GovernorState | GpuTimes | Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,30 +110,6 @@ class ReportRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CallsRow:
-    """GPU calls of all processes in a span; names as they came: `clean_name` whoever shows them."""
-
-    source: str
-    calls: GpuCalls
-
-
-@dataclass(frozen=True, slots=True)
-class GovernorRow:
-    """What the governor of the GPU probes does: for the live view; the history has metrics."""
-
-    source: str
-    state: GovernorState
-
-
-@dataclass(frozen=True, slots=True)
-class GpuTimesRow:
-    """GPU time of all processes from window to window; names as they came, as in `CallsRow`."""
-
-    source: str
-    times: GpuTimes
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessTimeRow:
     """GPU time of one process over its own span, some ten seconds: for the history."""
 
@@ -140,18 +118,7 @@ class ProcessTimeRow:
     process: TimedProcess
 
 
-@dataclass(frozen=True, slots=True)
-class FindingRow:
-    """What diagnosis found, for the live view; the history has it as an event, in words."""
-
-    source: str
-    finding: Finding
-
-
-Row = (
-    MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow | GpuTimesRow
-    | ProcessTimeRow | FindingRow | ReportRow
-)  # fmt: skip
+Row = MetricRow | PackedRow | EventRow | RecordRow | ProcessTimeRow | ReportRow
 
 
 @runtime_checkable
@@ -182,14 +149,15 @@ class Flattener:
 
     def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
         for record in records:
-            yield from self._rows(source, record)
+            if type(record) not in NOT_SHOWN:
+                yield from self._rows(source, record)
 
     def _rows(self, source: str, record: object) -> Iterable[Row]:
         match record:
             case KernelActivity():
                 shown = printable(record.kernel)
                 named = record if shown is record.kernel else replace(record, kernel=shown)
-                return (ActivityRow(source, named),)
+                return (RecordRow(source, named),)
             case Observation():
                 return (self._observed(source, record),)
             case HostTicks():
@@ -205,10 +173,12 @@ class Flattener:
                 return (EventRow(name, key, detail, record.boottime_ns, source),)
             case SpikeBegan() | Diagnosis() | SpikeEnded():
                 return _found(source, record)
-            case GpuCalls() | GovernorState() | GpuTimes():
-                return self._of_programs(source, record)
-            case StepMarks() | RhythmMarks():
-                return ()
+            case GpuCalls():
+                return (RecordRow(source, record),)
+            case GovernorState():
+                return self._governor(source, record)
+            case GpuTimes():
+                return self._gpu_times(source, record)
             case Reading():
                 return (_reading(source, record),)
             case _:
@@ -238,20 +208,9 @@ class Flattener:
         kept = table.values[rows, columns].reshape(1, -1)
         yield PackedRow(source, cells, at, kept, table.span_ns)
 
-    def _of_programs(
-        self, source: str, record: GpuCalls | GovernorState | GpuTimes
-    ) -> Iterable[Row]:
-        match record:
-            case GpuCalls():
-                return (CallsRow(source, record),)
-            case GovernorState():
-                return self._governor(source, record)
-            case GpuTimes():
-                return self._gpu_times(source, record)
-
     def _governor(self, source: str, state: GovernorState) -> Iterator[Row]:
         """Give the state, its numbers, and an event for each group that is dropped or back."""
-        yield GovernorRow(source, state)
+        yield RecordRow(source, state)
         at_ns, span_ns = state.boottime_ns, state.span_ns
         for name, key, value in _governor_numbers(state):
             yield MetricRow(at_ns, span_ns, source, f"probes.{name}", key, "", value)
@@ -264,7 +223,7 @@ class Flattener:
 
     def _gpu_times(self, source: str, times: GpuTimes) -> Iterator[Row]:
         """Give the record, and an event for each process that can no longer be timed or is."""
-        yield GpuTimesRow(source, times)
+        yield RecordRow(source, times)
         at_ns = times.boottime_ns + times.span_ns
         for change in self._timing.of(times):
             name = "gpu_timed" if change.timed else "gpu_not_timed"
@@ -277,7 +236,7 @@ class Flattener:
 
 def _found(source: str, finding: Finding) -> Iterator[Row]:
     """Give a finding to the live view; a diagnosis is repeated, its spike's end has the last."""
-    yield FindingRow(source, finding)
+    yield RecordRow(source, finding)
     if not isinstance(finding, Diagnosis):
         words = clean_name(said(finding))
         at_ns, name = (

@@ -12,22 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from collectors.boot_clock import ClockPoint
+from collectors.records.activity import KernelActivity
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import GovernorState, GpuCalls
 from collectors.records.gpu_time import GpuTimes, TimedProcess
-from diagnosis.detect.findings import Diagnosis, Finding, SpikeEnded
+from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded
 
 from .history import in_memory
 from .local_rows import (
-    ActivityRow,
-    CallsRow,
     EventRow,
-    FindingRow,
-    GovernorRow,
-    GpuTimesRow,
     MetricRow,
     PackedRow,
     ProcessTimeRow,
+    RecordRow,
     ReportRow,
     Row,
     clean_name,
@@ -145,10 +142,10 @@ class Recent:
         self._waiting: deque[tuple[int, MetricRow | PackedRow]] = deque()
         self._events: deque[EventRow] = deque(maxlen=MOST_EVENTS)
         self._findings = FindingsBoard()
-        self._activity: deque[ActivityRow] = deque(maxlen=MOST_ACTIVITY)
-        self._calls: deque[CallsRow] = deque(maxlen=_MOST_RECORDS)
+        self._activity: deque[RecordRow] = deque(maxlen=MOST_ACTIVITY)
+        self._calls: deque[tuple[str, GpuCalls]] = deque(maxlen=_MOST_RECORDS)
         self._governor: GovernorState | None = None
-        self._times: GpuTimesRow | None = None
+        self._times: tuple[str, GpuTimes] | None = None
         self._windows: dict[ProcessKey, _Windows] = {}
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -158,19 +155,19 @@ class Recent:
                     self._wait(row.boottime_ns + row.span_ns, row)
                 case PackedRow():
                     self._wait(int(row.boottime_ns[-1]) + row.span_ns, row)
-                case ActivityRow():
+                case RecordRow(_, KernelActivity()):
                     self._activity.append(row)
-                case FindingRow():
-                    self._findings.add(row.finding)
+                case RecordRow(source, GpuCalls() as calls):
+                    self._take_calls(source, calls)
+                case RecordRow(_, GovernorState() as state):
+                    self._governor = state
+                case RecordRow(source, GpuTimes() as times):
+                    self._take_times(source, times)
+                case RecordRow(_, SpikeBegan() | Diagnosis() | SpikeEnded() as finding):
+                    self._findings.add(finding)
                 case EventRow():
                     self._events.append(row)
-                case CallsRow():
-                    self._take_calls(row)
-                case GovernorRow():
-                    self._governor = row.state
-                case GpuTimesRow():
-                    self._take_times(row)
-                case ReportRow() | ProcessTimeRow():
+                case RecordRow() | ReportRow() | ProcessTimeRow():
                     pass  # open windows are shown as they stand; spans are the history's
 
     def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
@@ -181,13 +178,13 @@ class Recent:
 
     def view(self, now: ClockPoint) -> HostView:
         now_ns, times = now.boottime_ns, self._times
-        if times is not None and now_ns - _end_ns(times.times) > SPAN_NS:
+        if times is not None and now_ns - _end_ns(times[1]) > SPAN_NS:
             times = None
         kept = in_memory()
         kept.note_clock(now)
         kept.write(self._work(times, now_ns))
         seen = view_of(
-            kept.db, most=MOST_LINES, now=times.times if times else None,
+            kept.db, most=MOST_LINES, now=times[1] if times else None,
             longest_s=SPAN_NS / _NS_PER_S,
         )  # fmt: skip
         return replace(
@@ -204,32 +201,37 @@ class Recent:
             ),
         )  # fmt: skip
 
-    def _work(self, times: GpuTimesRow | None, now_ns: int) -> Iterable[Row]:
+    def _work(self, times: tuple[str, GpuTimes] | None, now_ns: int) -> Iterable[Row]:
         """Give the rows of GPU work: of calls one record, of GPU time one of each process."""
-        fresh = [row for row in self._calls if now_ns <= _end_ns(row.calls) + _patience_ns(row)]
+        fresh = [
+            calls for _, calls in self._calls
+            if now_ns <= _end_ns(calls) + max(SPAN_NS, _STALE_SPANS * calls.span_ns)
+        ]  # fmt: skip
         if fresh:
-            yield CallsRow(fresh[-1].source, merge([row.calls for row in fresh]))
+            yield RecordRow(self._calls[-1][0], merge(fresh))
         for windows in self._windows.values() if times else ():
             if windows.records:
                 whole = added_up([process for _, process in windows.records])
-                yield ProcessTimeRow(times.source if times else "", windows.records[0][0], whole)
+                yield ProcessTimeRow(times[0] if times else "", windows.records[0][0], whole)
         oldest_ns = now_ns - SPAN_NS
-        yield from (row for row in self._activity if row.activity.boottime_ns >= oldest_ns)
+        for row in self._activity:
+            if isinstance(row.record, KernelActivity) and row.record.boottime_ns >= oldest_ns:
+                yield row
 
-    def _take_calls(self, row: CallsRow) -> None:
+    def _take_calls(self, source: str, calls: GpuCalls) -> None:
         """Keep records that end in the last ten seconds, or the last one while it is fresh."""
-        self._calls.append(row)
-        oldest_ns = _end_ns(row.calls) - SPAN_NS
-        while len(self._calls) > 1 and _end_ns(self._calls[0].calls) <= oldest_ns:
+        self._calls.append((source, calls))
+        oldest_ns = _end_ns(calls) - SPAN_NS
+        while len(self._calls) > 1 and _end_ns(self._calls[0][1]) <= oldest_ns:
             self._calls.popleft()
 
-    def _take_times(self, row: GpuTimesRow) -> None:
+    def _take_times(self, source: str, times: GpuTimes) -> None:
         """Keep ten seconds of each process; those that are not named have ended."""
-        self._times, before, self._windows = row, self._windows, {}
-        for process in row.times.processes[:MOST_LINES]:
+        self._times, before, self._windows = (source, times), self._windows, {}
+        for process in times.processes[:MOST_LINES]:
             kept = self._windows[process.process] = before.get(process.process) or _Windows()
             if process.span_ns:
-                kept.add(_end_ns(row.times), process)
+                kept.add(_end_ns(times), process)
 
     def _levels(self, now_ns: int) -> Iterable[LevelLine]:
         self._fold()
@@ -289,10 +291,6 @@ class Recent:
 
 def _end_ns(record: GpuCalls | GpuTimes) -> int:
     return record.boottime_ns + record.span_ns
-
-
-def _patience_ns(row: CallsRow) -> int:
-    return max(SPAN_NS, _STALE_SPANS * row.calls.span_ns)
 
 
 def _age_s(at_ns: int, now_ns: int) -> int:

@@ -23,6 +23,7 @@ from collectors.records.gpu_calls import (
     CopyCalls,
     CountedCalls,
     ErrorCalls,
+    GovernorState,
     GpuCalls,
     KernelCalls,
     ProbeGroup,
@@ -32,13 +33,14 @@ from collectors.records.gpu_calls import (
 from collectors.records.gpu_time import (
     EstimatedTime,
     FamilyTime,
+    GpuTimes,
     TimedGpu,
     TimedKernel,
     TimedProcess,
     summed,
 )
 
-from .local_rows import CallsRow, GovernorRow, GpuTimesRow, ProcessTimeRow, Row, clean_name
+from .local_rows import ProcessTimeRow, RecordRow, Row, clean_name
 
 REST: Final = "(the rest)"
 """The kernels of a process that found no place among those kept."""
@@ -230,38 +232,63 @@ def _errors(found: Iterable[ErrorCalls]) -> tuple[ErrorCalls, ...]:
     return tuple(ErrorCalls(call, code, count) for (call, code), count in failures.items())
 
 
-class CallSpans:
-    """Adds up records until ten seconds of a source are together."""
+class SpanRows:
+    """Adds up GPU calls of a source and GPU time of a process until ten seconds are there."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[GpuCalls]] = {}
+        self._calls: dict[str, list[GpuCalls]] = {}
+        self._times: dict[tuple[str, ProcessKey], list[tuple[int, TimedProcess]]] = {}
         self.dropped: Counter[str] = Counter()
 
     def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Pass rows on; of GPU calls those that are complete, of the governor none."""
+        """Pass rows on, of GPU calls and GPU time what is complete; of the governor none.
+
+        Of GPU time that is also all of a process that has ended.
+        """
         for row in rows:
-            if isinstance(row, CallsRow):
-                yield from self._add(row)
-            elif not isinstance(row, GovernorRow):
-                yield row
+            match row:
+                case RecordRow(source, GpuCalls() as calls):
+                    waiting = self._calls.setdefault(source, [])
+                    waiting.append(calls)
+                    spent_ns = sum(calls.span_ns for calls in waiting)
+                    if spent_ns >= SPAN_NS or len(waiting) >= _MOST_WAITING:
+                        yield self._take_calls(source)
+                case RecordRow(source, GpuTimes() as times):
+                    yield from self._add_times(source, times)
+                case RecordRow(_, GovernorState()):
+                    pass
+                case _:
+                    yield row
 
-    def rest(self) -> Iterator[CallsRow]:
-        for source in list(self._waiting):
-            yield self._take(source)
+    def rest(self) -> Iterator[Row]:
+        """Give what has waited, however short."""
+        yield from map(self._take_calls, list(self._calls))
+        yield from map(self._take_times, list(self._times))
 
-    def _add(self, row: CallsRow) -> Iterator[CallsRow]:
-        waiting = self._waiting.setdefault(row.source, [])
-        waiting.append(row.calls)
-        spent_ns = sum(calls.span_ns for calls in waiting)
-        if spent_ns >= SPAN_NS or len(waiting) >= _MOST_WAITING:
-            yield self._take(row.source)
-
-    def _take(self, source: str) -> CallsRow:
-        kept, left_out = keep_busiest(
-            merge(self._waiting.pop(source)), KEPT_KERNELS, KEPT_PROCESSES
-        )
+    def _take_calls(self, source: str) -> RecordRow:
+        whole = merge(self._calls.pop(source))
+        kept, left_out = keep_busiest(whole, KEPT_KERNELS, KEPT_PROCESSES)
         self.dropped["gpu_processes"] += left_out
-        return CallsRow(source, kept)
+        return RecordRow(source, kept)
+
+    def _add_times(self, source: str, times: GpuTimes) -> Iterator[ProcessTimeRow]:
+        end_ns, named = times.boottime_ns + times.span_ns, set()
+        for process in times.processes[:KEPT_PROCESSES]:
+            place = source, process.process
+            named.add(place)
+            if process.span_ns:
+                begun_ns = end_ns - process.span_ns
+                self._times.setdefault(place, []).append((begun_ns, process))
+        own = [place for place in self._times if place[0] == source]
+        # Together, so that no last step of a series lacks a process that another has.
+        due = any(end_ns - self._times[place][0][0] >= SPAN_NS for place in own)
+        yield from map(self._take_times, own if due else [at for at in own if at not in named])
+
+    def _take_times(self, place: tuple[str, ProcessKey]) -> ProcessTimeRow:
+        waiting = self._times.pop(place)
+        whole = added_up([process for _, process in waiting])
+        kept = whole._replace(kernels=keep_timed(whole.kernels))
+        return ProcessTimeRow(place[0], waiting[0][0], kept)
 
 
 def kernel_values(row: KernelCalls, process: str, span_ns: int) -> tuple[Any, ...]:
@@ -295,49 +322,6 @@ def _counted(counted: CountedCalls) -> tuple[int | float | None, ...]:
 
 KEPT_TIMED: Final = 12
 """Kernels of one process in one row of GPU time: the busiest."""
-
-
-class GpuTimeSpans:
-    """Adds up all processes of a source until ten seconds of one are together."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[str, ProcessKey], list[tuple[int, TimedProcess]]] = {}
-
-    def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Pass rows on; of GPU time what is complete, and all of a process that has ended."""
-        for row in rows:
-            if isinstance(row, GpuTimesRow):
-                yield from self._add(row)
-            else:
-                yield row
-
-    def rest(self) -> Iterator[ProcessTimeRow]:
-        for place in list(self._waiting):
-            yield self._take(place)
-
-    def _add(self, row: GpuTimesRow) -> Iterator[ProcessTimeRow]:
-        end_ns, named = row.times.boottime_ns + row.times.span_ns, set()
-        for process in row.times.processes[:KEPT_PROCESSES]:
-            place = row.source, process.process
-            named.add(place)
-            if process.span_ns:
-                begun_ns = end_ns - process.span_ns
-                self._waiting.setdefault(place, []).append((begun_ns, process))
-        own = [place for place in self._waiting if place[0] == row.source]
-        # Together, so that no last step of a series lacks a process that another has.
-        due = any(end_ns - self._waiting[place][0][0] >= SPAN_NS for place in own)
-        for place in own if due else [place for place in own if place not in named]:
-            yield self._take(place)
-
-    def _take(self, place: tuple[str, ProcessKey]) -> ProcessTimeRow:
-        waiting = self._waiting.pop(place)
-        return ProcessTimeRow(place[0], waiting[0][0], merged([process for _, process in waiting]))
-
-
-def merged(records: list[TimedProcess]) -> TimedProcess:
-    """Add up records of one process, and keep its busiest kernels."""
-    whole = added_up(records)
-    return whole._replace(kernels=keep_timed(whole.kernels))
 
 
 def added_up(records: list[TimedProcess]) -> TimedProcess:

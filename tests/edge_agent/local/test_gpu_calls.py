@@ -13,7 +13,7 @@ import pytest
 from collectors.records.gpu_calls import CountedCalls, Direction, GpuCalls, ProbeGroup
 from edge_agent.local.history import History, HistoryLimits
 from edge_agent.local.history_read import HistoryReader
-from edge_agent.local.local_rows import CallsRow, EventRow, MetricRow
+from edge_agent.local.local_rows import EventRow, MetricRow, RecordRow
 from edge_agent.local.recent import MOST_LINES, Recent
 from edge_agent.local.spans import KEPT_KERNELS, KEPT_PROCESSES, REST, keep_busiest, merge
 from edge_agent.local.view_lines import document
@@ -236,7 +236,7 @@ def test_history_of_gpu_calls_is_bounded(tmp_path: Path) -> None:
     flood = replace(many_calls(100, 6), span_ns=10 * S)
     for i in range(12):
         moved = replace(flood, boottime_ns=BOOT + 10 * i * S)
-        history.add([CallsRow("probes", moved)])
+        history.add([RecordRow("probes", moved)])
     history.close()
     assert history.dropped["gpu_processes"] == 12 * (100 - KEPT_PROCESSES)
     with HistoryReader(path) as reader:

@@ -17,7 +17,7 @@ from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, ProcessTimeRow
 from edge_agent.local.recent import Recent
-from edge_agent.local.spans import KEPT_TIMED, REST, GpuTimeSpans, keep_timed
+from edge_agent.local.spans import KEPT_TIMED, REST, SpanRows, keep_timed
 from edge_agent.local.view import MOST_STEPS, view_of
 from edge_agent.local.view_lines import HostView, document
 from edge_agent.local.words import cupti_name, timing_said
@@ -190,7 +190,7 @@ def test_a_page_of_nothing_says_what_to_do() -> None:
 
 
 def kept_rows(*records: GpuTimes) -> list[ProcessTimeRow]:
-    spans, made = GpuTimeSpans(), flattener()
+    spans, made = SpanRows(), flattener()
     rows: list[object] = list(spans.rows(made.rows("gpu_time", records)))
     return [row for row in [*rows, *spans.rest()] if isinstance(row, ProcessTimeRow)]
 

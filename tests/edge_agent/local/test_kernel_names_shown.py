@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collectors.records.activity import KernelActivity
-from edge_agent.local.local_rows import ActivityRow, Flattener
+from edge_agent.local.local_rows import Flattener, RecordRow
 from wire.catalogue import Catalogue
 
 
@@ -14,5 +14,6 @@ def _kernel(name: str) -> KernelActivity:
 def test_kernel_names_reach_board_and_history_without_control_characters() -> None:
     hostile, plain = _kernel("a\x1b[2J\x9bb\udcff" + "c" * 500), _kernel("void gemm<float>()")
     rows = list(Flattener(Catalogue.load()).rows("probes", [hostile, plain]))
-    names = [row.activity.kernel for row in rows if isinstance(row, ActivityRow)]
+    records = [row.record for row in rows if isinstance(row, RecordRow)]
+    names = [record.kernel for record in records if isinstance(record, KernelActivity)]
     assert names == ["a\\x1b[2J\\x9bb\\udcff" + "c" * 500, "void gemm<float>()"]
