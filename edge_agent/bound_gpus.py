@@ -17,14 +17,7 @@ from typing import Any, Final, Protocol
 
 from collectors.devices.device_port import DevicesUnavailable, gpu_class
 from collectors.devices.devices_source import default_readers
-from transport.files.keyfiles import (
-    KeyFileRefused,
-    host_binding,
-    machine_id,
-    read_host_key,
-    what_changed,
-    write_host_key,
-)
+from transport.files import keyfiles
 from transport.files.private_files import read_bounded
 from transport.process.printable import printable
 from wire.catalogue import Catalogue
@@ -117,20 +110,22 @@ def bind_gpus(
     # Before the key is opened: the children that ask drivers must not inherit it.
     found = look() if look else listed_gpus(Catalogue.load().classes("gpu_model"))
     gpus = _usable(found, pci)
-    key = read_host_key(config.host.key_file)
-    uuids, machine = [gpu.uuid for gpu in gpus], machine_id()
-    binding = host_binding(machine, uuids)
+    key = keyfiles.read_host_key(config.host.key_file)
+    uuids, machine = [gpu.uuid for gpu in gpus], keyfiles.machine_id()
+    binding = keyfiles.host_binding(machine, uuids)
     fresh = not key.ledger_exists and not config.fence_file.exists()
-    if key.binding != binding and not (fresh and key.binding == host_binding(machine, [])):
-        raise KeyFileRefused(
+    if key.binding != binding and not (fresh and key.binding == keyfiles.host_binding(machine, [])):
+        raise keyfiles.KeyFileRefused(
             f"{config.host.key_file}: made on another machine or with other GPUs than "
-            f"{', '.join(uuids) or 'none'}: {what_changed(key.binding, binding)}; name those of "
-            "the key in host.gpus and host.gpu_uuids, or make a new key "
+            f"{', '.join(uuids) or 'none'}: {keyfiles.what_changed(key.binding, binding)}; name "
+            "those of the key in host.gpus and host.gpu_uuids, or make a new key "
             "(`pointillist agent rekey` carries the ledger on)"
         )
     # The key first: cut off here, the next call finds it bound, and writes the record.
     if key.binding != binding:
-        write_host_key(config.host.key_file, replace(key, binding=binding), replace_file=True)
+        keyfiles.write_host_key(
+            config.host.key_file, replace(key, binding=binding), replace_file=True
+        )
     write_record(config.gpus_file, gpus)
     return _naming(config, gpus)
 

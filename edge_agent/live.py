@@ -26,13 +26,7 @@ from kernels.families import FamilyRules
 from privacy.noise import NoiseSampler
 from privacy.noise_table import LiveSampler
 from transport.factory import Side, open_transport
-from transport.files.keyfiles import (
-    host_binding,
-    load_host_key,
-    machine_id,
-    mark_ledger,
-    sweep_leftovers,
-)
+from transport.files import keyfiles
 from transport.interface import RETENTION_S, Transport
 from wire.catalogue import Catalogue
 from wire.fields import host_id
@@ -71,7 +65,7 @@ def this_machine(config: AgentConfig) -> bytes:
 
     Raises      KeyFileRefused when the system has no machine id
     """
-    return host_binding(machine_id(), config.host.gpu_uuids)
+    return keyfiles.host_binding(keyfiles.machine_id(), config.host.gpu_uuids)
 
 
 def load_host(config: AgentConfig, binding: bytes) -> Host:
@@ -79,7 +73,7 @@ def load_host(config: AgentConfig, binding: bytes) -> Host:
 
     Raises      KeyFileRefused
     """
-    signing = load_host_key(config.host.key_file, binding).signing
+    signing = keyfiles.load_host_key(config.host.key_file, binding).signing
     return Host(signing, host_id(signing.public_bytes))
 
 
@@ -93,7 +87,7 @@ def open_ledger(
 
     Raises      LedgerRefused, KeyFileRefused
     """
-    key = load_host_key(config.host.key_file, binding)
+    key = keyfiles.load_host_key(config.host.key_file, binding)
     limits = config.spool.limits
     known = key.ledger_exists or config.fence_file.exists()
     if known and not config.ledger_file.exists():
@@ -105,9 +99,9 @@ def open_ledger(
     else:
         me = host_id(key.signing.public_bytes)
         ledger = Ledger.create(config.ledger_file, config.fence_file, hosts=[me], **common)
-    mark_ledger(config.host.key_file, binding)
+    keyfiles.mark_ledger(config.host.key_file, binding)
     with suppress(OSError):  # the key's folder may be read-only once the ledger is marked
-        sweep_leftovers(config.host.key_file.parent)
+        keyfiles.sweep_leftovers(config.host.key_file.parent)
     return ledger
 
 
@@ -117,7 +111,7 @@ def read_ledger(config: AgentConfig) -> LedgerView:
     Raises      LedgerNone before the agent's first run, LedgerRefused, KeyFileRefused
     """
     if not config.ledger_file.exists() and not config.fence_file.exists():
-        key = load_host_key(config.host.key_file, this_machine(config))
+        key = keyfiles.load_host_key(config.host.key_file, this_machine(config))
         if not key.ledger_exists:
             raise LedgerNone(f"{config.ledger_file}: this agent has not run yet")
     return read_view(config.ledger_file)

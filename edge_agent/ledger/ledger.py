@@ -14,18 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
 
-from .ledger_db import (
-    Spool,
-    connect,
-    entry_row,
-    keep_roster,
-    kept_from,
-    ledger_view,
-    require_unspent,
-    transaction,
-    translated,
-    upsert_series,
-)
+from . import ledger_db
 from .ledger_loss import Fence, FenceMark, Salvage, proven_mark, read_lost, set_aside
 from .ledger_records import (
     FREEZE_S,
@@ -67,8 +56,8 @@ class Ledger:
         self._db, self._fence, self._mark = db, fence, mark
         self._fault_point = fault_point
         self._pruned_s = 0
-        with translated():
-            self._spool = Spool(db, limits)
+        with ledger_db.translated():
+            self._spool = ledger_db.Spool(db, limits)
             self._left = LeftReports(db)
             self._clock_s: int = self._meta("clock_s")
             self._signed_s: int = self._meta("signed_s", 0)
@@ -163,9 +152,9 @@ class Ledger:
         with ExitStack() as opened:  # a making that fails holds no lock: it is begun again
             fence = Fence.open(fence_path, create=True)
             opened.callback(fence.close)
-            db = connect(path, create=True)
+            db = ledger_db.connect(path, create=True)
             opened.callback(db.close)
-            with transaction(db):
+            with ledger_db.transaction(db):
                 db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
                 counters = ((host, max(now_s, old.counters.get(host, 0))) for host in hosts)
                 db.executemany("INSERT INTO hosts VALUES (?, ?)", counters)
@@ -173,7 +162,7 @@ class Ledger:
                 db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", spent)
                 db.executemany("INSERT OR IGNORE INTO epochs VALUES (?, ?, ?)", old.epochs)
                 db.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", old.series.values())
-                upsert_series(db, known)
+                ledger_db.upsert_series(db, known)
             # Both slots are written now, so that a full disk cannot stop a later fence write.
             fence.write(FenceMark(mark.ledger_id, 0))
             fence.write(mark)
@@ -199,7 +188,7 @@ class Ledger:
         """
         fence = Fence.open(fence_path)
         try:
-            db = connect(path, create=False)
+            db = ledger_db.connect(path, create=False)
             try:
                 mark = proven_mark(db, fence, path, binding)
                 ledger = cls(db, fence, mark, limits or SpoolLimits(), fault_point)
@@ -217,8 +206,8 @@ class Ledger:
 
         Raises      LedgerMissing when the ledger does not hold one of them
         """
-        with translated():
-            return ledger_view(self._db, hosts)
+        with ledger_db.translated():
+            return ledger_db.ledger_view(self._db, hosts)
 
     def require_clock(self, now_s: int) -> None:
         """Raise ClockSetBack when the clock reads less than an aggregator has signed."""
@@ -266,7 +255,7 @@ class Ledger:
 
         def write() -> tuple[int, ...]:
             self._db.executemany(
-                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", map(entry_row, entries)
+                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", map(ledger_db.entry_row, entries)
             )
             self._forget(keep_from_s)
             spool_ids = self._spool.insert(records)
@@ -283,8 +272,8 @@ class Ledger:
         """Refuse a window that was spent, or that comes before one that is over and was."""
         place = spent.host_id, spent.entry.series
         if spent.entry.start <= self._last_start.get(place, -1):
-            with translated():
-                require_unspent(self._db, spent, now_s)
+            with ledger_db.translated():
+                ledger_db.require_unspent(self._db, spent, now_s)
 
     def _commit(
         self, write: Callable[[], tuple[int, ...]], records: Sequence[SealedRecord], now_s: int
@@ -292,7 +281,7 @@ class Ledger:
         mark = FenceMark(self._mark.ledger_id, self._mark.generation + 1)
         clock_s = max(self._clock_s, now_s)
         self._fault_point("ledger:begin")
-        with transaction(self._db):
+        with ledger_db.transaction(self._db):
             ids = write()
             self._prune(now_s)
             self._set_meta("generation", mark.generation)
@@ -309,7 +298,7 @@ class Ledger:
         return ids
 
     def _forget(self, keep_from_s: int) -> None:
-        if keep_from_s > kept_from(self._db):
+        if keep_from_s > ledger_db.kept_from(self._db):
             self._db.execute("DELETE FROM entries WHERE window_end < ?", (keep_from_s,))
             self._set_meta("kept_from_s", keep_from_s)
 
@@ -327,42 +316,42 @@ class Ledger:
 
         signed      task_id -> the signed task, for whoever reads what left
         """
-        with transaction(self._db):
-            upsert_series(self._db, known)
+        with ledger_db.transaction(self._db):
+            ledger_db.upsert_series(self._db, known)
             self._left.keep_tasks(signed)
 
     def remember_roster(self, known: KnownRoster) -> None:
         """Record a verified roster, so that the one in force is known after a restart."""
-        with transaction(self._db):
-            keep_roster(self._db, known)
+        with ledger_db.transaction(self._db):
+            ledger_db.keep_roster(self._db, known)
 
     def note_signed_time(self, signed_time_s: int) -> None:
         """Record a time that an aggregator has signed: the clock is never before it."""
         if signed_time_s > self._signed_s:
-            with transaction(self._db):
+            with ledger_db.transaction(self._db):
                 self._set_meta("signed_s", signed_time_s)
             self._signed_s = signed_time_s
 
     def spooled(self, limit: int = 1000, after_id: int = 0) -> list[SpooledRecord]:
         """Give the oldest sealed records that the transport has not acknowledged."""
-        with translated():
+        with ledger_db.translated():
             return self._spool.oldest(limit, after_id)
 
     def forget(self, ids: Sequence[int], gone: Gone | None = None) -> None:
         """Drop records that the transport holds durably, or will never take; gone says which."""
-        with transaction(self._db):
+        with ledger_db.transaction(self._db):
             if gone is not None:
                 self._left.settle(ids, gone)
             self._spool.delete(ids)
-        with translated():
+        with ledger_db.translated():
             self._spool.recount()
 
     def drop_expired(self, now_s: int) -> int:
         """Drop sealed records that no aggregator accepts any more; give how many."""
-        with transaction(self._db):
+        with ledger_db.transaction(self._db):
             self._left.expire(now_s)
             dropped = self._spool.delete_expired(now_s)
-        with translated():
+        with ledger_db.translated():
             self._spool.recount()
         return dropped
 

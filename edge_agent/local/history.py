@@ -17,41 +17,8 @@ from collectors.records.activity import KernelActivity
 from collectors.records.gpu_calls import GpuCalls
 from transport.files.sqlite_file import code_of, connect, transaction
 
-from .history_tables import (
-    ACTIVITY,
-    ALL_STATEMENTS,
-    ALL_TABLES,
-    EVENT,
-    KERNEL_CALLS,
-    METRIC,
-    MOST_CELLS,
-    MOST_SNAPSHOTS,
-    PACKED,
-    PROCESS_CALLS,
-    PROCESS_TIME,
-    REPORT,
-    TABLES,
-    HistoryTable,
-    HistoryUnavailable,
-    file_bytes,
-    open_file,
-    pack,
-    unpack,
-    used_bytes,
-    wal_bytes,
-    wal_limit,
-)
-from .local_rows import (
-    LONGEST_NAME,
-    EventRow,
-    MetricRow,
-    PackedRow,
-    ProcessTimeRow,
-    RecordRow,
-    ReportRow,
-    Row,
-    clean_name,
-)
+from . import history_tables as layout
+from . import local_rows
 from .spans import SpanRows, kernel_values, process_time_values, process_values
 
 _NS_PER_S: Final = 1_000_000_000
@@ -65,7 +32,7 @@ _SLICES: Final = 20
 _LONGEST_DETAIL: Final = 1_000
 _Name = tuple[str, str, str, str]
 """Source, name, key and unit."""
-_OF_KERNEL: Final = attrgetter(*(column.name for column in ACTIVITY.columns))
+_OF_KERNEL: Final = attrgetter(*(column.name for column in layout.ACTIVITY.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +54,7 @@ class RowWriter:
     def __init__(self, db: sqlite3.Connection, boot: str, dropped: Counter[str]) -> None:
         self.db, self.dropped = db, dropped
         self._seq = 0
-        self._pending: dict[HistoryTable, list[tuple[Any, ...]]] = {}
+        self._pending: dict[layout.HistoryTable, list[tuple[Any, ...]]] = {}
         self.boot = self._boot_number(boot)
         self.names: dict[_Name, int] = {}
         self.read_names()
@@ -98,9 +65,9 @@ class RowWriter:
         row = (self.boot, point.boottime_ns, point.unix_ns, point.error_ns)
         self.db.execute("INSERT OR REPLACE INTO clock VALUES (?, ?, ?, ?)", row)
 
-    def write(self, rows: Iterable[Row]) -> None:
+    def write(self, rows: Iterable[local_rows.Row]) -> None:
         """Write rows, in one transaction. Raises sqlite3.Error, OverflowError."""
-        self._pending = {table: [] for table in TABLES}
+        self._pending = {table: [] for table in layout.TABLES}
         with transaction(self.db):
             for row in rows:
                 self._take(row)
@@ -108,41 +75,50 @@ class RowWriter:
                 self.db.executemany(table.insert, values)
         self._pending = {}
 
-    def _take(self, row: Row) -> None:
+    def _take(self, row: local_rows.Row) -> None:
         match row:
-            case MetricRow():
+            case local_rows.MetricRow():
                 name = row.source, row.name, row.key, row.unit
-                self._put(METRIC, row.boottime_ns, name, (row.span_ns, row.value))
-            case PackedRow():
+                self._put(layout.METRIC, row.boottime_ns, name, (row.span_ns, row.value))
+            case local_rows.PackedRow():
                 self._packed(row)
-            case RecordRow(source, KernelActivity() as kernel):
-                name = source, kernel.kernel[:LONGEST_NAME], "", ""
-                self._put(ACTIVITY, kernel.boottime_ns, name, ACTIVITY.write(_OF_KERNEL(kernel)))
-            case EventRow():
+            case local_rows.RecordRow(source, KernelActivity() as kernel):
+                name = source, kernel.kernel[: local_rows.LONGEST_NAME], "", ""
+                self._put(
+                    layout.ACTIVITY,
+                    kernel.boottime_ns,
+                    name,
+                    layout.ACTIVITY.write(_OF_KERNEL(kernel)),
+                )
+            case local_rows.EventRow():
                 detail = row.detail[:_LONGEST_DETAIL]
-                self._put(EVENT, row.boottime_ns, (row.source, row.name, row.key, ""), (detail,))
-            case RecordRow(source, GpuCalls() as calls):
+                self._put(
+                    layout.EVENT, row.boottime_ns, (row.source, row.name, row.key, ""), (detail,)
+                )
+            case local_rows.RecordRow(source, GpuCalls() as calls):
                 self._gpu_calls(source, calls)
-            case ReportRow():
-                values = REPORT.write((row.window_start_s, row.task_id, row.cells))
-                self._put(REPORT, row.boottime_ns, (row.source, row.series, "", ""), values)
-            case ProcessTimeRow():
-                values = PROCESS_TIME.write(process_time_values(row.process))
-                name = row.source, clean_name(row.process.name), "", ""
-                self._put(PROCESS_TIME, row.boottime_ns, name, values)
-            case RecordRow():
+            case local_rows.ReportRow():
+                values = layout.REPORT.write((row.window_start_s, row.task_id, row.cells))
+                self._put(layout.REPORT, row.boottime_ns, (row.source, row.series, "", ""), values)
+            case local_rows.ProcessTimeRow():
+                values = layout.PROCESS_TIME.write(process_time_values(row.process))
+                name = row.source, local_rows.clean_name(row.process.name), "", ""
+                self._put(layout.PROCESS_TIME, row.boottime_ns, name, values)
+            case local_rows.RecordRow():
                 pass
 
-    def _put(self, table: HistoryTable, at_ns: int, name: _Name, values: Iterable[Any]) -> None:
+    def _put(
+        self, table: layout.HistoryTable, at_ns: int, name: _Name, values: Iterable[Any]
+    ) -> None:
         """Add a row to what is written; one whose name finds no place is left out."""
         number = self._name(*name)
         if number is not None:
-            seq = () if table is METRIC else (self._next(),)
+            seq = () if table is layout.METRIC else (self._next(),)
             self._pending[table].append((self.boot, at_ns, *seq, number, *values))
 
-    def _packed(self, row: PackedRow) -> None:
+    def _packed(self, row: local_rows.PackedRow) -> None:
         count, cells = row.values.shape
-        if count > MOST_SNAPSHOTS or cells > MOST_CELLS:
+        if count > layout.MOST_SNAPSHOTS or cells > layout.MOST_CELLS:
             self.dropped["oversized"] += 1
             return
         wanted = [(row.source, cell.name, cell.key, cell.unit) for cell in row.cells]
@@ -154,21 +130,26 @@ class RowWriter:
             return
         numbers = np.array([names[place] for place in known], dtype=np.int64)
         values = row.values if len(known) == cells else row.values[:, known]
-        self._pending[PACKED].append(
-            (self.boot, int(row.boottime_ns[0]), self._next(), pack(numbers), len(known), count,
-             row.span_ns, pack(row.boottime_ns), pack(values))
+        self._pending[layout.PACKED].append(
+            (self.boot, int(row.boottime_ns[0]), self._next(), layout.pack(numbers), len(known),
+             count, row.span_ns, layout.pack(row.boottime_ns), layout.pack(values))
         )  # fmt: skip
 
     def _gpu_calls(self, source: str, calls: GpuCalls) -> None:
         at_ns, span_ns, names = calls.boottime_ns, calls.span_ns, {}
         for process in calls.processes:
-            comm = names[process.process] = clean_name(process.identity.name)
-            values = PROCESS_CALLS.write(process_values(process, span_ns))
-            self._put(PROCESS_CALLS, at_ns, (source, comm, "", ""), values)
+            comm = names[process.process] = local_rows.clean_name(process.identity.name)
+            values = layout.PROCESS_CALLS.write(process_values(process, span_ns))
+            self._put(layout.PROCESS_CALLS, at_ns, (source, comm, "", ""), values)
         for kernel in calls.kernels:
             whose = names.get(kernel.process, "")
-            values = KERNEL_CALLS.write(kernel_values(kernel, whose, span_ns))
-            self._put(KERNEL_CALLS, at_ns, (source, clean_name(kernel.kernel), "", ""), values)
+            values = layout.KERNEL_CALLS.write(kernel_values(kernel, whose, span_ns))
+            self._put(
+                layout.KERNEL_CALLS,
+                at_ns,
+                (source, local_rows.clean_name(kernel.kernel), "", ""),
+                values,
+            )
 
     def _name(self, source: str, name: str, key: str, unit: str) -> int | None:
         wanted = (source, name, key, unit)
@@ -204,7 +185,7 @@ class RowWriter:
 
 def in_memory() -> RowWriter:
     db = connect(Path(":memory:"), 0.0)
-    db.executescript(ALL_STATEMENTS)
+    db.executescript(layout.ALL_STATEMENTS)
     return RowWriter(db, "", Counter())
 
 
@@ -225,35 +206,35 @@ class History:
         self._limits = limits or HistoryLimits()
         self._spans = SpanRows()
         self._names_at_ns = 0
-        self._db = open_file(path, self._limits.max_bytes)
+        self._db = layout.open_file(path, self._limits.max_bytes)
         try:
             self._writer = RowWriter(self._db, boot(), self.dropped)
             found = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            self._tables = [name for (name,) in found if name in ALL_TABLES]
+            self._tables = [name for (name,) in found if name in layout.ALL_TABLES]
         except sqlite3.Error as error:
             self._db.close()
-            raise HistoryUnavailable(f"{path}: {error}") from None
+            raise layout.HistoryUnavailable(f"{path}: {error}") from None
 
     @property
     def file_bytes(self) -> int:
-        return file_bytes(self.path)
+        return layout.file_bytes(self.path)
 
     def note_clock(self, point: ClockPoint) -> None:
         """Keep how the boot clock maps to the wall clock now; once a minute is enough."""
         self._guarded(1, lambda: self._writer.note_clock(point))
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[local_rows.Row]) -> None:
         """Keep rows, in one transaction; of GPU calls and GPU time ten seconds as one."""
         self._keep(list(self._spans.rows(rows)))
         self.dropped.update(self._spans.dropped)
         self._spans.dropped.clear()
 
-    def _keep(self, pending: list[Row]) -> None:
+    def _keep(self, pending: list[local_rows.Row]) -> None:
         if not pending:
             return
-        if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
+        if layout.wal_bytes(self.path) > layout.wal_limit(self._limits.max_bytes):
             self._checkpoint()
-            if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
+            if layout.wal_bytes(self.path) > layout.wal_limit(self._limits.max_bytes):
                 self.dropped["reader_in_the_way"] += len(pending)
                 return
         if self._guarded(len(pending), lambda: self._writer.write(pending)):
@@ -297,7 +278,7 @@ class History:
             else:
                 before_ns = self._boottime_of(boot, oldest_unix_ns)
             self._drop(boot, before_ns)
-        if used_bytes(self._db) > _FULL_SHARE * self._limits.max_bytes:
+        if layout.used_bytes(self._db) > _FULL_SHARE * self._limits.max_bytes:
             self._make_room()
         if len(self._writer.names) > MOST_NAMES // 2 and now.boottime_ns >= self._names_at_ns:
             self._names_at_ns = now.boottime_ns + _NAMES_EVERY_NS
@@ -317,7 +298,7 @@ class History:
         """Drop the oldest rows, a slice of time at a time; tell whether anything went."""
         gone = False
         for _ in range(10 * _SLICES):
-            if used_bytes(self._db) <= _ROOM_SHARE * self._limits.max_bytes:
+            if layout.used_bytes(self._db) <= _ROOM_SHARE * self._limits.max_bytes:
                 break
             found = self._oldest()
             if found is None:
@@ -362,11 +343,11 @@ class History:
         used = {
             number
             for table in self._tables
-            if table != PACKED.name
+            if table != layout.PACKED.name
             for (number,) in self._db.execute(f"SELECT DISTINCT name FROM {table}")  # noqa: S608
         }
         for names, cells in self._db.execute("SELECT DISTINCT names, cells FROM packed"):
-            used.update(unpack(names, cells, 1)[:, 0].tolist())
+            used.update(layout.unpack(names, cells, 1)[:, 0].tolist())
         unused = [(number,) for number in self._writer.names.values() if number not in used]
         with transaction(self._db):
             self._db.executemany("DELETE FROM name WHERE id = ?", unused)

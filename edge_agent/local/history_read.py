@@ -15,16 +15,7 @@ from collectors.boot_clock import ClockMap, ClockPoint
 from collectors.records.basics import NORMAL
 from transport.process.supervision import Closing
 
-from .history_tables import (
-    KINDS,
-    METRIC,
-    PACKED,
-    TABLES,
-    HistoryTable,
-    HistoryUnavailable,
-    open_readonly,
-    unpack,
-)
+from . import history_tables as layout
 
 _PAGE: Final = 5_000
 """Rows per read transaction: a reader that stays long keeps the writer's log from shrinking."""
@@ -53,7 +44,7 @@ class HistoryReader(Closing):
     def __init__(self, file: Path | sqlite3.Connection) -> None:
         """Open a file, or read what is in memory. Raises HistoryUnavailable."""
         self._path = file if isinstance(file, Path) else "memory"
-        self._db = open_readonly(file) if isinstance(file, Path) else file
+        self._db = layout.open_readonly(file) if isinstance(file, Path) else file
         self._db.create_function("root", 1, _root, deterministic=True)
         found = self._asked("SELECT name FROM sqlite_master WHERE type = 'table'")
         self._tables = {name for (name,) in found}  # an older agent's file lacks the latest
@@ -71,11 +62,11 @@ class HistoryReader(Closing):
         name        a pattern (`host_*`) that the name must match; None: all
         Raises      HistoryUnavailable; ValueError for another kind
         """
-        if kind not in KINDS:
-            raise ValueError(f"expected one of {', '.join(KINDS)}, got {kind!r}")
+        if kind not in layout.KINDS:
+            raise ValueError(f"expected one of {', '.join(layout.KINDS)}, got {kind!r}")
         try:
             for boot in self._boots(since_ns, until_ns):
-                for at_ns, row in self._of_boot(KINDS[kind], boot, self.names(name)):
+                for at_ns, row in self._of_boot(layout.KINDS[kind], boot, self.names(name)):
                     unix_ns, error_ns = boot.clock.unix_ns(at_ns)
                     early = since_ns is not None and unix_ns < since_ns
                     if early or (until_ns is not None and unix_ns >= until_ns):
@@ -83,13 +74,15 @@ class HistoryReader(Closing):
                     when = {"unix_ns": unix_ns, "unix_error_ns": error_ns}
                     yield {**when, "boot_id": boot.boot_id, "boottime_ns": at_ns, **row}
         except (sqlite3.Error, ValueError) as error:
-            raise HistoryUnavailable(f"{self._path}: {error}") from None
+            raise layout.HistoryUnavailable(f"{self._path}: {error}") from None
 
     def span(self) -> tuple[int, int] | None:
         """Give the first and last Unix time that rows have, None for an empty history."""
         times: list[int] = []
         for boot in self._boots(None, None):
-            for name in [part.name for table in TABLES for part in table.parts(self._tables)]:
+            for name in [
+                part.name for table in layout.TABLES for part in table.parts(self._tables)
+            ]:
                 [found] = self._asked(
                     f"SELECT min(at_ns), max(at_ns) FROM {name} WHERE boot = ?",  # noqa: S608
                     (boot.number,),
@@ -116,14 +109,14 @@ class HistoryReader(Closing):
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise HistoryUnavailable(f"{self._path}: {error}") from None
+            raise layout.HistoryUnavailable(f"{self._path}: {error}") from None
 
-    def _pages(self, boot: Boot, table: HistoryTable) -> Iterator[tuple[Any, ...]]:
+    def _pages(self, boot: Boot, table: layout.HistoryTable) -> Iterator[tuple[Any, ...]]:
         """Read a table in pages: at_ns, what tells rows of one time apart, and the columns."""
         for part in table.parts(self._tables):
             yield from self._part(boot, part)
 
-    def _part(self, boot: Boot, table: HistoryTable) -> Iterator[tuple[Any, ...]]:
+    def _part(self, boot: Boot, table: layout.HistoryTable) -> Iterator[tuple[Any, ...]]:
         at_ns, last, key = boot.low_ns, -1, table.key[0]
         while True:
             page = self._db.execute(
@@ -147,7 +140,7 @@ class HistoryReader(Closing):
             if fnmatch.fnmatchcase(name, wanted)
         }
 
-    def _of_boot(self, table: HistoryTable, boot: Boot, names: _Names) -> Iterator[_Row]:
+    def _of_boot(self, table: layout.HistoryTable, boot: Boot, names: _Names) -> Iterator[_Row]:
         heads = {
             number: {part: name[part] for part in table.named} for number, name in names.items()
         }
@@ -157,16 +150,16 @@ class HistoryReader(Closing):
             if number in heads:
                 row = heads[number] | dict(zip(fields, values, strict=True))
                 yield at_ns, row | {name: _members(row[name]) for name in lists}
-        if table is METRIC:
+        if table is layout.METRIC:
             yield from self._packed(boot, heads)
 
     def _packed(self, boot: Boot, names: _Names) -> Iterator[_Row]:
-        for _, _, listed, cells, count, span_ns, times, totals in self._pages(boot, PACKED):
-            numbers = unpack(listed, cells, 1)[:, 0].tolist()
+        for _, _, listed, cells, count, span_ns, times, totals in self._pages(boot, layout.PACKED):
+            numbers = layout.unpack(listed, cells, 1)[:, 0].tolist()
             if not any(number in names for number in numbers):
                 continue
-            at = unpack(times, count, 1)[:, 0].tolist()
-            series = unpack(totals, count, cells).T.tolist()
+            at = layout.unpack(times, count, 1)[:, 0].tolist()
+            series = layout.unpack(totals, count, cells).T.tolist()
             for number, values in zip(numbers, series, strict=True):
                 if number in names:
                     for at_ns, value in zip(at, values, strict=True):

@@ -14,16 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.records.activity import (
-    GpuCoverage,
-    HostEvent,
-    HostTable,
-    HostTicks,
-    KernelActivity,
-    Observation,
-    RhythmMarks,
-    StepMarks,
-)
+from collectors.records import activity
 from collectors.records.gpu_calls import GovernorState, GpuCalls, ProbeGroup
 from collectors.records.gpu_time import GpuTimes, TimedProcess
 from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded
@@ -84,11 +75,11 @@ class RecordRow:
     """
 
     source: str
-    record: KernelActivity | GpuCalls | GovernorState | GpuTimes | Finding
+    record: activity.KernelActivity | GpuCalls | GovernorState | GpuTimes | Finding
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow(HostEvent):
+class EventRow(activity.HostEvent):
     """Something that happened: a fault, a source that came or went, a restart."""
 
     source: str
@@ -132,7 +123,7 @@ class Reading(Protocol):
     boottime_ns: int
 
 
-NOT_SHOWN: Final = frozenset({StepMarks, RhythmMarks})
+NOT_SHOWN: Final = frozenset({activity.StepMarks, activity.RhythmMarks})
 """Diagnosis reads them, and shows what it finds."""
 
 
@@ -154,20 +145,20 @@ class Flattener:
 
     def _rows(self, source: str, record: object) -> Iterable[Row]:
         match record:
-            case KernelActivity():
+            case activity.KernelActivity():
                 shown = printable(record.kernel)
                 named = record if shown is record.kernel else replace(record, kernel=shown)
                 return (RecordRow(source, named),)
-            case Observation():
+            case activity.Observation():
                 return (self._observed(source, record),)
-            case HostTicks():
+            case activity.HostTicks():
                 return _ticks(source, record)
-            case HostTable():
+            case activity.HostTable():
                 return self._table(source, record)
-            case GpuCoverage():
+            case activity.GpuCoverage():
                 at_ns, span_ns, key = record.boottime_ns, record.span_ns, f"gpu{record.gpu}"
                 return (MetricRow(at_ns, span_ns, record.source, "watched", key, "ns", span_ns),)
-            case HostEvent():
+            case activity.HostEvent():
                 key, detail = clean_name(record.key), clean_name(record.detail)
                 name = clean_name(record.name)
                 return (EventRow(name, key, detail, record.boottime_ns, source),)
@@ -185,14 +176,14 @@ class Flattener:
                 self._drop("unknown_record")
                 return ()
 
-    def _observed(self, source: str, seen: Observation) -> Row:
+    def _observed(self, source: str, seen: activity.Observation) -> Row:
         if seen.section in self._events:
             return EventRow(seen.section, clean_name(seen.cell), "", seen.boottime_ns, source)
         unit = self._units.get(seen.section, "")
         key = clean_name(seen.cell)
         return MetricRow(seen.boottime_ns, 0, source, seen.section, key, unit, seen.value)
 
-    def _table(self, source: str, table: HostTable) -> Iterator[PackedRow]:
+    def _table(self, source: str, table: activity.HostTable) -> Iterator[PackedRow]:
         """Keep the cells that are not zero: in a table of growth a missing cell is a zero."""
         rows, columns = np.nonzero(table.values)
         self._drop("table_cells", max(0, len(rows) - MOST_TABLE_CELLS))
@@ -247,7 +238,7 @@ def _found(source: str, finding: Finding) -> Iterator[Row]:
         yield EventRow(name, clean_name(finding.subject), words, at_ns, source)
 
 
-def _ticks(source: str, ticks: HostTicks) -> Iterator[PackedRow]:
+def _ticks(source: str, ticks: activity.HostTicks) -> Iterator[PackedRow]:
     if len(ticks.boottime_ns):
         signed = ticks.totals.view(np.int64)
         yield PackedRow(source, _tick_cells(ticks.metrics), ticks.boottime_ns, signed)

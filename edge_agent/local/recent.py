@@ -18,30 +18,12 @@ from collectors.records.gpu_calls import GovernorState, GpuCalls
 from collectors.records.gpu_time import GpuTimes, TimedProcess
 from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded
 
+from . import local_rows, words
 from .history import in_memory
-from .local_rows import (
-    EventRow,
-    MetricRow,
-    PackedRow,
-    ProcessTimeRow,
-    RecordRow,
-    ReportRow,
-    Row,
-    clean_name,
-)
 from .spans import added_up, merge
 from .sums import growth_rates
 from .view import MOST_EVENTS, view_of
 from .view_lines import HostView, LevelLine
-from .words import (
-    ADVICE,
-    CAUSES,
-    evidence_said,
-    interferer,
-    most_telling,
-    said,
-    steps_said,
-)
 
 MOST_SUBJECTS: Final = 64
 OVER_NS: Final = 120_000_000_000
@@ -87,28 +69,28 @@ def _is_old(finding: Finding, now_ns: int) -> bool:
 
 def _shown(finding: Finding, now_ns: int) -> dict[str, Any]:
     view: dict[str, Any] = {
-        "subject": clean_name(finding.subject),
+        "subject": local_rows.clean_name(finding.subject),
         "state": "over" if isinstance(finding, SpikeEnded) else "spike",
         "age_s": max(0, now_ns - finding.onset_ns) // 1_000_000_000,
         "cause": "",
-        "said": clean_name(said(finding)),
+        "said": local_rows.clean_name(words.said(finding)),
         "evidence": [],
     }
     standing = finding.last if isinstance(finding, SpikeEnded) else finding
     if isinstance(standing, Diagnosis):
         view |= {
             "cause": standing.cause.value,
-            "about": CAUSES[standing.cause],
-            "who": clean_name(interferer(standing)),
-            "advice": ADVICE[standing.cause],
+            "about": words.CAUSES[standing.cause],
+            "who": local_rows.clean_name(words.interferer(standing)),
+            "advice": words.ADVICE[standing.cause],
             "confidence": standing.confidence,
             "incident": standing.incident,
-            "steps": steps_said(standing.before, standing.now),
+            "steps": words.steps_said(standing.before, standing.now),
             "source": standing.source.value,
             "model": standing.model,
             "evidence": [
-                clean_name(evidence_said(e, (interferer(standing),)))
-                for e in most_telling(standing.evidence, SHOWN_EVIDENCE)
+                local_rows.clean_name(words.evidence_said(e, (words.interferer(standing),)))
+                for e in words.most_telling(standing.evidence, SHOWN_EVIDENCE)
             ],
         }
     return view
@@ -139,35 +121,35 @@ class Recent:
 
     def __init__(self) -> None:
         self._values: OrderedDict[tuple[str, str, str], _Value] = OrderedDict()
-        self._waiting: deque[tuple[int, MetricRow | PackedRow]] = deque()
-        self._events: deque[EventRow] = deque(maxlen=MOST_EVENTS)
+        self._waiting: deque[tuple[int, local_rows.MetricRow | local_rows.PackedRow]] = deque()
+        self._events: deque[local_rows.EventRow] = deque(maxlen=MOST_EVENTS)
         self._findings = FindingsBoard()
-        self._activity: deque[RecordRow] = deque(maxlen=MOST_ACTIVITY)
+        self._activity: deque[local_rows.RecordRow] = deque(maxlen=MOST_ACTIVITY)
         self._calls: deque[tuple[str, GpuCalls]] = deque(maxlen=_MOST_RECORDS)
         self._governor: GovernorState | None = None
         self._times: tuple[str, GpuTimes] | None = None
         self._windows: dict[ProcessKey, _Windows] = {}
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[local_rows.Row]) -> None:
         for row in rows:
             match row:
-                case MetricRow():
+                case local_rows.MetricRow():
                     self._wait(row.boottime_ns + row.span_ns, row)
-                case PackedRow():
+                case local_rows.PackedRow():
                     self._wait(int(row.boottime_ns[-1]) + row.span_ns, row)
-                case RecordRow(_, KernelActivity()):
+                case local_rows.RecordRow(_, KernelActivity()):
                     self._activity.append(row)
-                case RecordRow(source, GpuCalls() as calls):
+                case local_rows.RecordRow(source, GpuCalls() as calls):
                     self._take_calls(source, calls)
-                case RecordRow(_, GovernorState() as state):
+                case local_rows.RecordRow(_, GovernorState() as state):
                     self._governor = state
-                case RecordRow(source, GpuTimes() as times):
+                case local_rows.RecordRow(source, GpuTimes() as times):
                     self._take_times(source, times)
-                case RecordRow(_, SpikeBegan() | Diagnosis() | SpikeEnded() as finding):
+                case local_rows.RecordRow(_, SpikeBegan() | Diagnosis() | SpikeEnded() as finding):
                     self._findings.add(finding)
-                case EventRow():
+                case local_rows.EventRow():
                     self._events.append(row)
-                case RecordRow() | ReportRow() | ProcessTimeRow():
+                case local_rows.RecordRow() | local_rows.ReportRow() | local_rows.ProcessTimeRow():
                     pass  # open windows are shown as they stand; spans are the history's
 
     def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
@@ -201,18 +183,20 @@ class Recent:
             ),
         )  # fmt: skip
 
-    def _work(self, times: tuple[str, GpuTimes] | None, now_ns: int) -> Iterable[Row]:
+    def _work(self, times: tuple[str, GpuTimes] | None, now_ns: int) -> Iterable[local_rows.Row]:
         """Give the rows of GPU work: of calls one record, of GPU time one of each process."""
         fresh = [
             calls for _, calls in self._calls
             if now_ns <= _end_ns(calls) + max(SPAN_NS, _STALE_SPANS * calls.span_ns)
         ]  # fmt: skip
         if fresh:
-            yield RecordRow(self._calls[-1][0], merge(fresh))
+            yield local_rows.RecordRow(self._calls[-1][0], merge(fresh))
         for windows in self._windows.values() if times else ():
             if windows.records:
                 whole = added_up([process for _, process in windows.records])
-                yield ProcessTimeRow(times[0] if times else "", windows.records[0][0], whole)
+                yield local_rows.ProcessTimeRow(
+                    times[0] if times else "", windows.records[0][0], whole
+                )
         oldest_ns = now_ns - SPAN_NS
         for row in self._activity:
             if isinstance(row.record, KernelActivity) and row.record.boottime_ns >= oldest_ns:
@@ -241,7 +225,7 @@ class Recent:
                 value = last.value
                 yield LevelLine(source, name, key, last.unit, 1, value, value, value, value, age_s)
 
-    def _wait(self, end_ns: int, row: MetricRow | PackedRow) -> None:
+    def _wait(self, end_ns: int, row: local_rows.MetricRow | local_rows.PackedRow) -> None:
         self._waiting.append((end_ns, row))
         while self._waiting[0][0] < end_ns - FRESH_NS:
             self._waiting.popleft()
@@ -252,7 +236,7 @@ class Recent:
         """Bring the last values up to date; of counters and of growth the rate over the record."""
         while self._waiting:
             end_ns, row = self._waiting.popleft()
-            if isinstance(row, MetricRow):
+            if isinstance(row, local_rows.MetricRow):
                 self._put((row.source, row.name, row.key), _Value(end_ns, row.unit, row.value))
                 continue
             span_ns = row.span_ns or end_ns - int(row.boottime_ns[0])
@@ -280,12 +264,14 @@ class Recent:
             "duty": state.duty,
             "steady": [group.value for group in state.steady],
             "in_turns": [group.value for group in state.in_turns],
-            "dropped": {group.value: clean_name(why) for group, why in state.dropped.items()},
+            "dropped": {
+                group.value: local_rows.clean_name(why) for group, why in state.dropped.items()
+            },
             "predicted": state.predicted,
             "measured": state.measured,
             "worst_pid": state.worst.pid if state.worst else None,
             "files": state.files,
-            "lost": {clean_name(what): count for what, count in state.lost.items()},
+            "lost": {local_rows.clean_name(what): count for what, count in state.lost.items()},
         }
 
 

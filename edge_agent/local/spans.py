@@ -17,6 +17,7 @@ from itertools import chain
 from math import inf, isfinite
 from typing import Any, Final, TypeVar
 
+from collectors.records import gpu_time
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
     CollectiveCalls,
@@ -29,15 +30,6 @@ from collectors.records.gpu_calls import (
     ProbeGroup,
     ProcessCalls,
     WaitCalls,
-)
-from collectors.records.gpu_time import (
-    EstimatedTime,
-    FamilyTime,
-    GpuTimes,
-    TimedGpu,
-    TimedKernel,
-    TimedProcess,
-    summed,
 )
 
 from .local_rows import ProcessTimeRow, RecordRow, Row, clean_name
@@ -237,7 +229,7 @@ class SpanRows:
 
     def __init__(self) -> None:
         self._calls: dict[str, list[GpuCalls]] = {}
-        self._times: dict[tuple[str, ProcessKey], list[tuple[int, TimedProcess]]] = {}
+        self._times: dict[tuple[str, ProcessKey], list[tuple[int, gpu_time.TimedProcess]]] = {}
         self.dropped: Counter[str] = Counter()
 
     def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
@@ -253,7 +245,7 @@ class SpanRows:
                     spent_ns = sum(calls.span_ns for calls in waiting)
                     if spent_ns >= SPAN_NS or len(waiting) >= _MOST_WAITING:
                         yield self._take_calls(source)
-                case RecordRow(source, GpuTimes() as times):
+                case RecordRow(source, gpu_time.GpuTimes() as times):
                     yield from self._add_times(source, times)
                 case RecordRow(_, GovernorState()):
                     pass
@@ -271,7 +263,7 @@ class SpanRows:
         self.dropped["gpu_processes"] += left_out
         return RecordRow(source, kept)
 
-    def _add_times(self, source: str, times: GpuTimes) -> Iterator[ProcessTimeRow]:
+    def _add_times(self, source: str, times: gpu_time.GpuTimes) -> Iterator[ProcessTimeRow]:
         end_ns, named = times.boottime_ns + times.span_ns, set()
         for process in times.processes[:KEPT_PROCESSES]:
             place = source, process.process
@@ -324,49 +316,51 @@ KEPT_TIMED: Final = 12
 """Kernels of one process in one row of GPU time: the busiest."""
 
 
-def added_up(records: list[TimedProcess]) -> TimedProcess:
-    kernels: dict[tuple[int, str, str], list[TimedKernel]] = defaultdict(list)
+def added_up(records: list[gpu_time.TimedProcess]) -> gpu_time.TimedProcess:
+    kernels: dict[tuple[int, str, str], list[gpu_time.TimedKernel]] = defaultdict(list)
     for kernel in chain.from_iterable(record.kernels for record in records):
         kernels[kernel.gpu, kernel.kernel, kernel.family].append(kernel)
-    devices: dict[int, list[TimedGpu]] = defaultdict(list)
+    devices: dict[int, list[gpu_time.TimedGpu]] = defaultdict(list)
     for device in chain.from_iterable(record.devices for record in records):
         devices[device.gpu].append(device)
-    families: dict[str, list[EstimatedTime]] = defaultdict(list)
+    families: dict[str, list[gpu_time.EstimatedTime]] = defaultdict(list)
     for family in chain.from_iterable(record.families for record in records):
         families[family.family].append(family.time)
     return records[-1]._replace(
         span_ns=sum(record.span_ns for record in records),
         recorded_ns=sum(record.recorded_ns for record in records),
         lost=sum(record.lost for record in records),
-        time=summed(record.time for record in records),
-        families=tuple(FamilyTime(name, summed(times)) for name, times in families.items()),
+        time=gpu_time.summed(record.time for record in records),
+        families=tuple(
+            gpu_time.FamilyTime(name, gpu_time.summed(times)) for name, times in families.items()
+        ),
         kernels=tuple(added(found) for found in kernels.values()),
         devices=tuple(
-            TimedGpu(gpu, *map(sum, zip(*(device[1:] for device in found), strict=True)))
+            gpu_time.TimedGpu(gpu, *map(sum, zip(*(device[1:] for device in found), strict=True)))
             for gpu, found in sorted(devices.items())
         ),
     )
 
 
-def added(kernels: list[TimedKernel]) -> TimedKernel:
+def added(kernels: list[gpu_time.TimedKernel]) -> gpu_time.TimedKernel:
     delays = [kernel for kernel in kernels if kernel.delay_ns is not None]
     launches = sum(kernel.launches for kernel in delays)
     delay_ns = sum((kernel.delay_ns or 0.0) * kernel.launches for kernel in delays)
     return kernels[0]._replace(
         launches=sum(kernel.launches for kernel in kernels),
-        time=summed(kernel.time for kernel in kernels),
+        time=gpu_time.summed(kernel.time for kernel in kernels),
         bytes=sum(kernel.bytes for kernel in kernels),
         delay_ns=delay_ns / launches if launches else None,
     )
 
 
-def keep_timed(kernels: Iterable[TimedKernel]) -> tuple[TimedKernel, ...]:
+def keep_timed(kernels: Iterable[gpu_time.TimedKernel]) -> tuple[gpu_time.TimedKernel, ...]:
     """Keep the busiest; the others are added up by GPU and family.
 
     These sums have no interval: one of kernels of the same windows would have to be learnt there.
     """
     by_time = sorted(kernels, key=lambda kernel: -kernel.time.value_ns)
-    rest: dict[tuple[int, str], list[TimedKernel]] = defaultdict(list)
+    rest: dict[tuple[int, str], list[gpu_time.TimedKernel]] = defaultdict(list)
     for kernel in by_time[KEPT_TIMED:]:
         rest[kernel.gpu, kernel.family].append(
             kernel._replace(kernel=REST, time=kernel.time._replace(variance=None))
@@ -374,7 +368,7 @@ def keep_timed(kernels: Iterable[TimedKernel]) -> tuple[TimedKernel, ...]:
     return (*by_time[:KEPT_TIMED], *map(added, rest.values()))
 
 
-def process_time_values(process: TimedProcess) -> tuple[Any, ...]:
+def process_time_values(process: gpu_time.TimedProcess) -> tuple[Any, ...]:
     kernels = [
         (k.gpu, clean_name(k.kernel), k.family, k.launches, *_estimate(k.time), k.bytes, k.delay_ns)
         for k in process.kernels
@@ -387,6 +381,6 @@ def process_time_values(process: TimedProcess) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _estimate(time: EstimatedTime) -> tuple[float, float | None, int, int]:
+def _estimate(time: gpu_time.EstimatedTime) -> tuple[float, float | None, int, int]:
     """Give what an estimate is read back from, and added up."""
     return time.value_ns, time.variance, time.windows, time.span_ns

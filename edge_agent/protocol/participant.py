@@ -25,15 +25,7 @@ from wire.rejection import ReportRejected
 from wire.task import DEMO_DOMAIN, Task
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
-from .eligibility import (
-    BudgetBook,
-    Recovering,
-    TaskBook,
-    draw_offsets_ms,
-    host_readiness,
-    window_entry,
-    window_fault,
-)
+from . import eligibility
 from .epochs import EpochBook, Host, HostEpoch, HpkeDirectory, PartyKeys, open_epoch
 from .protocol_events import (
     CommitEpochs,
@@ -105,12 +97,12 @@ class Participant:
         self._random_bytes = random_bytes
         self._rounding_bytes = rounding_bytes or random_bytes
         self._rules = rules
-        self._tasks = TaskBook(rules, view)
+        self._tasks = eligibility.TaskBook(rules, view)
         self._keys = HpkeDirectory(rules.pins)
         ids = tuple(h.host_id for h in hosts)
         self._rosters = RosterBook(rules.pins, ids, weekly=not rules.demo)
         self._rosters.recall(view.rosters)
-        self._budget = BudgetBook([v.entries for v in view.hosts], view.kept_from_s)
+        self._budget = eligibility.BudgetBook([v.entries for v in view.hosts], view.kept_from_s)
         self._epochs = EpochBook(
             len(hosts),
             [v.epoch_ctr for v in view.hosts],
@@ -151,7 +143,7 @@ class Participant:
             taken = self._tasks.take(event.signed, event.now_s)
         except ReportRejected as refusal:
             return [Refuse(refusal.reason, 0, str(refusal))]
-        except Recovering as refusal:
+        except eligibility.Recovering as refusal:
             return [Refuse(refusal.reason, len(self._hosts), str(refusal))]
         if taken is None:
             return []
@@ -229,7 +221,7 @@ class Participant:
         task = self._tasks.find(event.task_id)
         if task is None:
             return [Refuse(Withheld.TASK_UNKNOWN, len(present), "no such task was accepted")]
-        why = window_fault(task, event, self._resume_after_s)
+        why = eligibility.window_fault(task, event, self._resume_after_s)
         if why is None and not self._budget.remembers(event.window_start_s):
             why = Withheld.FORGOTTEN
         if why is not None:
@@ -238,7 +230,7 @@ class Participant:
         hosts = self._ready(task, event, present, effects)
         if not hosts:
             return effects
-        candidate = window_entry(task, event.window_start_s)
+        candidate = eligibility.window_entry(task, event.window_start_s)
         may = self._budget.may_spend([host for host, _ in hosts], candidate)
         kept = [pair for pair, ok in zip(hosts, may, strict=True) if ok]
         if len(kept) < len(hosts):
@@ -260,7 +252,7 @@ class Participant:
         ready: list[tuple[int, Sealing]] = []
         withheld: Counter[Withheld] = Counter()
         for host in present:
-            found = host_readiness(
+            found = eligibility.host_readiness(
                 task,
                 event,
                 roster.memberships[host],
@@ -290,7 +282,7 @@ class Participant:
             event.task_id, task.scheme, start_s, sealings, noisy, self._random_bytes
         )
         end_s = start_s + task.window_s
-        offsets_ms = draw_offsets_ms(task.window_s, len(hosts), self._random_bytes)
+        offsets_ms = eligibility.draw_offsets_ms(task.window_s, len(hosts), self._random_bytes)
         records = [
             SealedRecord(
                 REPORTS,

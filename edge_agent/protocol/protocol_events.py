@@ -10,13 +10,7 @@ from typing import NewType
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.ledger.ledger_records import (
-    EpochOpening,
-    HostEntry,
-    KnownRoster,
-    KnownSeries,
-    SealedRecord,
-)
+from edge_agent.ledger import ledger_records
 from wire.epoch import KeyAnnouncement
 from wire.fields import TaskId
 from wire.rejection import Reason
@@ -134,8 +128,8 @@ class CommitEpochs:
     """Count these epochs and spool their records in one durable transaction."""
 
     token: Token
-    openings: Sequence[EpochOpening]
-    records: Sequence[SealedRecord] = field(repr=False)
+    openings: Sequence[ledger_records.EpochOpening]
+    records: Sequence[ledger_records.SealedRecord] = field(repr=False)
     now_s: int
 
 
@@ -147,8 +141,8 @@ class CommitSealed:
     """
 
     token: Token
-    entries: Sequence[HostEntry]
-    records: Sequence[SealedRecord] = field(repr=False)
+    entries: Sequence[ledger_records.HostEntry]
+    records: Sequence[ledger_records.SealedRecord] = field(repr=False)
     now_s: int
     keep_from_s: int
 
@@ -158,14 +152,14 @@ class Publish:
     """Send these records, each at its `publish_at_ms` or as soon after it as possible."""
 
     spool_ids: tuple[int, ...]
-    records: Sequence[SealedRecord] = field(repr=False)
+    records: Sequence[ledger_records.SealedRecord] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RememberRoster:
     """Record what a roster says of these hosts: the log keeps the newest roster alone."""
 
-    known: KnownRoster
+    known: ledger_records.KnownRoster
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +172,7 @@ class TaskAccepted:
 
     task_id: TaskId
     task: Task
-    known: KnownSeries
+    known: ledger_records.KnownSeries
     signed: bytes = field(repr=False)
 
 

@@ -23,19 +23,8 @@ from threading import Thread, Timer
 from typing import Final
 
 from edge_agent.windows.encode import match_section
+from privacy import calibrate
 from privacy.accountant import GATE_MARGIN, SectionNoise, gate
-from privacy.calibrate import (
-    DELTA_1E12,
-    EPSILON_MILLIONTHS,
-    MIN_SIGMA_1024,
-    check_modulus,
-    check_sigma_range,
-    gdp_mu_1e9,
-    honest_hosts,
-    sensitivity_sq_steps,
-    sigma_local_1024,
-    windows_touched,
-)
 from privacy.errors import ParameterError
 from privacy.signing import verify
 from transport.process.privileges import interpreter
@@ -81,8 +70,8 @@ class Bounds:
     bound_steps_at_most             steps of a section's L1 bound: C and B of a lying plan
     """
 
-    epsilon_millionths: int = EPSILON_MILLIONTHS
-    delta_1e12: int = DELTA_1E12
+    epsilon_millionths: int = calibrate.EPSILON_MILLIONTHS
+    delta_1e12: int = calibrate.DELTA_1E12
     n_min_at_least: int = N_MIN_AT_LEAST
     n_max_at_most: int = 200_000
     bound_steps_at_most: int = 1 << 16
@@ -209,7 +198,7 @@ def _check_cohort(task: Task, bounds: Bounds) -> int:
         expected = f"{MIN_OPERATORS} operators or more in a fleet task"
         raise ReportRejected(Reason.OPERATORS, expected, task.min_operators)
     with _refusing(Reason.CORRUPTED_BOUND):
-        return honest_hosts(task.n_max, task.n_min, task.t)
+        return calibrate.honest_hosts(task.n_max, task.n_min, task.t)
 
 
 def section_noises(task: Task) -> list[SectionNoise]:
@@ -218,19 +207,21 @@ def section_noises(task: Task) -> list[SectionNoise]:
 
 def _check_section(task: Task, section: SectionSpec, h: int) -> SectionNoise:
     with _refusing(Reason.COORDINATE_BOUND):
-        delta_sq = sensitivity_sq_steps(section.coordinate_cap, section.l1_bound, section.q)
-    windows = windows_touched(task.window_s, task.windows)
-    mu_1e9 = gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12)
+        delta_sq = calibrate.sensitivity_sq_steps(
+            section.coordinate_cap, section.l1_bound, section.q
+        )
+    windows = calibrate.windows_touched(task.window_s, task.windows)
+    mu_1e9 = calibrate.gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12)
     with _refusing(Reason.MODULUS):
-        needed = sigma_local_1024(delta_sq, windows, section.weight_millionths, mu_1e9, h)
-        check_sigma_range(section.sigma_1024)
-    needed = max(needed, MIN_SIGMA_1024)
+        needed = calibrate.sigma_local_1024(delta_sq, windows, section.weight_millionths, mu_1e9, h)
+        calibrate.check_sigma_range(section.sigma_1024)
+    needed = max(needed, calibrate.MIN_SIGMA_1024)
     if section.sigma_1024 < needed:
         expected = f"sigma of {needed}/1024 steps or more in {section.name}"
         raise ReportRejected(Reason.SIGMA_LOW, expected, f"{section.sigma_1024}/1024")
     if task.scheme is Scheme.MASKED:
         with _refusing(Reason.MODULUS):
-            check_modulus(task.n_max, section.cap_steps, section.sigma_1024)
+            calibrate.check_modulus(task.n_max, section.cap_steps, section.sigma_1024)
     return SectionNoise(delta_sq, section.sigma_1024, windows, section.length, h)
 
 

@@ -19,21 +19,8 @@ from edge_agent.ledger.ledger_records import (
     WindowSpent,
 )
 from edge_agent.ledger.left_reports import Fate, Gone, left_report
+from edge_agent.protocol import protocol_events as events
 from edge_agent.protocol.participant import Participant
-from edge_agent.protocol.protocol_events import (
-    CommitEpochs,
-    CommitFailed,
-    CommitSealed,
-    Effect,
-    Event,
-    LedgerCommitted,
-    Publish,
-    Refuse,
-    RememberRoster,
-    SignedTimeSeen,
-    TaskAccepted,
-    Withheld,
-)
 from edge_agent.windows.window_accumulator import Windows
 from transport.interface import TransportUnavailable
 from wire.fields import TaskId
@@ -62,11 +49,11 @@ _PROBE_RECORDS: Final = 100
 _PAGE: Final = 1000
 
 
-_WITHHELD: Final[dict[type[Exception], Withheld]] = {
-    SpoolFull: Withheld.SPOOL_FULL,
-    LedgerFull: Withheld.DISK_FULL,
-    ClockSetBack: Withheld.CLOCK_SET_BACK,
-    WindowSpent: Withheld.WINDOW_SPENT,
+_WITHHELD: Final[dict[type[Exception], events.Withheld]] = {
+    SpoolFull: events.Withheld.SPOOL_FULL,
+    LedgerFull: events.Withheld.DISK_FULL,
+    ClockSetBack: events.Withheld.CLOCK_SET_BACK,
+    WindowSpent: events.Withheld.WINDOW_SPENT,
 }
 
 
@@ -105,7 +92,7 @@ class Effects:
     def tasks(self) -> Mapping[TaskId, Task]:
         return self._participant.tasks
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: events.Event) -> None:
         """Hand an event to the participant and carry the effects out.
 
         Raises      LedgerRefused: nothing more may be published
@@ -162,22 +149,22 @@ class Effects:
         """Gather the present of every task, whatever the windows were at."""
         self._windows.restart(self._participant.tasks, now_s)
 
-    def carry_out(self, effect: Effect) -> None:
+    def carry_out(self, effect: events.Effect) -> None:
         match effect:
-            case CommitEpochs():
+            case events.CommitEpochs():
                 self._commit_epochs(effect)
-            case CommitSealed():
+            case events.CommitSealed():
                 self._commit_sealed(effect)
-            case Publish():
+            case events.Publish():
                 if not self.down:  # the spool is queued when the log is back
                     self._outbox.add(effect.spool_ids, effect.records, self._clock.unix_ms())
-            case RememberRoster():
+            case events.RememberRoster():
                 self._note(lambda: self._ledger.remember_roster(effect.known))
-            case TaskAccepted():
+            case events.TaskAccepted():
                 self._accept(effect)
-            case SignedTimeSeen():
+            case events.SignedTimeSeen():
                 self._note(lambda: self._ledger.note_signed_time(effect.signed_time_s))
-            case Refuse():
+            case events.Refuse():
                 self._count_refusal(effect)
             case _:
                 assert_never(effect)
@@ -209,7 +196,7 @@ class Effects:
         if records:
             self.tally.spool_dropped["expired"] += records
 
-    def _commit_epochs(self, effect: CommitEpochs) -> None:
+    def _commit_epochs(self, effect: events.CommitEpochs) -> None:
         self._fault_point("runtime:epoch-sealed")
         if self._commit(
             effect,
@@ -217,7 +204,7 @@ class Effects:
         ):
             self.tally.epochs += len(effect.records)
 
-    def _commit_sealed(self, effect: CommitSealed) -> None:
+    def _commit_sealed(self, effect: events.CommitSealed) -> None:
         self._fault_point("runtime:report-sealed")
         sealed = zip(effect.entries, effect.records, strict=True)
         left = [left_report(entry, record, effect.now_s) for entry, record in sealed]
@@ -230,7 +217,9 @@ class Effects:
             self.tally.sealed += len(effect.records)
 
     def _commit(
-        self, effect: CommitEpochs | CommitSealed, commit: Callable[[], tuple[int, ...]]
+        self,
+        effect: events.CommitEpochs | events.CommitSealed,
+        commit: Callable[[], tuple[int, ...]],
     ) -> bool:
         """Commit, or tell the participant that nothing was spent; other refusals end the agent."""
         try:
@@ -240,13 +229,13 @@ class Effects:
             if isinstance(error, SpoolFull):
                 self.tally.spool_dropped[_dropped(effect)] += len(effect.records)
             self._log.warning("not committed", code=error.code, error=str(error))
-            self.tell(CommitFailed(effect.token, _WITHHELD[type(error)]))
+            self.tell(events.CommitFailed(effect.token, _WITHHELD[type(error)]))
             return False
         self._fault_point("runtime:committed")
-        self.tell(LedgerCommitted(effect.token, spool_ids))
+        self.tell(events.LedgerCommitted(effect.token, spool_ids))
         return True
 
-    def _accept(self, effect: TaskAccepted) -> None:
+    def _accept(self, effect: events.TaskAccepted) -> None:
         signed = {effect.known.task_id: effect.signed}
         self._note(lambda: self._ledger.remember_series([effect.known], signed))
         now_s = self._clock.unix_ms() // 1000
@@ -259,15 +248,15 @@ class Effects:
             scheme=effect.task.scheme.value,
         )
 
-    def _count_refusal(self, effect: Refuse) -> None:
+    def _count_refusal(self, effect: events.Refuse) -> None:
         first = effect.reason.value not in self.tally.refused
         self.tally.refused[effect.reason.value] += max(1, effect.hosts)
         if first:
             self._log.warning("refused", reason=effect.reason.value, detail=effect.detail)
 
 
-def _dropped(effect: CommitEpochs | CommitSealed) -> str:
-    if isinstance(effect, CommitEpochs):
+def _dropped(effect: events.CommitEpochs | events.CommitSealed) -> str:
+    if isinstance(effect, events.CommitEpochs):
         return "epoch"
     spans_s = (spent.entry.end - spent.entry.start for spent in effect.entries)
     return "short_window" if min(spans_s) < LONG_WINDOW_S else "long_window"

@@ -14,30 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from collectors import port
 from collectors.faults.scan import Count, FailedReading, Probe, ReadSmart, State, probes, read_smart
 from collectors.gpu_calls.loaders import Loader, choose
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import ADVICE as PROBES_ADVICE
 from collectors.gpu_calls.programs import unavailable
-from collectors.gpu_time.found_programs import (
-    FoundPrograms,
-    GpuProgram,
-    gpu_programs,
-    library_file,
-    timing_state,
-)
+from collectors.gpu_time import found_programs
 from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET, MOST_SOCKET_PATH
 from collectors.gpu_time.listener import try_out
-from collectors.interface import (
-    ReportsAbsences,
-    Source,
-    SourceRegistry,
-    SourceUnavailable,
-    TriesOut,
-    UnavailableSource,
-)
 from collectors.kernel_files import Tree
-from collectors.kernel_log import KMSG, KernelLog, log_failure
+from collectors.kernel_log import KMSG, KernelLog
 from collectors.records.basics import FailureKind, ReadFailure
 from collectors.records.gpu_time import TimingState
 from edge_agent.config import AUTO, AgentConfig
@@ -128,17 +115,17 @@ def source_advice(name: str, reason: str) -> str:
     return "see docs/sources.md for what this source needs"
 
 
-def source_check(name: str, make: Callable[[], Source]) -> Check:
+def source_check(name: str, make: Callable[[], port.Source]) -> Check:
     """Give the check that tries to start a source, as far as that touches nobody else."""
     return Check("sources", name, partial(_started, name, make))
 
 
-def _started(name: str, make: Callable[[], Source]) -> Result:
+def _started(name: str, make: Callable[[], port.Source]) -> Result:
     source = make()
     try:
         reason = source.probe()
         lacks = () if reason is not None else _tried(source)
-    except SourceUnavailable as error:
+    except port.SourceUnavailable as error:
         reason, lacks = str(error), ()
     finally:
         source.stop()
@@ -151,32 +138,32 @@ def _started(name: str, make: Callable[[], Source]) -> Result:
 
 def _diagnosed(settings: DiagnosisSettings) -> Result:
     made = settings.start()
-    if isinstance(made, UnavailableSource):
+    if isinstance(made, port.UnavailableSource):
         return _lacking(DIAGNOSIS, made.reason)
     made.close()
     return ok("can be collected")
 
 
-def _tried(source: Source) -> Sequence[UnavailableSource]:
+def _tried(source: port.Source) -> Sequence[port.UnavailableSource]:
     """Try a source that can start, and give what it lacks. Raises SourceUnavailable."""
-    if isinstance(source, TriesOut):
+    if isinstance(source, port.TriesOut):
         return source.try_out()
     source.start()
-    return source.absent if isinstance(source, ReportsAbsences) else ()
+    return source.absent if isinstance(source, port.ReportsAbsences) else ()
 
 
 def _lacking(name: str, reason: str) -> Result:
     return absent(printable(reason)[:LONGEST], source_advice(name, reason))
 
 
-def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
+def source_findings(registry: port.SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
     """Ask every registered source whether it can run here, and name those switched off."""
     registered = list(registry)
     checks = [source_check(name, partial(registry.make, name)) for name in registered]
     settings = diagnosis_settings(config, keep=False)
     if settings is not None:
         checks.append(Check("sources", DIAGNOSIS, partial(_diagnosed, settings)))
-    yield from examine(*checks, failures=[SourceUnavailable])
+    yield from examine(*checks, failures=[port.SourceUnavailable])
     for switch, off in OFF.items():
         section = getattr(config.sources, switch, None)
         if switch not in registered and getattr(section, "enabled", section) is False:
@@ -200,7 +187,9 @@ def measured_findings(
     """
     known = [finding for finding in sources if finding.group == "sources"]
     running = [finding.name for finding in known if finding.verdict is CheckVerdict.OK]
-    absent = [UnavailableSource(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK]
+    absent = [
+        port.UnavailableSource(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK
+    ]
     bound = "the drivers' GPUs" if config.host.gpus == AUTO else "the GPUs of host.gpus"
     any_task = False
     for task in sorted(tasks, key=lambda one: one.series):
@@ -297,7 +286,7 @@ class CallProbes:
             return found
         try:  # no version of a kernel says whether the programs load
             return ok(f"{found.found}: the programs load here, by {self.load()}")
-        except SourceUnavailable as error:
+        except port.SourceUnavailable as error:
             line = printable(f"{error}: {without}")[:LONGEST]
             return absent(line, source_advice("probes", line))
 
@@ -337,12 +326,12 @@ class GpuTime:
     """What timing GPU programs needs; tests have programs and a library of their own."""
 
     socket: Path = DEFAULT_SOCKET
-    look: Callable[[], FoundPrograms] = gpu_programs
+    look: Callable[[], found_programs.FoundPrograms] = found_programs.gpu_programs
     file: Path | None = None
 
     @check("gpu time", "library")
     def _library(self) -> Result:
-        path = self.file or library_file()
+        path = self.file or found_programs.library_file()
         if not path.is_file():
             return absent(f"expected {path}, found none", "use a machine of x86-64")
         closed = [folder for folder in path.parents if not folder.stat().st_mode & stat.S_IXOTH]
@@ -392,13 +381,13 @@ class GpuTime:
         return absent(found, do) if do else ok(found)
 
 
-def program_state(program: GpuProgram) -> TimingState:
+def program_state(program: found_programs.GpuProgram) -> TimingState:
     """Tell whether a program is timed, from what /proc and its library say."""
     if not program.attached:
         return TimingState.NO_LIBRARY
     if program.state is None:
         return TimingState.UNKNOWN
-    return timing_state(program.state)
+    return found_programs.timing_state(program.state)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -15,16 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.boot_clock import boottime_ns, read_point
-from collectors.records.activity import (
-    GpuCoverage,
-    HostTable,
-    HostTicks,
-    KernelActivity,
-    Observation,
-    Record,
-    RhythmMarks,
-    StepMarks,
-)
+from collectors.records import activity
 from kernels.families import UNKNOWN_APPLICATION
 from privacy.quantise import uniform_below
 from wire.catalogue import Catalogue
@@ -118,14 +109,14 @@ class WindowAccumulator:
         for gpu in gpus:
             self._watched_since[gpu] = since_boottime_ns
 
-    def add(self, record: Record) -> None:
+    def add(self, record: activity.Record) -> None:
         """Count a record in the window of its own time; what is local to the host is not."""
         match record:
-            case KernelActivity():
+            case activity.KernelActivity():
                 self._add_activity(record)
-            case Observation():
+            case activity.Observation():
                 self._add_observation(record)
-            case GpuCoverage():
+            case activity.GpuCoverage():
                 self._add_coverage(record)
             case _:
                 pass
@@ -206,7 +197,7 @@ class WindowAccumulator:
         now_ns = boottime_ns() + self._clock.offset_ns
         return min([*kept, now_ns // NS_PER_S])
 
-    def _add_activity(self, record: KernelActivity) -> None:
+    def _add_activity(self, record: activity.KernelActivity) -> None:
         if not 0 <= record.gpu < len(self._models):
             self.dropped["stray_gpu"] += 1
             return
@@ -219,7 +210,7 @@ class WindowAccumulator:
             if seen and record.application in self._cells.get(_APPLICATIONS_SEEN, ()):
                 state.observe(_APPLICATIONS_SEEN, record.application, 1)
 
-    def _add_coverage(self, record: GpuCoverage) -> None:
+    def _add_coverage(self, record: activity.GpuCoverage) -> None:
         if not 0 <= record.gpu < len(self._models):
             self.dropped["stray_gpu"] += 1
             return
@@ -232,7 +223,7 @@ class WindowAccumulator:
                 covered_ns = record.span_ns * overlap_ns // whole_ns
                 self._state(window).gpu(record.gpu).cover(record.source, covered_ns)
 
-    def _add_observation(self, record: Observation) -> None:
+    def _add_observation(self, record: activity.Observation) -> None:
         section = self._by_name.get(record.section)
         if section is None:
             return  # another task may carry this section
@@ -339,7 +330,7 @@ class Windows(Protocol):
 
     def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None: ...
 
-    def add(self, record: Record) -> None: ...
+    def add(self, record: activity.Record) -> None: ...
 
     def next_end_s(self) -> int | None: ...
 
@@ -361,7 +352,9 @@ class WindowPreview:
     row: NDArray[np.int64]
 
 
-_LOCAL: Final = frozenset({HostTicks, HostTable, StepMarks, RhythmMarks})
+_LOCAL: Final = frozenset(
+    {activity.HostTicks, activity.HostTable, activity.StepMarks, activity.RhythmMarks}
+)
 """What no window takes: it stays on this host."""
 
 
@@ -413,11 +406,11 @@ class TaskWindows:
         sections = frozenset(section.name for section in task.sections)
         self._open.append(_Open(task_id, task, accumulator, sections))
 
-    def add(self, record: Record) -> None:
+    def add(self, record: activity.Record) -> None:
         """Give a record to every task; each takes what its sections name."""
         if type(record) in _LOCAL:
             return
-        section = record.section if isinstance(record, Observation) else None
+        section = record.section if isinstance(record, activity.Observation) else None
         for open_task in self._open:
             if section is None or section in open_task.sections:
                 open_task.windows.add(record)

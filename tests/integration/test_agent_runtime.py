@@ -299,7 +299,7 @@ def test_agent_with_its_clock_set_back_while_it_runs_publishes_nothing(tmp_path:
 def test_agent_on_a_cloned_machine_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = surroundings(tmp_path)
     made.run(T0, T0 + 10)
-    monkeypatch.setattr("edge_agent.live.machine_id", lambda: "another machine")
+    monkeypatch.setattr("edge_agent.live.keyfiles.machine_id", lambda: "another machine")
     with pytest.raises(KeyFileRefused):
         made.agent(SteppedClock(T0 + 10))
 
