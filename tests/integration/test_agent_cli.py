@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.enrolment.enrolment import open_join
-from edge_agent.ledger import ledger as ledger_module
+from edge_agent.ledger import ledger_db
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import LedgerFull
@@ -197,7 +197,7 @@ def test_agent_cli_recover_on_a_full_disk_says_so_and_is_called_again(
         def no_room(*_: object) -> None:
             raise LedgerFull("SQLite says: database or disk is full")
 
-        full.setattr(ledger_module, "upsert_series", no_room)
+        full.setattr(ledger_db, "upsert_series", no_room)
         code, _, err = call(full, capsys, *options)
     assert code == 4
     assert "free space on the ledger's disk" in err

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.ledger import ledger as ledger_module
+from edge_agent.ledger import ledger_db
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_loss import Fence, FenceMark, set_aside
 from edge_agent.ledger.ledger_records import (
@@ -134,7 +134,7 @@ def fence_unwritable(*_: object) -> None:
 @pytest.mark.parametrize(
     ("owner", "step", "fault", "refusal"),
     [
-        (ledger_module, "upsert_series", no_room, LedgerFull),
+        (ledger_db, "upsert_series", no_room, LedgerFull),
         (Fence, "write", fence_unwritable, FenceUnwritable),
     ],
 )
