@@ -10,28 +10,12 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from . import labels
-from .fields import (
-    MAX_COUNTER,
-    MAX_HOSTS,
-    MAX_TIME,
-    NO_SIGNATURE,
-    TaskId,
-    need_d,
-    need_label,
-    need_length,
-    need_range,
-)
+from . import fields, labels
+from .fields import NO_SIGNATURE, TaskId, need_label, need_length, need_range
 from .rejection import Reason, ReportRejected
 
 ENTRY: Final = np.dtype(
-    [
-        ("host_id", "V16"),
-        ("epoch_id", "V16"),
-        ("report_id", "V16"),
-        ("tag_h", "V16"),
-        ("check", "V8"),
-    ]
+    [*((name, "V16") for name in ("host_id", "epoch_id", "report_id", "tag_h")), ("check", "V8")]
 )
 Entries = NDArray[np.void]
 _HEAD = struct.Struct(">16s32sIQQI")
@@ -60,14 +44,12 @@ class Batch:
         return frozenset(host + epoch for host, epoch, *_ in self.entries.tolist())
 
     def unsigned(self) -> bytes:
-        """Return what the Leader signs."""
         head = _HEAD.pack(
             labels.BATCH, self.task_id, self.cohort, self.window, self.roster_ver, self.n
         )
         return head + self.entries.tobytes()
 
     def hash(self) -> bytes:
-        """Return bh."""
         return hashlib.sha256(self.unsigned()).digest()
 
     def __eq__(self, other: object) -> bool:
@@ -82,20 +64,21 @@ class Batch:
             raise ReportRejected(Reason.LENGTH, f"at least {_HEAD.size} bytes", len(data))
         got, task, cohort, window, roster_ver, n = _HEAD.unpack_from(data)
         need_label(got, labels.BATCH)
-        need_range(n, 1, MAX_HOSTS, "n")
+        need_range(n, 1, fields.MAX_HOSTS, "n")
         need_length(data, _HEAD.size + n * ENTRY.itemsize, "a batch")
-        need_range(window, 0, MAX_TIME, "window")
-        need_range(roster_ver, 0, MAX_COUNTER, "roster_ver")
+        need_range(window, 0, fields.MAX_TIME, "window")
+        need_range(roster_ver, 0, fields.MAX_COUNTER, "roster_ver")
         entries: Entries = np.frombuffer(data, dtype=ENTRY, offset=_HEAD.size)
-        if not hosts_increase(entries):
+        raw = np.ascontiguousarray(entries["host_id"]).view(">u8").reshape(-1, 2)
+        high, low = raw[:, 0], raw[:, 1]
+        rises = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+        if not rises.all():
             raise ReportRejected(Reason.ORDER, "host_id strictly increasing", "another order")
         return cls(task, cohort, window, roster_ver, entries)
 
 
 @dataclass(frozen=True, slots=True)
 class SignedBatch:
-    """A batch and the Leader's signature over it."""
-
     batch: Batch
     signature: bytes = NO_SIGNATURE
 
@@ -105,14 +88,6 @@ class SignedBatch:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         return cls(Batch.decode(data[:-64]), data[-64:])
-
-
-def hosts_increase(entries: Entries) -> bool:
-    """True when host_id rises strictly from row to row."""
-    raw = np.ascontiguousarray(entries["host_id"]).view(">u8").reshape(-1, 2)
-    high, low = raw[:, 0], raw[:, 1]
-    rises = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
-    return bool(rises.all())
 
 
 _SHARE_HEAD = struct.Struct(">16s32sI")
@@ -140,7 +115,6 @@ class Share:
         return int(self.accepted.sum())
 
     def unsigned(self) -> bytes:
-        """Return what the Helper signs."""
         bitmap = np.packbits(self.accepted, bitorder="little").tobytes()
         head = _SHARE_HEAD.pack(labels.SHARE, self.batch_hash, self.n_accepted)
         return head + bitmap + self.vector.astype("<u4", copy=False).tobytes()
@@ -157,13 +131,17 @@ class Share:
     @classmethod
     def decode(cls, data: bytes, n: int, d: int) -> Self:
         """Decode the share of a batch of n hosts of a task of d words; the bytes name neither."""
-        if not 1 <= n <= MAX_HOSTS:
-            raise ValueError(f"n is 1..{MAX_HOSTS}, got {n}")
-        need_d(d)
+        if not 1 <= n <= fields.MAX_HOSTS:
+            raise ValueError(f"n is 1..{fields.MAX_HOSTS}, got {n}")
+        need_range(d, fields.MIN_D, fields.MAX_D, "d")
         need_length(data, share_length(n, d), "a share")
         got, batch_hash, n_accepted = _SHARE_HEAD.unpack_from(data)
         need_label(got, labels.SHARE)
-        accepted = _read_bitmap(data[_SHARE_HEAD.size : len(data) - 4 * d], n)
+        bitmap = np.frombuffer(data[_SHARE_HEAD.size : len(data) - 4 * d], dtype=np.uint8)
+        bits = np.unpackbits(bitmap, bitorder="little")
+        if bits[n:].any():
+            raise ReportRejected(Reason.PADDING, "zero padding bits", "a bit set")
+        accepted = bits[:n].astype(np.bool_)
         if int(accepted.sum()) != n_accepted:
             raise ReportRejected(Reason.FIELD, "n_acc = bits set", n_accepted)
         vector = np.frombuffer(data, dtype="<u4", offset=len(data) - 4 * d)
@@ -172,8 +150,6 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class SignedShare:
-    """A share and the Helper's signature over it."""
-
     share: Share
     signature: bytes = NO_SIGNATURE
 
@@ -183,13 +159,6 @@ class SignedShare:
     @classmethod
     def decode(cls, data: bytes, n: int, d: int) -> Self:
         return cls(Share.decode(data[:-64], n, d), data[-64:])
-
-
-def _read_bitmap(bitmap: bytes, n: int) -> NDArray[np.bool_]:
-    bits = np.unpackbits(np.frombuffer(bitmap, dtype=np.uint8), bitorder="little")
-    if bits[n:].any():
-        raise ReportRejected(Reason.PADDING, "zero padding bits", "a bit set")
-    return bits[:n].astype(np.bool_)
 
 
 FIRST_PREV: Final = bytes(32)
@@ -215,7 +184,6 @@ class Release:
     vector_hash: bytes
 
     def unsigned(self) -> bytes:
-        """Return what each party signs."""
         return _RELEASE.pack(
             labels.RELEASE, self.prev, self.batch_hash, self.share_hash, self.vector_hash
         )

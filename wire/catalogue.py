@@ -1,9 +1,4 @@
-"""The catalogue of metrics: read from TOML, versioned by the hash of its content.
-
-A section of the catalogue: one metric, its cells and its bounds.
-
-Reading one [[section]] of a catalogue file, and the rules that every entry of it keeps.
-"""
+"""The catalogue of metrics: read from TOML, versioned by the hash of its content."""
 
 from __future__ import annotations
 
@@ -28,8 +23,6 @@ LEFT_OUT: Final = "left_out"
 
 
 class Bound(StrEnum):
-    """Where a section's L1 bound comes from."""
-
     PER_GPU_MS = "per_gpu_ms"
     PER_GPU_SAMPLE = "per_gpu_sample"
     FIXED = "fixed"
@@ -47,7 +40,6 @@ class Bins:
     count: int
 
     def index(self, value: float) -> int:
-        """Return the bin of a value, clamped to the first and last."""
         whole = max(int(value), 0)
         if self.scale == "log2":
             place = max(whole.bit_length() - 1, 0) - self.first
@@ -136,22 +128,15 @@ class Section:
             raise ValueError(f"gpus and window_s are at least 1, got {gpus} and {window_s}")
         if self.bound is Bound.INDICATORS:
             return self.steps_per_unit, self.m * self.steps_per_unit, 1
-        cap, total = self._raw_bounds(gpus, window_s)
-        q = -(-total // self.steps_per_unit)
-        return _round_up(cap, q), _round_up(total, q), q
-
-    def _raw_bounds(self, gpus: int, window_s: int) -> tuple[int, int]:
-        if self.bound is Bound.FIXED:
-            return self.coordinate_cap, self.l1_bound
         if self.bound is Bound.PER_GPU_MS:
             total = gpus * window_s * MS_PER_S
-        else:
+        elif self.bound is Bound.PER_GPU_SAMPLE:
             total = gpus * max(window_s // self.sample_period_s, 1)
-        return total, total
-
-
-def _round_up(value: int, q: int) -> int:
-    return -(-value // q) * q
+        else:
+            total = self.l1_bound
+        cap = self.coordinate_cap if self.bound is Bound.FIXED else total
+        q = -(-total // self.steps_per_unit)
+        return -(-cap // q) * q, -(-total // q) * q, q
 
 
 _Member = TypeVar("_Member", bound=StrEnum)
@@ -162,32 +147,27 @@ class CatalogueError(ValueError):
 
 
 def need(holds: object, expected: str, got: object) -> None:
-    """Raise CatalogueError where a rule does not hold."""
     if not holds:
         raise CatalogueError(f"expected {expected}, got {got}")
 
 
 def need_range(value: object, low: int, high: int, what: str) -> None:
-    """Raise CatalogueError for anything but an integer in [low, high]."""
     right = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     need(right, f"{what} in {low}..{high}", value)
 
 
 def need_table(raw: object, where: str) -> Mapping[str, Any]:
-    """Return raw as the table that it has to be."""
     if not isinstance(raw, Mapping):
         raise CatalogueError(f"expected {where} as a table, got {type(raw).__name__}")
     return raw
 
 
 def need_known(raw: object, known: Collection[str], where: str) -> None:
-    """Raise CatalogueError for a key that no rule knows."""
     unknown = sorted(set(need_table(raw, where)) - set(known))
     need(not unknown, f"{where} of the keys {', '.join(sorted(known))}", ", ".join(unknown))
 
 
 def need_names(raw: object, what: str) -> tuple[str, ...]:
-    """Return a list of distinct names."""
     if not isinstance(raw, list) or not all(isinstance(name, str) and name for name in raw):
         raise CatalogueError(f"expected {what} as a list of names, got {raw}")
     need(len(set(raw)) == len(raw), f"{what} each once", "one twice")
@@ -195,7 +175,6 @@ def need_names(raw: object, what: str) -> tuple[str, ...]:
 
 
 def member(kinds: type[_Member], value: str, where: str) -> _Member:
-    """Return the member of an enum by value."""
     try:
         return kinds(value)
     except ValueError:
@@ -203,30 +182,15 @@ def member(kinds: type[_Member], value: str, where: str) -> _Member:
         raise CatalogueError(f"expected {where} among {known}, got {value}") from None
 
 
-def need_types(raw: Mapping[str, Any], types: Mapping[str, type], where: str) -> None:
-    """Raise CatalogueError for a value of another type."""
-    for key, value in raw.items():
-        right = isinstance(value, types[key]) and not isinstance(value, bool)
-        need(right, f"{where}: {key} as {types[key].__name__}", type(value).__name__)
-
-
-_REQUIRED = {
-    "id": int,
-    "name": str,
-    "kind": str,
-    "unit": str,
-    "axes": list,
-    "steps_per_unit": int,
-}
-_OPTIONAL = {
+_REQUIRED = {"id": int, "name": str, "kind": str, "unit": str, "axes": list, "steps_per_unit": int}
+_WHOLE = ("coordinate_cap", "l1_bound", "sample_period_s", "m")
+"""Keys that a section may leave out: 0."""
+_OPTIONAL: Final[dict[str, type]] = {
     "about": str,
     "bins": dict,
     "coordinates": list,
     "bound": str,
-    "coordinate_cap": int,
-    "l1_bound": int,
-    "sample_period_s": int,
-    "m": int,
+    **dict.fromkeys(_WHOLE, int),
 }
 
 
@@ -237,7 +201,10 @@ def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Se
     need_known(raw, _REQUIRED.keys() | _OPTIONAL.keys(), where)
     for key, kind in _REQUIRED.items():
         need(key in raw, f"{where}: the key {key} ({kind.__name__})", "none")
-    need_types(raw, _REQUIRED | _OPTIONAL, where)
+    types = _REQUIRED | _OPTIONAL
+    for key, value in raw.items():
+        right = isinstance(value, types[key]) and not isinstance(value, bool)
+        need(right, f"{where}: {key} as {types[key].__name__}", type(value).__name__)
     bins = _bins(raw["bins"], where) if "bins" in raw else None
     coordinates = tuple(_coordinate(entry, where) for entry in raw.get("coordinates", []))
     places = dict(axes)
@@ -258,22 +225,16 @@ def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Se
         bins=bins,
         coordinates=coordinates,
         bound=member(Bound, raw.get("bound", "indicators"), where),
-        coordinate_cap=raw.get("coordinate_cap", 0),
-        l1_bound=raw.get("l1_bound", 0),
-        sample_period_s=raw.get("sample_period_s", 0),
-        m=raw.get("m", 0),
         steps_per_unit=raw["steps_per_unit"],
+        **{key: raw.get(key, 0) for key in _WHOLE},
     )
     _check_section(section, where)
     return section
 
 
 def _check_section(section: Section, where: str) -> None:
-    need(
-        fields.NAME.fullmatch(section.name),
-        f"{where}: a name like {fields.NAME.pattern}",
-        "another",
-    )
+    named = fields.NAME.fullmatch(section.name)
+    need(named, f"{where}: a name like {fields.NAME.pattern}", "another")
     need_range(section.id, 1, (1 << 31) - 1, f"{where}: id")
     need_range(section.steps_per_unit, 1, 1 << 20, f"{where}: steps_per_unit")
     indicators = section.kind is SectionKind.INDICATORS
@@ -352,7 +313,6 @@ class Catalogue:
 
     sections: tuple[Section, ...]
     tables: Mapping[str, Table]
-    retired_section_ids: frozenset[int]
     hash: bytes
 
     @classmethod
@@ -366,7 +326,6 @@ class Catalogue:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> Self:
-        """Build a catalogue from parsed TOML."""
         need_known(content, _TOP, "the catalogue")
         need(content.get("format") == 1, "format = 1", content.get("format"))
         _check_shape(content)
@@ -376,9 +335,13 @@ class Catalogue:
             need(name not in axes, f"a name for partition {name} that no table has", name)
             axes[name] = _partition(name, raw, axes)
         sections = tuple(read_section(raw, axes) for raw in content.get("section", []))
-        retired = frozenset(content.get("retired_section_ids", []))
-        _check_unique(sections, retired)
-        return cls(sections, tables, retired, _content_hash(content))
+        _check_unique(sections, content.get("retired_section_ids", []))
+        try:
+            text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=_refuse)
+        except RecursionError:
+            raise CatalogueError("expected a flat catalogue, got deep nesting") from None
+        digest = hashlib.sha256(labels.label("plst1/catalogue") + text.encode()).digest()
+        return cls(sections, tables, digest)
 
     def section(self, name: str) -> Section:
         """Return a section by name; KeyError lists the names there are."""
@@ -389,29 +352,10 @@ class Catalogue:
         raise KeyError(f"no section {name!r} in the catalogue; there are {names}")
 
     def classes(self, table: str) -> tuple[str, ...]:
-        """Return the named classes of a table, without the places kept for later."""
         return self.tables[table].classes
-
-    def check_follows(self, older: Catalogue) -> None:
-        """Raise CatalogueError where this catalogue gives an old id or index another meaning."""
-        for name, table in older.tables.items():
-            mine = self.tables.get(name)
-            need(mine is not None, f"table {name} of the older catalogue", "none")
-            if mine is not None:
-                same = mine.classes[: len(table.classes)] == table.classes
-                need(same, f"table {name} to begin with the older classes", "others")
-                need(mine.places == table.places, f"{table.places} places", mine.places)
-        ids = {section.id: section.name for section in self.sections}
-        for section in older.sections:
-            gone = section.id in self.retired_section_ids
-            kept = ids.get(section.id) == section.name
-            need(gone or kept, f"section {section.id} = {section.name}", ids.get(section.id))
-        lost = older.retired_section_ids - self.retired_section_ids
-        need(not lost, "every retired id to stay retired", sorted(lost))
 
 
 def shipped_file() -> Path:
-    """Give the file of the catalogue that came with this installation."""
     return Path(__file__).with_name("catalogue.toml")
 
 
@@ -451,14 +395,6 @@ def _check_shape(content: dict[str, Any]) -> None:
     need(whole, "retired_section_ids as a list of integers", retired)
 
 
-def _content_hash(content: dict[str, Any]) -> bytes:
-    try:
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=_refuse)
-    except RecursionError:
-        raise CatalogueError("expected a flat catalogue, got deep nesting") from None
-    return hashlib.sha256(labels.label("plst1/catalogue") + text.encode()).digest()
-
-
 def _refuse(value: object) -> str:
     raise CatalogueError(f"expected integers and text, got {type(value).__name__}")
 
@@ -481,7 +417,7 @@ def _partition(name: str, raw: dict[str, Any], axes: Mapping[str, Any]) -> tuple
     return (*(measured or cells), *rest)
 
 
-def _check_unique(sections: tuple[Section, ...], retired: frozenset[int]) -> None:
+def _check_unique(sections: tuple[Section, ...], retired: Collection[int]) -> None:
     seen: set[int | str] = set()
     for section in sections:
         for what in (section.id, section.name):

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
 
-from . import labels
-from .fields import (
-    MAX_ENTRY_BODY,
-    MAX_ROSTER_BODY,
-    MAX_TASK_BODY,
-    NO_SIGNATURE,
-    need_label,
-    need_length,
-)
+from . import fields, labels
+from .fields import NO_SIGNATURE, need_label, need_length
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
 
@@ -44,7 +37,6 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 def wrap(kind: Kind, core: bytes) -> bytes:
-    """Return the envelope's bytes."""
     message = pb.Envelope(kind=kind.value, core=core)  # type: ignore[arg-type]  # same numbers
     return message.SerializeToString()
 
@@ -84,10 +76,29 @@ def _core_at(data: bytes) -> int:
 
 _HEAD = struct.Struct(">16sI")
 SIGNED_OVERHEAD_BYTES: Final = _HEAD.size + 128
+
+
+def framed(label: bytes, body: bytes) -> bytes:
+    """label16 || u32 len || body, which is what is signed."""
+    return _HEAD.pack(label, len(body)) + body
+
+
+def framed_body(data: bytes, label: bytes, limit: int, signatures: int, what: str) -> bytes:
+    """Return the body of at most `limit` bytes of `framed`, with signatures of 64 B behind it."""
+    overhead = _HEAD.size + 64 * signatures
+    if not overhead <= len(data) <= overhead + limit:
+        expected = f"{what} of {overhead} to {overhead + limit} bytes"
+        raise ReportRejected(Reason.LENGTH, expected, len(data))
+    got, length = _HEAD.unpack_from(data)
+    need_label(got, label)
+    need_length(data, overhead + length, what)
+    return data[_HEAD.size : _HEAD.size + length]
+
+
 _LIMITS = {
-    labels.TASK: MAX_TASK_BODY,
-    labels.ROSTER: MAX_ROSTER_BODY,
-    labels.ENTRY_ANSWER: MAX_ENTRY_BODY,
+    labels.TASK: fields.MAX_TASK_BODY,
+    labels.ROSTER: fields.MAX_ROSTER_BODY,
+    labels.ENTRY_ANSWER: fields.MAX_ENTRY_BODY,
 }
 
 
@@ -105,8 +116,7 @@ class Signed:
     sig_helper: bytes = NO_SIGNATURE
 
     def unsigned(self) -> bytes:
-        """Return what both parties sign."""
-        return _HEAD.pack(self.label, len(self.body)) + self.body
+        return framed(self.label, self.body)
 
     def encode(self) -> bytes:
         return self.unsigned() + self.sig_leader + self.sig_helper
@@ -114,12 +124,5 @@ class Signed:
     @classmethod
     def decode(cls, data: bytes, want: bytes) -> Self:
         """Decode bytes whose label must be `want` (TASK, ROSTER or ENTRY_ANSWER)."""
-        limit = _LIMITS[want]
-        least = SIGNED_OVERHEAD_BYTES
-        if not least <= len(data) <= least + limit:
-            raise ReportRejected(Reason.LENGTH, f"{least} to {least + limit} bytes", len(data))
-        got, length = _HEAD.unpack_from(data)
-        need_label(got, want)
-        need_length(data, _HEAD.size + length + 128, "a signed message")
-        end = _HEAD.size + length
-        return cls(got, data[_HEAD.size : end], data[end : end + 64], data[end + 64 :])
+        body = framed_body(data, want, _LIMITS[want], 2, "a signed message")
+        return cls(want, body, data[-128:-64], data[-64:])

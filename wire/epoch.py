@@ -7,22 +7,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
-from . import labels
-from .fields import (
-    MAX_COUNTER,
-    MAX_EPOCH_S,
-    MAX_TIME,
-    NO_KEY,
-    NO_SIGNATURE,
-    EpochId,
-    HostId,
-    KeyId,
-    Scheme,
-    key_id,
-    need_label,
-    need_length,
-    need_range,
-)
+from . import fields, labels
+from .fields import NO_SIGNATURE, EpochId, HostId, KeyId, Scheme, need_range
 from .rejection import Reason, ReportRejected
 
 _ANNOUNCEMENT = struct.Struct(">16s32s1216sQQ")
@@ -44,10 +30,9 @@ class KeyAnnouncement:
 
     @property
     def key_id(self) -> KeyId:
-        return key_id(self.hpke_pk)
+        return fields.key_id(self.hpke_pk)
 
     def unsigned(self) -> bytes:
-        """Return what the party signs."""
         return _ANNOUNCEMENT.pack(
             labels.HPKE_KEY, self.party_pk, self.hpke_pk, self.not_before, self.not_after
         )
@@ -57,11 +42,11 @@ class KeyAnnouncement:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        need_length(data, _ANNOUNCEMENT.size + 64, "a key announcement")
+        fields.need_length(data, _ANNOUNCEMENT.size + 64, "a key announcement")
         got, party_pk, hpke_pk, not_before, not_after = _ANNOUNCEMENT.unpack_from(data)
-        need_label(got, labels.HPKE_KEY)
-        need_range(not_before, 0, MAX_TIME, "not_before")
-        need_range(not_after, 0, MAX_TIME, "not_after")
+        fields.need_label(got, labels.HPKE_KEY)
+        need_range(not_before, 0, fields.MAX_TIME, "not_before")
+        need_range(not_after, 0, fields.MAX_TIME, "not_after")
         if not_after <= not_before:
             raise ReportRejected(Reason.KEY_INTERVAL, "not_before < not_after", not_after)
         return cls(party_pk, hpke_pk, not_before, not_after, data[_ANNOUNCEMENT.size :])
@@ -90,29 +75,22 @@ class EpochHeader:
 
     def encode(self) -> bytes:
         return _HEADER.pack(
-            labels.EPOCH,
-            self.host_id,
-            self.epoch_id,
-            self.not_before,
-            self.not_after,
-            self.helper_kid,
-            self.leader_kid,
-            self.roster_ver,
-            self.ledger_ctr,
+            *(labels.EPOCH, self.host_id, self.epoch_id, self.not_before, self.not_after),
+            *(self.helper_kid, self.leader_kid, self.roster_ver, self.ledger_ctr),
         )
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode the first 96 bytes of `data`, which the caller has checked to be there."""
         got, host, epoch, start, end, helper, leader, roster, counter = _HEADER.unpack_from(data)
-        need_label(got, labels.EPOCH)
-        need_range(end, 0, MAX_TIME, "not_after")
-        if not 0 < end - start <= MAX_EPOCH_S:
+        fields.need_label(got, labels.EPOCH)
+        need_range(end, 0, fields.MAX_TIME, "not_after")
+        if not 0 < end - start <= fields.MAX_EPOCH_S:
             raise ReportRejected(
-                Reason.EPOCH_INTERVAL, f"an epoch of 1..{MAX_EPOCH_S} s", end - start
+                Reason.EPOCH_INTERVAL, f"an epoch of 1..{fields.MAX_EPOCH_S} s", end - start
             )
-        need_range(roster, 0, MAX_COUNTER, "roster_ver")
-        need_range(counter, 0, MAX_COUNTER, "ledger_ctr")
+        need_range(roster, 0, fields.MAX_COUNTER, "roster_ver")
+        need_range(counter, 0, fields.MAX_COUNTER, "ledger_ctr")
         return cls(host, epoch, start, end, helper, leader, roster, counter)
 
 
@@ -133,7 +111,6 @@ class Epoch:
         return Scheme.MASKED if self.seal_h else Scheme.LOCAL
 
     def unsigned(self) -> bytes:
-        """Return what the host signs."""
         sealed_h = _U16.pack(len(self.seal_h)) + self.seal_h
         return self.header.encode() + sealed_h + _U16.pack(len(self.seal_l)) + self.seal_l
 
@@ -156,7 +133,7 @@ class Epoch:
         seal_h = data[at + 2 : at + 2 + len_h]
         at += 2 + len_h
         _need_seal(data, at, SEAL_BYTES)
-        if (header.helper_kid == NO_KEY) != (len_h == 0):
+        if (header.helper_kid == fields.NO_KEY) != (len_h == 0):
             raise ReportRejected(Reason.FIELD, "helper_kid zero if and only if no seal_H", "other")
         end = at + 2 + SEAL_BYTES
         return cls(header, seal_h, data[at + 2 : end], data[end:])

@@ -42,12 +42,10 @@ class Scheme(StrEnum):
 
     @property
     def word_bytes(self) -> int:
-        """Bytes of one coordinate inside the box."""
         return 4 if self is Scheme.MASKED else 8
 
 
 def need_length(data: bytes, length: int, what: str) -> None:
-    """Refuse bytes that are not exactly `length` long."""
     if len(data) != length:
         raise ReportRejected(Reason.LENGTH, f"{what} of {length} bytes", len(data))
 
@@ -59,15 +57,9 @@ def need_label(got: bytes, want: bytes) -> None:
 
 
 def need_range(value: int, low: int, high: int, what: str) -> int:
-    """Refuse a number outside [low, high]; return it."""
     if not low <= value <= high:
         raise ReportRejected(Reason.FIELD, f"{what} in {low}..{high}", value)
     return value
-
-
-def need_d(d: int) -> int:
-    """Refuse a vector length outside 3..2^20; return it."""
-    return need_range(d, MIN_D, MAX_D, "d")
 
 
 MILLION: Final = 1_000_000
@@ -98,14 +90,12 @@ def need_name(text: str, what: str) -> str:
 
 
 def need_bytes(value: bytes, length: int, what: str) -> bytes:
-    """Refuse a byte field of another length; return it."""
     if len(value) != length:
         raise ReportRejected(Reason.FIELD, f"{what} of {length} bytes", len(value))
     return value
 
 
 def need(holds: bool, expected: str, got: object) -> None:
-    """Refuse a body in which a rule does not hold."""
     if not holds:
         raise ReportRejected(Reason.FIELD, expected, got)
 

@@ -12,26 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from . import fields, labels
-from .fields import (
-    MAX_JOIN_BODY,
-    MAX_TIME,
-    MAX_VOUCHER_BODY,
-    NO_SIGNATURE,
-    HardwareId,
-    KeyId,
-    VoucherId,
-    need_label,
-    need_length,
-    need_range,
-    voucher_id,
-)
+from .envelope import framed, framed_body
+from .fields import MAX_JOIN_BODY, MAX_VOUCHER_BODY, NO_SIGNATURE, HardwareId, KeyId, VoucherId
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
 from .roster import GpuModels, decode_gpus, encode_gpus, hardware_ids, need_hardware
 
 _HEAD = struct.Struct(">16sI")
-_VOUCHER_OVERHEAD_BYTES: Final = _HEAD.size + 64
-MAX_VOUCHER_BYTES: Final = MAX_VOUCHER_BODY + _VOUCHER_OVERHEAD_BYTES
+MAX_VOUCHER_BYTES: Final = _HEAD.size + MAX_VOUCHER_BODY + 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +41,9 @@ class Voucher:
 
     @property
     def voucher_id(self) -> VoucherId:
-        return voucher_id(self.token_pk)
+        return fields.voucher_id(self.token_pk)
 
     def unsigned(self) -> bytes:
-        """Return what the operator signs."""
         message = pb.VoucherBody(
             leader_pk=self.leader_pk,
             token_pk=self.token_pk,
@@ -64,30 +51,21 @@ class Voucher:
             plan=self.plan,
             not_after=self.not_after,
         )
-        encoded = message.SerializeToString(deterministic=True)
-        return _HEAD.pack(labels.VOUCHER, len(encoded)) + encoded
+        return framed(labels.VOUCHER, message.SerializeToString(deterministic=True))
 
     def encode(self) -> bytes:
         return self.unsigned() + self.signature
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        if not _VOUCHER_OVERHEAD_BYTES <= len(data) <= MAX_VOUCHER_BYTES:
-            raise ReportRejected(
-                Reason.LENGTH, f"a voucher of at most {MAX_VOUCHER_BYTES} bytes", len(data)
-            )
-        got, length = _HEAD.unpack_from(data)
-        need_label(got, labels.VOUCHER)
-        need_length(data, length + _VOUCHER_OVERHEAD_BYTES, "a voucher")
-        message = fields.parse(
-            pb.VoucherBody(), data[_HEAD.size : -64], MAX_VOUCHER_BODY, "a voucher body"
-        )
+        body = framed_body(data, labels.VOUCHER, MAX_VOUCHER_BODY, 1, "a voucher")
+        message = fields.parse(pb.VoucherBody(), body, MAX_VOUCHER_BODY, "a voucher body")
         voucher = cls(
             fields.need_bytes(message.leader_pk, 32, "leader_pk"),
             fields.need_bytes(message.token_pk, 32, "token_pk"),
             fields.need_name(message.operator, "an operator"),
             fields.need_name(message.plan, "a plan"),
-            need_range(message.not_after, 0, MAX_TIME, "not_after"),
+            fields.need_range(message.not_after, 0, fields.MAX_TIME, "not_after"),
             data[-64:],
         )
         fields.need(voucher.unsigned() == data[:-64], "a canonical voucher", "another encoding")
@@ -124,15 +102,13 @@ class JoinRequest:
         return hardware_ids(self.hardware)
 
     def unsigned(self) -> bytes:
-        """Return what the token and the host sign."""
         message = pb.JoinBody(
             ed25519_pk=self.ed25519_pk,
             hardware=self.hardware,
             gpu_models=encode_gpus(self.gpu_models),
             voucher=self.voucher.encode(),
         )
-        encoded = message.SerializeToString(deterministic=True)
-        return _HEAD.pack(labels.JOIN, len(encoded)) + encoded
+        return framed(labels.JOIN, message.SerializeToString(deterministic=True))
 
     def encode(self) -> bytes:
         return self.unsigned() + self.token_signature + self.signature
@@ -143,24 +119,18 @@ class JoinRequest:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        if not _OVERHEAD_BYTES <= len(data) <= MAX_JOIN_BYTES:
-            expected = f"a join request of at most {MAX_JOIN_BYTES:,} B"
-            raise ReportRejected(Reason.LENGTH, expected, len(data))
-        got, length = _HEAD.unpack_from(data)
-        need_label(got, labels.JOIN)
-        need_length(data, length + _OVERHEAD_BYTES, "a join request")
-        end = _HEAD.size + length
-        message = fields.parse(pb.JoinBody(), data[_HEAD.size : end], MAX_JOIN_BODY, "a join body")
+        body = framed_body(data, labels.JOIN, MAX_JOIN_BODY, 2, "a join request")
+        message = fields.parse(pb.JoinBody(), body, MAX_JOIN_BODY, "a join body")
         request = cls(
             fields.need_bytes(message.ed25519_pk, 32, "ed25519_pk"),
             need_hardware(message.hardware),
             decode_gpus(message.gpu_models),
             Voucher.decode(message.voucher),
-            data[end : end + 64],
-            data[end + 64 :],
+            data[-128:-64],
+            data[-64:],
         )
         # The signatures cover the bytes as received; only their canonical form is one request.
-        fields.need(request.unsigned() == data[:end], "a canonical join body", "another encoding")
+        fields.need(request.unsigned() == data[:-128], "a canonical join body", "another encoding")
         return request
 
     def padded(self) -> bytes:
@@ -169,8 +139,7 @@ class JoinRequest:
 
     @classmethod
     def from_padded(cls, data: bytes) -> Self:
-        """Decode what was sealed."""
-        need_length(data, PADDED_BYTES, "a padded join request")
+        fields.need_length(data, PADDED_BYTES, "a padded join request")
         request, end = _next(data, 0)
         if any(data[end:]):
             raise ReportRejected(Reason.PADDING, "zeros behind a join request", "others")
@@ -200,14 +169,13 @@ class SealedJoin:
             raise ReportRejected(
                 Reason.JOIN_CLEAR, "a request sealed to the Leader", "one in clear"
             )
-        need_length(data, SEALED_JOIN_BYTES, "a sealed join request")
+        fields.need_length(data, SEALED_JOIN_BYTES, "a sealed join request")
         label, public_key, kid = _SEALED_HEAD.unpack_from(data)
-        need_label(label, labels.JOIN_SEAL)
+        fields.need_label(label, labels.JOIN_SEAL)
         return cls(public_key, KeyId(kid), data[_SEALED_HEAD.size :])
 
 
 def split_requests(data: bytes) -> Iterator[JoinRequest]:
-    """Decode requests that were written one behind the other."""
     at = 0
     while at < len(data):
         request, at = _next(data, at)
@@ -215,7 +183,6 @@ def split_requests(data: bytes) -> Iterator[JoinRequest]:
 
 
 def _next(data: bytes, at: int) -> tuple[bytes, int]:
-    """Cut out the bytes of the request at an offset, and give where it ends."""
     if len(data) - at < _OVERHEAD_BYTES:
         raise ReportRejected(Reason.LENGTH, "a join request", len(data) - at)
     _, length = _HEAD.unpack_from(data, at)

@@ -28,7 +28,6 @@ def box_length(d: int, scheme: Scheme) -> int:
 
 
 def report_length(d: int, scheme: Scheme) -> int:
-    """Bytes of a report of d coordinates."""
     return HEAD_BYTES + box_length(d, scheme)
 
 

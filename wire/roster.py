@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Final, Self
 
 from . import fields
-from .fields import (
-    MAX_COUNTER,
-    MAX_ENTRY_BODY,
-    MAX_HOSTS,
-    MAX_ROSTER_BODY,
-    MAX_TIME,
-    HardwareId,
-    HostId,
-    VoucherId,
-    host_id,
-    need_range,
-)
+from .fields import MAX_COUNTER, MAX_TIME, HardwareId, HostId, VoucherId, host_id, need_range
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
 
@@ -95,14 +85,15 @@ class Roster:
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
         """Decode a body whose signatures were verified; ReportRejected when out of range."""
-        message = fields.parse(pb.RosterBody(), data, MAX_ROSTER_BODY, "a roster body")
+        message = fields.parse(pb.RosterBody(), data, fields.MAX_ROSTER_BODY, "a roster body")
         need_range(message.version, 1, MAX_COUNTER, "version")
         need_range(message.effective_from, 0, MAX_TIME, "effective_from")
         need_range(len(message.plans), 0, MAX_PLANS, "plans")
-        need_range(len(message.entries), 0, MAX_HOSTS, "hosts")
+        need_range(len(message.entries), 0, fields.MAX_HOSTS, "hosts")
         plans = tuple(_decode_plan(plan) for plan in message.plans)
         entries = tuple(_decode_entry(entry, len(plans)) for entry in message.entries)
-        _need_rising([entry.host_id for entry in entries])
+        if any(a.host_id >= b.host_id for a, b in pairwise(entries)):
+            raise ReportRejected(Reason.ORDER, "host_id strictly increasing", "another order")
         _need_distinct(entries)
         return cls(message.version, message.effective_from, plans, entries)
 
@@ -133,8 +124,7 @@ class EntryAnswer:
 
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
-        """Decode a body whose signatures were verified; ReportRejected when out of range."""
-        message = fields.parse(pb.EntryBody(), data, MAX_ENTRY_BODY, "an entry answer")
+        message = fields.parse(pb.EntryBody(), data, fields.MAX_ENTRY_BODY, "an entry answer")
         return cls(
             fields.need_bytes(message.request_hash, 32, "request_hash"),
             need_range(message.roster_version, 1, MAX_COUNTER, "roster_version"),
@@ -145,16 +135,7 @@ class EntryAnswer:
 
 
 def _encode_plan(plan: Plan) -> pb.Plan:
-    return pb.Plan(
-        memberships=[
-            pb.PlanMembership(
-                series=membership.series,
-                cohort=membership.cohort,
-                weight_millionths=membership.weight_millionths,
-            )
-            for membership in plan
-        ]
-    )
+    return pb.Plan(memberships=[pb.PlanMembership(**asdict(one)) for one in plan])
 
 
 def _decode_plan(message: pb.Plan) -> Plan:
@@ -167,18 +148,14 @@ def _decode_plan(message: pb.Plan) -> Plan:
         )
         for membership in message.memberships
     )
-    fields.need(
-        len({membership.series for membership in plan}) == len(plan),
-        "each series once",
-        "one twice",
-    )
+    once = len({membership.series for membership in plan}) == len(plan)
+    fields.need(once, "each series once", "one twice")
     total = sum(membership.weight_millionths for membership in plan)
     need_range(total, 1, fields.MILLION, "the sum of a plan's weight_millionths")
     return plan
 
 
 def hardware_ids(hardware: bytes) -> tuple[HardwareId, ...]:
-    """Split the ids of a machine's parts."""
     step = HARDWARE_ID_BYTES
     return tuple(HardwareId(hardware[at : at + step]) for at in range(0, len(hardware), step))
 
@@ -194,12 +171,10 @@ def need_hardware(hardware: bytes) -> bytes:
 
 
 def encode_gpus(gpu_models: GpuModels) -> list[pb.GpuCount]:
-    """Give the protobuf messages of a host's GPUs."""
     return [pb.GpuCount(model_index=model, count=count) for model, count in gpu_models]
 
 
 def decode_gpus(message: Sequence[pb.GpuCount]) -> GpuModels:
-    """Read a host's GPUs; ReportRejected when out of range."""
     need_range(len(message), 0, MAX_MODELS, "GPU models of a host")
     gpus = tuple((pair.model_index, pair.count) for pair in message)
     last = -1
@@ -247,11 +222,3 @@ def _need_distinct(entries: Iterable[RosterEntry]) -> None:
         "each hardware id and voucher once in a roster",
         f"{twice.hex()} with {hosts[0]} and {hosts[1]}",
     )
-
-
-def _need_rising(hosts: Iterable[HostId]) -> None:
-    last = b""
-    for host in hosts:
-        if host <= last:
-            raise ReportRejected(Reason.ORDER, "host_id strictly increasing", "another order")
-        last = host

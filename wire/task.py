@@ -21,8 +21,6 @@ DEMO_DOMAIN: Final = "demo"
 
 
 class SectionKind(StrEnum):
-    """What a section's coordinates are, which decides its sensitivity."""
-
     MIX = "mix"
     HISTOGRAM = "histogram"
     MEAN = "mean"
@@ -120,7 +118,6 @@ class Task(TaskTerms):
 
     @property
     def windows(self) -> int:
-        """Windows of the series, first to last."""
         return (self.last_window - self.first_window) // self.window_s + 1
 
     @property
@@ -133,7 +130,6 @@ class Task(TaskTerms):
         return window + self.window_s + self.lateness_s < self.expiry
 
     def slices(self) -> dict[str, slice]:
-        """Return where each section lies in the vector, by name."""
         places: dict[str, slice] = {}
         at = CHECK_WORDS
         for section in self.sections:

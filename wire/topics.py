@@ -66,17 +66,14 @@ KEPT: Final = frozenset(topic.name for topic in TOPICS) - EXPIRING
 
 
 def task_key(series: str) -> bytes:
-    """The newest version of a series replaces the older."""
     return series.encode()
 
 
 def roster_key() -> bytes:
-    """There is one roster."""
     return b"roster"
 
 
 def announcement_key(party_pk: bytes, key_id: bytes) -> bytes:
-    """One record per party and key."""
     return party_pk + key_id
 
 

@@ -23,8 +23,6 @@ HEAD_BYTES: Final = _HEAD.size + 64
 
 
 class LinkKind(IntEnum):
-    """What a link stands for."""
-
     ANSWER = 1
     RELEASE = 2
 
@@ -70,11 +68,9 @@ class ChainLink:
         )
 
     def hash(self) -> bytes:
-        """What the next link names."""
         return hashlib.sha256(self.encode()).digest()
 
     def head(self) -> ChainHead:
-        """Where a chain that ends with this link stands."""
         return ChainHead(self.sequence, self.hash(), self.closed_s)
 
     @classmethod
@@ -111,7 +107,6 @@ class WitnessAsk:
     signature: bytes = NO_SIGNATURE
 
     def unsigned(self) -> bytes:
-        """Return what the Helper signs."""
         head = _ASK.pack(labels.ASK, self.witness_pk, self.helper_pk, self.nonce)
         return head if self.link is None else head + self.link.encode()
 
@@ -146,7 +141,6 @@ class WitnessHead:
     signature: bytes = NO_SIGNATURE
 
     def unsigned(self) -> bytes:
-        """Return what the witness signs."""
         return _HEAD.pack(
             *(labels.HEAD, self.witness_pk, self.helper_pk, self.nonce),
             *(self.head.sequence, self.head.hash, self.head.closed_s),
