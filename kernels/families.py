@@ -1,11 +1,6 @@
-"""Kernel families: the catalogue's class of a kernel's name, by ordered rules kept as data.
+"""Kernel families: names taken apart, normalised, and given the catalogue's class by rules.
 
-Kernel names taken apart and normalised: one key for all instances and sizes of a kernel.
-
-The function's own name says what it does; the others say for which types, and whose it is.
-
-The key is local: it groups rows of the host's own views and tells applications apart. It never
-leaves the host.
+The normalised name, a kernel's key, groups rows of the host's own views; it never leaves the host.
 """
 
 from __future__ import annotations
@@ -59,16 +54,11 @@ def name_parts(name: str) -> NameParts:
     else:
         path, arguments = declared(text)
     scope, _, own = path.rpartition("::")
-    return NameParts(
-        name,
-        words(own[:_MOST_NAME]),
-        words(arguments[:_MOST_ARGUMENTS]),
-        words(scope[-_MOST_NAME:]),
-    )
+    arguments = words(arguments[:_MOST_ARGUMENTS])
+    return NameParts(name, words(own[:_MOST_NAME]), arguments, words(scope[-_MOST_NAME:]))
 
 
 def words(text: str) -> str:
-    """Write a text as lower-case words between single blanks."""
     joined = _JOINED.sub(lambda match: match.group(0).capitalize(), text)
     return _NO_WORD.sub(" ", _WORD_BEGINS.sub(" ", joined)).strip().lower()
 
@@ -177,19 +167,16 @@ def normalise(name: str) -> str:
     """
     text = name[:LONGEST_NAME].strip()
     if _TRANSFER.match(text):
-        words = text.strip("[]").removeprefix("CUDA ").split("(")[0].split()
-        return " ".join((words[0].capitalize(), *words[1:]))
+        first, *rest = text.strip("[]").removeprefix("CUDA ").split("(")[0].split()
+        return " ".join((first.capitalize(), *rest))
     outer, inner = declared(text)
     base = _without_sizes(_BOILERPLATE.sub("", outer))
-    if _WRAPPER.search(base) and (word := _meaning(inner)):
-        base = f"{base}<{_without_sizes(word)}>"
+    if _WRAPPER.search(base):
+        given = (match.group(0) for match in _WORD.finditer(inner))
+        meant = (w for w in given if w not in _NO_MEANING and not w.startswith("std"))
+        if word := next(meant, ""):
+            base = f"{base}<{_without_sizes(word)}>"
     return _TENSILE_TUNING.sub(r"\1", base)[:LONGEST_KEY]
-
-
-def _meaning(arguments: str) -> str:
-    """The first word of the arguments that is neither a type nor another wrapper."""
-    words = (match.group(0) for match in _WORD.finditer(arguments))
-    return next((w for w in words if w not in _NO_MEANING and not w.startswith("std")), "")
 
 
 def _without_sizes(text: str) -> str:
@@ -223,7 +210,6 @@ class FamilyRule:
     where: str = limited("whole", choices=tuple(_SPOKEN))
 
     def search(self, parts: NameParts) -> re.Match[str] | None:
-        """Look for the pattern in its part of a name."""
         return self.pattern.search(getattr(parts, self.where))
 
 
@@ -239,26 +225,12 @@ class _RulesFile:
                 raise ValueError(f"family rules share the {what} {', '.join(twice)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _ApplicationsFile:
-    pipeline_tags: Mapping[str, str]
-
-
 class Explanation(NamedTuple):
     """Why a kernel is in its family: the rule, and the piece of the name that it found."""
 
     family: str
     rule: str
     why: str
-
-
-class Candidate(NamedTuple):
-    """A rule that matches a name too, and comes later."""
-
-    family: str
-    rule: str
-    priority: int
-    words: str
 
 
 class FamilyRules:
@@ -281,10 +253,8 @@ class FamilyRules:
         rules = read_tree(_RulesFile, source).rules
         for rule in rules:
             if families is not None and rule.family not in families:
-                raise ValueError(
-                    f"{source}: rule[{rule.id}].family: {rule.family!r} is no family of the "
-                    "catalogue"
-                )
+                what = f"{source}: rule[{rule.id}].family: {rule.family!r}"
+                raise ValueError(f"{what} is no family of the catalogue")
         return cls(tuple(sorted(rules, key=lambda rule: rule.priority)))
 
     def classify(self, kernel_name: str) -> tuple[str, str]:
@@ -302,16 +272,20 @@ class FamilyRules:
         why = f"found {words!r} in {where} (priority {rule.priority})" if words else _NOTHING
         return Explanation(rule.family, rule.id, why)
 
-    def others(self, kernel_name: str) -> tuple[Candidate, ...]:
-        """Return the rules that match as well and lost, in their order; the last is left out."""
+    def others(self, kernel_name: str) -> list[tuple[FamilyRule, str]]:
+        """Return the rules that lost, in order, and what they match; the last is left out."""
         parts = name_parts(kernel_name[:LONGEST_NAME])
         found = [(rule, rule.search(parts)) for rule in self.rules[:-1]]
-        matches = [Candidate(r.family, r.id, r.priority, m.group(0)) for r, m in found if m]
-        return tuple(matches[1:])
+        return [(rule, match.group(0)) for rule, match in found if match][1:]
 
     def _search(self, name: str) -> int:
         parts = name_parts(name)
         return next(i for i, rule in enumerate(self.rules) if rule.search(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _ApplicationsFile:
+    pipeline_tags: Mapping[str, str]
 
 
 @lru_cache(maxsize=1)

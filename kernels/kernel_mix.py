@@ -30,8 +30,6 @@ OPERATION_WEIGHT: Final = 0.25
 
 
 class MixMeasure(StrEnum):
-    """What a share is a share of."""
-
     LAUNCHES = "launches"
     GPU_TIME = "gpu_time"
 
@@ -147,21 +145,17 @@ def family_shares(launches: Iterable[Launch], rules: FamilyRules) -> list[Family
     groups: dict[str, list[str]] = {}
     for name in counts:
         groups.setdefault(rules.classify(name)[0], []).append(name)
-    rows = [_row(family, names, counts, times, timed) for family, names in groups.items()]
-    return sorted(rows, key=lambda row: (-sum(weights[n] for n in groups[row.family]), row.family))
-
-
-def _row(
-    family: str, names: list[str], counts: Counter[str], times: Counter[str], timed: bool
-) -> FamilyShare:
-    weights = times if timed else counts
-    launches, time_ns = sum(counts[n] for n in names), sum(times[n] for n in names)
-    return FamilyShare(
-        family=family,
-        kernels=len({normalise(name) for name in names}),
-        launches=launches,
-        launch_percent=100 * launches / max(counts.total(), 1),
-        gpu_time_ns=time_ns if timed else None,
-        gpu_time_percent=100 * time_ns / max(times.total(), 1) if timed else None,
-        heaviest=normalise(max(names, key=lambda name: (weights[name], name))),
-    )
+    rows = []
+    for family, names in sorted(groups.items()):
+        number, time_ns = sum(counts[n] for n in names), sum(times[n] for n in names)
+        share = FamilyShare(
+            family=family,
+            kernels=len({normalise(name) for name in names}),
+            launches=number,
+            launch_percent=100 * number / max(counts.total(), 1),
+            gpu_time_ns=time_ns if timed else None,
+            gpu_time_percent=100 * time_ns / max(times.total(), 1) if timed else None,
+            heaviest=normalise(max(names, key=lambda name: (weights[name], name))),
+        )
+        rows.append((time_ns if timed else number, share))
+    return [share for _, share in sorted(rows, key=lambda row: -row[0])]

@@ -3,10 +3,6 @@
 A profile is asked about with itself and every rank of its own job taken out, so a trace is never
 split over both sides. For unknown applications its whole class is taken out, and the right answer
 is `unknown`. The threshold is set anew from what is left, each time.
-
-Read profiles of applications: recorded traces, kernel tables, this host's own history.
-
-Binomial intervals for small counts.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import comb, isnan, sqrt
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -30,11 +26,9 @@ from .launches.kineto import gpu_events, open_trace, read_header
 from .launches.read import amount, table_row
 from .signatures import Match, Signature, SignatureError, Signatures, ranking
 
-_Z95: Final = 1.959964
 
-
-def wilson_interval(hits: int, trials: int, z: float = _Z95) -> tuple[float, float]:
-    """Return the score interval of a proportion, 95 % unless z says otherwise.
+def wilson_interval(hits: int, trials: int) -> tuple[float, float]:
+    """Return the 95 % score interval of a proportion.
 
     hits, trials    0 <= hits <= trials; without trials the interval is [0, 1]
     Source          E. B. Wilson 1927
@@ -43,6 +37,7 @@ def wilson_interval(hits: int, trials: int, z: float = _Z95) -> tuple[float, flo
         raise ValueError(f"expected 0 <= hits <= trials, got {hits} of {trials}")
     if trials == 0:
         return 0.0, 1.0
+    z = 1.959964
     share, spread = hits / trials, z * z / trials
     middle = (share + spread / 2) / (1 + spread)
     half = z * sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
@@ -103,7 +98,7 @@ def evaluate(
     """
     asked = [(p, (perturb(p) if perturb else p).mix(measure)) for p in profiles]
     closed = [(p, mix, _without(profiles, p, by_job)) for p, mix in asked]
-    closed = [(p, mix, left) for p, mix, left in closed if _has(left, p.application)]
+    closed = [c for c in closed if any(o.application == c[0].application for o in c[2])]
     known = [(p, _match(mix, left, weight)) for p, mix, left in closed]
     strangers = [
         _match(mix, [o for o in profiles if o.application != p.application], weight)
@@ -174,10 +169,6 @@ def _without(profiles: Sequence[Signature], profile: Signature, by_job: bool) ->
     if by_job:
         return [other for other in profiles if other.job != profile.job]
     return [other for other in profiles if other.name != profile.name]
-
-
-def _has(profiles: Iterable[Signature], application: str) -> bool:
-    return any(profile.application == application for profile in profiles)
 
 
 def _rate(hits: Iterable[bool]) -> Rate:
@@ -254,7 +245,11 @@ def _table(path: Path, rules: FamilyRules, application: str | None) -> Signature
         if path.stat().st_size > _MOST_BYTES:
             raise SignatureError(f"{path}: expected at most {_MOST_BYTES} bytes")
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-        kernels = [_table_row(row, rules) for row in table["kernel"]]
+        kernels = []
+        for row in table["kernel"]:
+            name, launches, time_ns = table_row(row)
+            family = str(row.get("family") or rules.classify(name)[0])
+            kernels.append((name, family, launches, time_ns))
         source = f"{table.get('source', '')} {table.get('source_file', '')}".strip()
         said, model = table.get("application"), str(table.get("gpu_model", "other"))
         if not isinstance(said, str | None):
@@ -262,11 +257,6 @@ def _table(path: Path, rules: FamilyRules, application: str | None) -> Signature
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SignatureError(f"{path}: expected a kernel table, got {error!r}") from None
     return _made(path, application or said, model, source, iter(kernels))
-
-
-def _table_row(row: Any, rules: FamilyRules) -> _Kernel:
-    name, launches, time_ns = table_row(row)
-    return name, str(row.get("family") or rules.classify(name)[0]), launches, time_ns
 
 
 def _is_history(path: Path) -> bool:
@@ -279,24 +269,16 @@ def _is_history(path: Path) -> bool:
         raise SignatureError(f"{path}: damaged gzip ({error})") from None
 
 
-def _time(time_ns: Any) -> int | None:
-    return None if time_ns is None else amount(int(time_ns))
-
-
 def _history(path: Path, application: str | None) -> Signature:
     if path.stat().st_size > _MOST_BYTES:
         raise SignatureError(f"{path}: expected at most {_MOST_BYTES} bytes; take a shorter span")
     try:
         kinds = json.loads(path.read_text(encoding="utf-8"))
-        kernels = [
-            (
-                str(row["name"]),
-                str(row["family"]),
-                amount(int(row["count"])),
-                _time(row["gpu_time_ns"]),
-            )
-            for row in kinds.get("activity", ())
-        ]
+        kernels = []
+        for row in kinds.get("activity", ()):
+            time_ns = None if row["gpu_time_ns"] is None else amount(int(row["gpu_time_ns"]))
+            launches = amount(int(row["count"]))
+            kernels.append((str(row["name"]), str(row["family"]), launches, time_ns))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise SignatureError(f"{path}: expected kernel activity, got {error!r}") from None
     if "activity" not in kinds:

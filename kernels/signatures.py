@@ -1,9 +1,6 @@
 """Application classes from kernel mixes: nearest known profile, or `unknown`.
 
-Pure: the packaged signatures are read once; a match is arithmetic. Only the class index of a
-match enters the vector; mixes and names stay on the host.
-
-Application class of each process, from the launches that a source sees, as they come.
+Only the class index of a match enters the vector; mixes and names stay on the host.
 """
 
 from __future__ import annotations
@@ -12,22 +9,15 @@ import json
 import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Self
 
+from . import kernel_mix
 from .families import UNKNOWN_APPLICATION, normalise
-from .kernel_mix import (
-    DECIDES,
-    OPERATION_WEIGHT,
-    KernelMix,
-    MixMeasure,
-    MixRow,
-    distance,
-    operation,
-)
+from .kernel_mix import DECIDES, OPERATION_WEIGHT, KernelMix, MixMeasure, MixRow
 
 FORMAT: Final = 1
 LEAST_MARGIN: Final = 0.02
@@ -37,6 +27,7 @@ _MOST_SIGNATURES: Final = 4096
 _MOST_ROWS: Final = 512
 _LEAST_MILLIONTHS: Final = 100
 _MILLION: Final = 1_000_000
+_TEXTS: Final = ("name", "application", "gpu_model", "source")
 _RANK: Final = re.compile(r"_?(?:rank|worker)_?\d+")
 
 
@@ -64,7 +55,6 @@ class Signature:
         return {measure: KernelMix.of(self.rows, measure) for measure in MixMeasure}
 
     def mix(self, measure: MixMeasure) -> KernelMix:
-        """Its shares by one measure."""
         return self._mixes[measure]
 
 
@@ -177,7 +167,9 @@ def ranking(
     mix: KernelMix, known: Iterable[Signature], weight: float = OPERATION_WEIGHT
 ) -> list[tuple[float, Signature]]:
     """Known profiles by distance, nearest first."""
-    found = [(distance(mix, profile.mix(mix.measure), weight), profile) for profile in known]
+    found = [
+        (kernel_mix.distance(mix, profile.mix(mix.measure), weight), profile) for profile in known
+    ]
     return sorted(found, key=lambda pair: (pair[0], pair[1].name))
 
 
@@ -214,25 +206,15 @@ def _entry(profile: Signature) -> dict[str, Any]:
         spent = None if row.gpu_time is None else round(_MILLION * row.gpu_time / time)
         if max(count, spent or 0) >= _LEAST_MILLIONTHS:
             rows.append([row.operation, row.family, count, spent])
-    heads = {
-        "name": profile.name,
-        "application": profile.application,
-        "gpu_model": profile.gpu_model,
-    }
-    return {**heads, "source": profile.source, "rows": rows[:_MOST_ROWS]}
+    return {key: getattr(profile, key) for key in _TEXTS} | {"rows": rows[:_MOST_ROWS]}
 
 
 def _signature(entry: Any) -> Signature:
     rows = tuple(_row(row) for row in entry["rows"][:_MOST_ROWS])
     if not rows:
         raise SignatureError(f"signature {entry['name']}: expected rows, got none")
-    return Signature(
-        name=str(entry["name"]),
-        application=str(entry["application"]),
-        gpu_model=str(entry["gpu_model"]),
-        source=str(entry["source"]),
-        rows=rows,
-    )
+    name, application, gpu_model, source = (str(entry[key]) for key in _TEXTS)
+    return Signature(name, application, gpu_model, source, rows)
 
 
 def _part(number: Any) -> float:
@@ -263,17 +245,12 @@ _CACHED_NAMES: Final = 16_384
 _cached_normalise = lru_cache(maxsize=_CACHED_NAMES)(normalise)
 
 
-@dataclass(slots=True)
-class _Part:
-    launches: Counter[tuple[str, str]] = field(default_factory=Counter)
-    times: Counter[tuple[str, str]] = field(default_factory=Counter)
-    untimed: bool = False
-    total: int = 0
+Launches = Counter[tuple[str, str]]
 
 
 @dataclass(slots=True)
 class _Process:
-    parts: deque[_Part]
+    parts: deque[Launches]
     judged: Match | None = None
     stale: bool = True
 
@@ -285,61 +262,35 @@ class ApplicationClassifier:
     under their family.
     """
 
-    def __init__(
-        self,
-        signatures: Signatures,
-        measure: MixMeasure = DECIDES,
-        in_rounds: bool = False,
-    ) -> None:
-        """Start with no process.
-
-        in_rounds   the source aggregates, and calls `end_round` after each drain: its rows hold
-                    thousands of launches of one kernel, and a window that ended between two of
-                    them would hold the last kernels alone
-        """
+    def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
-        self._measure = measure
         self._processes: OrderedDict[Hashable, _Process] = OrderedDict()
-        self._unturned: set[Hashable] = set()
-        self._in_rounds = in_rounds
-        self.forgotten = 0
-        """Processes pushed out by newer ones."""
 
-    def observe(
-        self,
-        process: Hashable,
-        kernel_name: str,
-        family: str,
-        launches: int,
-        gpu_time_ns: int | None,
-    ) -> None:
+    def observe(self, process: Hashable, kernel_name: str, family: str, launches: int) -> None:
         """Count launches of one kernel by a process.
 
         process       any key that names one process for as long as it lives
         launches      >= 0, corrected for sampling where the source samples
-        gpu_time_ns   None where the source sees launches only
         """
         if launches < 0:
             raise ValueError(f"expected launches of at least 0, got {launches}")
         known = self._touch(process)
         part = known.parts[-1]
-        place = operation(_cached_normalise(kernel_name), family), family
-        if place not in part.launches and len(part.launches) >= _MOST_OPERATIONS:
+        place = kernel_mix.operation(_cached_normalise(kernel_name), family), family
+        if place not in part and len(part) >= _MOST_OPERATIONS:
             place = family, family
-        part.launches[place] += launches
-        part.times[place] += gpu_time_ns or 0
-        part.untimed = part.untimed or gpu_time_ns is None
-        part.total += launches
+        part[place] += launches
         known.stale = True
-        self._unturned.add(process)
-        if not self._in_rounds:
-            self._turn(process)
 
     def end_round(self) -> None:
-        """Say that all kernels of a drain were told; parts end here only, with `in_rounds`."""
-        for process in self._unturned:
-            self._turn(process)
-        self._unturned.clear()
+        """Say that all kernels of a drain were told: parts of the window end here only.
+
+        Rows may hold thousands of launches of one kernel, and a window that ended between two of
+        them would hold the last kernels alone.
+        """
+        for known in self._processes.values():
+            if known.parts[-1].total() >= PART_LAUNCHES:
+                known.parts.append(Counter())
 
     def application(self, process: Hashable) -> str:
         """Return the class of a process; `unknown` until it is seen enough of, or never seen."""
@@ -349,10 +300,16 @@ class ApplicationClassifier:
     def match(self, process: Hashable) -> Match | None:
         """Return what a process is nearest to, None while too few launches were seen."""
         known = self._processes.get(process)
-        if known is None or sum(part.total for part in known.parts) < LEAST_LAUNCHES:
+        if known is None:
             return None
         if known.stale:
-            mix = self._mix(known)
+            launches: Launches = Counter()
+            for part in known.parts:
+                launches.update(part)
+            if launches.total() < LEAST_LAUNCHES:
+                return None
+            rows = [MixRow(*place, count, None) for place, count in launches.items()]
+            mix = KernelMix.of(rows, DECIDES)
             known.judged = self._signatures.nearest(mix) if mix.families else None
             known.stale = False
         return known.judged
@@ -360,31 +317,12 @@ class ApplicationClassifier:
     def forget(self, process: Hashable) -> None:
         """Drop a process that ended; one never seen is no error."""
         self._processes.pop(process, None)
-        self._unturned.discard(process)
-
-    def _turn(self, process: Hashable) -> None:
-        parts = self._processes[process].parts
-        if parts[-1].total >= PART_LAUNCHES:
-            parts.append(_Part())
 
     def _touch(self, process: Hashable) -> _Process:
         known = self._processes.get(process)
         if known is None:
-            known = self._processes[process] = _Process(deque([_Part()], maxlen=PARTS))
+            known = self._processes[process] = _Process(deque([Counter()], maxlen=PARTS))
             if len(self._processes) > _MOST_PROCESSES:
-                oldest, _ = self._processes.popitem(last=False)
-                self._unturned.discard(oldest)
-                self.forgotten += 1
+                self._processes.popitem(last=False)
         self._processes.move_to_end(process)
         return known
-
-    def _mix(self, known: _Process) -> KernelMix:
-        launches: Counter[tuple[str, str]] = Counter()
-        times: Counter[tuple[str, str]] = Counter()
-        for part in known.parts:
-            launches.update(part.launches)
-            times.update(part.times)
-        untimed = any(part.untimed for part in known.parts)
-        measure = MixMeasure.LAUNCHES if untimed else self._measure
-        rows = [MixRow(*place, count, times[place]) for place, count in launches.items()]
-        return KernelMix.of(rows, measure)

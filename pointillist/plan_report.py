@@ -14,7 +14,6 @@ from privacy.calibrate import MILLION
 from privacy.indicator_bias import SectionCrowding, crowding
 from privacy.noise_table import TableSampler
 from privacy.plan import (
-    NOISE_FLOOR,
     ExpectedRow,
     Plan,
     PlannedSection,
@@ -235,7 +234,7 @@ def _visible(plan: Plan, tasks: Iterable[TaskFigures], error: float) -> list[Vis
 
 
 def _rows(plan: Plan, section: str, days: float, error: float) -> VisibleRows:
-    rows = list(expected_rows(plan.hosts, days, error, NOISE_FLOOR))
+    rows = list(expected_rows(plan.hosts, days, error))
     above = tuple(row for row in rows if row.above_noise)
     return VisibleRows(section, days, error, above, len(rows) - len(above))
 

@@ -35,7 +35,6 @@ class SectionNoise:
 
     @property
     def noise_multiplier(self) -> float:
-        """sigma_total / Delta."""
         return self.sigma_1024 / SIGMA_UNIT * sqrt(self.honest_hosts / self.delta_sq)
 
     @property

@@ -19,7 +19,6 @@ from .errors import ParameterError
 
 WEEK_S: Final = 7 * 24 * 3600
 MILLION: Final = 10**6
-
 _VECTORISE_FROM: Final = 256
 """Entries from which NumPy's fixed cost is won back."""
 
@@ -48,7 +47,6 @@ class Entry:
 
     @property
     def cost(self) -> Fraction:
-        """The share of the host's budget this window spends."""
         return Fraction(self.weight_millionths, MILLION * self.T)
 
 
@@ -84,9 +82,8 @@ def peak(entries: Sequence[Entry]) -> Fraction:
 def spent_at(entries: Iterable[Entry], start: int) -> Fraction:
     """Return what the week [start, start + 168 h) costs."""
     end = start + WEEK_S
-    return sum(
-        (entry.cost for entry in entries if entry.start < end and start < entry.end), Fraction(0)
-    )
+    met = (entry.cost for entry in entries if entry.start < end and start < entry.end)
+    return sum(met, Fraction(0))
 
 
 def keep_from(now_s: int, longest_window_s: int) -> int:
@@ -116,9 +113,8 @@ def check_weight_changes(
     """
     for change in changes:
         if change.start != change_start(change.window_s, change.start // WEEK_S * WEEK_S):
-            raise ParameterError(
-                "weight change", "the series' first window start of a week", change.start
-            )
+            expected = "the series' first window start of a week"
+            raise ParameterError("weight change", expected, change.start)
     guard_s = WEEK_S + longest_window_s
     for start in sorted({change.start for change in changes}):
         total = _held_weight(weights, changes, start, guard_s)

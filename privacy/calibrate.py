@@ -15,25 +15,6 @@ from .errors import ParameterError
 if TYPE_CHECKING:
     import mpmath
 
-__all__ = [
-    "DELTA_1E12",
-    "EPSILON_MILLIONTHS",
-    "MILLION",
-    "SIGMA_UNIT",
-    "WEEK_S",
-    "ParameterError",
-    "check_catalogue_sigma",
-    "check_modulus",
-    "check_sigma_range",
-    "check_weights",
-    "gdp_mu_1e9",
-    "honest_hosts",
-    "operator_cap",
-    "sensitivity_sq_steps",
-    "sigma_local_1024",
-    "windows_touched",
-]
-
 WEEK_S: Final = 7 * 24 * 3600
 SIGMA_UNIT: Final = 1024
 MILLION: Final = 10**6
@@ -60,9 +41,8 @@ def sensitivity_sq_steps(a: int, B: int, q: int) -> int:
     if not 0 < a <= B:
         raise ParameterError("section bounds", "0 < coordinate cap <= L1 bound", (a, B))
     if q < 1 or a % q or B % q:
-        raise ParameterError(
-            "steps of a section", "coordinate cap and L1 bound are multiples of q >= 1", (a, B, q)
-        )
+        expected = "coordinate cap and L1 bound are multiples of q >= 1"
+        raise ParameterError("steps of a section", expected, (a, B, q))
     return (B // a) * (a // q) ** 2 + (B % a // q) ** 2
 
 
@@ -97,9 +77,8 @@ def gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
     """Return delta at epsilon of a mu-GDP mechanism, at mpmath's working precision."""
     import mpmath
 
-    return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
-        -mu / 2 - epsilon / mu
-    )
+    beyond = mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+    return mpmath.ncdf(mu / 2 - epsilon / mu) - beyond
 
 
 def windows_touched(window_s: int, task_windows: int) -> int:
@@ -112,13 +91,7 @@ def windows_touched(window_s: int, task_windows: int) -> int:
     return min(-(-WEEK_S // window_s) + 1, task_windows)
 
 
-def sigma_local_1024(
-    delta_sq: int,
-    T: int,
-    weight_millionths: int,
-    mu_1e9: int,
-    h: int,
-) -> int:
+def sigma_local_1024(delta_sq: int, T: int, weight_millionths: int, mu_1e9: int, h: int) -> int:
     """Return one host's noise, the least multiple of 1/1024 step that carries its share.
 
     sigma_local^2 >= Delta^2 T / (w mu^2 h); h = 1 gives sigma_total, the scheme `local`
@@ -152,11 +125,6 @@ def honest_hosts(n_max: int, n_min: int, t: int) -> int:
     if h < 1 or 2 * h < n_min:
         raise ParameterError("honest hosts h = n_min - t", f"h >= n_min/2 ({n_min / 2:g})", h)
     return h
-
-
-def operator_cap(n_min: int) -> int:
-    """Return the most hosts one operator may have: t covers it, and h >= n_min/2 caps t."""
-    return n_min // 2
 
 
 def check_weights(weights_millionths: list[int]) -> None:

@@ -17,6 +17,9 @@ BIAS_ERRORS: Final = 0.4
 """Standard errors by which a cell that every crowded host has may be low: its 95 % interval then
 holds the truth 93.2 times in 100, that of a cell which half of them have 94.5 times."""
 
+ONE_SIDED_ERRORS: Final = 1.645
+"""Standard errors above an estimate at which its upper 95 % bound lies."""
+
 Counts = NDArray[np.int64]
 """int64[k]: host-windows by how many indicators they have set."""
 
@@ -77,7 +80,3 @@ def crowding(
         min(bias(worst, m) + ONE_SIDED_ERRORS * error_hosts(m), hosts),
         next(least for least in range(1, most + 1) if fits(least)),
     )
-
-
-ONE_SIDED_ERRORS: Final = 1.645
-"""Standard errors above an estimate at which its upper 95 % bound lies."""

@@ -25,6 +25,7 @@ MAX_WORDS: Final = 1 << 20
 
 _COUNTER_START: Final = bytes(4)
 _ZEROS: Final = memoryview(bytes(4 * MAX_WORDS))
+_BIG_ENDIAN: Final = bool(np.dtype("=u4") != np.dtype("<u4"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,46 +37,30 @@ class EpochTaskKeys:
     k_box: bytes = field(repr=False)
 
 
-def hkdf_expand(prk: bytes, info: bytes, length: int) -> bytes:
-    """Expand a pseudorandom key into `length` bytes.
+def hkdf_expand(prk: bytes, info: bytes) -> bytes:
+    """Expand a pseudorandom key into 32 bytes, which is one HMAC.
 
-    The protocol asks for at most 32 bytes, one HMAC; longer outputs follow the same rule.
-    Raises      ValueError when length is outside 1..8160
     Source      RFC 5869, section 2.3, with SHA-256
     """
-    if not 1 <= length <= 255 * 32:
-        raise ValueError(f"HKDF output: expected 1..8160 bytes, got {length}")
-    block = hmac.digest(prk, info + b"\x01", sha256)
-    if length <= 32:
-        return block[:length]
-    okm = bytearray(block)
-    counter = 2
-    while len(okm) < length:
-        block = hmac.digest(prk, block + info + bytes((counter,)), sha256)
-        okm += block
-        counter += 1
-    return bytes(okm[:length])
+    return hmac.digest(prk, info + b"\x01", sha256)
 
 
 def derive_helper_keys(helper_key: bytes, epoch_hash: bytes, task_id: bytes) -> tuple[bytes, bytes]:
     """Derive (k_mask 32 B, k_id 32 B), which the host and the Helper share, from K_H."""
     context = _context(helper_key, epoch_hash, task_id)
-    return (
-        hkdf_expand(helper_key, LABEL_K_MASK + context, 32),
-        hkdf_expand(helper_key, LABEL_K_ID + context, 32),
-    )
+    k_mask = hkdf_expand(helper_key, LABEL_K_MASK + context)
+    return k_mask, hkdf_expand(helper_key, LABEL_K_ID + context)
 
 
 def derive_box_key(leader_key: bytes, epoch_hash: bytes, task_id: bytes) -> bytes:
     """Derive k_box (32 B), which the host and the Leader share, from K_L."""
     context = _context(leader_key, epoch_hash, task_id)
-    return hkdf_expand(leader_key, LABEL_K_BOX + context, BOX_KEY_BYTES)
+    return hkdf_expand(leader_key, LABEL_K_BOX + context)
 
 
 def derive_epoch_task_keys(
     helper_key: bytes, leader_key: bytes, epoch_hash: bytes, task_id: bytes
 ) -> EpochTaskKeys:
-    """Derive all three keys, as the host does."""
     k_mask, k_id = derive_helper_keys(helper_key, epoch_hash, task_id)
     return EpochTaskKeys(k_mask, k_id, derive_box_key(leader_key, epoch_hash, task_id))
 
@@ -84,11 +69,6 @@ def tag_and_nonce(k_id: bytes, report_header: bytes) -> tuple[bytes, bytes]:
     """Return (tag_H 16 B, mask nonce 12 B) of the report header M (48 B)."""
     output = hmac.digest(k_id, report_header, sha256)
     return output[:16], output[16:28]
-
-
-def tags_equal(left: bytes, right: bytes) -> bool:
-    """Compare two tags in constant time."""
-    return hmac.compare_digest(left, right)
 
 
 def mask_into(k_mask: bytes, nonce: bytes, out: NDArray[np.uint32]) -> None:
@@ -109,9 +89,6 @@ def mask_into(k_mask: bytes, nonce: bytes, out: NDArray[np.uint32]) -> None:
     encryptor.update_into(_ZEROS[:size], out.data.cast("B"))
     if _BIG_ENDIAN:
         out.byteswap(inplace=True)
-
-
-_BIG_ENDIAN: Final = bool(np.dtype("=u4") != np.dtype("<u4"))
 
 
 def _context(key: bytes, epoch_hash: bytes, task_id: bytes) -> bytes:

@@ -1,17 +1,8 @@
 """Noise is a port: who draws it decides which sampler, and all draw the same distribution.
 
-Every sampler draws the discrete Gaussian over the integers, P(x) proportional to
-exp(-x^2 / (2 sigma^2)), with sigma = sigma_1024 / 1024 steps.
-
-A live host draws by `noise_live`. opendp is the implementation of others that ours are held
-against: it costs 0.4 s and 52 MB to import, which this module does not do, making a sampler does.
-
-Discrete Gaussian noise of any sigma, exactly, by integers alone.
-
-Rejection from a discrete Laplace; every coin is a comparison of uniform integers. Slower than a
-table by a hundred times, and without its limit.
-
-Source      Canonne, Kamath, Steinke 2020, The Discrete Gaussian for Differential Privacy
+That is the discrete Gaussian over the integers, P(x) proportional to exp(-x^2 / (2 sigma^2)), with
+sigma = sigma_1024 / 1024 steps. A live host draws by `noise_table.LiveSampler`. opendp is the
+implementation of others that ours are held against: making its sampler costs 0.4 s and 52 MB.
 """
 
 from __future__ import annotations
@@ -70,7 +61,6 @@ class OpenDpSampler:
         self._measurements: dict[int, Callable[[list[int]], list[int]]] = {}
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `NoiseSampler.sample`."""
         check_sigma_range(int(sigma_1024.max(initial=0)))
         noise = np.zeros((hosts, sigma_1024.size), dtype=np.int64)
         for sigma, columns in sigma_groups(sigma_1024):
@@ -110,10 +100,12 @@ _CHUNK_BYTES: Final = 4096
 
 
 class ExactGaussian:
-    """One sigma's distribution over one source of random bytes.
+    """One sigma's distribution by integers alone: slower than a table by a hundred times.
 
+    Rejection from a discrete Laplace; every coin is a comparison of uniform integers.
     sigma_1024    1 or more, in 1/1024 steps
     random_bytes  asked for chunks; what a draw leaves of a chunk is for the next draw alone
+    Source        Canonne, Kamath, Steinke 2020, The Discrete Gaussian for Differential Privacy
     """
 
     def __init__(self, sigma_1024: int, random_bytes: Callable[[int], bytes]) -> None:
@@ -125,7 +117,6 @@ class ExactGaussian:
         self._over = 2 * self._square * self._scale * self._unit
 
     def draw(self) -> int:
-        """Draw one value, steps."""
         while True:
             value = self._laplace()
             # (|x| - sigma^2 / t)^2 / (2 sigma^2), brought to one fraction of integers.
@@ -140,7 +131,7 @@ class ExactGaussian:
             if not self._coin_exp(part, self._scale):
                 continue
             whole = 0
-            while self._coin_exp_1():
+            while self._coin_exp_below_1(1, 1):
                 whole += 1
             size = part + self._scale * whole
             negative = self._below(2)
@@ -151,12 +142,9 @@ class ExactGaussian:
         """Toss a coin that shows heads with probability exp(-numerator / denominator)."""
         whole, rest = divmod(numerator, denominator)
         for _ in range(whole):
-            if not self._coin_exp_1():
+            if not self._coin_exp_below_1(1, 1):
                 return False
         return self._coin_exp_below_1(rest, denominator)
-
-    def _coin_exp_1(self) -> bool:
-        return self._coin_exp_below_1(1, 1)
 
     def _coin_exp_below_1(self, numerator: int, denominator: int) -> bool:
         """Toss for exp(-p) with p up to 1: the first tail among coins of p/1, p/2, ... is odd."""

@@ -3,11 +3,6 @@
 The cumulative distribution is rounded to 2^-128. A draw needs its first 16 bits only, unless they
 share a cell of the guide with a threshold; then 64 bits are searched, and on a tie there, which a
 test forces and nature shows once in 2^50 draws, 64 more bits decide.
-
-The noise of a live host: exact, and made of bytes that are drawn for that very report.
-
-Nothing random outlives a call, so there is nothing that a fork, a suspended machine or a restored
-snapshot could bring back and use twice.
 """
 
 from __future__ import annotations
@@ -53,11 +48,9 @@ class NoiseTable:
     """Bound on the total-variation distance to the exact discrete Gaussian, tail and rounding."""
 
     def threshold(self, index: int) -> int:
-        """Return one 128-bit threshold."""
         return int(self.high[index]) << 64 | int(self.low[index])
 
     def draw(self, count: int, random_bytes: RandomBytes) -> NDArray[np.int64]:
-        """Draw int64[count] independent values."""
         words = np.frombuffer(random_bytes(8 * count), dtype="<u8")
         values = self.guide[(words >> np.uint64(64 - _GUIDE_BITS)).astype(np.intp)].astype(np.int64)
         unsure = np.flatnonzero(values == _SEARCH)
@@ -87,12 +80,13 @@ class TableSampler:
         self._random_bytes = random_bytes
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `NoiseSampler.sample`."""
         noise = np.zeros((hosts, sigma_1024.size), dtype=np.int64)
         for sigma, columns in sigma_groups(sigma_1024):
-            values = noise_table(sigma).draw(hosts * columns.size, self._random_bytes)
-            noise[:, columns] = values.reshape(hosts, columns.size)
+            noise[:, columns] = self._draw(sigma, hosts * columns.size).reshape(hosts, columns.size)
         return noise
+
+    def _draw(self, sigma_1024: int, count: int) -> NDArray[np.int64]:
+        return noise_table(sigma_1024).draw(count, self._random_bytes)
 
     @staticmethod
     def cut_delta(sigma_1024: int, draws: int, epsilon: float) -> float:
@@ -181,48 +175,32 @@ class SeededBytes:
         self._encryptor = Cipher(AES256(digest), CTR(bytes(16))).encryptor()
 
     def __call__(self, count: int) -> bytes:
-        """Return the next `count` bytes of the stream."""
         return self._encryptor.update(bytes(count))
 
 
-class SeededSampler:
+class SeededSampler(TableSampler):
     """The table sampler over a seeded stream."""
 
     seeded = True
 
     def __init__(self, seed: int, name: str = "noise") -> None:
-        self._table = TableSampler(SeededBytes(seed, name))
-
-    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `NoiseSampler.sample`."""
-        return self._table.sample(hosts, sigma_1024)
+        super().__init__(SeededBytes(seed, name))
 
 
 TABLE_SIGMA_1024: Final = (1 << 12) * SIGMA_UNIT
 """Up to it a table: 2 MiB, made in 0.15 s and kept. Above it draws of 15 to 25 us, without one."""
 
 
-class LiveSampler:
-    """Discrete Gaussian noise from a source of random bytes; a host gives the operating system's.
+class LiveSampler(TableSampler):
+    """The noise of a live host, of any sigma, from the operating system's random bytes.
 
-    random_bytes  asked in every call for all that the call uses; what is left over is dropped
+    They are asked for in every call and what is left over is dropped: there is nothing that a fork,
+    a suspended machine or a restored snapshot could bring back and use twice.
     """
-
-    seeded = False
-
-    def __init__(self, random_bytes: RandomBytes) -> None:
-        self._random_bytes = random_bytes
-
-    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `NoiseSampler.sample`."""
-        check_sigma_range(int(sigma_1024.max(initial=0)))
-        noise = np.zeros((hosts, sigma_1024.size), dtype=np.int64)
-        for sigma, columns in sigma_groups(sigma_1024):
-            noise[:, columns] = self._draw(sigma, hosts * columns.size).reshape(hosts, columns.size)
-        return noise
 
     def _draw(self, sigma_1024: int, count: int) -> NDArray[np.int64]:
         if sigma_1024 <= TABLE_SIGMA_1024:
-            return noise_table(sigma_1024).draw(count, self._random_bytes)
+            return super()._draw(sigma_1024, count)
+        check_sigma_range(sigma_1024)
         gaussian = ExactGaussian(sigma_1024, self._random_bytes)
         return np.fromiter((gaussian.draw() for _ in range(count)), np.int64, count)

@@ -1,15 +1,7 @@
 """A plan: which sections a cohort reports, how often, with which share of one budget.
 
-A plan is what people write (TOML, see `pointillist/plan_file.py`); a signed task is what comes of
-one of its tasks and the catalogue.
-
-What a plan costs in error and in privacy: the numbers of `pointillist plan`.
-
-Noise is in units of a section's sensitivity Delta, errors in percent of full scale n Delta. All of
-it follows from integers that the agent recomputes, so a plan promises what a task will do.
-
-Unexpected interruptions of Llama 3 405B's pre-training: 54 days, 16,384 GPUs in hosts of 8.
-Source      Llama Team, "The Llama 3 Herd of Models", 2024, table 5
+What it costs follows from integers that the agent recomputes: a plan promises what a task will do.
+Noise is in units of a section's sensitivity Delta, errors in percent of full scale n Delta.
 """
 
 from __future__ import annotations
@@ -20,20 +12,8 @@ from functools import lru_cache
 from math import sqrt
 from typing import Final
 
-from .calibrate import (
-    MILLION,
-    SIGMA_UNIT,
-    check_catalogue_sigma,
-    check_modulus,
-    check_weights,
-    gaussian_delta,
-    gdp_mu_1e9,
-    honest_hosts,
-    operator_cap,
-    sensitivity_sq_steps,
-    sigma_local_1024,
-    windows_touched,
-)
+from . import calibrate
+from .calibrate import MILLION, SIGMA_UNIT, gaussian_delta, gdp_mu_1e9, sigma_local_1024
 from .errors import ParameterError
 
 SCHEMES: Final = ("masked", "local")
@@ -73,7 +53,9 @@ class PlannedTask:
     def T(self) -> int:  # the protocol's symbol
         """Windows of this task that any 168 hours touch."""
         endless = 1 << 62
-        return windows_touched(self.window_s, endless if self.windows is None else self.windows)
+        return calibrate.windows_touched(
+            self.window_s, endless if self.windows is None else self.windows
+        )
 
     @property
     def weight_millionths(self) -> int:
@@ -107,17 +89,16 @@ class Plan:
         """Hosts whose noise counts: n_min - t, or 1 where each host adds the whole noise."""
         if self.scheme == "local":
             return 1
-        return honest_hosts(self.hosts, self.n_min, self.t)
+        return calibrate.honest_hosts(self.hosts, self.n_min, self.t)
 
     @property
     def mu_1e9(self) -> int:
-        """The budget as a Gaussian trade-off."""
         return gdp_mu_1e9(self.epsilon_millionths, self.delta_1e12)
 
     @property
     def operator_cap(self) -> int:
-        """Most hosts of one operator: t must cover them."""
-        return operator_cap(self.n_min)
+        """Most hosts of one operator: t covers them, and h >= n_min / 2 caps t."""
+        return self.n_min // 2
 
     def check(self) -> None:
         """Raise ParameterError where the plan breaks a bound of the protocol."""
@@ -130,7 +111,7 @@ class Plan:
         series = [task.series for task in self.tasks]
         if len(set(series)) != len(series):
             raise ParameterError("series", "a name of its own for each task", series)
-        check_weights([task.weight_millionths for task in self.tasks])
+        calibrate.check_weights([task.weight_millionths for task in self.tasks])
         for task in self.tasks:
             _check_task(task)
         _ = self.h, self.mu_1e9
@@ -153,9 +134,8 @@ def _check_task(task: PlannedTask) -> None:
         if section.weight_millionths < 1:
             raise ParameterError(f"weight of {section.name!r}", "above 0", 0)
         if not 0 < section.rate_millionths <= 1_000_000:
-            raise ParameterError(
-                f"rate of {section.name!r}", "0 < rate <= 1", section.rate_millionths / 1e6
-            )
+            rate = section.rate_millionths / 1e6
+            raise ParameterError(f"rate of {section.name!r}", "0 < rate <= 1", rate)
 
 
 PERIODS_S: Final = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
@@ -178,8 +158,7 @@ class SectionShape:
 
     @property
     def delta_sq(self) -> int:
-        """Squared sensitivity, steps^2."""
-        return sensitivity_sq_steps(self.a, self.B, self.q)
+        return calibrate.sensitivity_sq_steps(self.a, self.B, self.q)
 
     @property
     def m(self) -> int:
@@ -222,9 +201,9 @@ def section_figures(
     weight = section.weight_millionths
     local = sigma_local_1024(delta_sq, task.T, weight, plan.mu_1e9, plan.h)
     total = sigma_local_1024(delta_sq, task.T, weight, plan.mu_1e9, 1)
-    check_catalogue_sigma(local)
+    calibrate.check_catalogue_sigma(local)
     if plan.scheme == "masked":
-        check_modulus(plan.hosts, shape.a // shape.q, local)
+        calibrate.check_modulus(plan.hosts, shape.a // shape.q, local)
     sigma_local = local / SIGMA_UNIT / delta
     released = sigma_local * sqrt(plan.hosts)
     one_host = delta / (shape.a / shape.q) if shape.kind == "indicators" else None
@@ -304,13 +283,8 @@ def group_epsilons(plan: Plan) -> dict[str, float]:
     noises add in squares, so mu grows by sqrt k. Two unlike vectors of non-negative readings differ
     by at most sqrt 2 Delta, so replacing one host's data costs sqrt 2 mu.
     """
-    factors = {
-        "hosts_2": 2.0,
-        "hosts_8": 8.0,
-        "weeks_4": 2.0,
-        "weeks_52": sqrt(52),
-        "replace": sqrt(2),
-    }
+    factors = {"hosts_2": 2.0, "hosts_8": 8.0, "weeks_4": 2.0, "weeks_52": sqrt(52)}
+    factors["replace"] = sqrt(2)
     return {name: _epsilon(plan, factor) for name, factor in factors.items()}
 
 
@@ -367,7 +341,10 @@ LLAMA3_INTERRUPTIONS: Final = (
     ("CPU", 2),
     ("system memory", 2),
 )
-"""The 18 rows of the table: the cause and its interruptions."""
+"""Unexpected ones of Llama 3 405B's pre-training: 54 days, 16,384 GPUs in hosts of 8.
+
+Source      Llama Team, "The Llama 3 Herd of Models", 2024, table 5
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,15 +357,12 @@ class ExpectedRow:
     above_noise: bool
 
 
-def expected_rows(
-    hosts: int, days: float, standard_error: float, floor: float = 2.0
-) -> Iterator[ExpectedRow]:
+def expected_rows(hosts: int, days: float, standard_error: float) -> Iterator[ExpectedRow]:
     """Say which causes rise above the noise in a period, at the published rates.
 
     standard_error  of a released count, in hosts
-    floor           standard errors below which a value is marked as noise
     """
     for cause, interruptions in LLAMA3_INTERRUPTIONS:
         expected = interruptions * days / LLAMA3_DAYS * hosts / LLAMA3_HOSTS
-        above = expected >= floor * standard_error
+        above = expected >= NOISE_FLOOR * standard_error
         yield ExpectedRow(cause, expected, standard_error, above)

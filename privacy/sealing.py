@@ -10,12 +10,10 @@ from functools import lru_cache
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hpke
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import (
-    AEAD,
-    KDF,
-    KEM,
     MLKEM768X25519PrivateKey,
     MLKEM768X25519PublicKey,
     Suite,
@@ -29,7 +27,7 @@ KEY_BYTES: Final = 32
 SEAL_OVERHEAD_BYTES: Final = 1136
 """ML-KEM ciphertext 1088, X25519 share 32, AES-GCM tag 16."""
 
-_SUITE: Final = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+_SUITE: Final = Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_256_GCM)
 
 
 class SealError(ValueError):
@@ -46,7 +44,6 @@ class HpkeKeyPair:
 
     @classmethod
     def generate(cls) -> Self:
-        """Draw a key pair from the operating system's generator."""
         seed = MLKEM768PrivateKey.generate().private_bytes_raw()
         return cls.from_seed_bytes(seed + X25519PrivateKey.generate().private_bytes_raw())
 
@@ -65,7 +62,6 @@ class HpkeKeyPair:
         return cls(public, MLKEM768X25519PrivateKey(mlkem, x25519), bytes(seed))
 
     def seed_bytes(self) -> bytes:
-        """Return the 96 bytes of the key file."""
         return self._seed
 
     def open(self, sealed: bytes, info: bytes) -> bytes:

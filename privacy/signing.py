@@ -26,14 +26,11 @@ _SMALL_ORDER_Y: Final = frozenset({0, 1, _FIELD_PRIME - 1, _ORDER_8_Y, _FIELD_PR
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A party's or host's long-lived Ed25519 key."""
-
     public_bytes: bytes
     _private: Ed25519PrivateKey = field(repr=False, compare=False)
 
     @classmethod
     def generate(cls) -> Self:
-        """Draw a key from the operating system's generator."""
         return cls._of(Ed25519PrivateKey.generate())
 
     @classmethod
@@ -48,11 +45,9 @@ class SigningKey:
         return cls(private.public_key().public_bytes_raw(), private)
 
     def seed_bytes(self) -> bytes:
-        """Return the 32 bytes of the key file."""
         return self._private.private_bytes_raw()
 
     def sign(self, message: bytes) -> bytes:
-        """Return the 64-byte signature of `message`."""
         return self._private.sign(message)
 
 

@@ -42,7 +42,6 @@ from privacy.masks import (
     mask_into,
     open_box,
     tag_and_nonce,
-    tags_equal,
 )
 from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler
@@ -332,7 +331,7 @@ def open_report(world: World, epoch: Epoch, report: Report) -> NDArray[np.int64]
     k_h = world.helper.hpke.open(epoch.seal_h, labels.SEAL_H + context)
     k_mask, k_id = derive_helper_keys(k_h, epoch.hash(), report.task_id)
     tag, nonce = tag_and_nonce(k_id, report.header.encode())
-    assert tags_equal(tag, report.tag_h)
+    assert tag == report.tag_h
     mask = np.empty(report.header.d, dtype=np.uint32)
     mask_into(k_mask, nonce, mask)
     return (np.frombuffer(plain, dtype="<u4") - mask).astype(np.int32).astype(np.int64)

@@ -14,7 +14,8 @@ from typing import Any, Final
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import BODY_RETENTION_S
 from privacy import calibrate
-from privacy.calibrate import WEEK_S, ParameterError
+from privacy.calibrate import WEEK_S
+from privacy.errors import ParameterError
 from privacy.plan import HELPER_OUTAGE_S, Plan, PlannedTask
 from privacy.signing import SigningKey, verify
 from wire import labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch
 from aggregator.protocol.interfaces import BODY_RETENTION_S, Stopwatch, no_stopwatch
-from privacy.masks import tag_and_nonce, tags_equal
+from privacy.masks import tag_and_nonce
 from privacy.signing import verify
 from wire.batch import SignedBatch
 from wire.fields import ReportId
@@ -162,7 +163,7 @@ class HostRules:
             if reason is None and epoch is not None:
                 k_mask, k_id = epoch.keys_of_helper(known.task_id)
                 tag, nonce = tag_and_nonce(k_id, head + report_id)
-                if tags_equal(tag, tag_h):
+                if hmac.compare_digest(tag, tag_h):
                     self._mask_into(k_mask, nonce, block[at])
                 else:
                     reason = Reason.TAG

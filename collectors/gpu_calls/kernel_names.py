@@ -213,7 +213,7 @@ class KernelIdentity:
     @classmethod
     def load(cls, namer: KernelNamer, table: ProbeTable) -> KernelIdentity:
         graphs = frozenset(row.id for row in table.rows if row.kind is CallKind.GRAPH_LAUNCH)
-        classifier = ApplicationClassifier(Signatures.load(), in_rounds=True)
+        classifier = ApplicationClassifier(Signatures.load())
         return cls(namer, FamilyRules.load(), classifier, graphs)
 
     def name(self, collected: Sequence[Collected]) -> dict[tuple[ProcessKey, int], Named]:
@@ -250,5 +250,5 @@ class KernelIdentity:
                 if name not in (GRAPH, _NO_ROOM):
                     launches[row.process, name] += row.launches / share
         for (process, name), count in launches.items():
-            self.classifier.observe(process, name.kernel, name.family, round(count), None)
+            self.classifier.observe(process, name.kernel, name.family, round(count))
         self.classifier.end_round()

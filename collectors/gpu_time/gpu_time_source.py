@@ -202,7 +202,7 @@ class GpuTimeSource:
         self._processes: list[_Process] = []
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._classifier = ApplicationClassifier(Signatures.load(), in_rounds=True)
+        self._classifier = ApplicationClassifier(Signatures.load())
         self._names = RowNames()
         self._drained_ns = 0
         self._learnt = 0
@@ -387,9 +387,8 @@ class GpuTimeSource:
     def _classified(self, key: ProcessKey, rows: Iterable[Work]) -> str:
         for row in rows:
             if row.kind in NUMBERED or row.kind is RowKind.NODE:
-                self._classifier.observe(
-                    key, *self._names.called(row.kind, row.name), *row.estimated
-                )
+                called = self._names.called(row.kind, row.name)
+                self._classifier.observe(key, *called, row.launches)
         return self._classifier.application(key)
 
     def _shown(self, process: _Process, newest: Snapshot, now_ns: int) -> TimedProcess:

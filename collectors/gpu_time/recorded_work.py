@@ -61,12 +61,8 @@ class Work(NamedTuple):
     weight: int
 
     @property
-    def estimated(self) -> tuple[int, int]:
-        launches, time_ns = (
-            round(value * EVERYTHING_MILLIONTHS / self.rate)
-            for value in (self.records, self.time_ns)
-        )
-        return launches, time_ns
+    def launches(self) -> int:
+        return round(self.records * EVERYTHING_MILLIONTHS / self.rate)
 
 
 class RecordedShare(NamedTuple):

@@ -37,7 +37,6 @@ class TraceError(Exception):
 
     def __init__(self, path: Path, offset: int, problem: str) -> None:
         super().__init__(f"trace {path}: {problem} at byte {offset:,}")
-        self.path = path
         self.offset = offset
 
 
@@ -141,13 +140,15 @@ def trace_items(path: Path) -> Iterator[Any]:
 
 def _offset_of_error(path: Path, fed: int) -> int:
     """Find the byte that breaks the JSON: read again up to the bad chunk, then byte by byte."""
-    parser = ijson.basic_parse_coro(_Nowhere(), use_float=True)
+    events: Any = ijson.sendable_list()
+    parser = ijson.basic_parse_coro(events, use_float=True)
     position = 0
     try:
         for chunk in _chunks(path):
             if position < fed:
                 parser.send(chunk)
                 position += len(chunk)
+                events.clear()
                 continue
             for byte in chunk:
                 parser.send(bytes((byte,)))
@@ -155,16 +156,6 @@ def _offset_of_error(path: Path, fed: int) -> int:
     except (*NO_JSON, StopIteration):
         pass
     return position
-
-
-class _Nowhere:
-    """Takes the parser's events and keeps none."""
-
-    def send(self, event: object) -> None:
-        """Drop one event."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
@@ -178,9 +169,8 @@ def _chunks(path: Path) -> Iterator[bytes]:
                 yield chunk
                 position += len(chunk)
     except EOFError:
-        raise TraceError(
-            path, position, "the compressed file is cut short, its text ends"
-        ) from None
+        problem = "the compressed file is cut short, its text ends"
+        raise TraceError(path, position, problem) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(path, position, f"damaged gzip ({error}), text ends") from None
     except OSError as error:

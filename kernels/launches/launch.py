@@ -1,7 +1,4 @@
-"""What a file of launches holds, whatever wrote it, and what of it could not be read.
-
-How deep JSON is nested, told before it is parsed: builders take memory by the square of it.
-"""
+"""What a file of launches holds, whatever wrote it, and what of it could not be read."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ class LaunchesRefused(Exception):
 
 
 class Skip(StrEnum):
-    """Why an entry was left out."""
-
     NO_TIME = "no valid start or duration"
     TOO_LONG = "a duration below 0 or above an hour"
     NO_DEVICE = "no valid device"
@@ -90,7 +85,10 @@ _STEP[[*b"]}"]] = -1
 
 
 class JsonDepth:
-    """Follows brackets outside of strings, chunk by chunk; of what is no JSON it says something."""
+    """Follows brackets outside of strings, chunk by chunk, before a parser's memory grows by them.
+
+    Of what is no JSON it says something.
+    """
 
     def __init__(self) -> None:
         self._depth, self._in_string, self._rest = 0, False, b""
@@ -120,7 +118,6 @@ class JsonDepth:
         return chunk[end + 1 :]
 
     def _string(self, found: re.Match[bytes]) -> bytes:
-        """Leave a string out; one without an end goes on in the next chunk."""
         if not found[1]:
             self._in_string = True
             self._rest = found.string[found.end() :]

@@ -1,9 +1,4 @@
-"""Launches of kernels from the CSV tables of profilers: which columns mean what is data.
-
-Launches from the SQLite export of Nsight Systems. The file is untrusted: no view of it runs.
-
-Launches from the JSON of rocprofv3: kernels are named in one list and dispatched in another.
-"""
+"""Launches from profilers: CSV tables, SQLite of Nsight Systems, JSON of rocprofv3."""
 
 from __future__ import annotations
 
@@ -107,7 +102,8 @@ def refuse_other_table(lines: Iterable[str]) -> None:
     """
     rows = [_fields(line) for line in islice(lines, _MOST_BEFORE) if line.strip()]
     for head, below in pairwise(rows):
-        balanced = all(map(_is_balanced, head))
+        # Brackets close: those of a kernel's name, cut at commas, do not.
+        balanced = all(f.count(a) == f.count(b) for f in head for a, b in ("()", "<>"))
         if len(head) == len(below) >= _FEWEST_HEADS and balanced:
             told = listed([title.strip() for title in head])
             raise LaunchesRefused(f"expected columns of names and GPU times, got {told}", EXPORTS)
@@ -141,8 +137,6 @@ def table_launches(
 
 
 class _Rows:
-    """Reads the rows of one table."""
-
     def __init__(self, table: CsvTable, skipped: Counter[Skip]) -> None:
         self._form, self._skipped = table.form, skipped
         heads = [_bare(head) for head in table.heads]
@@ -164,7 +158,9 @@ class _Rows:
         if not self._factor and not row[self._name].strip():
             self._factor = _UNITS.get(row[self._times[-1]].strip(), 0)
             return None
-        if self._of_something_else(row):
+        if self._metric is not None and row[self._metric] not in _LONG_METRICS:
+            return None
+        if self._type is not None and row[self._type].strip() == "API calls":  # of the host
             return None
         name, time_ns, count = row[self._name].strip(), self._time(row), self._launches(row)
         limit = LONGEST_NS if self._count is None else MOST_TOTAL_NS
@@ -179,12 +175,6 @@ class _Rows:
         else:
             return Launch(name[:LONGEST_NAME], count, time_ns)
         return None
-
-    def _of_something_else(self, row: Sequence[str]) -> bool:
-        """Whether a row is of another metric, or of calls of the host."""
-        if self._metric is not None and row[self._metric] not in _LONG_METRICS:
-            return True
-        return self._type is not None and row[self._type].strip() == "API calls"
 
     def _time(self, row: Sequence[str]) -> int | None:
         unit = None if self._unit is None else row[self._unit].strip()
@@ -216,11 +206,6 @@ def _fields(line: str) -> list[str]:
         return next(csv.reader([line]), [])
     except csv.Error:
         return []
-
-
-def _is_balanced(field: str) -> bool:
-    """Whether brackets close: those of a kernel's name, cut at commas, do not."""
-    return all(field.count(a) == field.count(b) for a, b in ("()", "<>"))
 
 
 def _bare(head: str) -> str:
@@ -256,10 +241,21 @@ def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
     Raises      LaunchesRefused where it is no export of Nsight Systems, or holds no kernels
     """
     try:
-        with closing(_opened(path)) as database:
+        with closing(connect_readonly(path, foreign=True)) as database:
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE)
+            database.text_factory = lambda raw: raw.decode("utf-8", "replace")
             tables = _tables(database)
+            if _KERNELS not in tables and _GRAPHS in tables:
+                raise LaunchesRefused(
+                    f"expected kernels, found launches of graphs alone ({_GRAPHS})",
+                    "record with nsys profile --cuda-graph-trace=node",
+                )
             if _KERNELS not in tables:
-                raise _refusal(tables)
+                raise LaunchesRefused(
+                    f"expected an export of Nsight Systems (table {_KERNELS}), "
+                    f"got a SQLite file with tables {listed(sorted(tables))}",
+                    _EXPORT,
+                )
             columns = _columns(database, _KERNELS)
             name = next((column for column in _NSYS_NAMES if column in columns), None)
             if name is None or not {"start", "end"} <= columns or "StringIds" not in tables:
@@ -275,14 +271,6 @@ def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
         raise LaunchesRefused("the SQLite file cannot be read: its schema is no text") from None
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """Open for reading alone; nothing that the file brings along runs."""
-    database = connect_readonly(path, foreign=True)
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE)
-    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    return database
-
-
 def _tables(database: sqlite3.Connection) -> set[str]:
     """Name the plain tables: a virtual one or a view would run what the file says."""
     rows = database.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table' LIMIT 10000")
@@ -293,19 +281,6 @@ def _columns(database: sqlite3.Connection, table: str) -> set[str]:
     """Name the stored columns of one of our own tables' names; a computed one is none."""
     rows = database.execute(f"PRAGMA table_xinfo({table})")
     return {str(row[1]) for row in rows if row[6] == 0}
-
-
-def _refusal(tables: set[str]) -> LaunchesRefused:
-    if _GRAPHS in tables:
-        return LaunchesRefused(
-            f"expected kernels, found launches of graphs alone ({_GRAPHS})",
-            "record with nsys profile --cuda-graph-trace=node",
-        )
-    return LaunchesRefused(
-        f"expected an export of Nsight Systems (table {_KERNELS}), "
-        f"got a SQLite file with tables {listed(sorted(tables))}",
-        _EXPORT,
-    )
 
 
 def _kernels(database: sqlite3.Connection, name: str, skipped: Counter[Skip]) -> Iterator[Launch]:
@@ -381,7 +356,6 @@ def rocprof_launches(path: Path, head: bytes, skipped: Counter[Skip]) -> Iterato
 
 
 def _symbols(path: Path, process: str) -> dict[int, str]:
-    """Give the names of kernels by their number."""
     names: dict[int, str] = {}
     for symbol in _items(path, f"{process}.kernel_symbols.item"):
         if len(names) < _MOST_SYMBOLS and isinstance(symbol, dict):

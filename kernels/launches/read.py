@@ -14,19 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
+from . import profilers
 from .kineto import TraceError, gpu_events, open_trace
 from .launch import LONGEST_NAME, Launch, LaunchesRefused, LaunchFile, Skip
-from .profilers import (
-    EXPORTS,
-    MAGIC,
-    CsvTable,
-    find_table,
-    is_rocprof,
-    refuse_other_table,
-    rocprof_launches,
-    sqlite_launches,
-    table_launches,
-)
+from .profilers import EXPORTS, MAGIC, CsvTable, find_table
 
 EXPECTED: Final = (
     "expected a PyTorch trace, an export of Nsight Systems, Nsight Compute or rocprofv3, a kernel "
@@ -58,21 +49,22 @@ def open_launches(path: Path) -> LaunchFile:
 def _recognised(path: Path, skipped: Counter[Skip]) -> tuple[str, Iterator[Launch]]:
     with path.open("rb") as raw:
         if raw.read(len(MAGIC)) == MAGIC:
-            return "an export of Nsight Systems (SQLite)", sqlite_launches(path, skipped)
+            return "an export of Nsight Systems (SQLite)", profilers.sqlite_launches(path, skipped)
     with open_trace(path) as stream:
         head = stream.read(_HEAD_BYTES)
     start = head.lstrip()
     if start[:1] in {b"{", b"["} and not _NO_LIST.match(start):
-        if is_rocprof(start):
-            return "a rocprofv3 trace (JSON)", rocprof_launches(path, start, skipped)
-        return "a PyTorch trace", _traced(path, skipped)
+        if profilers.is_rocprof(start):
+            return "a rocprofv3 trace (JSON)", profilers.rocprof_launches(path, start, skipped)
+        events = gpu_events(path, reorder=1, skipped=skipped)
+        return "a PyTorch trace", (Launch(one.name, 1, one.duration_ns) for one in events)
     _refuse_binary(head)
     text = head.decode("utf-8", errors="ignore")
     if table := find_table(io.StringIO(text)):
         return table.form.form, _rows(path, table, skipped)
     if _TOML.fullmatch(_first_line(text)):
         return "a kernel table (TOML)", iter(_toml(path))
-    refuse_other_table(io.StringIO(text))
+    profilers.refuse_other_table(io.StringIO(text))
     return "kernel names", _names(path, skipped)
 
 
@@ -108,11 +100,6 @@ def _first_line(text: str) -> str:
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
-def _traced(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
-    for event in gpu_events(path, reorder=1, skipped=skipped):
-        yield Launch(event.name, 1, event.duration_ns)
-
-
 def _rows(path: Path, table: CsvTable, skipped: Counter[Skip]) -> Iterator[Launch]:
     with (
         open_trace(path) as stream,
@@ -120,7 +107,7 @@ def _rows(path: Path, table: CsvTable, skipped: Counter[Skip]) -> Iterator[Launc
     ):
         lines = iter(partial(text.readline, LONGEST_NAME), "")
         if find_table(lines) is not None:
-            yield from table_launches(lines, table, skipped)
+            yield from profilers.table_launches(lines, table, skipped)
 
 
 def _toml(path: Path) -> list[Launch]:

@@ -95,8 +95,8 @@ def explain(
         "why": told.why,
         "normalised": normalise(name),
         "lost": [
-            {"family": o.family, "rule": o.rule, "priority": o.priority, "words": o.words}
-            for o in found.others(name)
+            {"family": o.family, "rule": o.id, "priority": o.priority, "words": words}
+            for o, words in found.others(name)
         ],
     }
     emit(answer, json)

@@ -96,7 +96,7 @@ def answers(
         for process in range(each):
             classifier = ApplicationClassifier(signatures)
             for row, launches in zip(table.kernels, _launches(table, rng), strict=True):
-                classifier.observe(process, row.name, row.family, launches, None)
+                classifier.observe(process, row.name, row.family, launches)
             found[classifier.application(process)] += share / each  # type: ignore[assignment]
     return found
 

@@ -3,7 +3,6 @@
 import pytest
 
 from kernels import signatures
-from kernels.kernel_mix import MixMeasure
 from kernels.signatures import PARTS, ApplicationClassifier, Signatures
 from tests.signature_kit import three_classes
 
@@ -30,11 +29,11 @@ def play(
     process: object,
     kernels: tuple[tuple[str, str, int], ...],
     rounds: int,
-    time_ns: int | None = None,
 ) -> None:
     for _ in range(rounds):
         for name, family, launches in kernels:
-            classifier.observe(process, name, family, launches, time_ns)
+            classifier.observe(process, name, family, launches)
+        classifier.end_round()
 
 
 def test_classifier_names_each_process_by_its_own_launches(
@@ -42,7 +41,7 @@ def test_classifier_names_each_process_by_its_own_launches(
 ) -> None:
     for _ in range(10):
         play(classifier, 1, CHAT, 1)
-        play(classifier, 2, VISION, 1, time_ns=5)
+        play(classifier, 2, VISION, 1)
     assert classifier.application(1) == "llm_inference"
     assert classifier.application(2) == "image_classification"
 
@@ -58,7 +57,7 @@ def test_classifier_says_unknown_until_it_has_seen_enough(
 
 
 def test_classifier_says_unknown_to_a_stranger(classifier: ApplicationClassifier) -> None:
-    classifier.observe(1, "fft_kernel", "fft", 10_000, None)
+    classifier.observe(1, "fft_kernel", "fft", 10_000)
     assert classifier.application(1) == "unknown"
 
 
@@ -71,17 +70,17 @@ def test_classifier_window_slides_with_the_program(classifier: ApplicationClassi
 
 def test_classifier_of_aggregated_rows_keeps_whole_rounds() -> None:
     """One row may hold more launches than a part: the last rows must not be the window."""
-    classifier = ApplicationClassifier(Signatures.train(three_classes()), in_rounds=True)
+    classifier = ApplicationClassifier(Signatures.train(three_classes()))
     for _ in range(2):
         for name, family, launches in (*CHAT, *(("Memcpy HtoD", "memcpy", 60),) * PARTS):
-            classifier.observe(1, name, family, launches * 100, None)
+            classifier.observe(1, name, family, launches * 100)
         classifier.end_round()
     assert classifier.application(1) == "llm_inference"
     assert len(classifier._processes[1].parts) == 3
 
 
 def test_classifier_rounds_still_slide() -> None:
-    classifier = ApplicationClassifier(Signatures.train(three_classes()), in_rounds=True)
+    classifier = ApplicationClassifier(Signatures.train(three_classes()))
     for kernels in (CHAT, *(VISION,) * (PARTS + 1)):
         play(classifier, 1, kernels, 100)
         classifier.end_round()
@@ -90,21 +89,8 @@ def test_classifier_rounds_still_slide() -> None:
 
 
 def test_classifier_copies_alone_are_unknown(classifier: ApplicationClassifier) -> None:
-    classifier.observe(1, "Memcpy HtoD", "memcpy", 10_000, 1)
+    classifier.observe(1, "Memcpy HtoD", "memcpy", 10_000)
     assert classifier.application(1) == "unknown"
-
-
-def test_classifier_uses_time_only_where_every_launch_has_one() -> None:
-    learned = Signatures.train(three_classes())
-    by_time = ApplicationClassifier(learned, MixMeasure.GPU_TIME)
-    play(by_time, 1, CHAT, 10, time_ns=5)
-    timed = by_time.match(1)
-    by_time.observe(1, "volta_sgemm_128x32_nt", "gemm", 1, None)
-    untimed = by_time.match(1)
-    assert timed is not None
-    assert untimed is not None
-    assert timed.threshold == learned.thresholds[MixMeasure.GPU_TIME]
-    assert untimed.threshold == learned.thresholds[MixMeasure.LAUNCHES]
 
 
 def test_classifier_memory_is_bounded(
@@ -114,11 +100,10 @@ def test_classifier_memory_is_bounded(
     monkeypatch.setattr(signatures, "_MOST_OPERATIONS", 5)
     for process in range(10):
         for kernel in range(100):
-            classifier.observe(process, f"k{'abcdefghij'[kernel % 10]}{kernel}x", "norm", 10, None)
-            classifier.observe(process, f"{'abcdefghij'[kernel % 10]}_user", "reduce", 10, None)
-    assert len(classifier._processes) == 3
-    assert classifier.forgotten == 7
-    kept = classifier._processes[9].parts[0].launches
+            classifier.observe(process, f"k{'abcdefghij'[kernel % 10]}{kernel}x", "norm", 10)
+            classifier.observe(process, f"{'abcdefghij'[kernel % 10]}_user", "reduce", 10)
+    assert list(classifier._processes) == [7, 8, 9]
+    kept = classifier._processes[9].parts[0]
     assert len(kept) <= 5 + 2  # the families that take what does not fit
     assert sum(kept.values()) == 2_000
 
@@ -132,4 +117,4 @@ def test_classifier_forgets_a_process_that_ended(classifier: ApplicationClassifi
 
 def test_classifier_refuses_negative_launches(classifier: ApplicationClassifier) -> None:
     with pytest.raises(ValueError, match="at least 0, got -1"):
-        classifier.observe(1, "a", "gemm", -1, None)
+        classifier.observe(1, "a", "gemm", -1)

@@ -18,7 +18,7 @@ from privacy.budget import (
     peak,
     spent_at,
 )
-from privacy.calibrate import ParameterError
+from privacy.errors import ParameterError
 
 HOUR = 3600
 DAY = 86_400

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy import calibrate
-from privacy.calibrate import ParameterError
+from privacy.errors import ParameterError
 
 MU_2 = 351_549_815
 
@@ -91,7 +91,7 @@ def test_sensitivity_refuses_uneven_bounds(bounds: tuple[int, int, int]) -> None
 
 def test_honest_hosts_of_the_default() -> None:
     assert calibrate.honest_hosts(12_500, 10_000, 1_250) == 8_750
-    assert calibrate.honest_hosts(12_500, 10_000, calibrate.operator_cap(10_000)) == 5_000
+    assert calibrate.honest_hosts(12_500, 10_000, 10_000 // 2) == 5_000
 
 
 @pytest.mark.parametrize(

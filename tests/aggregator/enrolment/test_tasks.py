@@ -15,7 +15,7 @@ from aggregator.enrolment.tasks import (
     sign_task,
 )
 from aggregator.protocol.directory import Directory, PinnedParties
-from privacy.calibrate import ParameterError
+from privacy.errors import ParameterError
 from tests.protocol_kit import T0, signing_key
 from wire import labels
 from wire.catalogue import Catalogue

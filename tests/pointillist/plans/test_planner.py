@@ -17,7 +17,7 @@ from pointillist.plan_report import (
     report_cpu_s,
 )
 from privacy.accountant import GATE_MARGIN, SectionNoise, epsilon_of, gate, sum_gap
-from privacy.calibrate import ParameterError
+from privacy.errors import ParameterError
 from privacy.plan import (
     LLAMA3_INTERRUPTIONS,
     LONGEST_EPOCH_S,

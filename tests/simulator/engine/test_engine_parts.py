@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from aggregator.helper.batch_rules import check_accepted, check_release
 from aggregator.protocol.directory import KnownTask, VerifiedRoster
 from edge_agent.ledger.ledger import Ledger
-from privacy.calibrate import ParameterError
+from privacy.errors import ParameterError
 from simulator.engine import blocks as randomness
 from simulator.engine.blocks import OsStream, spans, summed_noise
 from simulator.engine.exact import make_roster
