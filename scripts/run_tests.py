@@ -1,32 +1,33 @@
-"""Run the tests, watched from outside, and sum up what was run.
+"""Run the tests, and sum up what was run.
 
 python -m scripts.run_tests [--quick | --all] [PYTEST ARGUMENTS]
 
 Several workers run them side by side; what shares the broker or the kernel is one group. --quick
 leaves out both, and what is slow. --all runs what is left for a release (marker `release`): first
 side by side, then what judges time (marker `live`), by itself on the machine. WORKERS sets the
-number of workers, 0 runs all in one process.
+number of workers, 0 runs all in one process. A process whose test stands still, even inside C,
+writes the stacks of its threads and ends.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
-from scripts import watchdog
-from tests.heartbeat import Outcome
-
 ROOT: Final = Path(__file__).resolve().parent.parent
-RUN_S: Final = 1800
-STALL_S: Final = 300
-"""Both of a machine without other load: the watchdog gives a loaded one up to three times."""
+RUN_S: Final = 5400
+STALL_S: Final = 1200
+"""Of one test with its fixtures, as pytest-timeout has it of its body alone."""
+KINDS: Final = "POINTILLIST_TESTS_COUNTED"
+"""Names the file into which tests/conftest.py writes how many tests ended how."""
 WORKERS: Final = 3
 """On two cores: a third of the time of the tests is spent waiting."""
 NO_TESTS: Final = 5
@@ -49,22 +50,14 @@ RUNS: Final = {
 """What each run chooses, one tier after the other; all cases of faults together, see each point."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What a tier ran, up to its end or until the watchdog ended it."""
-
-    seconds: float
-    ended: watchdog.Ended
-
-
 def summary_file(run: str) -> Path:
     """Where figures of the newest run of RUNS lie, for `make bench-suite`."""
     return ROOT / ".venv" / f"tests{run and '-'}{run}.json"
 
 
-def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+def counted(kinds: Mapping[str, int]) -> dict[str, int]:
     """Count tests as pytest does: one whose teardown fails passed, and is an error besides."""
-    kinds = Counter(one.kind for one in outcomes)
+    kinds = Counter(kinds)
     failed, skipped = kinds["failed"] + kinds["error"], kinds["skipped"]
     tests = kinds["passed"] + failed + skipped
     return {"tests": tests, "skipped": skipped, "failed": failed, "retried": kinds["rerun"]}
@@ -82,38 +75,41 @@ def main(arguments: list[str]) -> int:
     os.environ["PYTHONUTF8"] = "1"
     if _memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    ran: list[Ran] = []
+    codes, kinds, start_s = [], Counter[str](), time.monotonic()
     for name, chosen in RUNS[kind].items():
         if name == BY_ITSELF and "-m" in rest:  # has been run
             break
         print(f"--- {name}", flush=True)
-        ran.append(_tier(chosen, rest, side_by_side=name == SIDE_BY_SIDE))
-        code = ran[-1].ended.code
-        if code == watchdog.STOOD_STILL or (code not in {0, NO_TESTS} and "-x" in rest):
+        code, found = _tier(chosen, rest, side_by_side=name == SIDE_BY_SIDE)
+        codes.append(code)
+        kinds.update(found)
+        if code not in {0, NO_TESTS} and "-x" in rest:
             break
-    outcomes = [outcome for one in ran for outcome in one.ended.outcomes]
-    total = {"seconds": sum(one.seconds for one in ran), **counted(outcomes)}
+    total = {"seconds": time.monotonic() - start_s, **counted(kinds)}
     summary_file(kind).write_text(json.dumps({"arguments": rest, **total}))
-    watchdog.tell(outcomes)
-    if why := ran[-1].ended.why:
-        print(f"--- ended: {why}")
     print(
         f"--- {total['tests']} tests in {total['seconds']:.0f} s: {total['failed']} failed, "
         f"{total['skipped']} skipped, {total['retried']} retried"
     )
-    codes = [one.ended.code for one in ran]
     bad = [code for code in codes if code not in {0, NO_TESTS}]
     return bad[0] if bad else max(codes) if set(codes) == {NO_TESTS} else 0
 
 
-def _tier(chosen: str, rest: Sequence[str], *, side_by_side: bool) -> Ran:
+def _tier(chosen: str, rest: Sequence[str], *, side_by_side: bool) -> tuple[int, Mapping[str, int]]:
+    """Give pytest's exit code, and how many tests ended how."""
     workers = int(os.environ.get("WORKERS", WORKERS)) if side_by_side else 0
-    parallel = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
+    # A worker that ended is not begun again: its test would end the next one, too.
+    several = ["-n", str(workers), "--dist", "loadgroup", "--max-worker-restart=0"]
+    parallel = several if workers else []
     files = [] if side_by_side or any(Path(one).exists() for one in rest) else _files_of("live")
-    command = [sys.executable, "-m", "pytest", "-m", chosen, *parallel, *rest, *files]
-    start_s = time.monotonic()
-    ended = watchdog.run(command, RUN_S, STALL_S)
-    return Ran(time.monotonic() - start_s, ended)
+    stall = ["-o", f"faulthandler_timeout={STALL_S}", "-o", "faulthandler_exit_on_timeout=true"]
+    command = [sys.executable, "-m", "pytest", "-m", chosen, *stall, *parallel, *rest, *files]
+    with TemporaryDirectory() as folder:
+        kinds = Path(folder) / "kinds.json"
+        done = subprocess.run(
+            command, env={**os.environ, KINDS: str(kinds)}, check=False, timeout=RUN_S
+        )
+        return done.returncode, json.loads(kinds.read_text()) if kinds.exists() else {}
 
 
 def _memory_has_room() -> bool:

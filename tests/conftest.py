@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import locale
 import os
 import shutil
@@ -21,6 +22,7 @@ from pointillist.broker.local import (
     missing_programs,
 )
 from scripts.gpu_present import nvidia_gpus
+from scripts.run_tests import KINDS
 from tests.monitoring_kit import missing_monitors
 from tests.postgresql_kit import server_programs
 
@@ -174,3 +176,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid in _runnable_but_skipped:
         terminalreporter.write_line(f"SKIPPED THOUGH THIS MACHINE CAN RUN IT: {nodeid}")
+    if file := os.environ.get(KINDS):
+        kinds = {kind: len(of) for kind, of in terminalreporter.stats.items()}
+        Path(file).write_text(json.dumps(kinds), encoding="utf-8")
