@@ -63,7 +63,6 @@ RESULTS: Final = {
 
 
 def main() -> int:
-    """Run the benchmark that the command line names."""
     # Ended or interrupted, a benchmark ends what it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name = sys.argv[1] if sys.argv[1:] else ""

@@ -97,7 +97,6 @@ def make_host(folder: Path, *, gpus: bool = True, measuring: str | None = None) 
 
 
 def _tasks(leader_pk: bytes, helper_pk: bytes) -> list[Task]:
-    """Build the shipped plan's tasks, begun yesterday."""
     plan, catalogue = default_plan(), Catalogue.load()
     start = (int(time.time()) // DAY_S - 1) * DAY_S
     parties = leader_pk, helper_pk

@@ -19,7 +19,6 @@ MESSAGE = 1_024
 
 
 def main() -> None:
-    """Run one workload."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     kind, trips = sys.argv[1], int(sys.argv[2])
     run = _pingpong if kind == "pingpong" else _network

@@ -74,7 +74,6 @@ class Usage:
 
 
 def look(pid: int) -> Usage:
-    """Look at a process and its children."""
     agent = psutil.Process(pid)
     user = system = shared = 0.0
     for one in (agent, *agent.children(recursive=True)):
@@ -148,7 +147,6 @@ class Sample:
 
 
 def run(*arguments: object) -> Sample:
-    """Run one workload in processes of their own."""
     done = subprocess.run(
         [sys.executable, "-S", str(LOAD), *map(str, arguments)],
         capture_output=True, text=True, check=True,
@@ -171,7 +169,6 @@ def fitted() -> tuple[object, ...]:
 
 
 def pingpong() -> Sample:
-    """Run the worst case once."""
     return run("pingpong", PINGPONG_TRIPS)
 
 

@@ -130,12 +130,10 @@ def _lie_held(period_s: int, task: Task, percent: float) -> float | None:
 
 
 def measure(_kept: Parts) -> Measured:
-    """Compute, whatever was kept."""
     return computed()
 
 
 def computed() -> Measured:
-    """Give every figure and table."""
     plan, catalogue = default_plan(), Catalogue.load()
     shipped = plan_report(plan, catalogue_shapes(plan, catalogue))
     figures = [*_of_plan(shipped), *lie_figures(plan, catalogue)]

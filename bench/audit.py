@@ -92,7 +92,6 @@ class Mechanism:
 
 
 def encode(rows: Rows, random_bytes: RandomBytes) -> Rows:
-    """Clip and round as every host does."""
     clipped = clip_rows(rows, CAP, BOUND)
     return round_steps(clipped, Q, uniform_below(Q, len(rows), random_bytes))
 

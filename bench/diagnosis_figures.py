@@ -47,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write(results: Results) -> None:
-    """Write the result file and the picture."""
     figures = [Figure(one.name, one.value, one.unit, one.goal) for one in results.lines]
     told = {"absent": results.absent, "tables": results.tables}
     path = write_result(NAME, COMMAND, figures, tables=told)

@@ -230,7 +230,6 @@ def unseen_rows(rows: Sequence[NamedKernel], rules: FamilyRules) -> list[NamedKe
 
 
 def right(rows: Sequence[NamedKernel], rules: FamilyRules) -> int:
-    """Count the rows whose family the rules find."""
     return sum(rules.classify(row.name)[0] == row.family for row in rows)
 
 
@@ -287,7 +286,6 @@ def signatures(_kept: Parts) -> Measured:
 
 
 def all_profiles() -> list[Signature]:
-    """Read what the packaged signatures were learned from."""
     rules = FamilyRules.load()
     paths = [path for folder in FOLDERS for path in sorted(folder.glob("*.toml"))]
     return [read_profile(path, rules) for path in paths]

@@ -93,8 +93,6 @@ class _Process:
 
 
 class Counted(NamedTuple):
-    """A record of one process, and the truth."""
-
     launches: CountedCalls
     truth: int
     span_ns: int
@@ -161,7 +159,6 @@ class SimulatedHost:
                 yield from self._take()
 
     def drain(self, now_ns: int) -> ProbeDrain:
-        """Give what probes would have counted."""
         launches, calls, hits = [], [], {}
         for process in self._processes:
             count, back = self._counted.pop(process.key, 0), self._returned.pop(process.key, 0)
@@ -265,7 +262,6 @@ def holds(row: Counted) -> bool:
 
 
 def measure(kept: Parts) -> Measured:
-    """Give the coverage of intervals."""
     found = kept.get("simulated", lambda: simulated(kept.scaled(_SEEDS))).values()
     records = sum(of["intervals"] for of in found)
     wrong = sum(of["wrong_intervals"] for of in found)

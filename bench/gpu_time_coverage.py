@@ -109,7 +109,6 @@ class MadeUp:
         return found
 
     def state(self, counts: _Floats, times: _Floats, header: Mapping[str, int]) -> Snapshot:
-        """Give the segment once so much was recorded."""
         rows = np.zeros(len(counts), ROW)
         rows["kind"], rows["count"], rows["total_ns"] = self.kind, counts, times
         names = tuple(f"kernel{kernel}" for kernel in range(len(counts)))
@@ -163,7 +162,6 @@ def _phases(rng: np.random.Generator) -> _Made:
 
 
 def _wide(rng: np.random.Generator) -> _Made:
-    """Durations that differ tenfold, at random times."""
     number = rng.poisson(1000 * SPAN_S)
     at_s, kernels, durations = _together(
         [(rng.uniform(0, SPAN_S, number), rng.integers(0, 3, number))], [1e-5, 5e-5, 1e-4]
@@ -197,7 +195,6 @@ WORKLOADS: Final[Mapping[str, Callable[[np.random.Generator], _Made]]] = {
 
 
 def made_up(name: str, kind: RowKind, rng: np.random.Generator) -> MadeUp:
-    """Make a program of WORKLOADS up."""
     at_s, kernel, duration_s = WORKLOADS[name](rng)
     order = np.argsort(at_s, kind="stable")
     order = order[at_s[order] < SPAN_S]
@@ -211,8 +208,6 @@ def made_up(name: str, kind: RowKind, rng: np.random.Generator) -> MadeUp:
 
 
 class _Recorded:
-    """What the library has written so far."""
-
     def __init__(self, of: MadeUp) -> None:
         self._program = of
         self._header = dict.fromkeys(_COUNTS, 0)
@@ -235,7 +230,6 @@ class _Recorded:
         return self.state()
 
     def state(self) -> Snapshot:
-        """Give the present state."""
         return self._program.state(self._counts, self._times, dict(self._header))
 
 
@@ -288,8 +282,6 @@ def simulated(
 
 
 def measure(kept: Parts) -> Measured:
-    """Follow every made-up program."""
-
     def part() -> Part:
         found = simulated(_SEED, kept.scaled(_RUNS))
         pooled = [outcome for of in found.values() for outcome in of]

@@ -167,7 +167,6 @@ def back_imports(modules: Mapping[str, Module]) -> int:
 
 
 def counted(modules: Mapping[str, Module]) -> dict[str, tuple[float, str]]:
-    """Give each figure with its unit."""
     lines: Counter[str] = Counter()
     importers: defaultdict[str, set[str]] = defaultdict(set)
     for name, module in modules.items():
@@ -297,7 +296,6 @@ def figures_of(root: Path) -> dict[str, tuple[float, str]]:
 
 
 def main() -> int:
-    """Print the table and write the result."""
     with tempfile.TemporaryDirectory() as folder:
         before = figures_of(tree_of(BEFORE, Path(folder)))
         removed = removed_tests(Path(folder))

@@ -47,7 +47,6 @@ class Watch:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Note what runs within."""
         self._on = True
         try:
             yield
@@ -90,8 +89,6 @@ def begin(folder: Path) -> Any:
 
 
 class Way:
-    """One launch on its way through a fleet."""
-
     def __init__(self, fleet: Any, watch: Watch) -> None:
         self._fleet, self._watch = fleet, watch
 
@@ -111,7 +108,6 @@ class Way:
         return self._watch.take()
 
     def ask(self) -> list[str]:
-        """Print the row by the command."""
         from pointillist.cli import main
 
         sql = f"SELECT window_start, value FROM releases WHERE cell = '{CELL}'"  # noqa: S608 (a constant)

@@ -131,8 +131,6 @@ def signing(kept: Parts) -> Measured:
 
 
 class _Fleet:
-    """Keys, plans and configurations of one fleet."""
-
     def __init__(self, folder: Path, hosts: int) -> None:
         self._folder, self._hosts = folder, hosts
         self._leader, self._helper = SigningKey.generate(), SigningKey.generate()
@@ -252,7 +250,6 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def _seconds(step: Callable[[], None]) -> tuple[float, float]:
-    """Of the clock, and of this process's processor."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     step()
     return time.perf_counter() - began_s, time.process_time() - began_cpu_s
@@ -301,7 +298,6 @@ def exposure(unit: Path) -> float:
 
 
 def _installed(lock: str, imports: str | None) -> Part:
-    """Make an environment, and weigh it."""
     with TemporaryDirectory() as folder:
         wheel = _said("scripts/wheel.sh", folder).strip()
         place = Path(folder) / lock

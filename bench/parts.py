@@ -74,7 +74,6 @@ class Parts:
         return json.loads(path.read_text()) if path.exists() and not self._fresh else None
 
     def keep(self, name: str, part: Part) -> None:
-        """Write a part as a whole."""
         path = self._folder / f"{name}.json"
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(part, indent=1))

@@ -65,12 +65,10 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name of letters and underscores."""
         return f"{self.entry}_{self.loader}{'_return' if self.returns else ''}"
 
     @property
     def first(self) -> str:
-        """First instruction of its function."""
         return self.entry.removesuffix(_BEHIND)
 
     @property
@@ -161,7 +159,6 @@ def _rounds(target: Target, chosen: Sequence[Variant], rounds: int) -> list[dict
 
 
 def _launches(drain: ProbeDrain) -> dict[int, int]:
-    """Count launches by file."""
     found: dict[int, int] = {}
     for row in drain.launches:
         found[row.file] = found.get(row.file, 0) + row.launches
@@ -169,7 +166,6 @@ def _launches(drain: ProbeDrain) -> dict[int, int]:
 
 
 def measure(kept: Parts) -> Measured:
-    """Measure what is missing, as root."""
     folder = _built()
     governed, scale = probes_governed.governed, kept.scale
     rounds, cycles = kept.scaled(ROUNDS, 3), kept.scaled(30, 5)
@@ -188,7 +184,6 @@ def measure(kept: Parts) -> Measured:
 
 
 def figures(parts: Mapping[str, Part]) -> list[Figure]:
-    """What the parts say, the named figures first."""
     calls, fastest = parts["calls"], parts["governed-50000"]
     peer, stepped = _cost(calls, "push_bpftrace"), _cost(calls, "endbr64_libbpf")
     count_error = abs(fastest.get("count_error", 1.0))  # 100 %: nothing was ever watched
@@ -222,7 +217,6 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
 
 
 def _cost(calls: Part, variant: str, threads: int = 1) -> float:
-    """Give what a probe adds to a call."""
     entry = variant.partition("_")[0]
     return float(calls[variant][str(threads)] - calls[f"{entry}_none"][str(threads)])
 

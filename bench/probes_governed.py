@@ -67,8 +67,6 @@ Interval = tuple[int, int]
 
 @dataclass(slots=True)
 class Seen:
-    """What came out of the drains."""
-
     launches: int = 0
     periods: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -79,7 +77,6 @@ class Seen:
     )
 
     def add(self, drain: ProbeDrain) -> None:
-        """Count a drain of the bench's own file."""
         self.launches += sum(row.launches for row in drain.launches if row.file == _FILE)
 
     def collect(self, collected: Iterable[Collected]) -> None:
@@ -101,8 +98,6 @@ class Seen:
 
 
 class _Unnamed(dict[tuple[ProcessKey, int], Named]):
-    """Names for whatever is asked."""
-
     def __missing__(self, key: tuple[ProcessKey, int]) -> Named:
         return Named(f"kernel_{key[1]}", "other")
 
@@ -120,8 +115,6 @@ def _said(record: GpuCalls, process: ProcessCalls) -> dict[str, Any]:
 
 
 class Governed:
-    """Probes under the governor."""
-
     def __init__(self, library: Path) -> None:
         table = ProbeTable.load()
         self._programs = GpuPrograms(table)
@@ -139,37 +132,30 @@ class Governed:
         self._switching.start()
 
     def collect(self, seen: Seen) -> None:
-        """Drain once."""
         collected, changed = self._keeper.take(boottime_ns())
         seen.collect(collected)
         if changed:
             self._switching.wake()
 
     def close(self) -> None:
-        """Stop."""
         self._switching.stop()
         self._programs.close()
 
 
 class Free:
-    """Probes that stay attached."""
-
     def __init__(self, library: Path) -> None:
         table = ProbeTable.load()
         self._programs = GpuPrograms(table)
         self._programs.attach(_FILE, str(library), file_found(library, table).plan.attachments)
 
     def collect(self, seen: Seen) -> None:
-        """Drain once."""
         seen.add(self._programs.drain(boottime_ns()))
 
     def close(self) -> None:
-        """Stop."""
         self._programs.close()
 
 
 def file_found(library: Path, table: ProbeTable) -> FileFound:
-    """Give a library as discovery would."""
     status = library.stat()
     with library.open("rb") as file:
         plan = plan_file(ElfFile.read(file), table, library.name)
@@ -178,7 +164,6 @@ def file_found(library: Path, table: ProbeTable) -> FileFound:
 
 
 def main() -> None:
-    """Probe until a line comes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library", type=Path)
     parser.add_argument("--free", action="store_true", help="without the governor")
@@ -216,7 +201,6 @@ class Agent(Steered):
         return self
 
     def end(self) -> dict[str, Any]:
-        """Let it stop, and give what it saw."""
         said, _ = self.process.communicate("\n", timeout=60)
         answer: dict[str, Any] = json.loads(said)
         return answer

@@ -100,7 +100,6 @@ class Target(Steered):
 
 
 def symbol_offset(library: Path) -> int:
-    """Give the file offset of the launch function."""
     listed = subprocess.run(
         ["readelf", "-sW", os.fspath(library)], check=True, capture_output=True, text=True
     ).stdout

@@ -117,7 +117,6 @@ def device() -> str:
 
 
 def processor() -> str:
-    """Name the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -71,7 +71,6 @@ TURNOVER_HOURS: Final = 8
 
 
 def measure(kept: Parts) -> Measured:
-    """Measure what is missing."""
     hosts = kept.scaled(HOSTS)
     fleet = load_fleet(hosts)
     # The agents' objects are not the aggregators': keep them out of their garbage collections.
@@ -115,7 +114,6 @@ def total(part: Part) -> float:
 
 
 def figures(parts: Mapping[str, Part]) -> list[Figure]:
-    """What the parts say, the named figures first."""
     wide, narrow, opened = parts["100k-d10000"], parts["100k-d1000"], parts["epochs-floor"]
     small = [parts[name] for name in ("1k-d1000", "1k-d1000-again")]
     small_s = statistics.mean(total(part) / part["hosts"] for part in small)
@@ -194,7 +192,6 @@ def _median(work: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def retention_s() -> int:
-    """Seconds of the shipped plan's longest retention."""
     return max(task.retention_s for task in default_plan().tasks)
 
 

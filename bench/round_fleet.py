@@ -52,7 +52,6 @@ PARTIES: Final = PinnedParties(LEADER.public_bytes, HELPER.public_bytes)
 
 
 def announcements() -> tuple[KeyAnnouncement, KeyAnnouncement]:
-    """Both parties' HPKE keys of the day, signed."""
     found = []
     for party, pair in ((LEADER, LEADER_BOX), (HELPER, HELPER_BOX)):
         bare = KeyAnnouncement(party.public_bytes, pair.public_bytes, T0 - 3600, T0 + 86_400)
@@ -61,7 +60,6 @@ def announcements() -> tuple[KeyAnnouncement, KeyAnnouncement]:
 
 
 def seed_of(index: int) -> bytes:
-    """Signing seed of one host."""
     return sha256(b"bench host" + index.to_bytes(4, "big")).digest()
 
 
@@ -74,7 +72,6 @@ class Fleet:
     raw: list[bytes]
 
     def first(self, n: int) -> Fleet:
-        """A smaller fleet of the same hosts."""
         return Fleet(self.hosts[:n], self.epochs[:n], self.raw[:n])
 
     def epoch_records(self) -> Iterator[list[Record]]:

@@ -69,7 +69,6 @@ class Laps:
         self._mark = self._cpu = 0
 
     def __call__(self, stage: str) -> None:
-        """Charge the time since the last lap."""
         now = time.perf_counter_ns()
         self._wall[stage] += now - self._mark
         self._mark = now
@@ -260,5 +259,4 @@ def epoch_floor(fleet: Fleet) -> float:
 
 
 def arithmetic(stages: Mapping[str, float]) -> float:
-    """Seconds of the arithmetic alone."""
     return sum(stages[stage] for stage in ARITHMETIC)

@@ -116,10 +116,7 @@ def hour_of_reports(d: int) -> tuple[Fleet, list[Message], list[Message]]:
 
 
 class HourLog:
-    """The log of one run."""
-
     def __init__(self, log: KafkaSettings) -> None:
-        """Make the topics."""
         self._log = log
         with open_transport(log, Side.AGGREGATOR) as kafka:
             create_topics(kafka)
@@ -127,7 +124,6 @@ class HourLog:
         self._producer = Producer({"bootstrap.servers": log.bootstrap[0], "linger.ms": 20})
 
     def write(self, messages: Sequence[Message]) -> None:
-        """Write records, durably."""
         for number, (topic, key, value) in enumerate(messages, 1):
             place = partition_of(key, self._partitions[topic])
             self._producer.produce(self._log.named(topic), value, key, place)
@@ -160,7 +156,6 @@ class RunningClock:
         self._ahead_s = now_s - time.time()
 
     def __call__(self) -> float:
-        """Give unix seconds."""
         return time.time() + self._ahead_s
 
 
@@ -172,7 +167,6 @@ class HeldTransport(ForwardingTransport):
         self._hold = hold
 
     def consumer(self, group: str, topics: Sequence[str]) -> Any:
-        """Give a consumer that can be held."""
         found: Any = super().consumer(group, topics)
         read = found.poll
 
@@ -210,11 +204,9 @@ class Round:
 
     @property
     def hold(self) -> Path:
-        """While it is there, nobody reads the log."""
         return self.folder / "hold"
 
     def prepare(self, signed_task: bytes, roster: bytes) -> None:
-        """Write keys, task and roster."""
         (self.folder / "signed").mkdir()
         (self.folder / "signed" / "bench.task").write_bytes(signed_task)
         (self.folder / "signed" / "bench.roster").write_bytes(roster)
@@ -228,7 +220,6 @@ class Round:
         prepare_socket_folder(self.folder / "run" / "helper", None, None)
 
     def leader(self) -> None:
-        """What the Leader's process does."""
         config = LeaderConfig(
             key_dir=self.folder / "leader-keys",
             state_dir=self.folder / "leader",
@@ -247,7 +238,6 @@ class Round:
             _run(LeaderShell(config, log, store, clock=self.clock))
 
     def helper(self) -> None:
-        """What the Helper's process does."""
         config = HelperConfig(
             key_dir=self.folder / "helper-keys",
             state_dir=self.folder / "helper",
@@ -262,7 +252,6 @@ class Round:
         _run(HelperShell(config, clock=self.clock))
 
     def released(self, windows: int) -> bool:
-        """Whether so many windows were released."""
         path = self.folder / "released"
         return path.exists() and path.read_text().count("\n") >= windows
 
@@ -355,7 +344,6 @@ def measured(kept: Parts, runs: Mapping[str, int]) -> dict[str, Part]:
 
 
 def shipped_d() -> int:
-    """Words of the shipped plan's minute task."""
     plan = default_plan()
     minute = next(task for task in plan.tasks if task.window_s == WINDOW_S)
     keys = LEADER.public_bytes, HELPER.public_bytes

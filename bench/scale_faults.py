@@ -40,7 +40,6 @@ def measure(kept: Parts) -> Measured:
 
 
 def files() -> list[Path]:
-    """The test files that have cases."""
     every = sorted((ROOT / "tests").rglob("test_*.py"))
     return [path for path in every if "mark.fault_case(" in path.read_text(encoding="utf-8")]
 

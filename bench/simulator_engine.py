@@ -55,7 +55,6 @@ WEIGHTS: Final[Mapping[str, int]] = {
 
 
 def shipped_minute() -> dict[str, int]:
-    """Weights of the shipped plan's minute task."""
     (task,) = [one for one in default_plan().tasks if one.series == "minute"]
     return {one.name: one.weight_millionths for one in task.sections}
 
@@ -139,7 +138,6 @@ def measure(kept: Parts) -> Measured:
 
 
 def figures(parts: Mapping[str, Part]) -> list[Figure]:
-    """What the parts say, the named figures first."""
     minutes = {name: WINDOW_S / _minute(part) for name, part in parts.items()}
     peak = max(part["peak_gib"] for name, part in parts.items() if not name.endswith("1m"))
     unit, d = "x real time", parts["masked_shipped"]["d"]

@@ -90,7 +90,6 @@ def measure(kept: Parts) -> Measured:
 
 
 def events(plan: Plan, above_s: int) -> Plan:
-    """Give the plan's tasks whose windows are longer."""
     return replace(plan, tasks=tuple(task for task in plan.tasks if task.window_s > above_s))
 
 
@@ -111,7 +110,6 @@ def shipped_design(scenario: Scenario, plan: Plan) -> Design:
 
 
 def lived(scenario: Scenario, days: int, window_s: int = 60) -> tuple[DayRuns, ...]:
-    """Live the days of a fleet once."""
     catalogue = Catalogue.load()
     return tuple(live_days(FleetModel(scenario, catalogue), catalogue, days, window_s))
 
@@ -195,7 +193,6 @@ def attribution() -> Part:
 
 
 def _classes(applications: Sequence[Application], count: int) -> list[Application]:
-    """The tables of the first so many classes."""
     names = list(dict.fromkeys(one.workload.application for one in applications))[:count]
     return [one for one in applications if one.workload.application in names]
 
@@ -225,7 +222,6 @@ def play_host_attacks() -> Part:
 
 
 def play_faults() -> Part:
-    """Every fault at a few sizes."""
     found = [face(fault, size) for fault in FAULTS for size in FAULT_SIZES[fault]]
     false_sums = sum(not one.true_sums for one in found)
     return {"false_sums": false_sums, "faults": [asdict(one) for one in found]}

@@ -33,12 +33,10 @@ class Steered:
         self.close()
 
     def close(self) -> None:
-        """Kill it."""
         self.process.kill()
         self.process.communicate()
 
     def tell(self, line: str) -> None:
-        """Have it do something, without waiting."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
@@ -49,7 +47,6 @@ class Steered:
         return self.process.stdout.readline().strip()
 
     def waits(self) -> bool:
-        """Tell whether an answer waits to be read."""
         assert self.process.stdout is not None
         return bool(select.select([self.process.stdout], [], [], 0)[0])
 

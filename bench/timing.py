@@ -37,7 +37,6 @@ def spread_ms(came: Mapping[str, Mapping[int, float]], name: str) -> tuple[float
 
 
 def measure(kept: Parts) -> Measured:
-    """Run the hosts side by side."""
     with TemporaryDirectory() as folder:
         came = run_hosts(Path(folder), HOSTS, WINDOW_S, kept.scaled(WINDOWS, 2))
     spreads = {name: spread_ms(came, name) for name in HOSTS if name != "idle"}

@@ -104,7 +104,6 @@ class Year:
     """Windows of a made-up year, the same whenever they are made."""
 
     def __init__(self) -> None:
-        """Play one minute of the shipped fleet."""
         self.catalogue = Catalogue.load()
         self._settings = EngineSettings(noise=Noise.SEEDED)
         silent = EngineSettings(noise=Noise.NONE)
@@ -117,11 +116,9 @@ class Year:
         self._capacity: Capacity = capacity_of(simulation.model.inventory, step.state.reporting)
 
     def windows(self, days: range) -> Iterator[ReleasedWindow]:
-        """Give the windows of some days, in order."""
         return self.minutes(FIRST_S + days.start * DAY_S, len(days) * DAY_S // MINUTE_S)
 
     def minutes(self, first_s: int, count: int) -> Iterator[ReleasedWindow]:
-        """Give windows from a moment on."""
         return (self._window(first_s + at * MINUTE_S) for at in range(count))
 
     def _window(self, start_s: int) -> ReleasedWindow:
@@ -182,7 +179,6 @@ def _moved(rows: pa.Table, by: timedelta) -> pa.Table:
 
 
 def query_ms(ask: Callable[[], object]) -> float:
-    """Median time of a question, asked once before."""
     ask()
     took = []
     for _ in range(TIMES):

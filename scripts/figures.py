@@ -100,7 +100,6 @@ class Stated:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read stated.toml."""
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return cls(frozenset(content["results"]), content["pages"], content["quoted"])
 
@@ -169,8 +168,6 @@ def _before(found: re.Match[str]) -> str:
 
 
 class Pages:
-    """Fills the marks of pages."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         # Nothing is escaped: what is written is Markdown of this repository.
@@ -239,7 +236,6 @@ def generated(text: str) -> str:
 
 
 def pages() -> list[Path]:
-    """Give every page of prose."""
     docs = sorted((ROOT / "docs").glob("*.md"))
     return [ROOT / "README.md", ROOT / "SECURITY.md", *docs, ROOT / "wire" / "SPEC.md"]
 
@@ -268,7 +264,6 @@ def review(write: bool) -> list[str]:
 
 
 def main() -> int:
-    """Write the pages, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="change nothing; fail on a difference")
     wrong = review(write=not parser.parse_args().check)

@@ -86,8 +86,6 @@ NAMES: Final = ("uuid", "name", "driver_version")
 
 @dataclass
 class Found:
-    """What one run found, as it is written."""
-
     differences: list[str] = field(default_factory=list)
     gpus: list[dict[str, Any]] = field(default_factory=list)
     health: list[dict[str, str]] = field(default_factory=list)
@@ -95,7 +93,6 @@ class Found:
     library: str = ""
 
     def differs(self, line: str) -> None:
-        """Note and print a difference."""
         self.differences.append(line)
         print(f"gpu-check: {line}")
 
@@ -273,7 +270,6 @@ class NvidiaSmi:
 
 
 def write(found: Found) -> None:
-    """Write what was found where the environment says."""
     if OUT not in os.environ:
         print(f"gpu-check: {OUT}=FOLDER writes all of it to FOLDER/gpu_check.json")
     models = ", ".join(gpu["model"] for gpu in found.gpus)

@@ -33,7 +33,6 @@ def nvidia_gpus() -> list[Path]:
 
 
 def use_kit() -> None:
-    """Put the kit's packages on the path."""
     sys.path.insert(0, str(KIT))
 
 
@@ -48,7 +47,6 @@ def ready(name: str) -> bool:
 def write_found(
     name: str, figures: Sequence[Figure], where: str | None, more: Mapping[str, Any]
 ) -> None:
-    """Write NAME.json where the environment says."""
     if folder := os.environ.get(OUT):
         path = write_result(name, "make gpu-check", figures, where, more, Path(folder))
         print(f"{name.replace('_', '-')}: {path}")

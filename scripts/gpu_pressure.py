@@ -35,7 +35,6 @@ WARM_UP_S, PRESS_S, REST_S = 20.0, 10.0, 12.0
 
 
 def main() -> int:
-    """Press, watch, diagnose, write."""
     if not gpu_present.ready("gpu-pressure"):
         return NO_GPU
     try:

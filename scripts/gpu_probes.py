@@ -138,8 +138,6 @@ class Loop(Steered):
 
 
 class Probes:
-    """The agent's probe source, on or off."""
-
     def __init__(self, budget: float) -> None:
         from collectors.devices.devices_source import GpuUsers
         from collectors.gpu_calls.activity_records import GpuPlaces
@@ -159,7 +157,6 @@ class Probes:
         self._source.start()
 
     def off(self) -> None:
-        """Detach."""
         self._source.stop()
 
     def launches(self, pid: int) -> Counter[str]:
@@ -233,7 +230,6 @@ def check_counts(loop: Loop, probes: Probes | None) -> tuple[float, float]:
 def figures(
     counts: Mapping[str, tuple[float, float]], costs: Mapping[str, Slowdown]
 ) -> list[Figure]:
-    """What is written."""
     goals = {"inference": ("launch_bound", 0.5), "training": ("training", 0.1)}
     goals["launches"] = goals["inference"]
     found = []

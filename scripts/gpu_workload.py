@@ -48,7 +48,6 @@ def training(torch: Any) -> Callable[[], None]:
 
 
 def graphs(torch: Any) -> Callable[[], None]:
-    """One CUDA graph, replayed."""
     inside = inference(torch)
     inside()
     torch.cuda.synchronize()
@@ -60,7 +59,6 @@ def graphs(torch: Any) -> Callable[[], None]:
 
 
 def streams(torch: Any) -> Callable[[], None]:
-    """The same on four streams in turn."""
     inside, turns = inference(torch), [torch.cuda.Stream() for _ in range(4)]
 
     def step() -> None:
@@ -106,7 +104,6 @@ def profiled(torch: Any, step: Callable[[], None], steps: int) -> dict[str, tupl
 
 
 def main() -> None:
-    """Warm up, then do as told."""
     torch = importlib.import_module("torch")
 
     step = LOOPS[sys.argv[1]](torch)

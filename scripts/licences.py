@@ -65,7 +65,6 @@ def page(documents: Sequence[Iterable[dict[str, Any]]]) -> str:
 
 
 def main() -> None:
-    """Write the page."""
     parser = argparse.ArgumentParser(prog="scripts.licences", description=__doc__)
     parser.add_argument("agent", type=Path)
     parser.add_argument("aggregator", type=Path)

@@ -56,7 +56,6 @@ def on_page_markdown(markdown: str, **_of_the_page: object) -> str:
 
 
 def main() -> None:
-    """Run the notebook and write it."""
     parser = argparse.ArgumentParser(prog="scripts.notebook_page", description=__doc__)
     parser.add_argument("--store", type=Path, required=True, help="folder of releases")
     notebook = executed(parser.parse_args().store)

@@ -34,8 +34,6 @@ STEP_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One stretch of pressure."""
-
     injector: str
     level: str
     start_ns: int
@@ -44,7 +42,6 @@ class Case:
 
     @property
     def held_out(self) -> bool:
-        """Whether the injector or the level only judges."""
         return self.injector in HELD_OUT or self.level == "middle"
 
 
@@ -76,7 +73,6 @@ class Result:
 
     @property
     def impact(self) -> bool:
-        """Whether it passed the gate."""
         return self.rise >= IMPACT
 
 

@@ -60,8 +60,6 @@ class SteppedClock:
 
 @dataclass
 class Surroundings:
-    """One host's files and its two aggregators."""
-
     folder: Path
     world: World
     config: AgentConfig
@@ -77,7 +75,6 @@ class Surroundings:
             producer.close()
 
     def records(self, *topics: str) -> list[Record]:
-        """Read everything on these topics."""
         with self.log() as log:
             consumer = log.consumer(os.urandom(4).hex(), topics or (EPOCHS, REPORTS))
             found: list[Record] = []
@@ -109,7 +106,6 @@ class Surroundings:
 
 
 def run_until(runtime: AgentRuntime, clock: SteppedClock, end_s: int) -> None:
-    """Step an agent until its clock says so."""
     runtime.start()
     while clock.now_ms < end_s * 1000:
         runtime.step()
@@ -155,7 +151,6 @@ def demo_task(
 
 
 def announce(made: Surroundings, tasks: Sequence[Task], roster_version: int = 1) -> None:
-    """Publish keys, roster and tasks."""
     world = made.world
     for key in world.keys(T0, 30 * 86_400):
         made.publish(

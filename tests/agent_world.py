@@ -64,7 +64,6 @@ DELTA = 1_000
 
 
 def counting_bytes(seed: int = 0) -> Callable[[int], bytes]:
-    """Give a repeatable source of bytes for tests."""
     generator = np.random.default_rng(seed)
     return generator.bytes
 
@@ -118,8 +117,6 @@ def calibrated(task: Task) -> Task:
 
 @dataclass
 class World:
-    """Leader, Helper and some hosts."""
-
     hosts: int = 1
     leader: Party = field(default_factory=Party)
     helper: Party = field(default_factory=Party)
@@ -159,7 +156,6 @@ class World:
         return self.sign(labels.TASK, task.encode_body(), local=task.scheme is Scheme.LOCAL)
 
     def sign(self, label: bytes, body: bytes, *, local: bool = False) -> bytes:
-        """Sign a body by both parties."""
         plain = Signed(label, body)
         message = plain.unsigned()
         by_helper = NO_SIGNATURE if local else self.helper.signing.sign(message)
@@ -308,13 +304,11 @@ def close_window(
 
 
 def reports(records: Iterable[SealedRecord]) -> list[Report]:
-    """Decode the reports among records."""
     cores = [unwrap(r.value, 1 << 22) for r in records]
     return [Report.decode(core) for kind, core in cores if kind is Kind.REPORT]
 
 
 def epochs(records: Iterable[SealedRecord]) -> list[Epoch]:
-    """Decode the epochs among records."""
     return [Epoch.decode(unwrap(r.value, 1 << 20)[1]) for r in records if r.topic == EPOCHS]
 
 
@@ -338,7 +332,6 @@ def open_report(world: World, epoch: Epoch, report: Report) -> NDArray[np.int64]
 
 
 def new_ledger(folder: Path, world: World, now_s: int = T0, **changes: object) -> Ledger:
-    """A ledger of the world's hosts."""
     return Ledger.create(
         folder / "ledger.sqlite", folder / "host.key.fence", hosts=world.host_ids,
         binding=b"machine", now_s=now_s, **changes,  # type: ignore[arg-type]

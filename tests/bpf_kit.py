@@ -23,13 +23,10 @@ LOADS = Path(__file__).with_name("bpf_loads.py")
 
 @dataclass
 class Seen:
-    """What one drain handed over."""
-
     ticks: HostTicks | None = None
     tables: dict[str, HostTable] = field(default_factory=dict)
 
     def total(self, metric: str) -> int:
-        """Growth of a metric over all CPUs."""
         return sum(self.tables["cpu"].column(metric).values())
 
     def row(self, table: str, name: str) -> Mapping[str, int]:
@@ -42,12 +39,10 @@ class Seen:
 
 
 def drain(source: EbpfSource) -> Seen:
-    """Drain once."""
     return taken(source.drain(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
 
 
 def taken(records: Iterable[HostRecord]) -> Seen:
-    """Sort what a drain handed over."""
     seen = Seen()
     for record in records:
         if isinstance(record, HostTicks):
@@ -135,7 +130,6 @@ class Load:
         return int(_field(Path(f"/proc/{self.pid}/status"), "nonvoluntary_ctxt_switches:"))
 
     def faults(self) -> int:
-        """Minor and major faults."""
         stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
         return int(stat[7]) + int(stat[9])
 
@@ -167,13 +161,11 @@ def _field(path: Path, name: str) -> str:
 
 
 def softirqs() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Count by vector, over all CPUs."""
     lines = Path("/proc/softirqs").read_text(encoding="utf-8").splitlines()[1:]
     return np.array([sum(map(int, line.split()[1:])) for line in lines])
 
 
 def device_interrupts() -> int:
-    """Count of interrupts with a number, over all CPUs."""
     total = 0
     lines = Path("/proc/interrupts").read_text(encoding="utf-8").splitlines()
     cpus = len(lines[0].split())
@@ -201,5 +193,4 @@ def diskstats(device: str) -> dict[str, int]:
 
 
 def page_faults() -> int:
-    """Faults of the whole machine."""
     return int(_field(Path("/proc/vmstat"), "pgfault"))

@@ -24,7 +24,6 @@ LOSSY = "127.0.0.7"
 
 
 def spin(seconds: str) -> None:
-    """Use this much CPU on the first CPU."""
     os.sched_setaffinity(0, {0})
     until = time.process_time() + float(seconds)
     while time.process_time() < until:
@@ -32,7 +31,6 @@ def spin(seconds: str) -> None:
 
 
 def touch(pages: str) -> None:
-    """Touch fresh pages, one fault each."""
     size = int(pages) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(MADV_NOHUGEPAGE)
@@ -150,7 +148,6 @@ def _pair(segment_bytes: int = 0, host: str = "127.0.0.1") -> tuple[socket.socke
 
 
 def _tcp_info_bytes(sock: socket.socket) -> tuple[int, int]:
-    """Give tcpi_bytes_acked and tcpi_bytes_received."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
     acked, received = struct.unpack_from("QQ", info, 120)
     return acked, received

@@ -68,7 +68,6 @@ def local_broker_running(local_broker: LocalBroker) -> RunningBroker:
 
 @pytest.fixture
 def broker(local_broker: LocalBroker) -> RunningBroker:
-    """The running broker's addresses."""
     return local_broker.start()
 
 

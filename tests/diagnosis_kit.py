@@ -66,7 +66,6 @@ class Second:
     steps: bool = True
 
     def with_(self, **changes: object) -> Second:
-        """The same second but for these."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
@@ -107,7 +106,6 @@ class Host:
         return HostSample(end_ns, SECOND_NS, host, fine, subjects, cgroups, gpus)
 
     def frames(self, what: Second, seconds: int) -> list[HostSample]:
-        """Many such seconds."""
         return [self.frame(what) for _ in range(seconds)]
 
     def _subject(self, job: str, what: Second) -> Subject:
@@ -140,22 +138,18 @@ class Host:
 
 
 def run(diagnoser: Diagnoser, frames: Iterable[HostSample]) -> list[Finding]:
-    """All findings of these frames."""
     return [found for frame in frames for found in diagnoser.handle(frame)]
 
 
 def began(findings: Iterable[Finding]) -> list[SpikeBegan]:
-    """Those that say that a spike began."""
     return [found for found in findings if isinstance(found, SpikeBegan)]
 
 
 def diagnoses(findings: Iterable[Finding]) -> list[Diagnosis]:
-    """The diagnoses among them."""
     return [found for found in findings if isinstance(found, Diagnosis)]
 
 
 def ended(findings: Iterable[Finding]) -> list[SpikeEnded]:
-    """Those that say that a spike ended."""
     return [found for found in findings if isinstance(found, SpikeEnded)]
 
 

@@ -22,7 +22,6 @@ def small_disk(folder: Path, size: str = "4m") -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take every byte that is left."""
     path = folder / "ballast"
     with path.open("wb", buffering=0) as file:
         for block in (1 << 16, 1 << 12, 1):

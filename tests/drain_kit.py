@@ -47,7 +47,6 @@ _OTHER: Final = Named("vectorized_elementwise_kernel", "elementwise")
 
 
 def dump(drain: ProbeDrain) -> dict[str, Any]:
-    """Give the counts of a drain as JSON."""
     found: dict[str, Any] = {"begun_ns": drain.begun_ns, "span_ns": drain.span_ns}
     for name, kind in _ROWS.items():
         fields = getattr(kind, "_fields", None) or kind.__slots__
@@ -56,7 +55,6 @@ def dump(drain: ProbeDrain) -> dict[str, Any]:
 
 
 def load(found: Mapping[str, Any]) -> ProbeDrain:
-    """Give a recorded drain back."""
     rows: dict[str, Any] = {name: tuple(_row(name, row) for row in found[name]) for name in _ROWS}
     return ProbeDrain(found["begun_ns"], found["span_ns"], **rows)
 
@@ -76,7 +74,6 @@ def played(drains: list[ProbeDrain], share: float = 1.0) -> Iterator[GpuCalls]:
 
 
 def recorded() -> list[ProbeDrain]:
-    """Give the recorded drains."""
     return [load(one) for one in json.loads(RECORDED.read_text())]
 
 

@@ -53,8 +53,6 @@ def scenario(hosts: int = 60, minutes: int = 3, **changes: object) -> Scenario:
 
 @dataclass
 class SmallFleet:
-    """A fleet, its parties and its one task."""
-
     scenario: Scenario
     planned: Plan
 
@@ -68,19 +66,16 @@ class SmallFleet:
 
     @cached_property
     def states(self) -> list[FleetState]:
-        """Every window of the scenario."""
         starts = range(*self.span, self.task.window_s)
         return [self.model.at(start, self.task.window_s) for start in starts]
 
     @cached_property
     def rows(self) -> FleetRows:
-        """What the hosts measure."""
         return FleetRows(CATALOGUE, self.task, self.model.applications)
 
     def engine(
         self, fidelity: str, settings: EngineSettings, tampering: Tampering = HONEST
     ) -> ExactEngine | MaskedEngine | NoiseEngine:
-        """An engine of this fleet."""
         inventory = self.model.inventory
         if fidelity == "exact":
             return ExactEngine(self.parties, [self.task], inventory, self.span, settings, tampering)
@@ -93,7 +88,6 @@ class SmallFleet:
         tampering: Tampering = HONEST,
         rows: RowSource | None = None,
     ) -> list[WindowOutcome]:
-        """Settle every window of the scenario."""
         return list(self._play(fidelity, settings, tampering, rows or self.rows))
 
     def _play(
@@ -123,7 +117,6 @@ class SameRows:
         rng: np.random.Generator,
         out: NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
-        """See `RowSource.block`."""
         return self._rows[lo:hi]
 
 

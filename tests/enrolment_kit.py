@@ -23,12 +23,10 @@ GPUS: GpuModels = ((2, 8),)
 
 
 def operator_key(name: str) -> SigningKey:
-    """The same key in every run."""
     return signing_key("operator", name)
 
 
 def pinned(*names: str) -> OperatorKeys:
-    """What a configuration that pins these operators says."""
     return {name: frozenset({operator_key(name).public_bytes}) for name in names}
 
 
@@ -49,7 +47,6 @@ def token(
 
 
 def host(name: object) -> Host:
-    """The host of this name."""
     key = signing_key("join", name)
     return Host(key, host_id(key.public_bytes))
 
@@ -60,7 +57,6 @@ def request(name: object, hardware: Sequence[str] = (), by: JoinToken | None = N
 
 
 def entry(asked: JoinRequest, plan: int = 0) -> RosterEntry:
-    """What a roster has of a host that asked."""
     identity = host_id(asked.ed25519_pk)
     return RosterEntry(
         identity, asked.ed25519_pk, asked.voucher.operator, plan, asked.gpu_models,
@@ -69,12 +65,10 @@ def entry(asked: JoinRequest, plan: int = 0) -> RosterEntry:
 
 
 def vouchers(requests: Iterable[JoinRequest]) -> bytes:
-    """The file beside a roster."""
     return b"".join(asked.encode() for asked in requests)
 
 
 def part(name: str) -> HardwareId:
-    """A part of a machine in this Leader's fleet."""
     return hardware_id(LEADER.public_bytes, name)
 
 
@@ -87,7 +81,6 @@ def announced(leader: SigningKey = LEADER, name: str = "leader") -> KeyAnnouncem
 
 
 def plans_file(folder: Path, *operators: str) -> Path:
-    """One plan, and these operators with their keys."""
     path = folder / "plans.toml"
     path.write_text(
         '[[plan]]\nname = "fleet"\n'
@@ -98,5 +91,4 @@ def plans_file(folder: Path, *operators: str) -> Path:
 
 
 def operator_lines(name: str) -> str:
-    """The lines that pin an operator."""
     return f'[[operator]]\nname = "{name}"\nkey = "{operator_key(name).public_bytes.hex()}"\n'

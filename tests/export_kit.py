@@ -39,8 +39,6 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 
 class MadeProc:
-    """A /proc of processes that a test makes up."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder
         folder.mkdir()
@@ -69,12 +67,10 @@ class Collector:
         self.hold.set()
 
     def series(self, place: int = -1) -> dict[Series, float]:
-        """Give the values of one message."""
         return series_of(self.taken[place])
 
 
 def series_of(request: ExportMetricsServiceRequest) -> dict[Series, float]:
-    """Give a message's values by name and attributes."""
     found: dict[Series, float] = {}
     for whole in request.resource_metrics:
         for scope in whole.scope_metrics:

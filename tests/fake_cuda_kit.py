@@ -17,8 +17,6 @@ COPY_BYTES = 3 << 20
 
 
 class FakeCuda(Scenario):
-    """One scenario of the CUDA driver."""
-
     def __init__(self, folder: Path) -> None:
         self.library = built(SOURCE, "libcuda.so.1")
         self.log = folder / "cuda.log"
@@ -36,7 +34,6 @@ class FakeCuda(Scenario):
 
     @property
     def calls(self) -> Counter[str]:
-        """Count the calls that were made."""
         return Counter(self.log.read_text().splitlines()) if self.log.exists() else Counter()
 
     def measure(self, gpu_uuid: str) -> Bandwidth | ReadFailure:

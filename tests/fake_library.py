@@ -25,7 +25,6 @@ def built(
 
 
 def built_program(source: Path, include: Path | None = None, options: tuple[str, ...] = ()) -> Path:
-    """Give the program, built in the same way."""
     return _compiled(source, source.stem, options, include)
 
 
@@ -57,7 +56,6 @@ class Scenario:
         self.play()
 
     def play(self, *lines: str) -> None:
-        """Replace the scenario."""
         draft = self.path.with_suffix(".draft")
         draft.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
         draft.rename(self.path)

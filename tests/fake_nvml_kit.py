@@ -14,8 +14,6 @@ SOURCE = Path(__file__).parent / "fakes" / "nvml" / "fake_nvml.c"
 
 
 class Clock:
-    """CLOCK_BOOTTIME by hand."""
-
     def __init__(self) -> None:
         self.now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 

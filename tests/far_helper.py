@@ -22,7 +22,6 @@ def tls_address(host_port: str, tls: Path, name: str) -> ChannelAddress:
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
     folder, leader_pk, host_port, tls = sys.argv[1:]
     config = replace(
         helper_config(Path(folder), bytes.fromhex(leader_pk)),

@@ -293,7 +293,6 @@ def case(name: str) -> FaultCase:
 
 
 def table() -> Iterator[str]:
-    """The lines of the page's table."""
     yield "| case | role | what happens |"
     yield "|---|---|---|"
     for one in CASES:

@@ -60,8 +60,6 @@ class NotedHost:
 
 
 class NotingStore(Store):
-    """The real store, and a note of every write."""
-
     def __init__(self, config: LeaderConfig, written: list[ReleasedWindow]) -> None:
         super().__init__(config.database, config.releases_dir, CATALOGUE)
         self._written = written
@@ -88,8 +86,6 @@ class ServedHelper:
 
 
 class SkewedClock:
-    """Another clock, so far ahead."""
-
     def __init__(self, inner: Clock, ahead_ms: Callable[[], int]) -> None:
         self._inner, self._ahead_ms = inner, ahead_ms
 
@@ -144,7 +140,6 @@ class FaultFleet(OutageFleet):
 
     @property
     def end_s(self) -> int:
-        """When the last window is over."""
         return self.task.last_window + self.task.window_s
 
     def _noted_host(self, number: int) -> NotedHost:
@@ -192,7 +187,6 @@ class FaultFleet(OutageFleet):
         super().stop_leader()
 
     def all_refused(self) -> Counter[str]:
-        """What the Leader refused, over all its lives."""
         return self.refused + self.leader._leader.rejected
 
     def close(self) -> None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Watch:
-    """What one test reached and found."""
-
     reached: set[str] = field(default_factory=set)
     recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     windows: int = 0
@@ -25,7 +23,6 @@ watches: list[Watch] = []
 
 
 def note(point: str) -> None:
-    """Say that a point was reached in another process."""
     for watch in watches:
         watch.reached.add(point)
 
@@ -37,7 +34,6 @@ def note_recovery(role: str, seconds: float) -> None:
 
 
 def note_verdict(windows: int, windows_lost: int, reports_lost_or_double: int) -> None:
-    """Say what a fleet came to."""
     for watch in watches:
         watch.windows += windows
         watch.windows_lost += windows_lost

@@ -153,7 +153,6 @@ def _sum(vectors: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _ledgers(verdict: Verdict, found: Evidence, used: Mapping[int, Sequence[SealedReport]]) -> None:
-    """Ledgers hold at least what was released."""
     for window, reports in used.items():
         unpaid = sum((report.host, report.window) not in found.spent for report in reports)
         moved = sum(report.window != window for report in reports)

@@ -33,7 +33,6 @@ _failed: set[str] = set()
 
 
 def cases_of(item: pytest.Item) -> list[FaultCase]:
-    """The cases that a test belongs to."""
     return [case(str(mark.args[0])) for mark in item.iter_markers("fault_case")]
 
 
@@ -110,7 +109,6 @@ def pytest_testnodedown(node: Any) -> None:
 
 @contextmanager
 def watched(points: Iterable[str]) -> Iterator[Watch]:
-    """Note which of these points are reached."""
     watch = Watch()
     with ExitStack() as stack:
         for place in {_place(point) for point in points if "@" not in point}:
@@ -123,7 +121,6 @@ def watched(points: Iterable[str]) -> Iterator[Watch]:
 
 
 def points_at(place: str) -> list[str]:
-    """All points of the table at one function."""
     every = {point for one in CASES for point in one.points if "@" not in point}
     return sorted(point for point in every if _place(point) == place)
 

@@ -57,18 +57,15 @@ class FakeHost:
         return self.root / "kmsg"
 
     def write(self, path: str, value: object) -> None:
-        """Set a file."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{value}\n", encoding="ascii")
 
     def aer(self, address: str, name: str, total: int) -> None:
-        """Set an AER counter's file."""
         lines = f"Undefined 0\nDLP {total}\nTLP 0\nTOTAL_ERR_{_AER[name]} {total}"
         self.write(f"sys/bus/pci/devices/{address}/aer_dev_{name}", lines)
 
     def say(self, *messages: str, priority: int = 3) -> None:
-        """Append records to the log."""
         with self.log.open("a", encoding="utf-8") as stream:
             for message in messages:
                 stream.write(f"{priority},{self.seq},{self.now_ns // 1000},-;{message}\n")
@@ -85,25 +82,20 @@ class FakeHost:
         return source
 
     def drain(self, source: FaultsSource) -> Seen:
-        """Let a minute pass, and drain."""
         self.now_ns += SWEEP_NS
         return Seen(list(source.drain(self.now_ns)))
 
 
 @dataclass
 class Seen:
-    """What one drain gave."""
-
     records: list[Observation | HostEvent | HostTable]
 
     @property
     def cells(self) -> list[str]:
-        """Classes of the faults."""
         return [one.cell for one in self.records if isinstance(one, Observation)]
 
     @property
     def events(self) -> list[tuple[str, str]]:
-        """What happened to what."""
         return [(one.name, one.key) for one in self.records if isinstance(one, HostEvent)]
 
     def grown(self, name: str) -> dict[tuple[str, str], int]:

@@ -17,8 +17,6 @@ from tests.segment_kit import FakeMemory
 
 
 class Followed:
-    """A started source, and everything it said."""
-
     def __init__(self, path: Path, gpus: int = 2) -> None:
         self.path, self.users = path, GpuUsers()
         self.source = GpuTimeSource(GpuTimeSection(True, path), gpus, self.users)
@@ -28,7 +26,6 @@ class Followed:
         self.times: list[TimedProcess] = []
 
     def drain(self) -> None:
-        """Drain once."""
         for record in self.source.drain(boottime_ns()):
             if isinstance(record, KernelActivity):
                 self.activity.append(record)
@@ -61,7 +58,6 @@ class FakeLibrary:
         socket.send_fds(self.connection, [hello], [self.memory.descriptor])
 
     def lease(self) -> tuple[int, ...]:
-        """Wait for the next lease."""
         return LEASE.unpack(self.connection.recv(64))
 
     def head(self, **fields: int) -> None:
@@ -69,7 +65,6 @@ class FakeLibrary:
         self.memory.head(**self.header)
 
     def launched(self, launches: int, ns: int = 0) -> None:
-        """Write what it has launched until now."""
         row = {"kind": RowKind.KERNEL, "count": launches, "total_ns": ns}
         self.memory.rows(("gemm", row))
         self.head(rows_used=2, names_used=5, launches=launches, numbered=launches,

@@ -64,13 +64,11 @@ class Kind:
 
     @classmethod
     def read(cls, text: str) -> Kind:
-        """Read what the compiled program printed."""
         name, size, target = text.split(":")
         return cls(name, int(size), int(target))
 
     @classmethod
     def of(cls, kind: Any) -> Kind:
-        """Say how ctypes passes a type."""
         if kind is None:
             return cls("void", 0)
         code = getattr(kind, "_type_", None)
@@ -98,8 +96,6 @@ class Kind:
 
 @dataclass(frozen=True)
 class Prototype:
-    """A function as its header has it."""
-
     result: Kind
     arguments: tuple[Kind, ...]
     variadic: bool
@@ -151,7 +147,6 @@ class Headers:
         return dict(zip(expressions, map(int, lines), strict=True))
 
     def number(self, expression: str) -> int:
-        """Compute one."""
         return self.numbers([expression])[expression]
 
     def _includes(self) -> str:

@@ -50,13 +50,11 @@ def table(name: str, columns: tuple[str, ...], rows: Rows, at_ns: int = T0) -> H
 
 
 def cpu(*cpus: Mapping[str, int], at_ns: int = T0) -> HostTable:
-    """The totals' deltas by CPU."""
     rows = {f"cpu{place}": row for place, row in enumerate(cpus)}
     return table("cpu", layout.TOTALS, rows, at_ns)
 
 
 def cgroup(rows: Rows, at_ns: int = T0) -> HostTable:
-    """What cgroups did."""
     return table("cgroup", layout.CGROUP_COLUMNS, rows, at_ns)
 
 
@@ -134,7 +132,6 @@ def _signals(scope: Scope) -> st.SearchStrategy[dict[str, float]]:
 
 @st.composite
 def steps(draw: st.DrawFn, end_ns: int, source: StepSource | None = None) -> Steps:
-    """Steps of one second."""
     ages = sorted(draw(st.lists(st.integers(0, S - 1), max_size=12)), reverse=True)
     lasted = draw(st.lists(st.integers(1, 3_600 * S), min_size=len(ages), max_size=len(ages)))
     return Steps(
@@ -148,7 +145,6 @@ def steps(draw: st.DrawFn, end_ns: int, source: StepSource | None = None) -> Ste
 
 @st.composite
 def subjects(draw: st.DrawFn, end_ns: int) -> Subject:
-    """A subject, with all of it or little."""
     return Subject(
         draw(_PATHS),
         draw(st.sampled_from(["", "python3"])),
@@ -161,7 +157,6 @@ def subjects(draw: st.DrawFn, end_ns: int) -> Subject:
 
 @st.composite
 def frames(draw: st.DrawFn) -> list[HostSample]:
-    """Some seconds of a host."""
     made: list[HostSample] = []
     end_ns = draw(st.integers(0, 10_000 * S))
     for _ in range(draw(st.integers(0, 5))):

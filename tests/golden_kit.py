@@ -65,7 +65,6 @@ class Shape:
     optional: bool = False
 
     def take(self, value: Any) -> None:
-        """Add what a document has here."""
         self.seen += 1
         self.types.add(_TYPES[type(value)])
         self.objects += isinstance(value, dict)
@@ -82,7 +81,6 @@ class Shape:
             child.settle()
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Say how a document differs from what is kept."""
         found, known = _TYPES[type(value)], self.types - {"null"}
         known |= {"int"} if "float" in known else set()
         if known and found not in {*known, "null"}:
@@ -100,7 +98,6 @@ class Shape:
                 yield from child.faults(below, f"{where}.{key}")
 
     def lines(self, name: str, depth: int) -> Iterator[str]:
-        """The node and those below it, two columns deeper."""
         mark = "?" if self.optional else ""
         yield f"{'  ' * depth}{name}{mark}: {' '.join(sorted(self.types))}".rstrip()
         for key, child in sorted(self.children.items()):
@@ -116,7 +113,6 @@ def _below(value: Any) -> Iterator[tuple[str, Any]]:
 
 @cache
 def documents() -> dict[str, Shape]:
-    """What is kept of the documents, by command."""
     file = FOLDER / _DOCUMENTS
     above: list[Shape] = [Shape()]
     for line in file.read_text(encoding="utf-8").splitlines():
@@ -130,7 +126,6 @@ def documents() -> dict[str, Shape]:
 
 
 def tree(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that can be given, with its path."""
     command = command.load() if isinstance(command, root.LazyGroup) else command
     yield path, command
     for name, one in sorted(getattr(command, "commands", {}).items()):

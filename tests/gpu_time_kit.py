@@ -63,12 +63,10 @@ class Program(Steered):
 
     @property
     def calls(self) -> list[str]:
-        """What it asked of CUPTI that changes something."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line.strip() for line in lines]
 
     def kill(self) -> None:
-        """End it as the kernel does."""
         self.process.kill()
         self.process.wait()
 

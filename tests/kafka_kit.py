@@ -106,8 +106,6 @@ def add_users(broker: RunningBroker, *users: str) -> None:
 
 
 def unsigned_token(user: str, life_s: float) -> str:
-    """A bearer token that only a test's broker believes."""
-
     def part(content: dict[str, object]) -> str:
         return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
@@ -129,8 +127,6 @@ def kafka_surroundings(folder: Path, settings: KafkaSettings) -> KafkaSurroundin
 
 
 class KafkaSurroundings(Surroundings):
-    """The same files, another log."""
-
     def log(self) -> Transport:  # type: ignore[override]
         settings = self.config.transport.kafka
         assert settings is not None

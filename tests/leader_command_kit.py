@@ -19,7 +19,6 @@ from transport.process.privileges import LEADER_USER, ensure_users
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that the Leader's user may enter."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -27,7 +26,6 @@ def place() -> Iterator[Path]:
 
 
 def configuration(folder: Path) -> Path:
-    """A Leader's configuration whose Helper is away."""
     keys = folder / "keys"
     keys.mkdir(mode=0o700)
     write_signing_key(keys / "identity.key", SigningKey.generate())

@@ -40,8 +40,6 @@ WEIGHT = 600_000
 
 
 class LastNoise:
-    """A seeded sampler that keeps what it drew last."""
-
     seeded = True
 
     def __init__(self, seed: int) -> None:

@@ -42,7 +42,6 @@ _found: list[str] = []
 
 
 def leftovers() -> Iterator[str]:
-    """Name what is open in this process now."""
     for thread in threading.enumerate():
         ours = thread is threading.main_thread() or type(thread) is threading._DummyThread
         if not ours and (not thread.daemon or thread.name.startswith(_CLIENT)):
@@ -87,11 +86,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what a worker of pytest-xdist has left."""
     _found.extend(getattr(node, "workeroutput", {}).get(_KEY, ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List it."""
     for line in _found:
         terminalreporter.write_line(f"LEFT OPEN: {line}")

@@ -66,7 +66,6 @@ def one_of_each(at_ns: int = BOOT) -> list[object]:
 
 
 def at(boottime_ns: int) -> ClockPoint:
-    """The clocks at a boot time."""
     return ClockPoint(boottime_ns, UNIX + boottime_ns - BOOT, 100)
 
 

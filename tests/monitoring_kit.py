@@ -24,7 +24,6 @@ PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager")
 
 
 def missing_monitors() -> list[str]:
-    """Programs of Debian's packages that are not here."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
@@ -82,14 +81,12 @@ class Prometheus:
         self.address = address
 
     def ask(self, expr: str) -> list[dict[str, Any]]:
-        """Evaluate an expression now."""
         query = urllib.parse.urlencode({"query": expr})
         found: list[dict[str, Any]]
         found = json.loads(answered(f"{self.address}/api/v1/query?{query}"))["data"]["result"]
         return found
 
     def firing(self) -> set[str]:
-        """Names of the alerts that fire."""
         said = json.loads(answered(f"{self.address}/api/v1/alerts"))["data"]["alerts"]
         return {alert["labels"]["alertname"] for alert in said if alert["state"] == "firing"}
 

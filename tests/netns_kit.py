@@ -37,7 +37,6 @@ class Link:
 
 @contextmanager
 def linked() -> Iterator[Link]:
-    """A link for one test."""
     link = Link(f"plst{os.urandom(3).hex()}")
     peer = f"{link.name}f"
     ip_call("netns", "add", link.name)

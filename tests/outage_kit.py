@@ -123,26 +123,21 @@ class OutageFleet:
         return self.clock
 
     def leader_folder(self) -> Path:
-        """Where the Leader keeps its state."""
         return self.folder
 
     def helper_folder(self) -> Path:
-        """Where the Helper keeps its state."""
         return self.folder
 
     def make_store(self, config: LeaderConfig) -> Store:
         return Store(config.database, config.releases_dir, CATALOGUE)
 
     def helper_port(self) -> HelperPort:
-        """The Helper as the Leader reaches it."""
         return self.helper
 
     def agent_log(self, _number: int, log: Transport) -> Transport:
-        """The log as an agent reaches it."""
         return cast("Transport", Cuttable(log, self.line))
 
     def leader_log(self, log: Transport) -> Transport:
-        """The log as the Leader reaches it."""
         return cast("Transport", Cuttable(log, self.line))
 
     def _write_signed(self) -> None:
@@ -155,7 +150,6 @@ class OutageFleet:
             write_signing_key(self.folder / f"keys-{name}" / "identity.key", party.signing)
 
     def start_helper(self) -> None:
-        """Start a Helper on its state."""
         world, now_s = self.world, self.helper_now_s
         keys = KeyRing(self.folder / "keys-helper")
         keys.rotate(now_s(), 86_400)
@@ -182,7 +176,6 @@ class OutageFleet:
         )
 
     def start_leader(self) -> None:
-        """Start a Leader on its state and store."""
         config = leader_config(self.folder, self.world.helper.pk, self.leader_folder())
         self._store = self.make_store(config)
         self._transport = open_transport(self._log.settings, Side.AGGREGATOR)
@@ -202,7 +195,6 @@ class OutageFleet:
         self._transport.close()
 
     def agent_config(self, number: int) -> AgentConfig:
-        """Where an agent has its key and its ledger."""
         folder, world = self.folder / f"host-{number}", self.world
         return AgentConfig(
             HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
@@ -238,7 +230,6 @@ class OutageFleet:
         return runtime
 
     def step(self) -> None:
-        """Let everybody do what is due now."""
         for agent in self.agents:
             agent.step()
         self.leader._turn()
@@ -258,7 +249,6 @@ class OutageFleet:
         return read_windows(self.folder / "releases")
 
     def windows(self) -> list[int]:
-        """The windows that the task names, in order."""
         task = self.task
         return list(range(task.first_window, task.last_window + 1, task.window_s))
 

@@ -125,7 +125,6 @@ def path_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def options_of(words: Sequence[str]) -> frozenset[str]:
-    """Give the names of a command's options."""
     return frozenset(_OPTION.findall(" ".join(words)))
 
 

@@ -78,7 +78,6 @@ class PageMachine:
         return [["pointillist", *told, *shlex.split(more)]]
 
     def run(self, words: Sequence[str], code: int = 0) -> Ended:
-        """Run any command to its end."""
         running = self.start(words)
         self.running.remove(running)
         ended = running.wait()
@@ -110,7 +109,6 @@ class PageMachine:
         return int(json.loads(self._shell.stdout.readline()))
 
     def stop(self) -> None:
-        """End what still runs, then the shell."""
         while self.running:
             self.running[-1].end(signal.SIGKILL)
         assert self._shell.stdin is not None
@@ -118,8 +116,6 @@ class PageMachine:
 
 
 class Running:
-    """A command that runs."""
-
     def __init__(
         self, machine: PageMachine, pid: int, words: Sequence[str], out: Path, err: Path
     ) -> None:

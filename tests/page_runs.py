@@ -32,16 +32,12 @@ class RunElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """Commands that no test runs, and why."""
-
     why: str
     commands: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandTable:
-    """What stands in the table."""
-
     run: tuple[RunElsewhere, ...]
     not_run: tuple[NotRun, ...] = ()
 
@@ -66,7 +62,6 @@ def typed_in(tree: ast.AST) -> set[str]:
 
 
 def typed_here() -> set[str]:
-    """Give all that tests/docs/stories types."""
     files = [*STORIES.glob("test_*.py"), STORIES / "conftest.py"]
     return set().union(*(typed_in(ast.parse(file.read_text(encoding="utf-8"))) for file in files))
 

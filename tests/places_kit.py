@@ -69,7 +69,6 @@ def places(name: str, path: Path) -> list[Places]:
 
 
 def committed() -> list[Places]:
-    """Read the committed table."""
     with TABLE.open(newline="") as file:
         return [Places(*line) for line in csv.reader(file, delimiter="\t")][1:]
 
@@ -94,7 +93,6 @@ def _probes(entries: FilePlan, moved: FilePlan) -> Iterator[_Probe]:
 
 
 def main() -> None:
-    """Write the table anew."""
     reasons = {(line.library, line.symbols): line.why for line in committed()}
     found = [line for name, library in LIBRARIES.items() for line in places(name, library())]
     with TABLE.open("w", newline="") as file:

@@ -53,7 +53,6 @@ class PostgresqlServer:
         return str(self.folder / "data")
 
     def give(self, name: str, content: bytes, mode: int = 0o600) -> Path:
-        """Put a file beside the data, the server's own."""
         path = self.folder / name
         path.write_bytes(content)
         path.chmod(mode)
@@ -77,7 +76,6 @@ class PostgresqlServer:
         (self.folder / "data" / "pg_hba.conf").write_text(rules)
 
     def start(self, **settings: str) -> None:
-        """Start it and wait until it answers."""
         log = (self.folder / "log").open("ab")
         options = {
             "unix_socket_directories": str(self.folder),
@@ -103,7 +101,6 @@ class PostgresqlServer:
         return self._process is not None
 
     def stop(self) -> None:
-        """End it at once, connections and all."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(30)

@@ -63,13 +63,10 @@ def own_caller(stubs: Stubs, folder: Path, *libraries: str, static: bool = False
 
 @dataclass
 class Watched:
-    """A started source and everything that it said."""
-
     source: GpuProbesSource
     records: list[Record] = field(default_factory=list)
 
     def drain(self) -> list[Record]:
-        """Drain once, and remember it."""
         said = list(self.source.drain(now_ns()))
         self.records += said
         return said
@@ -99,11 +96,9 @@ class Watched:
         return modules is not None and any(inode == own for _, inode in modules.files())
 
     def of(self, kind: type) -> list[Record]:
-        """Give the records of a type, over all drains."""
         return [one for one in self.records if isinstance(one, kind)]
 
     def launches(self) -> Counter[str]:
-        """Corrected launches by family, over all GPUs."""
         found: Counter[str] = Counter()
         for one in self.records:
             if isinstance(one, KernelActivity):
@@ -121,7 +116,6 @@ def watching(
     symbols: Path | None = None,
     loader: str = "auto",
 ) -> Iterator[Watched]:
-    """Run the source for one test."""
     told = GpuUsers()
     if users is not None:
         told.see(users, now_ns())

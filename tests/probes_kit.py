@@ -36,7 +36,6 @@ LIBRARIES = {
 
 
 def compile_stub(*arguments: str | Path) -> None:
-    """Run gcc."""
     for compiler in ("gcc", "g++"):
         if shutil.which(compiler) is None:
             pytest.skip(f"needs {compiler}, as make tools installs it")
@@ -45,13 +44,10 @@ def compile_stub(*arguments: str | Path) -> None:
 
 @dataclass(frozen=True)
 class Stubs:
-    """Compiled stubs in one folder."""
-
     folder: Path
 
     @classmethod
     def build(cls, folder: Path, flags: tuple[str, ...] = PUSH) -> Stubs:
-        """Compile every library."""
         for name, source in LIBRARIES.items():
             compile_stub(*flags, "-shared", "-fPIC", STUBS / source, "-o", folder / name)
         return cls(folder)
@@ -79,8 +75,6 @@ class Stubs:
 
 @dataclass
 class Probed:
-    """Loaded programs and what they counted, over all drains."""
-
     programs: GpuPrograms
     table: ProbeTable
     drains: list[ProbeDrain] = field(default_factory=list)
@@ -93,7 +87,6 @@ class Probed:
         return self._files
 
     def drain(self) -> ProbeDrain:
-        """Drain once, and remember it."""
         self.drains.append(self.programs.drain(now_ns()))
         return self.drains[-1]
 
@@ -105,14 +98,12 @@ class Probed:
         return found
 
     def calls(self, column: str = "calls") -> Counter[str]:
-        """A column of the call rows, by call."""
         found: Counter[str] = Counter()
         for row in (row for drain in self.drains for row in drain.calls):
             found[row.call] += getattr(row, column)
         return +found
 
     def hits(self) -> Counter[ProbeGroup]:
-        """Probe hits by group."""
         found: Counter[ProbeGroup] = Counter()
         for (file_group, _), count in (hit for d in self.drains for hit in d.hits.items()):
             found[file_group.group] += count
@@ -120,12 +111,10 @@ class Probed:
 
 
 def now_ns() -> int:
-    """CLOCK_BOOTTIME."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def attachments(path: Path, table: ProbeTable, *leave_out: ProbeGroup) -> list[Attachment]:
-    """Plan a file."""
     with path.open("rb") as file:
         plan = plan_file(ElfFile.read(file), table, path.name)
     return [one for one in plan.attachments if one.group not in leave_out]
@@ -135,7 +124,6 @@ def attachments(path: Path, table: ProbeTable, *leave_out: ProbeGroup) -> list[A
 def probing(
     table: ProbeTable | None = None, limits: ProbeLimits | None = None, only: int = 0
 ) -> Iterator[Probed]:
-    """Load the programs for one test."""
     table = table or ProbeTable.load()
     programs = GpuPrograms(table, limits, only)
     try:
@@ -187,7 +175,6 @@ def run(program: Path, *words: object) -> int:
 
 
 def start_ns(pid: int) -> int:
-    """Start time of a process as /proc has it."""
     ticks = int(
         Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     )

@@ -157,7 +157,6 @@ def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
 
 
 def helper_process(folder: Path, leader_pk: bytes) -> None:
-    """What runs in the Helper's process."""
     shell = HelperShell(
         helper_config(folder, leader_pk),
         clock=FileClock(folder),
@@ -168,7 +167,6 @@ def helper_process(folder: Path, leader_pk: bytes) -> None:
 
 
 def leader_process(folder: Path, helper_pk: bytes) -> None:
-    """What runs in the Leader's process."""
     config = leader_config(folder, helper_pk)
     assert config.helper is not None
     assert isinstance(config.transport, EmbeddedSettings)
@@ -187,8 +185,6 @@ def leader_process(folder: Path, helper_pk: bytes) -> None:
 
 
 class ProcessFleet:
-    """Both parties in processes of their own."""
-
     def __init__(self, world: World, folder: Path) -> None:
         self.world, self.folder = world, folder
         self.clock = FileClock(folder)
@@ -257,7 +253,6 @@ class ProcessFleet:
         return happened
 
     def recovered(self) -> None:
-        """Say that a release came after a kill."""
         if self.fell is not None:
             note_recovery(self.fell[0], time.monotonic() - self.fell[1])
             self.fell = None
@@ -268,7 +263,6 @@ class ProcessFleet:
         return True
 
     def released(self, wanted: int) -> bool:
-        """Whether so many windows were released."""
         return len({line["window"] for line in self.lines("store.jsonl")}) >= wanted  # type: ignore[index]
 
     def reports_read(self) -> int:

@@ -104,7 +104,6 @@ class ReadProfile:
             self.samples.append((frames, sample[2], one(label, 3)))
 
     def total(self, name: str) -> int:
-        """Sum a sample type."""
         place = [kind for kind, _ in self.types].index(name)
         return sum(values[place] for _, values, _ in self.samples)
 

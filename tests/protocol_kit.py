@@ -130,7 +130,6 @@ class World:
         return directory
 
     def resign(self, **changes: Any) -> World:
-        """The same hosts under a changed task."""
         task = dataclasses.replace(self.task, **changes)
         identity, signed = sign_task(task, self.leader_key, self.helper_key)
         return dataclasses.replace(self, task=task, task_id=identity, task_bytes=signed)
@@ -255,7 +254,6 @@ _EPOCHS: dict[tuple[object, ...], tuple[Epoch, tuple[bytes, bytes]]] = {}
 
 
 def open_epochs(world: World, name: object = 0) -> list[bytes]:
-    """Give every host an epoch and return their bytes."""
     for host in world.hosts:
         host.epoch, host.secrets = make_epoch(world, host, name=name)
     return [host.epoch.encode() for host in world.hosts if host.epoch is not None]
@@ -298,8 +296,6 @@ def vector_of(host: Host, window: int, d: int) -> NDArray[np.int64]:
 
 
 class Log:
-    """Records with offsets, one partition per host parity."""
-
     def __init__(self, topic: str = "reports", partitions: int = 2) -> None:
         self.topic, self.partitions = topic, partitions
         self.records: list[Record] = []
@@ -342,8 +338,6 @@ class ListStore(MemoryStore):
 
 
 class Clock:
-    """A party's own clock."""
-
     def __init__(self, now_s: float = T0) -> None:
         self.now_s = now_s
 
@@ -495,7 +489,6 @@ class Fleet:
 def honest_reports(
     world: World, hosts: Sequence[Host] | None = None, window: int = T0
 ) -> list[Report]:
-    """One report of every host."""
     return [
         seal_report(world, host, vector_of(host, window, world.task.d), window=window)
         for host in (world.hosts if hosts is None else hosts)
@@ -503,7 +496,6 @@ def honest_reports(
 
 
 def true_sum(world: World, hosts: Sequence[Host], window: int = T0) -> NDArray[np.int64]:
-    """What a release over these hosts must equal."""
     total = np.zeros(world.task.d, dtype=np.int64)
     for host in hosts:
         total += vector_of(host, window, world.task.d)

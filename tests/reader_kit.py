@@ -78,7 +78,6 @@ class OneProcess(Fleet):
 
 
 def learn(fleet: Fleet) -> None:
-    """Take task and roster as a shell does."""
     fleet.runner.feed(TaskSeen(fleet.world.task_bytes, T0))
     fleet.runner.feed(RosterSeen(fleet.world.roster_bytes))
 
@@ -103,7 +102,6 @@ def give_epochs(fleet: Fleet) -> None:
 
 
 def honest_bytes(world: World, window: int = T0) -> list[bytes]:
-    """One report of every host, as it is sent."""
     return [report.encode() for report in honest_reports(world, window=window)]
 
 
@@ -122,5 +120,4 @@ def reports_of(world: World, window: int) -> list[bytes]:
 
 
 def after(window: int) -> int:
-    """When reports of a window are sent."""
     return window + WINDOW_S + 1

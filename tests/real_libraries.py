@@ -29,7 +29,6 @@ RUNTIMES: Final = ("cuda_runtime", "cu13")
 
 
 def unpacked(pattern: str) -> Path:
-    """Give what is there by that name in .tools."""
     found = sorted(TOOLS.glob(pattern))
     if not found:
         pytest.skip(f"needs {TOOLS / pattern}: make gpu-libraries")
@@ -52,18 +51,15 @@ def cupti_folder(release: str) -> Path:
 
 
 def runtime_folder(runtime: str) -> Path:
-    """Give the folder of a CUDA runtime's libraries."""
     return installed("cuda_runtime_api.h").parent / runtime / "lib"
 
 
 def shared_runtime(runtime: str) -> Path:
-    """Give a CUDA runtime's shared library."""
     (library,) = runtime_folder(runtime).glob("libcudart.so.*")
     return library
 
 
 def static_runtime(runtime: str) -> list[str | Path]:
-    """Give what links a CUDA runtime statically."""
     folder = runtime_folder(runtime)
     more = ("-ldl", "-lrt", "-lpthread")
     return [folder / "libcudart_static.a", *folder.glob("libculibos.a"), *more]

@@ -59,8 +59,6 @@ class Recorder:
 
 
 class RecordedSampler:
-    """Another sampler, which tells what it drew."""
-
     def __init__(self, inner: NoiseSampler, recorder: Recorder) -> None:
         self._inner, self._recorder = inner, recorder
 
@@ -75,7 +73,6 @@ class RecordedSampler:
 
 
 def main() -> None:
-    """Run the slice as it is, watched."""
     samplers = slices._samplers
     with Path(os.environ[FILE]).open("a", encoding="utf-8", buffering=1) as file:
         recorder = Recorder(file.write)

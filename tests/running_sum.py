@@ -32,7 +32,6 @@ class RunningSum:
         self._vector = np.zeros(self.task.d, dtype=np.int64)
 
     def add(self, vector: npt.NDArray[np.int64], n: int, capacity: Capacity | None = None) -> None:
-        """Add one released window."""
         if self.windows == 0:
             self.capacity = capacity
         elif self.capacity is not None:

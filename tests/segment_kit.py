@@ -41,12 +41,10 @@ class FakeMemory:
         self.head(**fields)
 
     def head(self, **fields: int) -> None:
-        """Write the header."""
         raw = made_header(**fields).tobytes()
         self.memory[: len(raw)] = raw
 
     def rows(self, *rows: tuple[str, dict[str, int]]) -> None:
-        """Write rows behind OTHER, by name."""
         names = b""
         for at, (name, fields) in enumerate(rows, 1):
             row = np.zeros(1, ROW)

@@ -55,8 +55,6 @@ USER_MS = 13_000
 
 
 class BusyHost:
-    """A source that tells of one busy CPU."""
-
     name = "host"
 
     def __init__(self, clock: SteppedClock) -> None:
@@ -92,7 +90,6 @@ def small_task(world: World, windows: int) -> Task:
 
 
 def as_it_is(report: Report) -> Report:
-    """Let a report pass."""
     return report
 
 
@@ -127,7 +124,6 @@ class SentFleet:
         return self.folder / "agent.toml"
 
     def start(self, sampler: NoiseSampler | None = None) -> None:
-        """Start the live agent with its local history."""
         self.runtime, _ = open_agent(
             self.made.config, domain="demo", sampler=sampler or SeededSampler(0), clock=self.clock
         )

@@ -49,14 +49,10 @@ class KillAt:
 
 @dataclass(frozen=True)
 class Held:
-    """A broadcast that went nowhere."""
-
     value: Any
 
 
 class GroupOffsets:
-    """The offsets of a log in memory."""
-
     def __init__(self, log: GroupLog) -> None:
         self._log = log
         self.read_again: list[int] = []
@@ -116,7 +112,6 @@ class Checkpoint:
         self.done = 0
 
     def ends(self) -> dict[int, int]:
-        """Where the newest batch that is done ends."""
         return self.plans[self.done - 1][1] if self.done else {}
 
 
@@ -184,7 +179,6 @@ class SparkDriver:
         self._speaking = False
 
     def _pause(self, _s: float) -> None:
-        """What other threads do meanwhile."""
         self.fleet.settle()
         if not self._speaking:
             self.speak()
@@ -229,7 +223,6 @@ class SparkDriver:
         return fresh[: self.most], at
 
     def fall(self) -> None:
-        """Nothing of the process is left."""
         self.fleet.drivers.remove(self)
         self.store.close()
 
@@ -288,7 +281,6 @@ class SparkFleet(Fleet):
         self.settle()
 
     def publish(self, raw: Sequence[bytes], at_s: float) -> None:
-        """Have reports lie in the log, by a time."""
         self.clock.now_s = at_s
         for report in raw:
             self.group.append(Kind.REPORT, report, report[:16])

@@ -14,8 +14,6 @@ Tamper = Callable[[int, Sent], Sequence[Sent]]
 
 
 class Tampering(Protocol):
-    """Whose tampering is in force now."""
-
     tamper: Tamper | None
 
 

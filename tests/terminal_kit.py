@@ -90,7 +90,6 @@ class Terminal:
         return _ESCAPES.sub("", self.shown).replace("\r", "")
 
     def press(self, key: bytes) -> None:
-        """Press a key."""
         os.write(self._leader, key)
 
     def ended(self) -> tuple[int, bool]:

@@ -50,7 +50,6 @@ class NamedHost:
         return json.loads(noted(words, done.stdout))
 
     def start(self, *words: str) -> None:
-        """Run one of ours until the test ends."""
         log = self.logs / f"{self.name}-{words[0]}.log"
         with log.open("wb") as out:
             command = self.words("-m", "pointillist", *words)
@@ -61,7 +60,6 @@ class NamedHost:
             )
 
     def check(self) -> None:
-        """Fail where something ended by itself."""
         for process in self.running:
             assert process.poll() is None, (process.args, sorted(self.logs.iterdir()))
 

@@ -59,12 +59,10 @@ def store_of(
 
 
 def alter(path: Path, change: Callable[[list[Any]], object]) -> None:
-    """Change the links of an export."""
     body = json.loads(path.read_text(encoding="utf-8"))
     change(body["links"])
     path.write_text(json.dumps(body), encoding="utf-8")
 
 
 def flip(text: str, at: int) -> str:
-    """Change one digit of hex."""
     return text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :]

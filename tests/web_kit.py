@@ -54,7 +54,6 @@ def shares_of_time() -> dict[tuple[str, str], float]:
 def releases(
     series: str = "every-kind", *, windows: int = 3, domain: str = "demo", end_s: int | None = None
 ) -> Iterator[ReleasedWindow]:
-    """Give minutes that end now, with seeded noise."""
     last = int(time.time() if end_s is None else end_s) // WINDOW_S * WINDOW_S
     task = make_task(windows, HOSTS, domain, last - windows * WINDOW_S)
     task = replace(task, series=series)

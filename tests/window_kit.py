@@ -36,7 +36,6 @@ def task_of(names: Iterable[str], window_s: int = 60, rate: int = 1_000_000) -> 
 
 
 def cells(task: Task, row: NDArray[np.int64], name: str) -> dict[str, int]:
-    """The non-zero cells of a section."""
     place = task.slices()[name]
     part = row[place.start - 2 : place.stop - 2]
     names = CATALOGUE.section(name).cells

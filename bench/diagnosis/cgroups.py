@@ -18,8 +18,6 @@ NO_LIMIT: Final = -1
 
 
 class Cgroup:
-    """One cgroup of the bench, in every hierarchy."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = f"/{PARENT}/{name}"
@@ -28,7 +26,6 @@ class Cgroup:
             self.folder(hierarchy).mkdir(parents=True, exist_ok=True)
 
     def folder(self, hierarchy: str) -> Path:
-        """Where it is in a hierarchy."""
         return ROOT / hierarchy / PARENT / self.name
 
     def task_files(self, memory_of: Cgroup | None = None) -> list[Path]:
@@ -40,11 +37,9 @@ class Cgroup:
         return [folder / "cgroup.procs" for folder in folders]
 
     def pids(self) -> list[int]:
-        """Processes inside."""
         return [int(pid) for pid in (self.folder("cpu") / "cgroup.procs").read_text().split()]
 
     def set_quota(self, cores: float | None, period_us: int = 100_000) -> None:
-        """Allow this many cores, or any number."""
         folder = self.folder("cpu")
         if cores is None:
             (folder / "cpu.cfs_quota_us").write_text(str(NO_QUOTA))
@@ -53,7 +48,6 @@ class Cgroup:
         (folder / "cpu.cfs_quota_us").write_text(str(max(1000, round(cores * period_us))))
 
     def set_shares(self, tasks: float) -> None:
-        """Weigh as much as this many ordinary tasks."""
         (self.folder("cpu") / "cpu.shares").write_text(str(max(2, round(1024 * tasks))))
 
     def set_memory_limit(self, size: int | None) -> None:
@@ -83,15 +77,12 @@ class Cgroup:
         return self._statistic("memory", "memory.stat", "total_rss")
 
     def limit_hits(self) -> int:
-        """How often a charge met the limit."""
         return int((self.folder("memory") / "memory.failcnt").read_text())
 
     def cpu_s(self) -> float:
-        """CPU time used so far."""
         return int((self.folder("cpuacct") / "cpuacct.usage").read_text()) / 1e9
 
     def throttled(self) -> tuple[int, float]:
-        """Periods throttled, and seconds throttled in all."""
         return (
             self._statistic("cpu", "cpu.stat", "nr_throttled"),
             self._statistic("cpu", "cpu.stat", "throttled_time") / 1e9,

@@ -33,7 +33,6 @@ class Spent(NamedTuple):
 
     @classmethod
     def now(cls) -> Spent:
-        """Look."""
         all_cpus = psutil.cpu_times()
         busy_s = all_cpus.user + all_cpus.system + all_cpus.irq + all_cpus.softirq
         usage = ROOT / "cpuacct" / PARENT / "cpuacct.usage"

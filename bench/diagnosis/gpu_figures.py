@@ -38,8 +38,6 @@ NOT_JUDGED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class JudgedCase:
-    """One recording, judged."""
-
     name: str
     injector: str
     intensity: str
@@ -49,7 +47,6 @@ class JudgedCase:
 
 
 def judged_cases(folder: Path) -> list[JudgedCase]:
-    """Play every recording through the diagnoser."""
     found = []
     for path in labelled_paths(folder):
         run, meta = read_run(path), read_meta(path)
@@ -103,7 +100,6 @@ def tables(cases: Sequence[JudgedCase]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Judge, print, write bench/results/diagnosis_gpu.json."""
     cases = judged_cases(FOLDER)
     found = figures(cases)
     for one in found:

@@ -12,8 +12,6 @@ from pointillist.judging.runs import GATE, lasting
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Step times of a stretch."""
-
     steps: int
     p50_ms: float
     p99_ms: float
@@ -48,7 +46,6 @@ class Impact:
         return self.ratio >= GATE and self.onset_ns is not None
 
     def document(self) -> dict[str, object]:
-        """As it is written into a recording."""
         return {**asdict(self), "passed": self.passed}
 
 

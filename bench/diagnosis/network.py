@@ -40,11 +40,9 @@ class Port:
     address: str
 
     def tc(self, *words: str) -> str:
-        """Run tc in the namespace."""
         return command("tc", "-n", self.namespace, *words)
 
     def set_rate(self, mbit: float) -> None:
-        """Send no faster than this."""
         rate = ("rate", f"{round(mbit * 1000)}kbit", "burst", _BURST, "latency", _LATENCY)
         self.tc("qdisc", "replace", "dev", self.device, "root", "handle", "1:", "tbf", *rate)
 
@@ -65,7 +63,6 @@ class Port:
         return sum(int(row["drops"]) for row in queues if row["kind"] == "clsact")
 
     def bytes_moved(self) -> int:
-        """Bytes received and sent by the device."""
         show = command("ip", "-n", self.namespace, "-s", "-j", "link", "show", self.device)
         counters = json.loads(show)[0]["stats64"]
         return int(counters["rx"]["bytes"]) + int(counters["tx"]["bytes"])
@@ -106,7 +103,6 @@ def _know(port: Port, other: Port) -> None:
 
 
 def ours() -> set[str]:
-    """Names of the bench's namespaces that are there."""
     names = [line.split()[0] for line in command("ip", "netns", "list").splitlines() if line]
     return {name for name in names if name.startswith(PREFIX)}
 

@@ -58,7 +58,6 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Name of its file."""
         what = "+".join(self.injectors) or "nothing"
         level = INTENSITIES[self.intensity] if self.injectors else "quiet"
         workers = f"-x{self.workers}" if self.workers > 1 else ""
@@ -66,17 +65,14 @@ class Run:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """What a diagnosis should find."""
         return tuple(INJECTORS[injector].cause for injector in self.injectors)
 
     @property
     def seconds(self) -> float:
-        """How long it takes, without warm-up and gap."""
         return self.before_s + self.fault_s + self.after_s
 
 
 def quiet(seed: int, minutes: float, workload: str = STEP_LOOP, workers: int = 2) -> Run:
-    """Nothing but the workload, for a while."""
     return Run(workload, (), MIDDLE, seed, minutes * 60, 0.0, 0.0, workers)
 
 

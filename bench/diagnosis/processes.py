@@ -69,7 +69,6 @@ class Launched:
             raise RuntimeError(f"expected {' '.join(self.words)} to run, ended with {code}: {said}")
 
     def stop(self) -> None:
-        """End it and its children, at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()

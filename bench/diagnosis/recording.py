@@ -49,7 +49,6 @@ class Injection:
     effect: dict[str, object] = field(default_factory=dict)
 
     def document(self) -> dict[str, object]:
-        """As it is written into a recording."""
         return {
             "injector": self.fault.injector,
             "cause": self.fault.cause,
@@ -69,7 +68,6 @@ class Schedule(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Wait, inject, wait, withdraw."""
         try:
             self._play()
         except Exception as error:  # noqa: BLE001 - handed to the recorder's thread

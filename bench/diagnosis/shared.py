@@ -77,7 +77,6 @@ class StepLog:
         self._memory = _mapped(folder / name, _COUNT.size + _ROWS * _ROW.size)
 
     def add(self, ended_ns: int, duration_ns: int) -> None:
-        """Append a step."""
         count = _COUNT.unpack_from(self._memory)[0]
         offset = _COUNT.size + count % _ROWS * _ROW.size
         _ROW.pack_into(self._memory, offset, ended_ns, duration_ns)

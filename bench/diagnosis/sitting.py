@@ -38,7 +38,6 @@ class Stage:
         self.works: list[Workload] = []
 
     def set(self, run: Run) -> Sequence[Workload]:
-        """Return the run's workloads, warm."""
         kind = (run.workload, run.workers)
         if kind != self._kind:
             self.clear()
@@ -51,7 +50,6 @@ class Stage:
         return self.works
 
     def clear(self) -> None:
-        """End what stands."""
         for work in self.works:
             work.close()
             shutil.rmtree(work.folder, ignore_errors=True)
@@ -59,12 +57,10 @@ class Stage:
 
 
 def pending(runs: Sequence[Run], folder: Path) -> list[Run]:
-    """Runs without a recording, in the plan's order."""
     return [run for run in runs if not recording_path(folder, run).exists()]
 
 
 def recording_path(folder: Path, run: Run) -> Path:
-    """Where a run's recording is, or will be."""
     return folder / f"{run.name}.parquet"
 
 

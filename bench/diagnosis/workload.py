@@ -94,12 +94,10 @@ class Workload:
         self.main = self.launch(words, self.job, namespace)
 
     def end(self, launched: Launched) -> None:
-        """End one process."""
         launched.stop()
         self.processes.remove(launched)
 
     def rest(self) -> None:
-        """Back to what an undisturbed workload is."""
         self.knobs.reset()
         self.job.set_quota(None)
         self.peer.set_quota(None)

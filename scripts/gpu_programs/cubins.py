@@ -40,8 +40,6 @@ class CompileError(Exception):
 
 
 class Compiler:
-    """NVRTC."""
-
     def __init__(self, library: Path = LIBRARY) -> None:
         """Load it. Raises OSError."""
         self._library = ctypes.CDLL(str(library))
@@ -85,7 +83,6 @@ class Compiler:
 
 
 def main() -> None:
-    """Write both into a folder."""
     folder, source, compiler = Path(sys.argv[1]), SOURCE.read_bytes(), Compiler()
     (folder / CUBIN).write_bytes(compiler.cubin(source))
     (folder / PTX).write_bytes(compiler.ptx(source))

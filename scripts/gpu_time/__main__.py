@@ -36,7 +36,6 @@ _CPU: Final = {"GPU_CHECK_CPU": "5"}
 
 
 def main() -> int:
-    """Check, print and write."""
     if not gpu_present.ready("gpu-time"):
         return NO_GPU
     if importlib.util.find_spec("numpy") is None or not (TOOLS / "driver").exists():

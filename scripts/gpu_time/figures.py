@@ -75,14 +75,12 @@ def differences(parts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shortened(value: Any) -> Any:
-    """Leave out what only a debugger reads."""
     if isinstance(value, dict):
         return {key: shortened(inner) for key, inner in value.items() if key not in _RAW}
     return value
 
 
 def main() -> int:
-    """Read, print and write."""
     parts: dict[str, Any] = {}
     for name in sys.argv[1:]:
         parts |= json.loads(Path(name).read_text(encoding="utf-8"))

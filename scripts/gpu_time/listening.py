@@ -23,15 +23,11 @@ _SETTLES_S: Final = 0.5
 
 
 class Sum(NamedTuple):
-    """Launches and their time."""
-
     launches: int
     ns: int
 
 
 class Listening:
-    """Takes connections and keeps a plan alive."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "gpu-time.sock"
         self._listener = Listener(self.path)
@@ -47,12 +43,10 @@ class Listening:
         return injected(self.path)
 
     def plan(self, plan: WindowPlan) -> None:
-        """Ask all for this."""
         self._plan = plan
         self._lease()
 
     def look(self, pid: int) -> Snapshot:
-        """Give a process's state."""
         return self._reporters[pid].segment.read()
 
     def settled(self, pid: int) -> Snapshot:
@@ -71,7 +65,6 @@ class Listening:
         raise RuntimeError(f"expected process {pid} to report in state {state} within 10 s")
 
     def close(self) -> None:
-        """Stop."""
         self._ending.set()
         self._thread.join()
         self._listener.close()
@@ -100,7 +93,6 @@ def injected(socket: Path) -> dict[str, str]:
 
 @contextmanager
 def listening() -> Iterator[Listening]:
-    """Listen for a while."""
     with tempfile.TemporaryDirectory() as folder:
         found = Listening(Path(folder))
         try:
@@ -118,7 +110,6 @@ def sums(snapshot: Snapshot) -> dict[tuple[int, str], Sum]:
 
 
 def since(before: Snapshot, after: Snapshot) -> dict[tuple[int, str], Sum]:
-    """Give what came since."""
     old = sums(before)
     grown = {}
     for key, new in sums(after).items():

@@ -153,8 +153,6 @@ def beside_profiler(agent: Listening, loop: Loop) -> dict[str, Any]:
 
 
 class Followed:
-    """Drains the source once a second."""
-
     def __init__(self, socket: Path) -> None:
         section = GpuTimeSection(enabled=True, socket=socket)
         self.source = GpuTimeSource(section, 1, GpuUsers())
@@ -162,16 +160,13 @@ class Followed:
         self.records: list[KernelActivity] = []
 
     def close(self) -> None:
-        """Stop the source."""
         self.source.stop()
 
     def drain(self) -> None:
-        """Take what came."""
         drained = self.source.drain(boottime_ns())
         self.records += [record for record in drained if isinstance(record, KernelActivity)]
 
     def follow(self, seconds: float) -> None:
-        """Drain for a while."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             time.sleep(1)

@@ -46,7 +46,6 @@ def write_releases(folder: Path, windows: Iterable[ReleasedWindow]) -> None:
 
 
 def write_suppressed(folder: Path, series: str, starts: Iterable[int], reason: str) -> None:
-    """Write windows of a minute that were suppressed."""
     for start in starts:
         row = {
             "series": series, "cohort": 0, "window_start": _utc(start), "window_s": 60,

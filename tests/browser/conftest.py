@@ -15,13 +15,11 @@ from tests.browser.simulated_store import fill_simulated
 
 @pytest.fixture(scope="package")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Releases of a simulated fleet, until now."""
     return fill_simulated(tmp_path_factory.mktemp("simulated"))
 
 
 @pytest.fixture(scope="package")
 def site(simulated: Path) -> Iterator[str]:
-    """The address of pages over them."""
     with served(simulated) as address:
         wait_until_read(address)
         yield address
@@ -30,7 +28,6 @@ def site(simulated: Path) -> Iterator[str]:
 # Not of the session: while Playwright runs, no other test of this thread may run a loop of asyncio.
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(

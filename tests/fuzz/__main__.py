@@ -20,7 +20,6 @@ SLICE_S = 60
 
 
 def main() -> None:
-    """Fuzz, or keep what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=8.0, help="of the clock, all targets")
     parser.add_argument("--only", choices=NAMES, action="append", help="these targets alone")

@@ -18,7 +18,6 @@ _MOST_NAMED: Final = 200
 
 
 def fuzz(data: bytes) -> None:
-    """Read headers, notes, symbols and code."""
     with suppress(ElfError):
         elf = ElfFile.read(io.BytesIO(data))
         _ask(elf, ElfBytes(io.BytesIO(data)), len(data))

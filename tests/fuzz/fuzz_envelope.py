@@ -32,7 +32,6 @@ def fuzz(data: bytes) -> None:
 
 
 def seeds() -> Iterator[bytes]:
-    """Give the known answers of both."""
     yield from (b"\0" + content for content in vectors("envelope"))
     for place in range(len(_LABELS)):
         yield from (bytes([1 + place]) + content for content in vectors("signed"))

@@ -61,7 +61,6 @@ class _Machine:
         return filled
 
     def look(self) -> None:
-        """Ask everything that reads these files."""
         for record in self.host.drain(self.faults).records:
             assert isinstance(record, Observation | HostEvent | HostTable)
         with suppress(DevicesUnavailable):
@@ -80,7 +79,6 @@ def _machine() -> _Machine:
 
 
 def close() -> None:
-    """Remove the files."""
     if _machine.cache_info().currsize:
         machine = _machine()
         machine.faults.stop()

@@ -70,7 +70,6 @@ def _folder() -> Path:
 
 
 def close() -> None:
-    """Remove the files."""
     if _folder.cache_info().currsize:
         shutil.rmtree(_folder())
         _folder.cache_clear()
@@ -106,7 +105,6 @@ _ROW: Final = {"rank": 0, "step": 1, "optype": "forward", "start_ms": 1.0, "dura
 
 
 def seeds() -> Iterator[bytes]:
-    """Give a small file of every form."""
     trace = json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": [_STEP, _EVENT]}).encode()
     table = (
         b'application = "llm_training"\n[[kernel]]\nname = "a_gemm"\nlaunches = 2\ntime_ns = 3\n'

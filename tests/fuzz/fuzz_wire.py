@@ -38,7 +38,6 @@ _NAMES: Final = tuple(_DECODERS)
 
 
 def fuzz(data: bytes) -> None:
-    """Decode as the message that the first byte names."""
     if not data:
         return
     name = _NAMES[data[0] % len(_NAMES)]

@@ -46,8 +46,6 @@ class Spent:
 
 
 class Fuzzing:
-    """The state of all targets, kept in a file."""
-
     def __init__(self, folder: Path, fuzzed: Path = FUZZED) -> None:
         """folder: of inputs found and of crashes."""
         self._folder, self._fuzzed = folder, fuzzed
@@ -124,7 +122,6 @@ class Fuzzing:
         return {name: found for name in NAMES if (found := self._crashes(name))}
 
     def line(self, name: str) -> str:
-        """Say what a target has had."""
         spent = self.spent[name]
         return (
             f"{name:9} {spent.cpu_s / 60:7.1f} min of CPU {spent.executions:12,} inputs "

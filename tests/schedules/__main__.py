@@ -45,7 +45,6 @@ def _say(line: str) -> None:
 
 
 def _planted(seeds: range) -> dict[str, int | None]:
-    """The first schedule that shows each planted bug."""
     found = {}
     for bug in PLANTED:
         found[bug.name] = find_bug(bug, seeds)
@@ -76,7 +75,6 @@ def _one(schedule: Schedule, asked: argparse.Namespace) -> int:
 
 
 def _tell(schedule: Schedule, keep: Path | None) -> None:
-    """Print a failing schedule as short as it gets."""
     short = shortest(schedule)
     _say(f"{short}")
     for problem in problems_of(short):

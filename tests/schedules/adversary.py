@@ -47,7 +47,6 @@ class Liar:
         self._said = T0
 
     def turn(self, now_s: int) -> None:
-        """Report each window once it is over."""
         if self._epoch is None:
             leader, helper = announced_keys()
             keys = SealingKeys(leader, helper)

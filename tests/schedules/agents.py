@@ -51,7 +51,6 @@ class NotedNoise:
         self.last = np.zeros((0, 0), dtype=np.int64)
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `NoiseSampler.sample`."""
         self.last = self._inner.sample(hosts, sigma_1024)
         return self.last
 
@@ -70,12 +69,10 @@ class NotedLedger(Ledger):
         keep_from_s: int = 0,
         left: Sequence[LeftReport] = (),
     ) -> tuple[int, ...]:
-        """See `Ledger.commit_sealed`."""
         self.sealed(entries, records, self.noise.last)
         return super().commit_sealed(entries, records, now_s, keep_from_s, left)
 
     def has_spent(self, host: bytes, window: int) -> bool:
-        """Whether a committed entry says so."""
         row = self._db.execute(
             "SELECT 1 FROM entries WHERE host = ? AND window_start = ?", (host, window)
         )
@@ -100,11 +97,9 @@ class TrueWindows:
         self._open = [*ending, (task_id, task, first, None)]
 
     def next_end_s(self) -> int | None:
-        """See `Windows`."""
         return min((at_s + task.window_s for _, task, at_s, _ in self._open), default=None)
 
     def close_ended(self, now_s: int) -> Iterator[ClosedWindow]:
-        """Close what is over, oldest first."""
         for place, (task_id, task, begin_s, last_s) in enumerate(list(self._open)):
             at_s = begin_s
             while at_s + task.window_s <= now_s and (last_s is None or at_s <= last_s):
@@ -116,7 +111,6 @@ class TrueWindows:
         self._open = [row for row in self._open if row[3] is None or row[2] <= row[3]]
 
     def restart(self, tasks: Mapping[TaskId, Task], now_s: int) -> None:
-        """See `Windows`."""
         self._open.clear()
         for task_id, task in tasks.items():
             self.open_task(task_id, task, now_s)
@@ -155,7 +149,6 @@ class Agent(Process):
 
     @property
     def ids(self) -> list[bytes]:
-        """Its hosts."""
         return [bytes(world().identities[host].host_id) for host in self.hosts]
 
     def turn(self, machine: Machine) -> None:
@@ -218,14 +211,12 @@ class Agent(Process):
         )  # fmt: skip
 
     def enrol(self, hosts: Sequence[int]) -> None:
-        """Make its ledger, as joining does."""
         self.hosts = tuple(hosts)
         ledger, fence = _new_ledger(self.hosts)
         self.path.write_bytes(ledger)
         self.path.with_suffix(".fence").write_bytes(fence)
 
     def let_go(self) -> None:
-        """Close the files without another word."""
         if self.ledger is not None:
             self.ledger.close()
         self._runtime = self.ledger = None
@@ -233,11 +224,9 @@ class Agent(Process):
     # Its clocks, as the loop reads them
 
     def unix_ms(self) -> int:
-        """See `Clock`."""
         return int(self.clock() * 1000)
 
     def boottime_ns(self) -> int:
-        """See `Clock`."""
         return int(self._now() * 1e9)
 
     def sleep_ms(self, span_ms: int) -> None:
@@ -251,7 +240,6 @@ class Agent(Process):
             copy_database(self.path, self.path.with_suffix(".backup"))
 
     def restore(self) -> None:
-        """Put the copy back."""
         backup = self.path.with_suffix(".backup")
         if backup.exists():
             self.kill(10.0)

@@ -44,7 +44,6 @@ def problems_of(schedule: Schedule) -> tuple[str, ...]:
 
 
 def play_seeds(seeds: Iterable[int]) -> Played:
-    """Play the schedules of these seeds."""
     failed, released, count = [], 0, 0
     begun_s = time.process_time()
     for seed in seeds:
@@ -85,7 +84,6 @@ def shortest(schedule: Schedule) -> Schedule:
 
 
 def _kinds(problems: Iterable[str]) -> frozenset[str]:
-    """Problems without their windows, names and numbers."""
     return frozenset(problem.rpartition(": ")[2].translate(_NO_DIGITS) for problem in problems)
 
 

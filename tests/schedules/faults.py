@@ -54,8 +54,6 @@ def _falls(choose: Choose) -> Strike:
 
 
 def _lasting(choose: Choose, name: str) -> Strike:
-    """Set a flag of a process for some slots."""
-
     def strike(sim: Simulation, fault: Fault) -> None:
         process = choose(sim, fault)
         if process is not None:
@@ -123,7 +121,6 @@ def _append_again(sim: Simulation, fault: Fault, *, elsewhere: bool, forged: boo
 
 
 def _leader_twice(sim: Simulation, fault: Fault) -> None:
-    """A second process on the same state is refused."""
     if not sim.leader.alive:
         return
     second = sim.new_leader(f"leader-{len(sim.leaders)}")

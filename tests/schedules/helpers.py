@@ -37,7 +37,6 @@ class NotedHelperState(HelperState):
     on_commit: Callable[[Answer], None]
 
     def commit(self, answer: Answer, closed_s: int) -> None:
-        """See `HelperState.commit`."""
         super().commit(answer, closed_s)
         self.on_commit(answer)
 
@@ -66,7 +65,6 @@ class HelperProcess(Process):
 
     @property
     def files(self) -> tuple[Path, Path]:
-        """State and fence."""
         return self.folder / "helper.sqlite", self.folder / "helper.fence"
 
     def turn(self, machine: Machine) -> None:
@@ -113,14 +111,12 @@ class HelperProcess(Process):
         self.runner = HelperRunner(self.helper, self.clock, helper_pk=own.pk, settle=chain.settle)
 
     def learn(self, version: int) -> None:
-        """Take a further version of the task."""
         if version not in self.tasks:
             self.tasks.append(version)
             if self.helper is not None:
                 self.helper.learn(TaskSeen(signed_task(version), self.clock()))
 
     def let_go(self) -> None:
-        """Close the state."""
         if self.state is not None:
             self.state.close()
         self.state = self.runner = self.helper = None
@@ -128,7 +124,6 @@ class HelperProcess(Process):
     # Backups
 
     def back_up(self) -> None:
-        """Copy state and fence together."""
         for path in self.files:
             if not path.exists():
                 return
@@ -136,7 +131,6 @@ class HelperProcess(Process):
         shutil.copy(self.files[1], self.folder / "backup.fence")
 
     def restore(self, *, fence_too: bool) -> None:
-        """Put the copies back."""
         backup = self.folder / "backup.sqlite"
         if not backup.exists():
             return

@@ -64,14 +64,12 @@ class DurableStore(MemoryStore):
         super().write(release)
 
     def suppress(self, window: SuppressedWindow) -> None:
-        """Keep that a window ended without a release."""
         self._take()
         if window not in self.suppressed:
             super().suppress(window)
 
 
 def key_of(release: ReleasedWindow) -> BatchKey:
-    """What a release is of."""
     return BatchKey(release.task_id, release.cohort, release.window_start_s)
 
 
@@ -113,7 +111,6 @@ class LeaderProcess(Process):
 
     @property
     def path(self) -> Path:
-        """Its state."""
         return self.folder / "leader.sqlite"
 
     # Its life
@@ -163,7 +160,6 @@ class LeaderProcess(Process):
         self.runner.carry_out(owed)
 
     def learn(self, version: int) -> None:
-        """Take a further version of the task."""
         if version not in self.tasks:
             self.tasks.append(version)
             if self.leader is not None:
@@ -251,7 +247,6 @@ class LeaderProcess(Process):
     # Backups
 
     def back_up(self) -> None:
-        """Copy the state."""
         if self.path.exists():
             copy_database(self.path, self.folder / "backup.sqlite")
 

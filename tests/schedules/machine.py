@@ -46,7 +46,6 @@ class Process:
         self.down_until_s = 0.0
 
     def clock(self) -> float:
-        """Its own unix seconds."""
         return self._now() + self.skew_s
 
     def point(self, _step: str) -> None:
@@ -70,7 +69,6 @@ class Process:
         """Close what the operating system closes."""
 
     def calm_down(self) -> None:
-        """End every fault of it."""
         self.skew_s, self.fuse = 0.0, None
         self.disk_full = self.cut_off = False
         self.down_until_s = 0.0

@@ -45,14 +45,11 @@ class SealedReport:
 
     @property
     def key(self) -> BatchKey:
-        """The batch that it belongs to."""
         return BatchKey(self.task_id, COHORT, self.window)
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A verdict that a Helper made final."""
-
     helper: str
     key: BatchKey
     series: str
@@ -60,8 +57,6 @@ class Committed:
 
 
 class Oracle:
-    """Notes what happens, and says what does not hold."""
-
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.sealed: dict[bytes, SealedReport] = {}
@@ -74,7 +69,6 @@ class Oracle:
         self._numbers = {bytes(h.host_id): i for i, h in enumerate(world().identities)}
 
     def say(self, problem: str) -> None:
-        """Note what does not hold, once."""
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -116,7 +110,6 @@ class Oracle:
                 self.say(f"window {window}: a report left before its budget was spent")
 
     def note_commit(self, newest: bool, helper: HelperProcess, answer: Answer) -> None:
-        """A Helper made a verdict final."""
         if not newest:
             self.say(f"window {answer.key.window}: a Helper answered that had been succeeded")
         used = answer.used or b""
@@ -124,7 +117,6 @@ class Oracle:
         self.commits.append(Committed(helper.name, answer.key, answer.series, hosts))
 
     def note_share(self, helper: HelperProcess, signed_batch: bytes, reply: BatchReply) -> None:
-        """A Helper's answer leaves it."""
         batch = SignedBatch.decode(signed_batch).batch
         key = BatchKey(batch.task_id, batch.cohort, batch.window)
         if helper.rolled_back:
@@ -196,7 +188,6 @@ class Oracle:
                 self.say(f"window {key.window}: settled as {' and as '.join(sorted(found))}")
 
     def check_ledgers(self, agents: Sequence[Agent], leaders: Sequence[LeaderProcess]) -> None:
-        """Of every released host the ledger holds the window."""
         owners = {host: agent for agent in agents for host in agent.ids}
         for key in {key_of(release) for leader in leaders for release in leader.store.written}:
             for report_id in self.accepted.get(key, frozenset()) & self.sealed.keys():
@@ -252,8 +243,6 @@ class WatchedIntake:
         self._take, self._drop = Intake.take, Intake.drop_parked
 
     def take(self, intake: Intake, records: Iterable[Record], received_s: float) -> None:
-        """See `Intake.take`: it has taken one record when it asks for the next."""
-
         def noted() -> Iterator[Record]:
             for record in records:
                 before = Counter(intake._rejected)
@@ -263,7 +252,6 @@ class WatchedIntake:
         self._take(intake, noted(), received_s)
 
     def drop_parked(self, intake: Intake, gone: object) -> None:
-        """See `Intake.drop_parked`."""
         waiting = [parked for reports in intake.parked.values() for parked in reports]
         before = Counter(intake._rejected)
         self._drop(intake, gone)  # type: ignore[arg-type]
@@ -279,7 +267,6 @@ class WatchedIntake:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Look on while a Leader takes reports."""
         with ExitStack() as stack:
             for owner, name, stand_in in (
                 (Intake, "take", _method(self.take)),

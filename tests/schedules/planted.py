@@ -52,7 +52,6 @@ class Planted:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """Run with the bug."""
         with ExitStack() as stack:
             for owner, name, bug in self.replaced:
                 stack.enter_context(patch.object(owner, name, bug))

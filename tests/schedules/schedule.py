@@ -47,7 +47,6 @@ class Schedule:
     faults: tuple[Fault, ...] = ()
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps(asdict(self))
 
     @staticmethod
@@ -171,6 +170,5 @@ def _place(fault: Fault) -> tuple[int, int]:
 
 
 def read_kept(folder: Path) -> dict[str, Schedule]:
-    """Read the schedules that are kept, by name."""
     found = sorted(folder.glob("*.json"))
     return {path.stem: Schedule.from_json(path.read_text()) for path in found}

@@ -47,14 +47,12 @@ class SeededWorld(World):
 
 @cache
 def world() -> SeededWorld:
-    """Leader, Helper and hosts."""
     leader = Party(signing_key("leader"), hpke_pair("leader"))
     return SeededWorld(HOSTS, leader, Party(signing_key("helper"), hpke_pair("helper")))
 
 
 @cache
 def signed_task(version: int) -> bytes:
-    """A version of the one series, under both signatures."""
     return world().sign_task(task_of(version))
 
 
@@ -82,7 +80,6 @@ def signed_roster() -> bytes:
 
 @cache
 def announced_keys() -> tuple[KeyAnnouncement, ...]:
-    """The parties' sealing keys."""
     return world().keys(T0 - 3600)
 
 
@@ -95,7 +92,6 @@ def control_records(version: int) -> tuple[tuple[str, bytes], ...]:
 
 
 def parties() -> PinnedParties:
-    """The identities that both sides pin."""
     return PinnedParties(world().leader.pk, world().helper.pk)
 
 

@@ -50,15 +50,12 @@ class SimulatedLog:
         place.append(record)
 
     def reports(self) -> list[Record]:
-        """Every record of the report topic."""
         return [r for (topic, _), rows in self.records.items() if topic == REPORTS for r in rows]
 
     def offsets(self, group: str) -> dict[TopicPartition, int]:
-        """What a group has committed."""
         return self.committed.setdefault(group, {})
 
     def set_back(self, group: str) -> None:
-        """Forget what a group has committed."""
         self.offsets(group).clear()
 
 
@@ -106,8 +103,6 @@ class LogClient:
 
 
 class SimulatedProducer:
-    """Sends what it holds with each flush."""
-
     def __init__(self, client: LogClient) -> None:
         self._client = client
         self._waiting: list[tuple[str, bytes, bytes]] = []
@@ -130,8 +125,6 @@ class SimulatedProducer:
 
 
 class SimulatedConsumer:
-    """The one member of a group."""
-
     def __init__(self, client: LogClient, group: str, topics: Sequence[str]) -> None:
         self._client, self._group, self._topics = client, group, tuple(topics)
         self._at: dict[TopicPartition, int] = {}
@@ -178,7 +171,6 @@ class SimulatedConsumer:
 
 
 def unread(log: SimulatedLog, group: str) -> Counter[str]:
-    """Records that a group has not committed, by topic."""
     offsets = log.offsets(group)
     left: Counter[str] = Counter()
     for place, records in log.records.items():

@@ -64,7 +64,6 @@ class Simulation:
         self.announce(1)
 
     def now(self) -> float:
-        """The true time."""
         return self.now_s
 
     # Its parts
@@ -75,7 +74,6 @@ class Simulation:
         return self.leaders[0]
 
     def announce(self, version: int) -> None:
-        """Put task, roster and keys on the log."""
         self.versions.append(version)
         for topic, value in control_records(version):
             self.log.append(topic, b"", value)
@@ -88,18 +86,15 @@ class Simulation:
         return agent
 
     def new_leader(self, name: str) -> LeaderProcess:
-        """Another process of the Leader."""
         return LeaderProcess(name, self.log, self.now, self.folder / name, self.channel)
 
     def add_helper(self, name: str, folder: Path) -> HelperProcess:
-        """Another process of the Helper."""
         helper = HelperProcess(name, self.now, folder, self.witness)
         helper.on_commit = self._note_commit
         self.helpers.append(helper)
         return helper
 
     def route(self) -> HelperProcess:
-        """Which Helper the Leader's next call reaches."""
         live = [helper for helper in self.helpers if helper.alive] or self.helpers
         return live[(int(self.now_s) // SLOT_S + self.schedule.seed) % len(live)]
 
@@ -116,11 +111,9 @@ class Simulation:
     # Time
 
     def processes(self) -> list[Process]:
-        """Who takes turns."""
         return [*self.agents, *self.leaders, *self.helpers]
 
     def play(self) -> None:
-        """Faults first, then peace."""
         faults = sorted(self.schedule.faults, key=lambda fault: (fault.slot, fault.turn))
         for slot in range(SLOTS):
             self._end_faults(slot)
@@ -142,7 +135,6 @@ class Simulation:
         self._slot(slot, [])
 
     def is_settled(self) -> bool:
-        """Whether every window that is over has ended."""
         leader = self.leader
         if leader.leader is None or leader.state is None or leader.leader.unsettled:
             return False
@@ -177,7 +169,6 @@ class Simulation:
                 raise TypeError(f"process: expected one that takes turns, got {process}")
 
     def until(self, slots: int, slot: int, ending: Callable[[], None]) -> None:
-        """End a fault later."""
         self.endings.append((slot + slots, ending))
 
     def _end_faults(self, slot: int) -> None:
@@ -186,7 +177,6 @@ class Simulation:
             self.endings.remove((at, ending))
 
     def put_right(self) -> None:
-        """End every fault, as operators do."""
         for _, ending in self.endings:
             ending()
         self.endings.clear()
@@ -231,6 +221,5 @@ class Simulation:
     # The end
 
     def close(self) -> None:
-        """Let every file go."""
         for process in self.processes():
             process.kill()

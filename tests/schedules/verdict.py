@@ -12,7 +12,6 @@ from tests.schedules.simulation import Simulation
 
 
 def judge(sim: Simulation) -> None:
-    """Say all that does not hold."""
     oracle = sim.oracle
     oracle.check_releases(sim.leaders, helper_copied=sim.helper_copied)
     oracle.check_ledgers(sim.agents, sim.leaders)
@@ -74,7 +73,6 @@ def _check_peace(sim: Simulation) -> None:
 
 
 def _check_store(sim: Simulation) -> None:
-    """What the Leader holds for released, readers have."""
     leader = sim.leader
     stored = {key_of(release) for release in leader.store.written}
     for release in () if leader.state is None else leader.state.releases():

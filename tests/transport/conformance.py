@@ -68,7 +68,6 @@ def poll_until(consumers: list[Consumer], holds: Callable[[], bool]) -> list[Rec
 
 
 def append(transport: Transport, count: int, first: int = 0) -> None:
-    """Append records with keys and values of their own."""
     producer = transport.producer()
     for i in range(first, first + count):
         producer.send(TOPIC, f"host-{i % 37}".encode(), f"value-{i}".encode())
@@ -76,7 +75,6 @@ def append(transport: Transport, count: int, first: int = 0) -> None:
 
 
 def next_offsets(records: list[Record]) -> dict[tuple[str, int], int]:
-    """What to commit after these records."""
     result: dict[tuple[str, int], int] = {}
     for r in records:
         slot = (r.topic, r.partition)

@@ -72,7 +72,6 @@ class Fleet:
         self.body = Task.decode_body(self.task[20:-128])
 
     def parties(self) -> protocol_kit.World:
-        """The same as the aggregators' kit takes it."""
         return protocol_kit.World(
             leader_key=self.leader.signing,
             helper_key=self.helper.signing,
@@ -105,12 +104,10 @@ class Player:
         self._stop_helper: Callable[[], None] = lambda: None
 
     def tree(self) -> Answer:
-        """Say which tree this is, and its catalogue's hash."""
         root = Path(wire.__file__).resolve().parents[1]
         return {"root": str(root), "catalogue": Catalogue.load().hash.hex()}
 
     def catalogue(self, file: str) -> Answer:
-        """Read the catalogue of a tree."""
         return {"catalogue": Catalogue.load(file).hash.hex()}
 
     def setup(self, folder: str, hosts: int) -> Answer:
@@ -157,7 +154,6 @@ class Player:
         return {"sealed": sum(len(runtime.committed) for runtime in runtimes), "refused": refused}
 
     def helper(self, folder: str) -> Answer:
-        """Serve the Helper of a fleet on its socket."""
         fleet = Fleet(Path(folder))
         clock, address = protocol_kit.Clock(T0 + WINDOW_S * 100), fleet.address()
         assert address.socket is not None
@@ -173,7 +169,6 @@ class Player:
         return {}
 
     def stop_helper(self) -> Answer:
-        """Let the Helper go."""
         self._stop_helper()
         self._stop_helper = lambda: None
         return {}
@@ -254,7 +249,6 @@ def _keep(folder: Path, released: Sequence[ReleasedWindow]) -> None:
 
 
 def _cores(folder: Path, topic: str) -> list[bytes]:
-    """Everything on a topic, out of its envelopes."""
     with EmbeddedLog(folder / "log") as log:
         consumer = log.consumer(os.urandom(4).hex(), (topic,))
         records = []
@@ -265,7 +259,6 @@ def _cores(folder: Path, topic: str) -> list[bytes]:
 
 
 def main() -> None:
-    """Answer commands until stdin ends."""
     player = Player()
     for line in sys.stdin:
         command = json.loads(line)

@@ -35,7 +35,6 @@ class Effect:
         return self.during - self.before >= self.least
 
     def document(self) -> dict[str, object]:
-        """As it is written into a recording."""
         return {**asdict(self), "shown": self.shown}
 
 
@@ -85,12 +84,10 @@ class Fault(ABC):
         self._readings = [(time.monotonic(), self.meter())]
 
     def begin(self) -> None:
-        """Inject."""
         self._readings.append((time.monotonic(), self.meter()))
         self.inject()
 
     def end(self) -> Effect:
-        """Withdraw the fault and say what it did."""
         self._readings.append((time.monotonic(), self.meter()))
         for launched in self._launched:
             self.work.end(launched)
@@ -110,7 +107,6 @@ class Fault(ABC):
 
     @property
     def loads(self) -> int:
-        """Disturbers that run."""
         return len(self._launched)
 
     def launch(self, words: Sequence[str], namespace: str = "", *, inside: bool = False) -> None:
@@ -119,7 +115,6 @@ class Fault(ABC):
         self._launched.append(self.work.launch(words, self.work.noise, namespace, memory_of))
 
     def load(self, name: str, *arguments: object, namespace: str = "") -> None:
-        """Start one of the bench's own disturbers."""
         self.launch(python(LOADS, name, *arguments), namespace)
 
     @abstractmethod

@@ -61,7 +61,6 @@ def write(path: str, bytes_per_s: str) -> None:
 
 
 def send_datagrams(address: str, bytes_per_s: str, seed: str) -> None:
-    """Send datagrams at a rate, in small bursts."""
     rate, block, chance = float(bytes_per_s), bytes(DATAGRAM_BYTES), random.Random(seed)
     due = time.monotonic()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -88,7 +87,6 @@ def time_datagrams(address: str) -> None:
 
 
 def receive_datagrams(address: str) -> None:
-    """Receive and forget."""
     buffer = bytearray(1 << 16)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind((address, PORT))
@@ -97,7 +95,6 @@ def receive_datagrams(address: str) -> None:
 
 
 def send_stream(address: str, port: str) -> None:
-    """Send as fast as TCP allows."""
     block = bytes(MIB // 4)
     with connect(address, int(port)) as connection:
         while True:
@@ -105,7 +102,6 @@ def send_stream(address: str, port: str) -> None:
 
 
 def receive_stream(address: str, port: str) -> None:
-    """Receive one stream and forget it."""
     buffer = mmap.mmap(-1, MIB)
     with listen(address, int(port)) as listener:
         connection, _ = listener.accept()

@@ -32,8 +32,6 @@ class _Contention(Fault):
 
 
 class StressCpu(_Contention):
-    """stress-ng multiplies matrices."""
-
     injector = "stress_cpu"
 
     def inject(self) -> None:
@@ -43,8 +41,6 @@ class StressCpu(_Contention):
 
 
 class BurstyHashing(Graded, _Contention):
-    """Own loops that hash in bursts."""
-
     injector = "bursty_hashing"
     grades = _CPU_TASKS
     rest = 0.0
@@ -67,7 +63,6 @@ class _Throttling(Fault):
         super().watch()
 
     def cores_used(self) -> float:
-        """What the job used in the undisturbed stretch."""
         return self._use.cores(self.watched_s())
 
     def meter(self) -> float:
@@ -78,8 +73,6 @@ class _Throttling(Fault):
 
 
 class LowQuota(Graded, _Throttling):
-    """A quota below what the job needs."""
-
     injector = "low_quota"
     grades = (0.95, 0.75, 0.5)
     rest = 1.6
@@ -137,8 +130,6 @@ class StressDisk(_Busy):
 
 
 class RandomReaders(Graded, _Busy):
-    """Own processes that read large pieces at random."""
-
     injector = "random_readers"
 
     grades = _DISK_TASKS
@@ -170,8 +161,6 @@ class _Pressure(Fault):
 
 
 class LowLimit(Graded, _Pressure):
-    """A limit below what the job has charged."""
-
     injector = "low_limit"
 
     grades = _KEPT
@@ -220,8 +209,6 @@ class Datagrams(_CrossTraffic):
 
 
 class Streams(_CrossTraffic):
-    """Bulk TCP streams both ways."""
-
     injector = "bulk_streams"
     streams: Final = (1, 2, 5)
 
@@ -235,8 +222,6 @@ class Streams(_CrossTraffic):
 
 
 class LowRate(Graded):
-    """Both ends send at a lower rate."""
-
     cause = "nic_limit_or_loss"
     injector = "low_rate"
     counter = "seconds_a_gigabit"
@@ -264,8 +249,6 @@ class LowRate(Graded):
 
 
 class Loss(Fault):
-    """Both ends lose packets that arrive."""
-
     cause = "nic_limit_or_loss"
     injector = "loss"
     counter = "packets_lost"

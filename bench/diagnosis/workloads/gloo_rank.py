@@ -37,7 +37,6 @@ class Model:
         self._inputs = torch.randn(4 * _BATCH, _WIDTH)
 
     def backward(self, scale: float) -> None:
-        """Forward and backward over a batch."""
         rows = max(1, min(len(self._inputs), round(_BATCH * scale)))
         self._optimiser.zero_grad()
         self._layers(self._inputs[:rows]).square().mean().backward()
@@ -51,7 +50,6 @@ class Model:
 
 
 def main(folder: Path, library: Path, seed: int, rank: int) -> None:
-    """Train until told to stop."""
     knobs, model, chance = Knobs(folder), Model(seed), random.Random(seed)
     watched = rank == 0
     feed = Feed(folder, knobs) if watched else None

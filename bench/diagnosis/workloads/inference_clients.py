@@ -44,7 +44,6 @@ def _client(connection: socket.socket, arrivals: Arrivals) -> None:
 
 
 def main(address: str, port: int, requests_per_s: float, seed: int) -> None:
-    """Ask for ever."""
     arrivals = Arrivals(requests_per_s, seed)
     threads = [
         threading.Thread(target=_client, args=(connect(address, port, 60), arrivals))

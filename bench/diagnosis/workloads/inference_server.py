@@ -66,7 +66,6 @@ class Server:
         return 1
 
     def _look_up(self) -> None:
-        """Ask the feature store on the other host."""
         began = time.monotonic()
         send_block(self._features, _LOOK_UP_BYTES)
         if receive_block(self._features, self._buffer) == 0:
@@ -75,7 +74,6 @@ class Server:
 
 
 def main(folder: Path, library: Path, address: str, port: int, peer: str, seed: int) -> None:
-    """Serve until told to stop."""
     server = Server(folder, library, (peer, port + 1), seed)
     with selectors.DefaultSelector() as ready, listen(address, port) as listener:
         ready.register(listener, selectors.EVENT_READ)

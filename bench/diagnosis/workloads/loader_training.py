@@ -44,7 +44,6 @@ class Samples(IterableDataset):  # type: ignore[misc]
 
 
 def main(folder: Path, library: Path, seed: int) -> None:
-    """Train until told to stop."""
     knobs = Knobs(folder)
     job_files(folder, seed)
     layers = torch.nn.Sequential(

@@ -39,8 +39,6 @@ def make_file(path: Path, size: int) -> Path:
 
 
 class DiskReads:
-    """Reads at random places past the page cache."""
-
     def __init__(self, path: Path, seed: int, piece_bytes: int = 256 * KIB) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_DIRECT)
         self._buffer = mmap.mmap(-1, piece_bytes)
@@ -48,7 +46,6 @@ class DiskReads:
         self._piece_bytes, self._random = piece_bytes, random.Random(seed)
 
     def read(self, pieces: int) -> None:
-        """Read this many pieces, one after the other."""
         for _ in range(pieces):
             place = self._random.randrange(self._pieces) * self._piece_bytes
             os.preadv(self._file, [self._buffer], place)
@@ -70,7 +67,6 @@ class CachedReads:
             os.pread(self._file, MIB, place)
 
     def read(self, pieces: int) -> None:
-        """Read this many pieces."""
         for _ in range(pieces):
             place = self._random.randrange(self._size // self._piece_bytes) * self._piece_bytes
             os.pread(self._file, self._piece_bytes, place)
@@ -91,7 +87,6 @@ class Copies:
         self._source = os.urandom(size)
 
     def copy(self, times: int) -> None:
-        """Copy this often into one fresh mapping."""
         with mmap.mmap(-1, len(self._source)) as fresh:
             for _ in range(times):
                 fresh.seek(0)
@@ -115,7 +110,6 @@ class WakeUps:
         os.close(back)
 
     def turns(self, count: int) -> None:
-        """Wake the child and be woken, this often."""
         for _ in range(count):
             os.write(self._send, b".")
             os.read(self._receive, 1)
@@ -146,13 +140,11 @@ def connect(host: str, port: int, patience_s: float = 20.0) -> socket.socket:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket."""
     listener = socket.create_server((host, port), backlog=16)
     return tuned(listener)
 
 
 def send_block(connection: socket.socket, size: int) -> None:
-    """Send a length and as many bytes."""
     connection.sendall(LENGTH.pack(size) + bytes(size))
 
 
@@ -182,7 +174,6 @@ class StepMarks:
         self._log, self._last_ns = log, 0
 
     def step(self) -> None:
-        """Say that a step has ended."""
         now = boottime_ns()
         self._step()
         if self._last_ns:

@@ -33,8 +33,6 @@ EXCHANGE_BYTES: Final = 128 * KIB
 
 
 class StepLoop:
-    """The loop's parts and one turn of them."""
-
     def __init__(self, folder: Path, library: Path, address: str, port: int, seed: int) -> None:
         self.knobs = Knobs(folder)
         # Children are forked before files and threads are opened.
@@ -47,7 +45,6 @@ class StepLoop:
         self._saved, self._folder = self.knobs["checkpoints"], folder
 
     def step(self) -> None:
-        """One step."""
         scale, evaluating = self.knobs["batch_scale"] or 1.0, self.knobs["phase"] == 1
         self._feed.take()
         self._disk.read(max(1, round(3 * scale)))
@@ -92,7 +89,6 @@ def hold_interpreter(knobs: Knobs) -> None:
 
 
 def main(folder: Path, library: Path, address: str, port: int, seed: int) -> None:
-    """Run until told to stop."""
     loop = StepLoop(folder, library, address, port, seed)
     threading.Thread(target=hold_interpreter, args=(loop.knobs,), daemon=True).start()
     while loop.knobs["stop"] == 0:

@@ -16,7 +16,6 @@ from bench.diagnosis.workloads.pieces import MIB, Copies, listen, receive_block,
 
 
 def main(folder: Path, address: str, port: int, seed: int) -> None:
-    """Answer one connection after the other, for ever."""
     knobs, copies, chance = Knobs(folder), Copies(MIB // 2), random.Random(seed)
     with listen(address, port) as listener:
         while True:

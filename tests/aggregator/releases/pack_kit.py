@@ -47,5 +47,4 @@ def noisy(seed: int, start: int, cohort: int = 0) -> ReleasedWindow:
 
 
 def suppressed(start: int) -> SuppressedWindow:
-    """A window of too few hosts."""
     return SuppressedWindow(TASK.series, 0, start, 60, 1, "too_few_hosts", 7, 10_000, start + 99.0)

@@ -71,7 +71,6 @@ def noise(task: Task, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]
 def window(
     task: Task, vector: npt.NDArray[np.int64], n: int, start: int = 0, cohort: int = 0
 ) -> ReleasedWindow:
-    """A release of one window."""
     return ReleasedWindow(
         bytes(32),
         task,

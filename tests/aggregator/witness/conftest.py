@@ -19,7 +19,6 @@ KINDS = (
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[PostgresqlServer]:
-    """A running server with the witness's role."""
     server = PostgresqlServer()
     server.start()
     server.psql("CREATE ROLE pointillist_helper LOGIN")
@@ -30,7 +29,6 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
 
 @pytest.fixture(params=KINDS)
 def stand(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stand]:
-    """A witness that runs and has no links."""
     made = make_stand(request.param, request, tmp_path)
     yield made
     made.end()

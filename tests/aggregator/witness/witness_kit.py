@@ -30,8 +30,6 @@ HELPER_KEYS = (signing_key("helper"), signing_key("another helper"))
 
 
 class Stand(Protocol):
-    """A witness and what may happen to it."""
-
     def open(self, helper: SigningKey = HELPER_KEYS[0]) -> Witness: ...
 
     def stop(self) -> None: ...
@@ -185,7 +183,6 @@ def patiently(ask: Callable[[], T]) -> T:
 def link_after(
     before: ChainHead, name: object, helper: SigningKey = HELPER_KEYS[0], closed_s: int = 0
 ) -> ChainLink:
-    """A link that continues a chain."""
     return ChainLink(
         helper.public_bytes,
         before.sequence + 1,

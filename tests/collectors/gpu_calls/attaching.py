@@ -21,12 +21,10 @@ LAUNCHES = 1009
 
 
 def listed() -> list[str]:
-    """The names that are ours, of whichever process."""
     return [event for event, _ in libbpf.listed()]
 
 
 def main(library: str, caller: str) -> None:
-    """Print a line of JSON for each step."""
     table = ProbeTable.load()
     programs = programs_bcc.GpuPrograms(table)
     launches = [one for one in attachments(Path(library), table) if one.group is ProbeGroup.LAUNCH]

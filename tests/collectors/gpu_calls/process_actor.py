@@ -67,8 +67,6 @@ int main(int count, char **words) {
 
 
 class Actor:
-    """The running program."""
-
     def __init__(self, program: Path, *prefix: str | Path) -> None:
         self._process = subprocess.Popen(
             [*map(str, prefix), str(program)],

@@ -130,7 +130,6 @@ class ComposeFleet:
         )  # fmt: skip
 
     def public_key(self, role: str) -> str:
-        """The public key of a party."""
         shown = self.people("keys", "show", f"keys/{role}/identity.key", "--json")
         return str(json.loads(shown)[0]["public_key"])
 

@@ -80,7 +80,6 @@ class ContainerFleet:
         self._until("broker", lambda: "Kafka Server started" in self.containers.said("broker"))
 
     def make_keys(self) -> None:
-        """Identities of both parties and of the operators."""
         options = [
             *HARDENED, "--user", f"{OPERATOR_UID}", "--entrypoint", "sleep", "--workdir", "/fleet",
             *_volumes({self.operators: "/fleet"}),
@@ -95,7 +94,6 @@ class ContainerFleet:
         )
 
     def sign_task(self) -> None:
-        """One series of minutes, under both signatures."""
         (self.operators / "plan.toml").write_text(PLAN)
         leader, helper = self.public["leader"], self.public["helper"]
         self.ask(
@@ -153,7 +151,6 @@ class ContainerFleet:
     # The roles --------------------------------------------------------------------------------
 
     def start_parties(self) -> None:
-        """Helper and Leader, on TCP with mutual TLS."""
         authority = Authority.make(self.folder / "tls")
         for role in ("helper", "leader"):
             authority.issue(role)
@@ -173,7 +170,6 @@ class ContainerFleet:
             self._until(role, lambda role=role: self.runs(role))  # type: ignore[misc]
 
     def runs(self, role: str) -> bool:
-        """Whether a party says that it runs."""
         config = ("--config", f"/etc/pointillist/{role}.toml")
         return self.containers.ends(role, "pointillist", role, "status", *config) in {0, 1}
 
@@ -285,7 +281,6 @@ class ContainerFleet:
     # Files ------------------------------------------------------------------------------------
 
     def _publish(self, path: Path) -> None:
-        """Put a signed file where both parties look."""
         for role in ("leader", "helper"):
             copy = self.folder / f"{role}-state" / "signed" / path.name
             shutil.copyfile(path, copy)
@@ -325,7 +320,6 @@ def broker_script() -> str:
 
 
 def broker_mounts() -> dict[Path, str]:
-    """Kafka's jars, and this machine's Java."""
     mounts = {jars(print): "/kafka:ro", Path("/usr/lib/jvm"): "/usr/lib/jvm:ro"}
     for settings in Path("/etc").glob("java-*-openjdk"):
         mounts[settings] = f"{settings}:ro"
@@ -339,7 +333,6 @@ def give(folder: Path, uid: int, gid: int, mode: int) -> None:
 
 
 def volumes(mounts: dict[Path, str]) -> list[str]:
-    """Name mounts as podman and compose take them."""
     return [f"{here}:{there}" for here, there in mounts.items()]
 
 

@@ -34,7 +34,6 @@ def config_of(folder: Path, number: int) -> AgentConfig:
 
 
 def join(config: AgentConfig, token: Path, machine: str) -> None:
-    """Make the host's identity and send its request."""
     write_host_key(config.host.key_file, HostKey(SigningKey.generate(), this_machine(config)))
     host = load_host(config, this_machine(config))
     models = gpu_counts(Catalogue.load(), config.host.gpus)
@@ -44,7 +43,6 @@ def join(config: AgentConfig, token: Path, machine: str) -> None:
 
 
 def live(config: AgentConfig) -> None:
-    """Be a host until the container ends."""
     shell, _absent = open_agent(config)
     shell.run()
 

@@ -44,7 +44,6 @@ def image(name: str) -> str:
 
 
 def run_podman(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run podman, whatever comes of it."""
     return subprocess.run(
         ["podman", *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False,
         timeout=300,
@@ -52,7 +51,6 @@ def run_podman(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def podman(*arguments: str) -> str:
-    """Run podman, and give what it printed."""
     done = run_podman(*arguments)
     assert done.returncode == 0, f"podman {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -90,7 +88,6 @@ class Containers:
         return run_podman("exec", self._full(name), *command).returncode
 
     def said(self, name: str) -> str:
-        """Everything that one has printed."""
         done = run_podman("logs", self._full(name))
         return done.stdout + done.stderr
 

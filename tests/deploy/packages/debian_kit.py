@@ -67,8 +67,6 @@ def built(out: Path, *, revision: int = 1) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class DebianRoot:
-    """A root that packages are installed in."""
-
     folder: Path
 
     def run(self, script: str, *, timeout_s: float = 400) -> subprocess.CompletedProcess[str]:
@@ -90,7 +88,6 @@ class DebianRoot:
         return done.stdout
 
     def take(self, files: Sequence[Path]) -> None:
-        """Lay files into /packages."""
         folder = self.folder / "packages"
         folder.mkdir(exist_ok=True)
         for file in files:

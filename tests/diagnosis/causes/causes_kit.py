@@ -30,7 +30,6 @@ def detector(
 
 
 def as_file(one: Detector) -> dict[str, object]:
-    """What the file of a detector holds."""
     return {
         "format": 1, "model": one.model, "section": "incidents", "classes": list(one.classes),
         "trials": one.trials.tolist(), "counts": one.counts.tolist(),
@@ -52,12 +51,10 @@ def drawn_reports(
 
 
 def week(reported: Reported, number: int = 1) -> CauseWindow:
-    """A released week of the section."""
     return CauseWindow(
         "week", 0, number * WEEK_S, WEEK_S, "incidents", tuple(map(str, CLASSES)), reported
     )
 
 
 def struck(**hosts: float) -> Floats:
-    """Hosts by cause."""
     return np.array([float(hosts.get(cause.value, 0)) for cause in CLASSES])

@@ -24,7 +24,6 @@ def diagnosis(
     incident: bool = True,
     subject: str = "/train/rank0",
 ) -> Diagnosis:
-    """A cause, as sure as a model gets."""
     return Diagnosis(
         subject,
         cause,
@@ -43,14 +42,12 @@ def diagnosis(
 
 
 def ended(last: Diagnosis | None, at_s: float = 130) -> SpikeEnded:
-    """The end of a diagnosis' spike."""
     if last is None:
         return SpikeEnded("/train/rank0", 100 * S, int(at_s * S), None)
     return SpikeEnded(last.subject, last.onset_ns, int(at_s * S), last)
 
 
 def one_of_each() -> list[SpikeBegan | Diagnosis | SpikeEnded]:
-    """Every kind of finding."""
     return [
         SpikeBegan("/train/rank0", 100 * S, 103 * S, StepSource.RHYTHM, BEFORE, NOW),
         diagnosis(),

@@ -61,7 +61,6 @@ def network(ranks: int) -> Iterator[list[str]]:
 
 
 def _remove_orphans() -> None:
-    """Remove what test runs that were killed have left."""
     listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True)
     for name in re.findall(r"^plst-\d+-\S+", listed.stdout, re.MULTILINE):
         if not Path("/proc", name.split("-")[1]).exists():

@@ -78,7 +78,6 @@ def rank_main(rank: int, world: int, job: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run one job a line until stdin ends."""
     say({"torch": torch.__version__})
     for line in sys.stdin:
         job = json.loads(line)

@@ -25,7 +25,6 @@ class StubJob:
         self.pattern = groups[0].name.removesuffix("0") + "*"
 
     def steer(self, host_ms: list[float], gpu_ms: list[float]) -> None:
-        """Set milliseconds of each rank."""
         for block, values in ((1, host_ms), (2, gpu_ms)):
             padded = [round(value * 1000) for value in values] + [0] * (_MOST - len(values))
             self._write(8 * _MOST * block, struct.pack(f"{_MOST}q", *padded))
@@ -41,7 +40,6 @@ class StubJob:
 
 @contextmanager
 def stub_job(folder: Path, ranks: int) -> Iterator[StubJob]:
-    """Run ranks, each in a cgroup of its own."""
     nccl, cudart, program = (folder / n for n in ("libnccl.so.2", "libcudart.so.12", "rank"))
     _compile("-shared", "-fPIC", "-DNCCL", _SOURCE, "-o", nccl)
     _compile("-shared", "-fPIC", "-DCUDART", _SOURCE, "-o", cudart)

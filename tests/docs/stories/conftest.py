@@ -55,7 +55,6 @@ class PageFleet:
 
     @property
     def keys(self) -> dict[str, str]:
-        """What pages call the keys."""
         return {
             "LEADER": self.leader,
             "HELPER": self.helper,

@@ -44,13 +44,11 @@ def made_up_runs() -> Sequence[RecordedRun]:
 
 @pytest.fixture(scope="session")
 def evaluation(made_up_runs: Sequence[RecordedRun]) -> Evaluation:
-    """What is found of them."""
     return evaluate(made_up_runs, lambda _: None)
 
 
 @pytest.fixture(scope="session")
 def results(evaluation: Evaluation) -> Results:
-    """What is written down of it."""
     return results_of(evaluation)
 
 
@@ -58,7 +56,6 @@ def results(evaluation: Evaluation) -> Results:
 def folder_of_recordings(
     made_up_runs: Sequence[RecordedRun], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The runs as a recorder leaves them."""
     folder = tmp_path_factory.mktemp("recordings")
     for run in made_up_runs:
         facts = run.facts
