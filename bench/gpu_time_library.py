@@ -13,7 +13,8 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from collectors.gpu_time.segment import RecordingState
 from scripts.gpu_time.listening import OFF, ON, Listening, listening
-from tests.gpu_time_kit import Program, program, until
+from tests.gpu_time_kit import Program, program
+from tests.wait_kit import until
 
 ROUNDS: Final = 9
 RECORDS: Final = 1_000_000

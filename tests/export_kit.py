@@ -11,21 +11,17 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+
+from tests.certificate_kit import certificate
 
 JOB, POD = "778", "8b0f1c2d-4e5f-6071-8293-a4b5c6d7e8f9"
 CONTAINER = "3f4a" * 16
@@ -130,49 +126,11 @@ def collector(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[tupl
 @contextmanager
 def tls_collector(folder: Path) -> Iterator[tuple[Collector, str, Path]]:
     """Run one behind a certificate that is its own authority; gives that, too."""
-    certificate = _self_signed(folder)
+    files = certificate(folder, "127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(*files)
     with collector(tls=context) as (made, address):
-        yield made, address, certificate
-
-
-def _self_signed(folder: Path) -> Path:
-    """Write key and certificate of 127.0.0.1 into one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "collector")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "collector.pem"
-    file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    return file
-
-
-def waited(what: Callable[[], object], patience_s: float = 60.0) -> None:
-    """Wait until something holds; the bound only ends a test that would hang."""
-    end = time.monotonic() + patience_s
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
+        yield made, address, files[0]
 
 
 def read_taken(file: Path) -> list[ExportMetricsServiceRequest]:

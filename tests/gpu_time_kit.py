@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,16 +18,6 @@ from tests.real_libraries import installed
 CUPTI: Final = Path(__file__).parents[1] / "cupti"
 FAKES: Final = Path(__file__).parent / "fakes" / "cupti"
 PATIENCE_S: Final = 20.0
-
-
-def until(what: Callable[[], bool]) -> float:
-    """Wait until something holds; give the seconds. Raises AssertionError."""
-    begun_s = time.monotonic()
-    while not what():
-        if time.monotonic() - begun_s > PATIENCE_S:
-            raise AssertionError("expected it to happen, waited in vain")
-        time.sleep(0.002)
-    return time.monotonic() - begun_s
 
 
 def cupti_folder() -> Path:

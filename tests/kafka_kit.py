@@ -22,9 +22,7 @@ from confluent_kafka.admin import (
 
 from pointillist.broker.local import RunningBroker
 from tests.agent_live import Surroundings, announce, surroundings
-from tests.process_kit import wait_for
-from transport.factory import Side, TransportTable, open_transport
-from transport.interface import Record, Transport, TransportUnavailable, create_topics
+from tests.wait_kit import until
 from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import JOINS, REPORTS
 
@@ -50,7 +48,7 @@ def wait_until_led(broker: RunningBroker) -> None:
             return bool(admin.list_topics(timeout=5).controller_id >= 0)
         return False
 
-    wait_for(led)
+    until(led)
 
 
 def fresh_prefix() -> str:

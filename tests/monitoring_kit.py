@@ -7,15 +7,16 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.wait_kit import until
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 RULES = DEPLOY / "prometheus" / "pointillist.rules.yml"
@@ -39,14 +40,6 @@ def answered(url: str, body: bytes | None = None) -> str:
         return str(answer.read().decode())
 
 
-def wait_until(what: Callable[[], object], patience_s: float = 90.0) -> None:
-    """Wait until something holds; the bound only ends a test that would hang."""
-    give_up, seen = time.monotonic() + patience_s, None
-    while not (seen := what()):
-        assert time.monotonic() < give_up, f"waited in vain, last seen {seen!r}"
-        time.sleep(0.1)
-
-
 @contextmanager
 def monitor(program: str, folder: Path, port: int, *options: str) -> Iterator[str]:
     """Run a server until the block ends; gives its address once it is ready."""
@@ -58,7 +51,7 @@ def monitor(program: str, folder: Path, port: int, *options: str) -> Iterator[st
             stdout=log, stderr=log, cwd=folder,
         )  # fmt: skip
     try:
-        wait_until(lambda: process.poll() is not None or ready(address))
+        until(lambda: process.poll() is not None or ready(address))
         assert process.poll() is None, (folder / "log").read_text()[-2000:]
         yield address
     finally:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from collectors.gpu_calls.gpu_probes import GpuProbesSource, ProbesSection
 from collectors.records.activity import KernelActivity, Record
 from collectors.records.gpu_calls import FileGroup
 from tests.probes_kit import Stubs, now_ns, waiting
+from tests.wait_kit import until
 from wire.catalogue import Catalogue
 
 OURS = f"zz-{os.getpid()}"
@@ -30,15 +30,6 @@ ONLY_OURS = (
     f"{OURS}?*",
 )
 """Patterns of every other name."""
-
-
-def until(what: Callable[[], bool], patience_s: float = 20.0) -> None:
-    """Wait for something that a thread does. Raises TimeoutError."""
-    deadline_s = time.monotonic() + patience_s
-    while not what():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError("expected it to happen by now")
-        time.sleep(0.01)
 
 
 def attached_files(source: GpuProbesSource, pid: int) -> set[str]:

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,6 +23,7 @@ from aggregator.protocol.released import ReleasedWindow
 from simulator.engine.interface import MemoryStore
 from tests.fault_notes import note, note_recovery
 from tests.protocol_kit import T0, World
+from tests.wait_kit import until
 from transport.embedded.embedded import EmbeddedConsumer, EmbeddedLog
 from transport.factory import EmbeddedSettings
 from transport.files.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
@@ -218,7 +219,7 @@ class ProcessFleet:
     def start(self, party: str) -> None:
         if party == "leader":
             # The clock stands still between a test's steps: a call that fails is not made again.
-            wait_for((self.folder / "run" / "h.sock").exists)
+            until((self.folder / "run" / "h.sock").exists)
             arguments = (self.folder, self.world.helper_key.public_bytes)
             process = SPAWN.Process(target=leader_process, args=arguments)
         else:
@@ -287,12 +288,3 @@ class ProcessFleet:
         self._producer.close()
         self.log.close()
         return [process.exitcode for process in self.processes.values()]
-
-
-def wait_for(what: Callable[[], bool], patience_s: float = 110.0) -> None:
-    """Wait until something holds; the bound only ends a test that would hang."""
-    give_up = time.monotonic() + patience_s
-    while not what():
-        if time.monotonic() > give_up:
-            raise AssertionError("expected it to happen, waited in vain")
-        time.sleep(0.02)

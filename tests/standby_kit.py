@@ -20,9 +20,9 @@ from tests.process_kit import (
     ProcessFleet,
     RecordingChannel,
     leader_config,
-    wait_for,
 )
 from tests.protocol_kit import World
+from tests.wait_kit import until
 from transport.factory import Side, open_transport
 from transport.process.supervision import Notifier
 
@@ -113,7 +113,7 @@ class StandbyProcessFleet(ProcessFleet):
             return
         folder, fell = self.folder, party in self.processes
         said = folder / f"{party}-status.json"
-        wait_for((folder / "run" / "h.sock").exists)
+        until((folder / "run" / "h.sock").exists)
         if fell:  # it comes back when the other leads
             self.follow()
             said.unlink(missing_ok=True)
@@ -122,9 +122,9 @@ class StandbyProcessFleet(ProcessFleet):
         process.start()
         self.processes[party] = process
         if fell:
-            wait_for(said.exists)  # nothing else waits for who stands by: it may be stopped at once
+            until(said.exists)  # nothing else waits for who stands by: it may be stopped at once
 
     def follow(self) -> None:
         """Wait until the lead has changed hands since the last time."""
-        wait_for(lambda: int(self.database.psql("SELECT max(fence) FROM leadership")) > self.fence)
+        until(lambda: int(self.database.psql("SELECT max(fence) FROM leadership")) > self.fence)
         self.fence = int(self.database.psql("SELECT fence FROM leadership"))

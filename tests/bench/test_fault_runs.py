@@ -19,7 +19,7 @@ from bench.diagnosis.recording import RunRefusedError, record
 from bench.diagnosis.workload import STEP_LOOP, Workload, start_workload
 from bench.record import ROOT
 from diagnosis.frames.recording import read_recording
-from tests.process_kit import wait_for
+from tests.wait_kit import until
 
 pytestmark = [pytest.mark.root, pytest.mark.live]
 
@@ -120,4 +120,4 @@ def test_fault_bench_leaves_nothing_when_it_is_killed(tmp_path: Path) -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    wait_for(lambda: left_over() == [])
+    until(lambda: left_over() == [])

@@ -16,8 +16,7 @@ from tests.kafka_cluster import LocalCluster
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.netns_kit import FAR, Link, linked
 from tests.outage_kit import HOSTS
-from tests.process_kit import wait_for
-from transport.factory import TransportTable
+from tests.wait_kit import until
 from transport.kafka.kafka_frame import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.release, pytest.mark.timeout(300)]
@@ -101,7 +100,7 @@ def test_broker_that_its_full_disk_ends_costs_no_report(
     fleet, broker, disk = cramped
     ballast = fill(disk)
     fleet.run_to(fleet.first + 75, step_s=STEP_S)
-    wait_for(lambda: broker.status() is None)  # without a disk to write to it ends by itself
+    until(lambda: broker.status() is None)  # without a disk to write to it ends by itself
     ballast.unlink()
     broker.start()
     fleet.recover()

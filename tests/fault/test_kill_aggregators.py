@@ -12,8 +12,9 @@ from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import verify_transcripts
 from tests.fault_cases import HELPER_STEPS, LEADER_STEPS
 from tests.ledger_hosts import LedgerHosts
-from tests.process_kit import ProcessFleet, wait_for
+from tests.process_kit import ProcessFleet
 from tests.protocol_kit import SERIES, T0, WINDOW_S
+from tests.wait_kit import until
 from transport.embedded.embedded import EmbeddedLog
 from wire.envelope import unwrap
 from wire.topics import RELEASES, release_key
@@ -56,8 +57,8 @@ def test_killed_aggregators_count_no_window_twice(
         play_window(fleet, hosts, number, step)
     until_s = T0 + (len(steps) + 2) * WINDOW_S
     # The last to fall takes its name from the file first: it may still have been alive when asked.
-    wait_for(lambda: fleet.killed() and passes(fleet, until_s) and countersigned(fleet, len(steps)))
-    wait_for(lambda: len(dict.fromkeys(on_the_log(fleet))) == len(steps))
+    until(lambda: fleet.killed() and passes(fleet, until_s) and countersigned(fleet, len(steps)))
+    until(lambda: len(dict.fromkeys(on_the_log(fleet))) == len(steps))
     assert fleet.stop() == [0, 0]
     check(fleet, hosts, len(steps))
 
@@ -71,11 +72,11 @@ def play_window(fleet: ProcessFleet, hosts: LedgerHosts, number: int, step: str)
     fleet.kill_at(step)
     fleet.publish(*hosts.report(window))
     if "KeepEpochs" in step:
-        wait_for(fleet.killed)
-    wait_for(lambda: read_all(fleet, len(hosts.sealed)))
+        until(fleet.killed)
+    until(lambda: read_all(fleet, len(hosts.sealed)))
     fleet.clock.set(window + WINDOW_S + 1)
     until_s = window + 3 * WINDOW_S
-    wait_for(lambda: passes(fleet, until_s) and fleet.killed() and released(fleet, number + 1))
+    until(lambda: passes(fleet, until_s) and fleet.killed() and released(fleet, number + 1))
     fleet.recovered()
 
 

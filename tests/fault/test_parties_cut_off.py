@@ -12,12 +12,13 @@ import pytest
 
 from aggregator.leader.leader_runtime import LeaderShell
 from aggregator.protocol.interfaces import HelperUnavailable
+from tests.certificate_kit import Authority
 from tests.far_helper import tls_address
-from tests.integration.test_channel_tls import Authority
 from tests.ledger_hosts import LedgerHosts
 from tests.netns_kit import FAR, Link, linked
-from tests.process_kit import FileStore, ProcessFleet, leader_config, wait_for
+from tests.process_kit import FileStore, ProcessFleet, leader_config
 from tests.protocol_kit import T0, WINDOW_S
+from tests.wait_kit import until
 
 pytestmark = pytest.mark.root
 
@@ -76,17 +77,17 @@ def test_link_between_the_parties_down_costs_no_window(
 ) -> None:
     helper = leader._helper
     assert helper is not None
-    wait_for(lambda: _answers(leader))
+    until(lambda: _answers(leader))
     for number in range(2):
         window = T0 + number * WINDOW_S
         fleet.publish(*hosts.report(window))
         fleet.clock.set(window + WINDOW_S + 29)
         if number == 1:
             link.cut()
-            wait_for(lambda: turns(fleet, leader) and "helper_away" in _troubles(leader))
+            until(lambda: turns(fleet, leader) and "helper_away" in _troubles(leader))
             link.mend()
-        wait_for(lambda wanted=number: turns(fleet, leader) and _settled(fleet, wanted + 1))  # type: ignore[misc]
-    wait_for(lambda: turns(fleet, leader) and not leader._state.unsigned())
+        until(lambda wanted=number: turns(fleet, leader) and _settled(fleet, wanted + 1))  # type: ignore[misc]
+    until(lambda: turns(fleet, leader) and not leader._state.unsigned())
     leader._end()
     verdict = hosts.judge(fleet.folder)
     assert verdict.problems == []

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from bench.agent_host import AgentHost, make_host, running
 from collectors.ebpf.ebpf_source import EbpfSource
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.live_socket import LiveClient
+from tests.wait_kit import until
 from transport.process.privileges import AGENT_USER, CAPABILITIES
 
 pytestmark = [pytest.mark.release, pytest.mark.root, pytest.mark.kernel]
@@ -33,14 +33,6 @@ def host() -> Iterator[AgentHost]:
     folder.chmod(0o755)
     yield make_host(folder / "host", gpus=False)
     shutil.rmtree(folder)
-
-
-def eventually(ask: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := ask()):
-        assert time.monotonic() < deadline, "expected an answer, waited in vain"
-        time.sleep(0.1)
-    return found
 
 
 def grown(view: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -64,10 +56,10 @@ def ebpf_names(host: AgentHost) -> set[str]:
 def test_agent_with_ebpf_serves_history_live_view_and_counters(host: AgentHost) -> None:
     with running(host) as pid:
         client = LiveClient(host.folder / "state" / "live.sock")
-        view = eventually(lambda: grown(client.poll()))
+        view = until(lambda: grown(client.poll()))
         with urllib.request.urlopen(f"http://{counters_address(host)}/metrics") as answer:
             counters = answer.read().decode()
-        eventually(lambda: "bpf_cost.hits" in ebpf_names(host))
+        until(lambda: "bpf_cost.hits" in ebpf_names(host))
         status = dict(
             line.split(":", 1)
             for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()

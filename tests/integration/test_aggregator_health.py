@@ -26,7 +26,7 @@ from aggregator.releases.store import Store
 from pointillist.cli import root as cli
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task
 from tests.disk_kit import fill, small_disk
-from tests.process_kit import ProcessFleet, leader_config, wait_for
+from tests.process_kit import ProcessFleet, leader_config
 from tests.protocol_kit import (
     SIGMA_1024,
     T0,
@@ -36,6 +36,7 @@ from tests.protocol_kit import (
     open_epochs,
     start_helper,
 )
+from tests.wait_kit import until
 from transport.process.supervision import MetricsServer
 
 pytestmark = pytest.mark.slow
@@ -169,13 +170,13 @@ def test_helper_that_is_away_is_told_once_and_its_return(
     )
     try:
         # Time passes: a Helper that was asked before it served is asked again.
-        wait_for(lambda: passes(fleet) and turned(shell) and shell._helper_seen_s > 0)
+        until(lambda: passes(fleet) and turned(shell) and shell._helper_seen_s > 0)
         capsys.readouterr()
         fleet.processes["helper"].kill()
         fleet.processes.pop("helper").join()
-        wait_for(lambda: passes(fleet) and turned(shell) and "helper_away" in troubles(shell))
+        until(lambda: passes(fleet) and turned(shell) and "helper_away" in troubles(shell))
         fleet.start("helper")
-        wait_for(lambda: passes(fleet) and turned(shell) and "helper_away" not in troubles(shell))
+        until(lambda: passes(fleet) and turned(shell) and "helper_away" not in troubles(shell))
     finally:
         shell._end()
     lines = [line for line in capsys.readouterr().out.splitlines() if "helper_away" in line]

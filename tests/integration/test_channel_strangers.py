@@ -12,8 +12,8 @@ import pytest
 from aggregator.party import channel
 from aggregator.party.channel_address import ChannelAddress
 from pointillist.broker.local import free_ports
-from tests.integration.test_channel_tls import Authority
-from tests.process_kit import wait_for
+from tests.certificate_kit import Authority
+from tests.wait_kit import until
 
 STRANGERS = 40
 
@@ -43,7 +43,7 @@ def test_strangers_hold_few_connections_and_none_for_long(
     server = channel.serve(nobody, address, lambda _error: False, threading.Lock())
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(STRANGERS)]
     try:
-        wait_for(lambda: sum(map(ended, strangers)) >= STRANGERS - left)
+        until(lambda: sum(map(ended, strangers)) >= STRANGERS - left)
         assert sum(map(ended, strangers)) == STRANGERS - left
     finally:
         for stranger in strangers:

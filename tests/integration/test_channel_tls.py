@@ -2,99 +2,25 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from aggregator.party.channel import ChannelHelper, serve
-from aggregator.party.channel_address import ChannelAddress, TlsFiles
+from aggregator.party.channel_address import ChannelAddress
 from aggregator.protocol.interfaces import HelperUnavailable
+from tests.certificate_kit import Authority
 from tests.protocol_kit import Clock, Failures, build_world, start_helper
 from transport.files.keyfiles import KeyFileRefused
 from transport.process.listening import AddressUnavailable, at, listen
 from transport.rpc.pointillist_pb2_grpc import HelperStub
 from wire.proto import pointillist_pb2 as pb
-
-DAY = datetime.timedelta(days=1)
-
-
-@dataclass(frozen=True)
-class Authority:
-    """A CA of one test, and the files it gives out."""
-
-    folder: Path
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-    address: str = "127.0.0.1"
-
-    @classmethod
-    def make(cls, folder: Path, address: str = "127.0.0.1") -> Authority:
-        folder.mkdir()
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate("test CA", key, None, key, ca=True)
-        made = cls(folder, key, certificate, address)
-        _write(folder / "ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
-        return made
-
-    def issue(self, name: str) -> TlsFiles:
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name, key, self.certificate, self.key, address=self.address)
-        files = TlsFiles(
-            self.folder / "ca.pem", self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        )
-        _write(files.cert_file, certificate.public_bytes(serialization.Encoding.PEM))
-        _write(
-            files.key_file,
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            ),
-        )
-        return files
-
-
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: x509.Certificate | None,
-    signer: ec.EllipticCurvePrivateKey,
-    *,
-    ca: bool = False,
-    address: str = "127.0.0.1",
-) -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if issuer is None else issuer.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - DAY)
-        .not_valid_after(now + DAY)
-        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        .add_extension(names, critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    path.chmod(0o600)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.party.key_ring import DAY_S, OVERLAP_S, KeyRing
 from privacy.masks import derive_epoch_task_keys
-from tests.process_kit import ProcessFleet, wait_for
+from tests.process_kit import ProcessFleet
 from tests.protocol_kit import (
     T0,
     WINDOW_S,
@@ -22,6 +22,7 @@ from tests.protocol_kit import (
     open_epochs,
     vector_of,
 )
+from tests.wait_kit import until
 from transport.files.keyfiles import write_signing_key
 from wire.epoch import KeyAnnouncement
 from wire.fields import MAX_EPOCH_S, key_id
@@ -55,9 +56,9 @@ def test_logs_and_status_of_a_run_hold_no_secret(
     epochs = open_epochs(world)
     broken = [altered(r.encode()) for r in honest_reports(world)]
     fleet.publish(epochs, [*broken, *(r.encode() for r in honest_reports(world))])
-    wait_for(lambda: fleet.reports_read() >= 18)
+    until(lambda: fleet.reports_read() >= 18)
     fleet.clock.set(T0 + WINDOW_S + 31)
-    wait_for(lambda: bool(fleet.lines("store.jsonl")))
+    until(lambda: bool(fleet.lines("store.jsonl")))
     assert fleet.stop() == [0, 0]
     output = capfd.readouterr()
     status = [(fleet.folder / f"{who}-status.json").read_text() for who in ("leader", "helper")]

@@ -15,7 +15,7 @@ from aggregator.protocol.directory import PinnedParties
 from aggregator.spark import driver_process
 from aggregator.spark.driver_process import AGAIN_S, HANGS_S, DriverProcess, SparkJob
 from aggregator.spark.messages import EpochUnknown
-from tests.process_kit import wait_for
+from tests.wait_kit import until
 from transport.kafka.kafka_frame import KafkaSettings
 
 ECHO = """
@@ -75,7 +75,7 @@ def said(driver: DriverProcess, wanted: int) -> list[bytes | None]:
         found.extend(driver.said())
         return len(found) >= wanted
 
-    wait_for(complete)
+    until(complete)
     return found
 
 
@@ -99,7 +99,7 @@ def test_driver_that_fell_is_followed_after_a_pause(
     driver = begin(ECHO)
     first = pid_of(said(driver, 2))
     os.kill(first, 9)
-    wait_for(lambda: driver.said() == [] and driver._driver is None)
+    until(lambda: driver.said() == [] and driver._driver is None)
     assert driver.said() == ()
     clock.now_s = AGAIN_S
     words = said(driver, 2)
@@ -124,7 +124,7 @@ def test_driver_that_says_too_much_at_once_falls(
     monkeypatch.setattr(driver_process, "UPDATE_BYTES", 1000)
     driver = begin(ECHO.replace('b"pid %d" % __import__("os").getpid()', 'b"x" * 1001'))
     assert said(driver, 1) == [None]
-    wait_for(lambda: driver.said() == [] and driver._driver is None)
+    until(lambda: driver.said() == [] and driver._driver is None)
 
 
 def test_driver_that_hangs_is_followed(begin: Callable[[str], DriverProcess], clock: Clock) -> None:

@@ -18,7 +18,7 @@ from aggregator.spark.driver_process import python_of
 from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.leader_command_kit import configuration, status
-from tests.process_kit import wait_for
+from tests.wait_kit import until
 from transport.factory import Side, open_transport
 from transport.interface import create_topics
 from transport.process.privileges import LEADER_USER, ensure_users, reachable
@@ -75,20 +75,20 @@ def test_driver_comes_is_followed_and_ends_with_the_leader(broker: RunningBroker
                 found = status(folder)
                 return found.get("partitions_unread") == 0 and found.get("log_lag") == 0
 
-            wait_for(reads, PATIENCE_S)
+            until(reads, PATIENCE_S)
             first = driver_of(seen)
             assert first is not None
             assert first.uids() == seen.uids()
             assert first.uids().real != 0 or not ensure_users()
             first.kill()
-            wait_for(lambda: driver_of(seen) not in {None, first}, PATIENCE_S)
-            wait_for(lambda: said.read_text().count('"driver began"') == 2, PATIENCE_S)
-            wait_for(reads, PATIENCE_S)
+            until(lambda: driver_of(seen) not in {None, first}, PATIENCE_S)
+            until(lambda: said.read_text().count('"driver began"') == 2, PATIENCE_S)
+            until(reads, PATIENCE_S)
             last = driver_of(seen)
             leader.send_signal(signal.SIGTERM)
             assert leader.wait(60) == 0
             assert last is not None
-            wait_for(lambda: not last.is_running(), 60)
+            until(lambda: not last.is_running(), 60)
         finally:
             leader.kill()
             leader.wait()

@@ -31,12 +31,10 @@ from tests.process_kit import (
     ProcessFleet,
     RecordingChannel,
     leader_config,
-    wait_for,
 )
 from tests.protocol_kit import T0, WINDOW_S, World
 from tests.reader_kit import OneProcess
-from transport.factory import Side, open_transport
-from transport.interface import Record, create_topics
+from tests.wait_kit import until
 from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import EPOCHS, REPORTS
 
@@ -92,7 +90,7 @@ class SparkProcessFleet(ProcessFleet):
         if party == "helper":
             super().start(party)
             return
-        wait_for((self.folder / "run" / "h.sock").exists)
+        until((self.folder / "run" / "h.sock").exists)
         told = self.folder, self.world.parties.helper_pk, self.settings
         self.processes[party] = SPAWN.Process(target=leader_by_spark, args=told)
         self.processes[party].start()
@@ -110,8 +108,8 @@ def test_spark_on_kafka_releases_what_one_process_does(
     try:
         for number, step in enumerate(STEPS):
             play_window(fleet, hosts, number, step)
-        wait_for(lambda: fleet.passes() and countersigned(fleet), PATIENCE_S)
-        wait_for(lambda: "redelivered" in (tmp_path / "steps").read_text(), PATIENCE_S)
+        until(lambda: fleet.passes() and countersigned(fleet), PATIENCE_S)
+        until(lambda: "redelivered" in (tmp_path / "steps").read_text(), PATIENCE_S)
         assert fleet.stop() == [0] * 2
     finally:
         fleet.stop()
@@ -130,7 +128,7 @@ def play_window(fleet: SparkProcessFleet, hosts: LedgerHosts, number: int, step:
     epochs, reports = hosts.report(window)
     fleet.publish(epochs, [*reports, *reports])
     fleet.clock.set(window + WINDOW_S + 1)
-    wait_for(lambda: fleet.killed() and fleet.passes() and fleet.released(number + 1), PATIENCE_S)
+    until(lambda: fleet.killed() and fleet.passes() and fleet.released(number + 1), PATIENCE_S)
 
 
 def countersigned(fleet: SparkProcessFleet) -> bool:
@@ -176,7 +174,7 @@ def read_all(settings: KafkaSettings) -> list[Record]:
             records.extend(consumer.poll(1000, 0.1))
             return len(records) == 9 + 2 * 9 * WINDOWS
 
-        wait_for(complete)
+        until(complete)
         consumer.close()
     return records
 

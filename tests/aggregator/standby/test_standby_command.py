@@ -17,8 +17,8 @@ from pointillist.cli.output import ExitCode
 from tests.closed_kit import closed
 from tests.leader_command_kit import configuration, place, status
 from tests.postgresql_kit import PostgresqlServer
-from tests.process_kit import wait_for
 from tests.standby_kit import DATABASE, ROLE, LeaderDatabase
+from tests.wait_kit import until
 from transport.settings.config import ConfigError
 
 __all__ = ["place"]
@@ -59,7 +59,7 @@ def machines(
         started[name] = subprocess.Popen(
             closed([*command, "--config", str(config)]), stderr=subprocess.PIPE, text=True
         )
-        wait_for(lambda name=name: bool(status(place, name)))  # type: ignore[misc]
+        until(lambda name=name: bool(status(place, name)))  # type: ignore[misc]
     yield started
     for process in started.values():
         process.kill()
@@ -72,10 +72,10 @@ def machines(
 def test_machine_that_stands_by_leads_when_the_other_is_killed(
     place: Path, machines: dict[str, subprocess.Popen[str]]
 ) -> None:
-    wait_for(lambda: status(place, "a").get("log_lag") == 0)
+    until(lambda: status(place, "a").get("log_lag") == 0)
     assert (status(place, "b")["standby"], status(place, "b")["ready"]) == (1, 0)
     machines["a"].kill()
-    wait_for(lambda: status(place, "b").get("log_lag") == 0)
+    until(lambda: status(place, "b").get("log_lag") == 0)
     assert status(place, "b")["standby"] == 0
     machines["b"].terminate()
     assert machines["b"].wait(60) == ExitCode.OK
@@ -87,15 +87,15 @@ def test_machine_that_stands_by_leads_when_the_other_is_killed(
 def test_machine_without_its_database_ends_and_says_so(
     place: Path, machines: dict[str, subprocess.Popen[str]], postgresql_server: PostgresqlServer
 ) -> None:
-    wait_for(lambda: status(place, "a").get("log_lag") == 0)
+    until(lambda: status(place, "a").get("log_lag") == 0)
     postgresql_server.stop()
     try:
         assert machines["a"].wait(60) == ExitCode.UNAVAILABLE
-        wait_for(lambda: "storage" in status(place, "b").get("troubles", {}))
+        until(lambda: "storage" in status(place, "b").get("troubles", {}))
         assert machines["b"].poll() is None
     finally:
         postgresql_server.start()
-    wait_for(lambda: status(place, "b").get("log_lag") == 0)
+    until(lambda: status(place, "b").get("log_lag") == 0)
     machines["b"].terminate()
     assert machines["b"].wait(60) == ExitCode.OK
 

@@ -16,9 +16,9 @@ from tests.fault_cases import STANDBY_STEPS
 from tests.fault_oracle import judge
 from tests.ledger_hosts import LedgerHosts
 from tests.postgresql_kit import PostgresqlServer
-from tests.process_kit import wait_for
 from tests.protocol_kit import T0, WINDOW_S
 from tests.standby_kit import LEASE_S, MACHINES, LeaderDatabase, StandbyProcessFleet
+from tests.wait_kit import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
@@ -35,13 +35,13 @@ def test_other_machine_goes_on_where_the_killed_one_fell(
     fleet = StandbyProcessFleet(hosts.world, tmp_path, database)
     windows = len(STANDBY_STEPS)
     try:
-        wait_for(lambda: database.psql("SELECT fence FROM leadership") == "1")
+        until(lambda: database.psql("SELECT fence FROM leadership") == "1")
         fleet.follow()
         for number, step in enumerate(STANDBY_STEPS):
             play_window(fleet, hosts, number, step)
         transcript = tmp_path / "leader-transcript.json"
         # A machine that fell as the last window was looked at is started again here.
-        wait_for(
+        until(
             lambda: fleet.killed() and fleet.passes() and countersigned(fleet, transcript, windows)
         )
     finally:
@@ -60,7 +60,7 @@ def play_window(fleet: StandbyProcessFleet, hosts: LedgerHosts, number: int, ste
     epochs, reports = hosts.report(window)
     fleet.publish(epochs, [*reports, *reports])
     fleet.clock.set(window + WINDOW_S + 1)
-    wait_for(lambda: fleet.killed() and fleet.passes() and fleet.released(number + 1))
+    until(lambda: fleet.killed() and fleet.passes() and fleet.released(number + 1))
     fleet.recovered()
 
 

@@ -12,8 +12,8 @@ from aggregator.party.postgresql_database import DatabaseUnavailable
 from aggregator.standby.leadership import RENEWALS, Leadership, Renewals, leader_database
 from aggregator.state.state_file import LeadershipLost
 from tests.postgresql_kit import PostgresqlServer
-from tests.process_kit import wait_for
 from tests.standby_kit import DATABASE, LEADER_PK, ROLE, LeaderDatabase
+from tests.wait_kit import until
 
 pytestmark = pytest.mark.postgresql
 LEASE_S = 60.0
@@ -141,7 +141,7 @@ def test_machine_that_renews_while_it_is_followed_goes_on(database: LeaderDataba
     thread = threading.Thread(target=lambda: taken.append(other.take()))
     with tables.transaction():
         thread.start()
-        wait_for(lambda: waiting(database) == "1")
+        until(lambda: waiting(database) == "1")
         held.renew()
     thread.join()
     assert taken == [False]

@@ -32,7 +32,7 @@ from tests.aggregator.witness.witness_kit import (
     patiently,
 )
 from tests.disk_kit import fill, small_disk
-from tests.process_kit import ProcessFleet, helper_config, wait_for
+from tests.process_kit import ProcessFleet, helper_config
 from tests.protocol_kit import (
     T0,
     WINDOW_S,
@@ -43,6 +43,7 @@ from tests.protocol_kit import (
     open_epochs,
     start_helper,
 )
+from tests.wait_kit import until
 from transport.embedded.embedded import EmbeddedLog
 from transport.factory import EmbeddedSettings, open_transport
 from transport.files.keyfiles import write_signing_key
@@ -174,7 +175,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessFl
 def release_one(fleet: ProcessFleet, folder: Path) -> bytes:
     """One window through a Leader and the Helper that serves; the release as it goes to the log."""
     channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
-    wait_for(lambda: answers(channel))
+    until(lambda: answers(channel))
     folder.mkdir()
     leader = Fleet(fleet.world, folder, helper=channel)
     leader.send_epochs(open_epochs(fleet.world))
@@ -218,7 +219,7 @@ def test_restored_process_reads_the_releases_before_it_answers(
     live.stop()
     again = Running(fleet, transport=transport)  # a restart of what was not rolled back
     channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
-    wait_for(lambda: answers(channel))
+    until(lambda: answers(channel))
     channel.close()
     again.stop()
     for name in names:
@@ -241,11 +242,11 @@ def test_log_that_is_away_at_the_start_is_waited_for(
     monkeypatch.setattr(helper_runtime, "open_transport", open_or_not)
     running = Running(fleet, transport=EmbeddedSettings(fleet.folder / "log"))
     channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
-    wait_for(lambda: serves(channel))
-    wait_for(lambda: "log_away" in running.troubles())
+    until(lambda: serves(channel))
+    until(lambda: "log_away" in running.troubles())
     assert not answers(channel)
     away = False
-    wait_for(lambda: answers(channel))
+    until(lambda: answers(channel))
     assert running.troubles() == {}
     channel.close()
     running.stop()
@@ -265,13 +266,13 @@ def test_helper_says_that_its_witness_is_away_and_goes_on_when_it_is_back(
     stand.stop()
     running = Running(fleet, **witnessed(stand.address))
     channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
-    wait_for(lambda: serves(channel))  # keys are announced meanwhile
-    wait_for(lambda: "witness_away" in running.troubles())
+    until(lambda: serves(channel))  # keys are announced meanwhile
+    until(lambda: "witness_away" in running.troubles())
     assert not answers(channel)
     stand.start()
-    wait_for(lambda: answers(channel))
+    until(lambda: answers(channel))
     assert release_one(fleet, tmp_path / "leader")
-    wait_for(lambda: running.shell.health.document["links_witnessed"] == 2)
+    until(lambda: running.shell.health.document["links_witnessed"] == 2)
     channel.close()
     running.stop()
     stand.end()
@@ -343,7 +344,7 @@ def test_witness_process_keeps_its_chains_and_says_how_many_links(
     for _ in range(2):
         with witness_running(witness_config):
             links = appended(witness_config.address, links)
-            wait_for(says(witness_config, links={HELPER_KEYS[0].public_bytes.hex(): links}))
+            until(says(witness_config, links={HELPER_KEYS[0].public_bytes.hex(): links}))
     assert links == 4
 
 
@@ -357,9 +358,9 @@ def test_witness_on_a_full_disk_takes_no_link_and_goes_on_when_there_is_room(
         witness = ProcessWitness(witness_config.address, WITNESS_KEY.public_bytes, HELPER_KEYS[0])
         with pytest.raises(WitnessUnavailable):
             extend(witness, 1)
-        wait_for(says(witness_config, ready=0))
+        until(says(witness_config, ready=0))
         ballast.unlink()
-        wait_for(says(witness_config, ready=1))
+        until(says(witness_config, ready=1))
         assert appended(witness_config.address, links) == links + 2
         witness.close()
 

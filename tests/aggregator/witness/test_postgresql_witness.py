@@ -17,7 +17,7 @@ from aggregator.witness.port import WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
 from tests.aggregator.witness.conftest import make_stand
 from tests.aggregator.witness.witness_kit import HELPER_KEYS, PostgresqlStand, extend, patiently
-from tests.integration.test_channel_tls import Authority
+from tests.certificate_kit import Authority
 from tests.postgresql_kit import PostgresqlServer
 
 pytestmark = pytest.mark.postgresql

@@ -26,7 +26,7 @@ from tests.aggregator.witness.witness_kit import (
     extend,
     link_after,
 )
-from tests.integration.test_channel_tls import Authority
+from tests.certificate_kit import Authority
 from tests.protocol_kit import altered, signing_key
 from transport.rpc.pointillist_pb2_grpc import WitnessServicer, add_WitnessServicer_to_server
 from wire.proto import pointillist_pb2 as pb

@@ -9,8 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from collectors.devices.device_port import ALL, DevicesUnavailable
 from collectors.records.basics import FailureKind
 from tests.agent_live import surroundings
 from tests.fake_nvml_kit import FakeDriver
+from tests.wait_kit import until
 
 pytestmark = pytest.mark.slow
 
@@ -84,15 +84,6 @@ def _gone(pid: int) -> bool:
         return True
 
 
-def _until(true: Callable[[], bool]) -> bool:
-    """Wait for what the kernel does in its own time."""
-    for _ in range(500):
-        if true():
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def test_spawner_that_nobody_closed_ends_with_its_object() -> None:
     spawner = Spawner()
     process = psutil.Process(spawner.pid)
@@ -131,8 +122,8 @@ def test_spawner_readers_of_an_agent_hold_no_key_also_after_one_was_replaced(
             assert not _holds(pid, seed)
             assert not [name for name in _files(pid) if str(tmp_path) in name]
         agent.kill()
-    assert _until(lambda: _gone(child))
-    assert _until(lambda: _gone(spawner))
+    until(lambda: _gone(child))
+    until(lambda: _gone(spawner))
 
 
 def _echo(connection: Connection) -> None:
@@ -149,7 +140,7 @@ def test_spawner_gives_each_task_a_child_of_its_own(spawner: Spawner) -> None:
         child.connection.send(place)
     answers = [child.connection.recv() for child in children]
     assert answers == [(child.pid, place) for place, child in enumerate(children)]
-    assert _until(lambda: all(_gone(child.pid) for child in children))
+    until(lambda: all(_gone(child.pid) for child in children))
     for child in children:
         child.kill()
 
@@ -159,7 +150,7 @@ def test_spawner_child_that_hangs_is_killed_and_the_next_one_works(spawner: Spaw
     assert not hanging.connection.poll(0.05)
     hanging.kill()
     hanging.kill()
-    assert _until(lambda: _gone(hanging.pid))
+    until(lambda: _gone(hanging.pid))
     with pytest.raises(OSError, match="closed"):
         hanging.connection.poll()
     after = spawner.start(_echo)
@@ -179,7 +170,7 @@ def test_spawner_that_answers_late_never_gives_the_child_of_another_task() -> No
     assert child.connection.recv() == (child.pid, "x")
     child.kill()
     left = Path(f"/proc/{spawner.pid}/task/{spawner.pid}/children")
-    assert _until(lambda: not left.read_text(encoding="utf-8").split())
+    until(lambda: not left.read_text(encoding="utf-8").split())
     spawner.close()
 
 
@@ -190,7 +181,7 @@ def test_spawner_that_ended_is_a_gap_and_never_a_child_of_the_agent(tmp_path: Pa
     os.kill(spawner.pid, signal.SIGKILL)
     child = reader.child_pid
     assert child is not None
-    assert _until(lambda: _gone(child))
+    until(lambda: _gone(child))
     readings = [reader.read(index, ALL) for index in (0, 1)]
     assert all(
         {gap.kind for gap in reading.gaps.values()} == {FailureKind.FAILED} for reading in readings

@@ -11,8 +11,9 @@ from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.loaders import LaterPrograms
 from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, GpuCalls, ProbeGroup
-from tests.probe_source_kit import OURS, Watched, own_caller, until, watching
+from tests.probe_source_kit import OURS, Watched, own_caller, watching
 from tests.probes_kit import PUSH, STUBS, Stubs, begin, compile_stub, waiting
+from tests.wait_kit import until
 
 PLACE = FileGroup(1, ProbeGroup.LAUNCH)
 OUR_LIBRARY_ALONE = f"""

@@ -22,8 +22,9 @@ from edge_agent.service.agent_service import AgentService
 from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from tests.agent_live import Surroundings, surroundings
 from tests.agent_world import T0, NoNoise, open_report
-from tests.probe_source_kit import ONLY_OURS, OURS, attached_files, own_caller, until
+from tests.probe_source_kit import ONLY_OURS, OURS, attached_files, own_caller
 from tests.probes_kit import Stubs, begin, waiting
+from tests.wait_kit import until
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.epoch import Epoch

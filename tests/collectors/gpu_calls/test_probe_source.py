@@ -22,8 +22,9 @@ from collectors.records.gpu_calls import (
     GpuCalls,
     ProbeGroup,
 )
-from tests.probe_source_kit import ONLY_OURS, OURS, Watched, own_caller, until, watching
+from tests.probe_source_kit import ONLY_OURS, OURS, Watched, own_caller, watching
 from tests.probes_kit import Stubs, begin, waiting
+from tests.wait_kit import until
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]
 

@@ -22,9 +22,10 @@ import pytest
 from edge_agent.local.live_socket import LiveClient
 from tests.agent_live import Surroundings, surroundings
 from tests.fake_nvml_kit import FakeDriver
-from tests.gpu_time_kit import Program, program, until
+from tests.gpu_time_kit import Program, program
 from tests.integration.test_agent_cli import write_config
 from tests.terminal_kit import Terminal
+from tests.wait_kit import until
 
 pytestmark = pytest.mark.release
 

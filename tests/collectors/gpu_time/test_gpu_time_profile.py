@@ -18,9 +18,10 @@ from collectors.boot_clock import boottime_ns
 from collectors.gpu_time.listener import Listener
 from collectors.profiling.gpu_times import GpuStep, ProfiledTimes, _is_free
 from collectors.records.gpu_time import TimingState
-from tests.gpu_time_kit import Program, program, until
+from tests.gpu_time_kit import Program, program
 from tests.probes_kit import Stubs
 from tests.profile_kit import ReadProfile, parse
+from tests.wait_kit import until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

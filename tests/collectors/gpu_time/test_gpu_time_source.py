@@ -17,7 +17,8 @@ from collectors.gpu_time.segment import HEADER, RecordingState, RowKind
 from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from tests.followed_kit import FakeLibrary, Followed
-from tests.gpu_time_kit import program, until
+from tests.gpu_time_kit import program
+from tests.wait_kit import until
 
 S = 1_000_000_000
 OTHER_PROCESS = 1

@@ -17,8 +17,8 @@ from collectors.gpu_time.segment import ROWS, RowKind, RowNames
 from collectors.interface import SourceUnavailable
 from kernels.signatures import Signatures
 from tests.followed_kit import FakeLibrary, Followed
-from tests.gpu_time_kit import until
 from tests.segment_kit import FakeMemory
+from tests.wait_kit import until
 
 S = 1_000_000_000
 CROWD = 6

@@ -26,8 +26,9 @@ from edge_agent.live import open_agent
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import surroundings
 from tests.agent_world import NoNoise
-from tests.gpu_time_kit import program, until
+from tests.gpu_time_kit import program
 from tests.segment_kit import snapshot
+from tests.wait_kit import until
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu-time.md"
 

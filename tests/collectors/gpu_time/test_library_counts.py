@@ -12,7 +12,8 @@ import pytest
 from collectors.gpu_time.listener import WindowPlan
 from collectors.gpu_time.segment import ROWS, RecordingState, RowKind, SegmentUnsettled, Snapshot
 from scripts.gpu_time.listening import OFF, ON, Listening, Sum, listening, sums
-from tests.gpu_time_kit import Program, program, until
+from tests.gpu_time_kit import Program, program
+from tests.wait_kit import until
 
 pytestmark = pytest.mark.slow
 

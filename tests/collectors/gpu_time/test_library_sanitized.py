@@ -15,7 +15,8 @@ import pytest
 from collectors.gpu_time.listener import WindowPlan
 from collectors.gpu_time.segment import RecordingState
 from scripts.gpu_time.listening import OFF, ON, Listening, listening
-from tests.gpu_time_kit import CUPTI, Program, program, until
+from tests.gpu_time_kit import CUPTI, Program, program
+from tests.wait_kit import until
 
 pytestmark = pytest.mark.release
 

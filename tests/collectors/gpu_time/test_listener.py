@@ -24,8 +24,8 @@ from collectors.gpu_time.listener import (
     WindowPlan,
 )
 from collectors.gpu_time.listener import ConnectionRefusal as Refusal
-from tests.gpu_time_kit import until
 from tests.segment_kit import FakeMemory
+from tests.wait_kit import until
 
 GREETING = HELLO.pack(MAGIC, VERSION, 1, 0)
 

@@ -15,8 +15,9 @@ from collectors.gpu_time.recorded_work import CounterDeltas, TimedSpan, TimedSpa
 from collectors.gpu_time.segment import RecordingState, RowKind, RowNames, Snapshot
 from collectors.records.gpu_time import GpuTimes, TimingState
 from tests.followed_kit import FakeLibrary, Followed
-from tests.gpu_time_kit import program, until
+from tests.gpu_time_kit import program
 from tests.segment_kit import FakeMemory, snapshot
+from tests.wait_kit import until
 
 S = 1_000_000_000
 

@@ -13,8 +13,8 @@ import pytest
 from collectors.gpu_time.segment import RecordingState
 from scripts.gpu_time.listening import OFF, ON, Listening, listening
 from tests.fake_library import built_program
-from tests.gpu_time_kit import until
 from tests.real_libraries import CUPTI, DRIVER, cupti_folder, unpacked
+from tests.wait_kit import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.usefixtures("no_node_is_left")]
 

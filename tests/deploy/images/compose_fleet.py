@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from pointillist.broker.properties import Ports, server_properties
+from tests.certificate_kit import Authority
 from tests.deploy.images.container_fleet import (
     HELPER_UID,
     LEADER_UID,
@@ -35,7 +36,6 @@ from tests.deploy.images.container_fleet import (
     volumes,
 )
 from tests.deploy.images.podman import ENVIRONMENT, REPOSITORY, image, run_podman
-from tests.integration.test_channel_tls import Authority
 from tests.netns_kit import ip_call
 
 FILE = REPOSITORY / "deploy" / "compose" / "compose.yaml"

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from pointillist.broker.local import jars, new_cluster_id
 from pointillist.broker.properties import Ports, server_properties
+from tests.certificate_kit import Authority
 from tests.deploy.images.podman import HARDENED, REPOSITORY, Containers, image
-from tests.integration.test_channel_tls import Authority
+from tests.wait_kit import until
 
 CROWD = 17
 OPERATORS = ("acme", "bolt", "cent")
@@ -185,7 +186,7 @@ class ContainerFleet:
     def _until(self, name: str, holds: Callable[[], bool]) -> None:
         """Wait until something holds of a container; one that ends is shown."""
         running = self.containers.running
-        eventually(lambda: holds() or not running(name))
+        until(lambda: holds() or not running(name))
         assert running(name), self.containers.said(name)
 
     def _start_agent(self) -> None:
@@ -365,11 +366,3 @@ probes = {{ enabled = false }}
 [diagnosis]
 enabled = false
 """
-
-
-def eventually(holds: Callable[[], bool], patience_s: float = 420) -> None:
-    """Wait until something holds; the bound only ends a hang."""
-    give_up = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < give_up, "expected it to happen, waited in vain"
-        time.sleep(1)

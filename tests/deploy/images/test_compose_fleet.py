@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.images.compose_fleet import ComposeFleet, compose_fleet, why_no_compose
-from tests.deploy.images.container_fleet import eventually
 from tests.deploy.images.podman import why_no_containers
+from tests.wait_kit import until
 
 AGENT = "/etc/pointillist/agent.toml"
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1500)]
@@ -33,17 +33,17 @@ def fleet() -> Iterator[ComposeFleet]:
 @pytest.mark.parametrize("role", ["leader", "helper"])
 def test_party_of_the_compose_file_runs(fleet: ComposeFleet, role: str) -> None:
     config = ("--config", f"/etc/pointillist/{role}.toml")
-    eventually(lambda: fleet.ends(role, "pointillist", role, "status", *config) in {0, 1})
+    until(lambda: fleet.ends(role, "pointillist", role, "status", *config) in {0, 1})
 
 
 def test_agent_of_the_compose_file_has_asked_and_counts_by_ebpf(fleet: ComposeFleet) -> None:
     asked = ("history", "--since", "10m", "--kind", "metric", "--name", "*switches*")
     command = ("agent", "pointillist", "agent", *asked, "--config", AGENT)
-    eventually(lambda: fleet.ends(*command) == 0 and "switches" in fleet.compose("exec", *command))
+    until(lambda: fleet.ends(*command) == 0 and "switches" in fleet.compose("exec", *command))
     assert (fleet.folder / "fleet" / "agent" / "agent" / "asked").exists()
 
 
 def test_pages_and_prometheus_of_the_compose_file_see_the_fleet(fleet: ComposeFleet) -> None:
-    eventually(lambda: "series" in json.dumps(fleet.fetched("http://127.0.0.1:8765/api/v1/store")))
+    until(lambda: "series" in json.dumps(fleet.fetched("http://127.0.0.1:8765/api/v1/store")))
     jobs = ("pointillist-leader", "pointillist-helper", "pointillist-web", "pointillist-agent")
-    eventually(lambda: {fleet.targets().get(job) for job in jobs} == {"up"})
+    until(lambda: {fleet.targets().get(job) for job in jobs} == {"up"})

@@ -18,9 +18,9 @@ from tests.deploy.images.container_fleet import (
     LEADER_UID,
     WEB_UID,
     ContainerFleet,
-    eventually,
 )
 from tests.deploy.images.podman import Containers, why_no_containers
+from tests.wait_kit import until
 from transport.process.privileges import CAP_BPF, CAP_PERFMON
 
 CONFIG = "/etc/pointillist/agent.toml"
@@ -67,7 +67,7 @@ def _agent_says(fleet: ContainerFleet, *asked: str) -> str:
 
 
 def test_fleet_of_containers_releases_a_window(fleet: ContainerFleet) -> None:
-    eventually(lambda: _released(fleet))
+    until(lambda: _released(fleet))
     (series,) = json.loads(_agent_says(fleet, "ledger", "show", "--json"))["series"]
     assert series["windows_kept"] >= 1
 
@@ -78,7 +78,7 @@ def test_agent_counts_by_ebpf_and_keeps_two_capabilities(fleet: ContainerFleet) 
     assert int(status["CapBnd"], 16) == 1 << CAP_BPF | 1 << CAP_PERFMON
     assert status["Uid"].split() == ["10004"] * 4
     asked = ("history", "--since", "10m", "--kind", "metric", "--name", "*switches*")
-    eventually(lambda: "ebpf/switches" in _agent_says(fleet, *asked))
+    until(lambda: "ebpf/switches" in _agent_says(fleet, *asked))
 
 
 @pytest.mark.parametrize(("role", "uid"), [("leader", LEADER_UID), ("helper", HELPER_UID)])
@@ -87,7 +87,7 @@ def test_party_has_no_root_and_no_capability(fleet: ContainerFleet, role: str, u
 
 
 def test_web_shows_the_release_without_root(fleet: ContainerFleet) -> None:
-    eventually(lambda: _released(fleet))
+    until(lambda: _released(fleet))
     fleet.start_web()
     assert "minute" in fleet.containers.run("web", "python3", "-c", FETCH)
     _hold_nothing(fleet, "web", WEB_UID)

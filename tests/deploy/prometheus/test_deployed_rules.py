@@ -31,7 +31,7 @@ from edge_agent.agent_runtime import AgentStatus
 from edge_agent.sending.effects import AgentTally
 from edge_agent.service.reload import SelfStatus, metrics_port
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, noise, true_steps, window
-from tests.monitoring_kit import DEPLOY, RULES, SCRAPES, Prometheus, scraping, wait_until
+from tests.monitoring_kit import DEPLOY, RULES, SCRAPES, Prometheus, scraping
 from tests.process_kit import ProcessFleet, helper_config, leader_config
 from tests.protocol_kit import (
     SIGMA_1024,
@@ -42,6 +42,7 @@ from tests.protocol_kit import (
     open_epochs,
     signing_key,
 )
+from tests.wait_kit import until
 from tests.web_kit import HOSTS, fill, shares_of_time
 from transport.process.supervision import MetricsServer
 
@@ -77,7 +78,7 @@ class ServedFleet:
         self._threads = [self._started(self.helper.run)]
         config = leader_config(folder, world.helper_key.public_bytes)
         assert config.helper is not None
-        wait_until((folder / "run" / "h.sock").exists)
+        until((folder / "run" / "h.sock").exists)
         self.store = Store(folder / "store" / "r.duckdb", folder / "parquet", CATALOGUE)
         self.leader = LeaderShell(
             config, self.fleet.log, self.store, helper=ChannelHelper(config.helper),
@@ -115,11 +116,11 @@ class ServedFleet:
             self.clock.set(window + WINDOW_S + 1)
             self.fleet.publish(epochs, reports)
             wanted = 9 + number
-            wait_until(lambda wanted=wanted: self.leader._leader.admitted >= wanted)  # type: ignore[misc]
+            until(lambda wanted=wanted: self.leader._leader.admitted >= wanted)  # type: ignore[misc]
             # Too few hosts are waited for until what they would send is no longer accepted.
             late_s = world.task.retention_s if number else 40
             self.clock.set(window + WINDOW_S + late_s)
-            wait_until(lambda number=number: self.passes() and self.settled() > number)  # type: ignore[misc]
+            until(lambda number=number: self.passes() and self.settled() > number)  # type: ignore[misc]
 
     def passes(self) -> bool:
         """Let five seconds pass."""
@@ -203,9 +204,9 @@ def prometheus(
 ) -> Iterator[Prometheus]:
     targets = {job: port.port for job, port in served.ports.items()} | {"pointillist-web": web}
     with scraping(tmp_path_factory.mktemp("prometheus") / "run", targets) as made:
-        wait_until(lambda: len(made.ask("up == 1")) == len(targets))
-        wait_until(lambda: made.ask('count_over_time(up{job="pointillist-leader"}[1m]) >= 3'))
-        wait_until(lambda: made.ask("pointillist_release_value"))
+        until(lambda: len(made.ask("up == 1")) == len(targets))
+        until(lambda: made.ask('count_over_time(up{job="pointillist-leader"}[1m]) >= 3'))
+        until(lambda: made.ask("pointillist_release_value"))
         yield made
 
 
@@ -285,7 +286,7 @@ def test_alerts_fire_on_processes_that_are_in_trouble(
     of_releases = {
         "PointillistWindowsSuppressed", "PointillistCoverageLow", "PointillistReleasesLate",
     }  # fmt: skip
-    wait_until(lambda: prometheus.firing() >= of_releases)
+    until(lambda: prometheus.firing() >= of_releases)
     quiet = {"PointillistHelperDown", "PointillistHelperAway", "PointillistAgentCannotSend"}
     assert not prometheus.firing() & quiet
     refused = AgentTally(published=3, sealed=2, epochs=1, refused=Counter(budget=5))
@@ -301,6 +302,6 @@ def test_alerts_fire_on_processes_that_are_in_trouble(
             *of_releases, *quiet, "PointillistAgentBudgetSpent", "PointillistAgentNotReporting",
         }  # fmt: skip
 
-    wait_until(troubled)
+    until(troubled)
     served.ports.pop("pointillist-leader").close()
-    wait_until(lambda: "PointillistLeaderDown" in prometheus.firing())
+    until(lambda: "PointillistLeaderDown" in prometheus.firing())

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from pointillist.fleet.trial_run import TrialStep, trial_steps
 from tests.closed_kit import may_mount
 from tests.page_machine import PageMachine, Running, page_machine
 from tests.page_runs import typed_in
+from tests.wait_kit import until
 
 TRIAL = "/srv/trial"
 LEAST = TrialSettings(hosts=20, windows=720, window_s=5, by_hand=True)
@@ -168,11 +169,3 @@ def _ask_to_join(machine: PageMachine, fleet: PageFleet) -> None:
 def _see_enrolment(machine: PageMachine, fleet: PageFleet) -> None:
     joined = machine.type("agent join --token-file /etc/pointillist/token")
     fleet.host_said.append((JOIN, joined.said))
-
-
-def until(there: Callable[[], bool], patience_s: float = 300) -> None:
-    """Wait for what comes; the bound ends a hang alone."""
-    deadline = time.monotonic() + patience_s
-    while not there():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)

@@ -10,9 +10,10 @@ import time
 import pytest
 
 from tests.closed_kit import REPOSITORY
-from tests.docs.stories.conftest import AGENT_TOML, HERE, PageFleet, until
+from tests.docs.stories.conftest import AGENT_TOML, HERE, PageFleet
 from tests.page_machine import PageMachine
 from tests.page_output import missing, shown
+from tests.wait_kit import until
 from transport.process.privileges import AGENT_USER
 
 pytestmark = [pytest.mark.root, pytest.mark.release]

@@ -25,17 +25,10 @@ from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, run_until, surroundings
 from tests.agent_world import T0
 from tests.calls_kit import gpu_calls
-from tests.export_kit import CONTAINER, IN_JOB, IN_POD, JOB, POD, MadeProc, collector, waited
+from tests.export_kit import CONTAINER, IN_JOB, IN_POD, JOB, POD, MadeProc, collector
 from tests.fake_nvml_kit import FakeDriver
-from tests.monitoring_kit import (
-    DEPLOY,
-    Prometheus,
-    answered,
-    free_port,
-    missing_monitors,
-    monitor,
-    wait_until,
-)
+from tests.monitoring_kit import DEPLOY, Prometheus, answered, free_port, missing_monitors, monitor
+from tests.wait_kit import until
 
 SCRAPE = DEPLOY / "prometheus" / "host-gpus.yml"
 COLLECTOR = DEPLOY / "otel" / "collector.yaml"
@@ -79,7 +72,7 @@ def host(tmp_path: Path) -> Iterator[tuple[Exporting, str]]:
         exporting = Exporting(export, Rounds([source]))
         exporting.drain()
         export.stepped(1_000)
-        waited(lambda: made.taken)
+        until(lambda: made.taken)
         yield exporting, str(made.series())
         export.stopping()
         exporting.rounds.stop()
@@ -133,7 +126,7 @@ def test_prometheus_scrapes_by_the_deployed_configuration(
     options = ("--config.file=prometheus.yml", f"--storage.tsdb.path={folder / 'data'}")
     with monitor("prometheus", folder, free_port(), *options) as address:
         prometheus = Prometheus(address)
-        wait_until(lambda: prometheus.ask(f'DCGM_FI_DEV_GPU_UTIL{{hpc_job="{JOB}"}} == 93'))
+        until(lambda: prometheus.ask(f'DCGM_FI_DEV_GPU_UTIL{{hpc_job="{JOB}"}} == 93'))
         assert prometheus.ask(f'DCGM_FI_DEV_FB_USED{{pod_uid="{POD}"}} > 0')
         assert prometheus.ask('pointillist_gpu_kernel_launches_total{family="gemm"} == 1000')
 

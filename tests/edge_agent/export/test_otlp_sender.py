@@ -18,8 +18,9 @@ from edge_agent.config import OtlpSection
 from edge_agent.export import otlp
 from edge_agent.export.host_numbers import NO_WORKLOAD, GpuNow, HostSnapshot
 from edge_agent.export.otlp import MessageWriter, OtlpSender
-from tests.export_kit import collector, read_taken, tls_collector, waited
+from tests.export_kit import collector, read_taken, tls_collector
 from tests.monitoring_kit import free_port
+from tests.wait_kit import until
 
 
 def snapshot(number: int) -> HostSnapshot:
@@ -66,10 +67,10 @@ def test_messages_arrive_in_order_with_a_token(sending: Sending, tmp_path: Path)
         sender = sending(address, token_file=token)
         for number in (1, 2, 3):
             sender.offer(snapshot(number))
-        waited(lambda: len(made.taken) == 3)
+        until(lambda: len(made.taken) == 3)
     assert numbers(made.taken) == [1, 2, 3]
     assert made.headers[0]["authorization"] == "Bearer open sesame"
-    waited(lambda: sender.counts == {"sent": 3})
+    until(lambda: sender.counts == {"sent": 3})
 
 
 def test_a_collector_that_is_away_gets_what_fits_once_it_is_there(sending: Sending) -> None:
@@ -79,11 +80,11 @@ def test_a_collector_that_is_away_gets_what_fits_once_it_is_there(sending: Sendi
         sender.offer(snapshot(number))
         assert sender.waiting <= 4
     with collector(port) as (made, _):
-        waited(lambda: 10 in numbers(made.taken))
+        until(lambda: 10 in numbers(made.taken))
     found = numbers(made.taken)
     assert found == sorted(set(found))
     assert set(found) >= {8, 9, 10}
-    waited(lambda: sum(sender.counts.values()) == 10)
+    until(lambda: sum(sender.counts.values()) == 10)
     assert sender.counts["crowded_out"] == 10 - len(found)
 
 
@@ -92,13 +93,13 @@ def test_a_collector_that_hangs_holds_nobody_up(sending: Sending) -> None:
         made.hold.clear()
         sender = sending(address, most_waiting=3, timeout_s=60)
         sender.offer(snapshot(0))
-        waited(lambda: made.asked == 1)
+        until(lambda: made.asked == 1)
         for number in range(1, 101):  # a loop that waited would end in the test's own timeout
             sender.offer(snapshot(number))
         assert sender.waiting == 3
         assert sender.counts == {"crowded_out": 97}
         made.hold.set()
-        waited(lambda: numbers(made.taken) == [0, 98, 99, 100])
+        until(lambda: numbers(made.taken) == [0, 98, 99, 100])
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -111,7 +112,7 @@ def test_a_collector_that_asks_for_patience_is_asked_again(sending: Sending, sta
         ]
         sender = sending(address)
         sender.offer(snapshot(1))
-        waited(lambda: sender.counts == {"sent": 1})
+        until(lambda: sender.counts == {"sent": 1})
     assert (made.asked, numbers(made.taken)) == (4, [1])
 
 
@@ -122,7 +123,7 @@ def test_what_a_collector_refuses_is_dropped_and_counted(sending: Sending, statu
         sender = sending(address)
         sender.offer(snapshot(1))
         sender.offer(snapshot(2))
-        waited(lambda: sender.counts == {"refused": 1, "sent": 1})
+        until(lambda: sender.counts == {"refused": 1, "sent": 1})
     assert numbers(made.taken) == [2]
 
 
@@ -131,7 +132,7 @@ def test_points_that_a_collector_leaves_out_are_counted(sending: Sending) -> Non
         made.left_out = 1
         sender = sending(address)
         sender.offer(snapshot(1))
-        waited(lambda: sender.counts == {"partly_refused": 1})
+        until(lambda: sender.counts == {"partly_refused": 1})
 
 
 def test_numbers_follow_no_redirect_and_no_proxy(
@@ -144,7 +145,7 @@ def test_numbers_follow_no_redirect_and_no_proxy(
         sender = sending(address)
         sender.offer(snapshot(1))
         sender.offer(snapshot(2))
-        waited(lambda: sender.counts == {"refused": 1, "sent": 1})
+        until(lambda: sender.counts == {"refused": 1, "sent": 1})
         assert elsewhere.asked == 0
 
 
@@ -160,7 +161,7 @@ def test_an_unusable_token_sends_nothing(
         sender.offer(snapshot(1))
         sender.offer(snapshot(2))
         token.write_text("good")
-        waited(lambda: bool(made.taken))
+        until(lambda: bool(made.taken))
     assert made.headers[0]["authorization"] == "Bearer good"
     assert "two" not in capfd.readouterr().out + capfd.readouterr().err
 
@@ -171,8 +172,8 @@ def test_a_certificate_of_nobody_is_refused(sending: Sending, tmp_path: Path) ->
         stranger.offer(snapshot(1))
         known = sending(address, ca_file=authority)
         known.offer(snapshot(2))
-        waited(lambda: known.counts == {"sent": 1})
-        waited(lambda: stranger._away == "SSLError")
+        until(lambda: known.counts == {"sent": 1})
+        until(lambda: stranger._away == "SSLError")
     assert numbers(made.taken) == [2]
     assert stranger.counts == {}
 
@@ -198,15 +199,15 @@ def test_a_collector_that_is_killed_comes_back_to_what_waited(
             for number in range(10 * life + 1, 10 * life + 6):
                 sender.offer(snapshot(number))
             sent = 5 + 10 * life
-            waited(lambda: sender.counts.get("sent", 0) >= sent)  # noqa: B023
-            waited(lambda: len(read_taken(file)) >= sent)  # noqa: B023
+            until(lambda: sender.counts.get("sent", 0) >= sent)  # noqa: B023
+            until(lambda: len(read_taken(file)) >= sent)  # noqa: B023
         finally:
             process.kill()
             process.wait(30)
         for number in range(10 * life + 6, 10 * life + 11):
             sender.offer(snapshot(number))
     with collector(port) as (made, _):
-        waited(lambda: 20 in numbers(made.taken))
+        until(lambda: 20 in numbers(made.taken))
     found = numbers(read_taken(file)) + numbers(made.taken)
     assert found == list(range(1, 21)), "nothing is lost while there is room, and none comes twice"
 
@@ -226,7 +227,7 @@ def test_a_message_that_breaks_is_counted_and_the_next_is_sent(
         sender = sending(address)
         sender.offer(snapshot(1))
         sender.offer(snapshot(2))
-        waited(lambda: sender.counts == {"broken": 1, "sent": 1})
+        until(lambda: sender.counts == {"broken": 1, "sent": 1})
     assert numbers(made.taken) == [2]
     said = capfd.readouterr()
     assert "a user's secret name" not in said.out + said.err
@@ -242,7 +243,7 @@ def test_what_a_collector_says_is_not_in_the_log(
         with server.accept()[0] as taken:
             taken.recv(1 << 16)
             taken.sendall(b"HTTP/1.1 200 OK\r\nx: y\r\nno \x1b[2J header\r\n\r\n\r\n")
-        waited(lambda: sum(sender.counts.values()) or sender._away)
+        until(lambda: sum(sender.counts.values()) or sender._away)
     said = capfd.readouterr()
     assert "\x1b[2J" not in said.out + said.err + caplog.text
     assert "header" not in caplog.text
@@ -253,6 +254,6 @@ def test_closing_waits_for_nobody(sending: Sending) -> None:
         made.hold.clear()
         sender = sending(address, timeout_s=60)
         sender.offer(snapshot(1))
-        waited(lambda: made.asked == 1)
+        until(lambda: made.asked == 1)
         sender.close()  # a close that waited would end in the test's own timeout
         assert made.taken == []

@@ -15,8 +15,9 @@ from collectors.devices.device_port import DeviceReading, Field
 from edge_agent.config import OtlpSection
 from edge_agent.export.host_numbers import FamilyRow, GpuNow, HostSnapshot, HostWorkload
 from edge_agent.export.otlp import MessageWriter, OtlpSender
-from tests.export_kit import JOB, POD, waited
+from tests.export_kit import JOB, POD
 from tests.monitoring_kit import DEPLOY, free_port
+from tests.wait_kit import until
 
 PROGRAM = Path(__file__).resolve().parents[3] / ".tools" / "otelcol" / "otelcol"
 SAMPLE = DEPLOY / "otel" / "collector.yaml"
@@ -68,12 +69,12 @@ def test_collector_has_every_number_with_its_time_over_a_kill(tmp_path: Path) ->
             with running(tmp_path, port, log):
                 for second in range(10 * life, 10 * life + 5):
                     sender.offer(snapshot(second))
-                waited(lambda: sender.counts.get("sent", 0) >= 10 * life + 5)  # noqa: B023
+                until(lambda: sender.counts.get("sent", 0) >= 10 * life + 5)  # noqa: B023
             for second in range(10 * life + 5, 10 * life + 10):
                 sender.offer(snapshot(second))
         with running(tmp_path, port, log):
-            waited(lambda: sender.counts.get("sent") == 20)
-            waited(lambda: len(shown(log)) == 20)
+            until(lambda: sender.counts.get("sent") == 20)
+            until(lambda: len(shown(log)) == 20)
     finally:
         sender.close()
     text = log.read_text()
