@@ -22,7 +22,7 @@ from edge_agent.local.history_read import HistoryReader
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, Surroundings, killing, run_until, surroundings
 from tests.agent_world import T0, epochs, open_report, reports
-from tests.fault_cases import AGENT_STEPS
+from tests.fault_cases import STEPS
 from transport.interface import Record
 from wire.epoch import Epoch
 from wire.report import Report
@@ -42,7 +42,7 @@ def run_and_die(made: Surroundings, point: str, hit: int) -> None:
 
 
 @pytest.mark.parametrize("hit", [1, 3])
-@pytest.mark.parametrize("point", AGENT_STEPS)
+@pytest.mark.parametrize("point", STEPS["agent"])
 def test_agent_killed_counts_no_window_twice(tmp_path: Path, point: str, hit: int) -> None:
     made = surroundings(tmp_path)
     first_try = 1 if point == "runtime:epoch-sealed" else hit

@@ -8,8 +8,7 @@ from typing import cast
 
 import pytest
 
-from edge_agent.agent_runtime import AgentRuntime
-from tests.fault_cases import AGENT_STEPS
+from tests.fault_cases import STEPS
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.outage_kit import HOSTS
 from tests.process_agent import ProcessAgent
@@ -24,7 +23,7 @@ def fleet(tmp_path: Path) -> Iterator[FaultFleet]:
 
 @pytest.mark.release
 @pytest.mark.fault_case("agent-killed")
-@pytest.mark.parametrize("point", AGENT_STEPS)
+@pytest.mark.parametrize("point", STEPS["agent"])
 def test_agent_killed_in_a_fleet_loses_no_sealed_report(fleet: FaultFleet, point: str) -> None:
     fleet.agents[0].close()
     agent = ProcessAgent(fleet, 0, point, 1 if point == "runtime:epoch-sealed" else 2)

@@ -10,7 +10,7 @@ import pytest
 
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import verify_transcripts
-from tests.fault_cases import HELPER_STEPS, LEADER_STEPS
+from tests.fault_cases import STEPS
 from tests.ledger_hosts import LedgerHosts
 from tests.process_kit import ProcessFleet
 from tests.protocol_kit import SERIES, T0, WINDOW_S
@@ -21,8 +21,8 @@ from wire.topics import RELEASES, release_key
 
 pytestmark = pytest.mark.release
 
-LEADER_KILLED = [f"leader {step}" for step in LEADER_STEPS]
-HELPER_KILLED = [f"helper {step}" for step in HELPER_STEPS]
+LEADER_KILLED = [f"leader {step}" for step in STEPS["leader"]]
+HELPER_KILLED = [f"helper {step}" for step in STEPS["helper"]]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from aggregator.spark.partial_sums import Gathered
 from aggregator.spark.spark_shell import drop_strange_checkpoint
 from aggregator.spark.sum_store import SumStore
 from aggregator.state.state_file import StateUnusable
-from tests.fault_cases import DRIVER_STEPS
+from tests.fault_cases import STEPS
 from tests.integration.test_local_scheme import local_epoch, local_report, local_world
 from tests.protocol_kit import (
     T0,
@@ -93,7 +93,7 @@ def test_spark_releases_what_one_process_does(world: World, tmp_path: Path, most
 
 
 @pytest.mark.fault_case("driver-killed")
-@pytest.mark.parametrize("step", DRIVER_STEPS)
+@pytest.mark.parametrize("step", STEPS["driver"])
 @pytest.mark.parametrize("lost", ["nothing", "checkpoint", "store"])
 def test_driver_killed_at_a_batch_loses_and_doubles_nothing(
     world: World, tmp_path: Path, step: str, lost: str

@@ -12,7 +12,7 @@ from aggregator.party.config import StandbySettings
 from aggregator.standby.leadership import tables_to_read
 from aggregator.transcripts.transcript import read_leader_tables, read_transcript
 from aggregator.transcripts.transcript_check import export_transcript, verify_transcripts
-from tests.fault_cases import STANDBY_STEPS
+from tests.fault_cases import STEPS
 from tests.fault_oracle import judge
 from tests.ledger_hosts import LedgerHosts
 from tests.postgresql_kit import PostgresqlServer
@@ -33,11 +33,11 @@ def test_other_machine_goes_on_where_the_killed_one_fell(
     database = LeaderDatabase(postgresql_server)
     hosts = LedgerHosts(tmp_path / "hosts")
     fleet = StandbyProcessFleet(hosts.world, tmp_path, database)
-    windows = len(STANDBY_STEPS)
+    windows = len(STEPS["standby"])
     try:
         until(lambda: database.psql("SELECT fence FROM leadership") == "1")
         fleet.follow()
-        for number, step in enumerate(STANDBY_STEPS):
+        for number, step in enumerate(STEPS["standby"]):
             play_window(fleet, hosts, number, step)
         transcript = tmp_path / "leader-transcript.json"
         # A machine that fell as the last window was looked at is started again here.
