@@ -23,6 +23,8 @@ from confluent_kafka.admin import (
 from pointillist.broker.local import RunningBroker
 from tests.agent_live import Surroundings, announce, surroundings
 from tests.wait_kit import until
+from transport.factory import Side, TransportTable, open_transport
+from transport.interface import Record, Transport, TransportUnavailable, create_topics
 from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import JOINS, REPORTS
 

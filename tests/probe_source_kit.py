@@ -35,7 +35,7 @@ ONLY_OURS = (
 def attached_files(source: GpuProbesSource, pid: int) -> set[str]:
     """Give the files that a process has mapped and the source has wholly attached to."""
     running = source.running
-    attached, board = set(running.programs.attached), running.board
+    attached, board = set(running.programs.attached), running.attacher
     paths = {
         str(Path(file.path).readlink())
         for index, file in list(board._files.items())

@@ -39,6 +39,7 @@ from privacy.noise_table import SeededSampler
 from tests import protocol_kit
 from tests.agent_live import SteppedClock, Surroundings, announce, run_until
 from tests.agent_world import T0, MemoryRuntime, World, counting_bytes, epochs, reports
+from transport.factory import TransportTable
 from transport.files.keyfiles import HostKey, write_host_key
 from transport.interface import create_topics
 from wire.catalogue import Catalogue

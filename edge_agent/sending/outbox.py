@@ -15,7 +15,7 @@ from edge_agent.ledger.ledger_records import LedgerView, SealedRecord, SpooledRe
 from edge_agent.protocol import protocol_events as events
 from edge_agent.protocol.eligibility import Recovering, TaskBook
 from edge_agent.protocol.task_check import ParticipantRules
-from transport import port
+from transport import interface
 from wire.envelope import Kind, unwrap
 from wire.epoch import KeyAnnouncement
 from wire.rejection import ReportRejected
@@ -36,11 +36,11 @@ class Outbox:
     """A queue by time, and one producer that is replaced after a failure."""
 
     def __init__(
-        self, transport: port.Transport, fault_point: Callable[[str], None] = _no_fault
+        self, transport: interface.Transport, fault_point: Callable[[str], None] = _no_fault
     ) -> None:
         self._transport = transport
         self._fault_point = fault_point
-        self._producer: port.Producer | None = None
+        self._producer: interface.Producer | None = None
         self._heap: list[tuple[int, int]] = []
         self._records: dict[int, SealedRecord] = {}
         self._pause_ms = 0
@@ -101,9 +101,9 @@ class Outbox:
         try:
             try:
                 self._send([self._records[spool_id] for spool_id in due])
-            except port.RecordTooLarge:
+            except interface.RecordTooLarge:
                 due = self._send_each(due)
-        except port.TransportUnavailable:
+        except interface.TransportUnavailable:
             for spool_id in due:
                 if spool_id not in self._records:
                     continue
@@ -121,7 +121,7 @@ class Outbox:
         for spool_id in due:
             try:
                 self._send([self._records[spool_id]])
-            except port.RecordTooLarge:
+            except interface.RecordTooLarge:
                 self._too_large.append(spool_id)
                 del self._records[spool_id]
             else:
@@ -143,7 +143,7 @@ class Outbox:
             self._fault_point("outbox:before-flush")
             self._producer.flush()
             self._fault_point("outbox:after-flush")
-        except (port.TransportUnavailable, port.RecordTooLarge):
+        except (interface.TransportUnavailable, interface.RecordTooLarge):
             # A fresh producer holds nothing queued: the records are sent again from here alone.
             self._producer = None
             raise
@@ -178,10 +178,10 @@ _FIRST_WAIT_S: Final = 5.0
 class ControlFeed:
     """Reads the control topics from the oldest record on, bounded a step."""
 
-    def __init__(self, transport: port.Transport, name: str) -> None:
+    def __init__(self, transport: interface.Transport, name: str) -> None:
         self._transport = transport
         self._name = name
-        self._consumer: port.Consumer | None = None
+        self._consumer: interface.Consumer | None = None
 
     def events(self, now_s: int) -> Iterator[events.Event | events.Refuse]:
         """Yield what came since the last call, at most 1,000 records.
@@ -189,7 +189,7 @@ class ControlFeed:
         Raises      TransportUnavailable, also after some were yielded
         """
         if self._consumer is None:
-            port.create_topics(self._transport)
+            interface.create_topics(self._transport)
             group = f"{self._name}-{secrets.token_hex(6)}"
             self._consumer = self._transport.consumer(group, _TOPICS)
         for _ in range(_POLLS):  # a flooded topic must not stop the agent
@@ -206,7 +206,7 @@ class ControlFeed:
         """Read from the oldest record on again, at the next call."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            with contextlib.suppress(port.TransportUnavailable):
+            with contextlib.suppress(interface.TransportUnavailable):
                 consumer.close()
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class ControlFeed:
             self._consumer.close()
 
 
-def tasks_on(transport: port.Transport, rules: ParticipantRules, now_s: int) -> list[Task]:
+def tasks_on(transport: interface.Transport, rules: ParticipantRules, now_s: int) -> list[Task]:
     """Give the newest version of each series that a host with these rules would take.
 
     Raises      TransportUnavailable, UnknownTopic
@@ -236,7 +236,7 @@ def tasks_on(transport: port.Transport, rules: ParticipantRules, now_s: int) -> 
     return list(book.current.values())
 
 
-def _event(record: port.Record, now_s: int) -> events.Event | events.Refuse | None:
+def _event(record: interface.Record, now_s: int) -> events.Event | events.Refuse | None:
     """Give a record's event, its refusal, or None for a kind that does not belong there."""
     try:
         kind, core = unwrap(record.value, _MAX_BYTES[record.topic])

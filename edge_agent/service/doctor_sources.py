@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from collectors import port
 from collectors.faults.scan import Count, FailedReading, Probe, ReadSmart, State, probes, read_smart
 from collectors.gpu_calls.loaders import Loader, choose
 from collectors.gpu_calls.probe_table import ProbeTable
@@ -23,8 +22,16 @@ from collectors.gpu_calls.programs import unavailable
 from collectors.gpu_time import found_programs
 from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET, MOST_SOCKET_PATH
 from collectors.gpu_time.listener import try_out
+from collectors.interface import (
+    ReportsAbsences,
+    Source,
+    SourceRegistry,
+    SourceUnavailable,
+    TriesOut,
+    UnavailableSource,
+)
 from collectors.kernel_files import Tree
-from collectors.kernel_log import KMSG, KernelLog
+from collectors.kernel_log import KMSG, KernelLog, log_failure
 from collectors.records.basics import FailureKind, ReadFailure
 from collectors.records.gpu_time import TimingState
 from edge_agent.config import AUTO, AgentConfig
@@ -115,17 +122,17 @@ def source_advice(name: str, reason: str) -> str:
     return "see docs/sources.md for what this source needs"
 
 
-def source_check(name: str, make: Callable[[], port.Source]) -> Check:
+def source_check(name: str, make: Callable[[], Source]) -> Check:
     """Give the check that tries to start a source, as far as that touches nobody else."""
     return Check("sources", name, partial(_started, name, make))
 
 
-def _started(name: str, make: Callable[[], port.Source]) -> Result:
+def _started(name: str, make: Callable[[], Source]) -> Result:
     source = make()
     try:
         reason = source.probe()
         lacks = () if reason is not None else _tried(source)
-    except port.SourceUnavailable as error:
+    except SourceUnavailable as error:
         reason, lacks = str(error), ()
     finally:
         source.stop()
@@ -138,32 +145,32 @@ def _started(name: str, make: Callable[[], port.Source]) -> Result:
 
 def _diagnosed(settings: DiagnosisSettings) -> Result:
     made = settings.start()
-    if isinstance(made, port.UnavailableSource):
+    if isinstance(made, UnavailableSource):
         return _lacking(DIAGNOSIS, made.reason)
     made.close()
     return ok("can be collected")
 
 
-def _tried(source: port.Source) -> Sequence[port.UnavailableSource]:
+def _tried(source: Source) -> Sequence[UnavailableSource]:
     """Try a source that can start, and give what it lacks. Raises SourceUnavailable."""
-    if isinstance(source, port.TriesOut):
+    if isinstance(source, TriesOut):
         return source.try_out()
     source.start()
-    return source.absent if isinstance(source, port.ReportsAbsences) else ()
+    return source.absent if isinstance(source, ReportsAbsences) else ()
 
 
 def _lacking(name: str, reason: str) -> Result:
     return absent(printable(reason)[:LONGEST], source_advice(name, reason))
 
 
-def source_findings(registry: port.SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
+def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
     """Ask every registered source whether it can run here, and name those switched off."""
     registered = list(registry)
     checks = [source_check(name, partial(registry.make, name)) for name in registered]
     settings = diagnosis_settings(config, keep=False)
     if settings is not None:
         checks.append(Check("sources", DIAGNOSIS, partial(_diagnosed, settings)))
-    yield from examine(*checks, failures=[port.SourceUnavailable])
+    yield from examine(*checks, failures=[SourceUnavailable])
     for switch, off in OFF.items():
         section = getattr(config.sources, switch, None)
         if switch not in registered and getattr(section, "enabled", section) is False:
@@ -187,9 +194,7 @@ def measured_findings(
     """
     known = [finding for finding in sources if finding.group == "sources"]
     running = [finding.name for finding in known if finding.verdict is CheckVerdict.OK]
-    absent = [
-        port.UnavailableSource(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK
-    ]
+    absent = [UnavailableSource(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK]
     bound = "the drivers' GPUs" if config.host.gpus == AUTO else "the GPUs of host.gpus"
     any_task = False
     for task in sorted(tasks, key=lambda one: one.series):
@@ -286,7 +291,7 @@ class CallProbes:
             return found
         try:  # no version of a kernel says whether the programs load
             return ok(f"{found.found}: the programs load here, by {self.load()}")
-        except port.SourceUnavailable as error:
+        except SourceUnavailable as error:
             line = printable(f"{error}: {without}")[:LONGEST]
             return absent(line, source_advice("probes", line))
 

@@ -246,8 +246,8 @@ class NoiseEngine(PooledEngine[NoiseHosts]):
     ) -> Iterator[WindowOutcome]:
         """Play so many windows in a row, each an outcome of its own.
 
-        The rows of one stand for all, and so does the size of their rounding; sign and noise are each
-        window's own, so variances of windows and their sums are those of windows apart.
+        The rows of one stand for all, and so does the size of their rounding; sign and noise are
+        each window's own, so variances of windows and their sums are those of windows apart.
         """
         drawn = self._drawn(task, state, rows, 2)
         sigma, n = task.sigma_vector_1024(), int(np.count_nonzero(state.reporting))

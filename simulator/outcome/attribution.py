@@ -68,7 +68,8 @@ def train(applications: Sequence[Application]) -> Signatures:
 def job_tables(application: Application, gpus: int) -> list[tuple[float, Workload]]:
     """Say what the ranks of a job of this size run: (share of its GPU time, table).
 
-    Above one host they exchange; from 64 GPUs on one in eight is of the first, one of the last stage.
+    Above one host they exchange; from 64 GPUs on one in eight is of the first, one of the last
+    stage.
     """
     table = application.workload
     if gpus <= HOST_GPUS or (application.variant is not None and application.variant.exchange):

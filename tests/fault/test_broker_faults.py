@@ -17,6 +17,7 @@ from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.netns_kit import FAR, Link, linked
 from tests.outage_kit import HOSTS
 from tests.wait_kit import until
+from transport.factory import TransportTable
 from transport.kafka.kafka_frame import KafkaSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.release, pytest.mark.timeout(300)]

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from edge_agent.agent_runtime import AgentRuntime
 from tests.fault_cases import STEPS
 from tests.fault_fleet import STEP_S, FaultFleet
 from tests.outage_kit import HOSTS

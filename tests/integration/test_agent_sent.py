@@ -81,10 +81,10 @@ def _spoilt(fleet: SentFleet, report: Report) -> Report:
 
 def _secrets(fleet: SentFleet, reports: list[Report]) -> list[bytes]:
     """Seed, epoch keys and mask key of the live host; masked and noised words of its reports."""
-    assert fleet.shell is not None
+    assert fleet.runtime is not None
     seed = fleet.world.signing_keys[0].seed_bytes()
     found = [seed]
-    for row in fleet.shell._effects._participant._epochs.in_force.values():
+    for row in fleet.runtime._effects._participant._epochs.in_force.values():
         for epoch in row:
             if epoch is not None:
                 keys = epoch.keys(fleet.task_id)

@@ -35,6 +35,8 @@ from tests.process_kit import (
 from tests.protocol_kit import T0, WINDOW_S, World
 from tests.reader_kit import OneProcess
 from tests.wait_kit import until
+from transport.factory import Side, open_transport
+from transport.interface import Record, create_topics
 from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import EPOCHS, REPORTS
 

@@ -158,9 +158,7 @@ def test_screens_draw_no_number_of_what_is_not_told_from_zero() -> None:
     assert not any("codec" in line for line in lines)
     (row,) = [line for line in lines if line.startswith("norm") and "%" in line]
     assert "< 1.05 %" in row
-    assert (
-        "1 of 68 cells significant; of such rows at most 1 % are expected to be empty" in lines
-    )
+    assert "1 of 68 cells significant; of such rows at most 1 % are expected to be empty" in lines
 
 
 def test_root_causes_that_are_not_told_from_zero_are_named_with_what_they_are_less_than() -> None:
