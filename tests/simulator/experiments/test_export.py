@@ -211,7 +211,7 @@ def test_export_config_must_name_the_transport_that_was_asked_for(tmp_path: Path
 def test_page_names_the_t_and_n_min_that_the_enrolled_fleet_needs(tmp_path: Path) -> None:
     """With the plan file's own t and n_min no window of an exported fleet would be released."""
     page = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
-    found = re.search(r"hosts = (\d+)\nt = (\d+)\nn_min = (\d+)\n", page)
+    found = re.search(r"`hosts = (\d+)`, `t = (\d+)`, `n_min = (\d+)`", page)
     assert found is not None
     hosts, t, n_min = map(int, found.groups())
     inventory = make_inventory(load("steady").scaled(hosts=hosts), CATALOGUE)
