@@ -10,11 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pointillist.fleet.party_card import CardRefused, FleetParty, card_fingerprint
+from pointillist.fleet.party_config_text import shell_line
+from pointillist.fleet.party_files import FolderUnusable
+from pointillist.fleet.party_setup import (
+    NextStep,
+    PartyFolder,
+    PartyWishes,
+    begin_party,
+    next_steps,
+    take_card,
+)
+from pointillist.plan_file import PlanFileError
+from pointillist.play.processes import Family
+from pointillist.table import terminal_columns
+from privacy.errors import ParameterError
+
 from .output import (
     NO_TERMINAL,
     ExitCode,
     JsonFlag,
     emit,
+    examples,
     need_file,
     reported,
     say,
@@ -24,16 +41,12 @@ from .output import (
 from .simulate import interrupt_on_signals
 
 if TYPE_CHECKING:
-    from pointillist.fleet.party_setup import NextStep, PartyFolder
-    from pointillist.fleet.trial_run import FirstRelease, TrialRun
+    pass
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist fleet init /srv/trial   a trial on this machine: all parties, 500 hosts
-
 pointillist fleet init /srv/trial --host-by-hand   the same, this host's part left to you
-
-pointillist fleet up /srv/trial   run it to a released number, and on until Ctrl-C"""
+pointillist fleet up /srv/trial   run it to a released number, and on until Ctrl-C""")
 
 _INIT_EXAMPLES = """Examples:
 
@@ -48,8 +61,6 @@ pointillist fleet init /srv/fleet --party operator --name acme"""
 
 
 class FleetRole(StrEnum):
-    """Which party."""
-
     LEADER = "leader"
     HELPER = "helper"
     OPERATOR = "operator"
@@ -127,8 +138,6 @@ def init(
 
 
 def _trial(folder: Path, wanted: tuple[int, int, int], by_hand: bool, json: bool) -> None:
-    from pointillist.fleet.party_config_text import shell_line
-    from pointillist.fleet.party_files import FolderUnusable
     from pointillist.fleet.trial import MOST_HOSTS, TrialSettings, make_trial
 
     hosts, windows, window_s = wanted
@@ -165,12 +174,6 @@ def _party(
     places: tuple[str, list[str], bool, int],
     json: bool,
 ) -> None:
-    from pointillist.fleet.party_card import CardRefused, FleetParty
-    from pointillist.fleet.party_files import FolderUnusable
-    from pointillist.fleet.party_setup import PartyWishes, begin_party
-    from pointillist.plan_file import PlanFileError
-    from privacy.errors import ParameterError
-
     address, brokers, tls, hosts = places
     _need(party, {"--name": name, "--address": address, "--broker": brokers})
     wishes = PartyWishes(FleetParty(party), name, address, tuple(brokers), tls, hosts)
@@ -210,9 +213,6 @@ def pair(
     The fingerprint is of the whole card. Read it out over a telephone that you called yourself:
     whoever could change the card on its way could change a fingerprint beside it.
     """
-    from pointillist.fleet.party_card import CardRefused
-    from pointillist.fleet.party_setup import PartyFolder, take_card
-
     need_file(card, "another party's card", "`pointillist fleet init --party` makes card.toml")
     place = PartyFolder(folder.resolve())
     with reported(ExitCode.REFUSED, CardRefused):
@@ -226,16 +226,10 @@ def next_(
     json: JsonFlag = False,
 ) -> None:
     """Say what this party does next: what it runs, hands over, and must check itself."""
-    from pointillist.fleet.party_setup import PartyFolder
-
     _show_next(PartyFolder(folder.resolve()), json)
 
 
 def _show_next(folder: PartyFolder, json: bool) -> None:
-    from pointillist.fleet.party_card import CardRefused, card_fingerprint
-    from pointillist.fleet.party_setup import next_steps
-    from pointillist.plan_file import PlanFileError
-
     with reported(ExitCode.USAGE, CardRefused, PlanFileError):
         card, steps = folder.card(), next_steps(folder)
     body = {
@@ -251,8 +245,6 @@ def _show_next(folder: PartyFolder, json: bool) -> None:
 
 def _told(body: dict[str, Any], steps: list[NextStep]) -> str:
     """Write each step, and what a person checks, below it; commands stay whole, to be copied."""
-    from pointillist.table import terminal_columns
-
     width = terminal_columns(NO_TERMINAL)
     lines = [f"{body['party']} {body['name']}"]
     lines += [f"  {name:<11}  {body[name]}" for name in ("card", "fingerprint")]
@@ -266,7 +258,6 @@ def _told(body: dict[str, Any], steps: list[NextStep]) -> str:
 
 
 def _hanging(head: str, text: str, width: int) -> list[str]:
-    """Wrap a text beside its head; no path or name is broken."""
     return textwrap.wrap(
         f"{head} {text}", width, subsequent_indent=" " * (len(head) + 1),
         break_long_words=False, break_on_hyphens=False,
@@ -287,9 +278,7 @@ def up(
     Each command is printed before it is run: they are those of a real fleet, each of the party that
     would type it there. Run again, it goes on where it was stopped, until its series ends.
     """
-    from pointillist.fleet.party_files import FolderUnusable
     from pointillist.fleet.trial_run import TrialBusy, TrialFailed, TrialOver, TrialRun
-    from pointillist.play.processes import Family
 
     interrupt_on_signals()
     over = "its windows are over; `pointillist fleet init` begins another in a new folder"
@@ -302,27 +291,17 @@ def up(
     ):
         trial = TrialRun(folder, family, say)
         trial.bring_up()
-        _tell(trial, trial.first_release(), json)
+        body = {
+            "released": True,
+            "trial": True,
+            **trial.first_release(),
+            "simulated_hosts": trial.settings.hosts - 1,
+            "store": str(trial.folders.releases),
+        }
+        head = f"Released after {body['seconds']} s, of {body['hosts']} hosts:"
+        emit(body, json, lambda _: f"\n{head}\n\n{trial.look()}")
+        say_prose(f"\n{trial.settings.said}")
         if not until_release:
             say("\nIt goes on until Ctrl-C. In a browser: "
                 f"pointillist web --store {trial.folders.releases}")  # fmt: skip
             trial.stay()
-
-
-def _tell(trial: TrialRun, release: FirstRelease, json: bool) -> None:
-    body = {
-        "released": True,
-        "trial": True,
-        "hosts": release.hosts,
-        "simulated_hosts": trial.settings.hosts - 1,
-        "window_start": release.window_start,
-        "seconds": round(release.seconds, 1),
-        "store": str(trial.folders.releases),
-    }
-    emit(body, json, None if json else _numbers(trial, body))
-    say_prose(f"\n{trial.settings.said}")
-
-
-def _numbers(trial: TrialRun, body: dict[str, Any]) -> str:
-    head = f"Released after {body['seconds']} s, of {body['hosts']} hosts:"
-    return f"\n{head}\n\n{trial.look()}"

@@ -133,7 +133,6 @@ class PartyCard:
 
     @property
     def text(self) -> str:
-        """The card as TOML."""
         brokers = ", ".join(quoted(broker) for broker in self.brokers)
         return f"""# The card of the {self.party} {self.name}. Nothing in it is secret; compare its
 # fingerprint with its owner by another way than it came.

@@ -36,7 +36,6 @@ class LogPlace:
 
     @property
     def text(self) -> str:
-        """The table [transport]."""
         if self.brokers:
             names = ", ".join(quoted(broker) for broker in self.brokers)
             return f"[transport.kafka]\nbootstrap = [{names}]\n" + ("tls = true\n" * self.tls)
@@ -45,7 +44,6 @@ class LogPlace:
 
 
 def channel_text(end: ChannelTable) -> str:
-    """The lines below [helper] or [listen]."""
     if end.socket is not None:
         return f"socket = {quoted(end.socket)}\n"
     files = {"ca_file": end.ca_file, "cert_file": end.cert_file, "key_file": end.key_file}
@@ -54,7 +52,6 @@ def channel_text(end: ChannelTable) -> str:
 
 
 def leader_text(home: Path, helper_pk: bytes, log: LogPlace, helper: ChannelTable) -> str:
-    """Write leader.toml of a Leader that lives in `home`."""
     return f"""# The Leader. Every key: `pointillist sample show leader.toml`.
 [leader]
 key_dir = {quoted(home / "keys" / "leader")}
@@ -111,7 +108,6 @@ class AgentTerms:
 
 
 def trust_text(terms: AgentTerms) -> str:
-    """Write the tables of agent.toml that say whom a host trusts."""
     trial = "# Takes tasks of a trial, and no others.\ntrial = true\n" if terms.trial else ""
     return f"""[trust]
 leaders = ["{terms.leader_pk.hex()}"]
@@ -177,7 +173,6 @@ gpus = "auto"
 
 
 def export_text(identities: Path, plan: str, terms: AgentTerms, log: LogPlace) -> str:
-    """Write export.toml, by which `simulate --export` plays hosts of a trial."""
     return f"""# Simulated hosts of a trial: whoever runs them knows what they report.
 [fleet]
 identities = {quoted(identities)}
@@ -204,7 +199,6 @@ def plan_entry_text(plan: str, weights: dict[str, int]) -> str:
 
 
 def operator_text(name: str, key: bytes) -> str:
-    """Write the [[operator]] that pins an operator's key."""
     return f'\n[[operator]]\nname = {quoted(name)}\nkey = "{key.hex()}"\n'
 
 

@@ -64,24 +64,17 @@ _MAY_TAKE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class PartyFolder:
-    """The folder of one party on its own machine."""
+    """The folder of one party on its own machine.
 
-    base: Path
+    own_card    what is handed to the others
+    cards       of others that were taken in
+    """
 
-    @property
-    def own_card(self) -> Path:
-        """What is handed to the others."""
-        return self.base / "card.toml"
-
-    @property
-    def cards(self) -> Path:
-        """Cards of others that were taken in."""
-        return self.base / "cards"
+    def __init__(self, base: Path) -> None:
+        self.base, self.own_card, self.cards = base, base / "card.toml", base / "cards"
 
     def home(self, party: str) -> Path:
-        """Where a party's keys, configuration and state lie."""
         return self.base / party
 
     def taken(self, party: FleetParty) -> list[PartyCard]:
@@ -121,25 +114,20 @@ def begin_party(base: Path, wishes: PartyWishes) -> PartyFolder:
     Raises      FolderUnusable, CardRefused, PlanFileError, ParameterError, OSError
     """
     _check_wishes(wishes)
-    plan = _plan_text(wishes.hosts) if wishes.party is FleetParty.LEADER else ""
     with new_folder(base) as made:
         folder = PartyFolder(made)
-        _write_party(folder, wishes, plan)
+        ensure_users()
+        home = make_folder(folder.home(wishes.party), PUBLIC)
+        make_folder(folder.cards, PUBLIC)
+        key = SigningKey.generate()
+        if wishes.party is FleetParty.OPERATOR:
+            home.chmod(PRIVATE)
+            write_signing_key(home / f"{wishes.name}.key", key)
+            card = PartyCard(key.public_bytes, wishes.party, wishes.name)
+        else:
+            card = _begin_aggregator(home, wishes, key)
+        write_new(folder.own_card, card.text)
     return folder
-
-
-def _write_party(folder: PartyFolder, wishes: PartyWishes, plan: str) -> None:
-    ensure_users()
-    home = make_folder(folder.home(wishes.party), PUBLIC)
-    make_folder(folder.cards, PUBLIC)
-    key = SigningKey.generate()
-    if wishes.party is FleetParty.OPERATOR:
-        home.chmod(PRIVATE)
-        write_signing_key(home / f"{wishes.name}.key", key)
-        card = PartyCard(key.public_bytes, wishes.party, wishes.name)
-    else:
-        card = _begin_aggregator(home, wishes, key, plan)
-    write_new(folder.own_card, card.text)
 
 
 def _check_wishes(wishes: PartyWishes) -> None:
@@ -157,7 +145,7 @@ def _check_wishes(wishes: PartyWishes) -> None:
         raise CardRefused(f"address: {error}") from error
 
 
-def _begin_aggregator(home: Path, wishes: PartyWishes, key: SigningKey, plan: str) -> PartyCard:
+def _begin_aggregator(home: Path, wishes: PartyWishes, key: SigningKey) -> PartyCard:
     user = _USERS[wishes.party]
     write_identity(home / "keys", wishes.party, key, user)
     make_folder(home / "signed", PUBLIC)
@@ -166,7 +154,7 @@ def _begin_aggregator(home: Path, wishes: PartyWishes, key: SigningKey, plan: st
     n_min = 0
     if wishes.party is FleetParty.LEADER:
         make_folder(home / "joins", PUBLIC)
-        write_new(home / "plan.toml", plan)
+        write_new(home / "plan.toml", _plan_text(wishes.hosts))
         found = load_plan(home / "plan.toml")
         n_min = found.n_min
         weights = {task.series: task.weight_millionths for task in found.tasks}
@@ -179,7 +167,6 @@ def _begin_aggregator(home: Path, wishes: PartyWishes, key: SigningKey, plan: st
 
 
 def _plan_text(hosts: int) -> str:
-    """The shipped plan for another number of hosts."""
     text = DEFAULT_PATH.read_text(encoding="utf-8")
     for key, value in (("hosts", hosts), ("n_min", hosts * 4 // 5), ("t", -(-hosts // 10))):
         text = re.sub(rf"^{key} = [0-9_]+", f"{key} = {value:_}", text, flags=re.MULTILINE)
@@ -196,15 +183,13 @@ def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
     if card.party not in _MAY_TAKE[FleetParty(own.party)]:
         wanted = " or ".join(sorted(_MAY_TAKE[FleetParty(own.party)]))
         raise CardRefused(f"{path}: expected the card of a {wanted}, got that of a {card.party}")
-    with lock_folder(
-        folder.base, wait=True
-    ):  # two at once would each write what it read before the other
-        _take(folder, own, card, (path, content))
+    # Two at once would each write what it read before the other.
+    with lock_folder(folder.base, wait=True):
+        _take(folder, own, card, path, content)
     return card
 
 
-def _take(folder: PartyFolder, own: PartyCard, card: PartyCard, source: tuple[Path, bytes]) -> None:
-    path, content = source
+def _take(folder: PartyFolder, own: PartyCard, card: PartyCard, path: Path, content: bytes) -> None:
     _check_own_keys(folder, own, card, path)
     kept = folder.cards / f"{card.party}-{card.name}.toml"
     if kept.exists() and kept.read_bytes() == content and _configure(folder, own):
@@ -267,15 +252,25 @@ def _operators(file: Path) -> list[OperatorKey]:
 
 def _configure(folder: PartyFolder, own: PartyCard) -> bool:
     """Write the configuration once every card that it needs is there; say whether it did."""
-    leaders, helpers = folder.taken(FleetParty.LEADER), folder.taken(FleetParty.HELPER)
-    home = folder.home(own.party)
-    if own.party == FleetParty.LEADER and helpers:
-        return _write_leader(home, own, helpers[0])
-    if own.party == FleetParty.HELPER and leaders:
-        return _write_helper(home, own, leaders[0])
-    if own.party == FleetParty.OPERATOR and leaders and helpers:
-        return _write_agent(home, leaders[0], helpers[0])
-    return False
+    home, party = folder.home(own.party), FleetParty(own.party)
+    program = "agent" if party is FleetParty.OPERATOR else party
+    cards = {other: folder.taken(other) for other in (FleetParty.LEADER, FleetParty.HELPER)}
+    cards[party] = [own]
+    if not all(cards.values()) or (home / f"{program}.toml").exists():
+        return False
+    leader, helper = (cards[other][0] for other in (FleetParty.LEADER, FleetParty.HELPER))
+    log = LogPlace(brokers=leader.brokers, tls=leader.broker_tls)
+    if party is FleetParty.LEADER:
+        channel = _channel(home, party, helper, helper.address)
+        text = leader_text(home, helper.public_key, log, channel)
+    elif party is FleetParty.HELPER:
+        channel = _channel(home, party, leader, f"0.0.0.0:{own.address.rpartition(':')[2]}")
+        text = helper_text(home, leader.public_key, channel, None)
+    else:  # what every host of the operator runs by; each makes its own key, on the host
+        terms = AgentTerms(leader.public_key, helper.public_key, leader.n_min, trial=False)
+        text = agent_text(AGENT_HOME, terms, log, keys=HOST_KEYS)
+    write_new(home / f"{program}.toml", text)
+    return True
 
 
 def _channel(home: Path, own: FleetParty, peer: PartyCard, address: str) -> ChannelTable:
@@ -285,36 +280,6 @@ def _channel(home: Path, own: FleetParty, peer: PartyCard, address: str) -> Chan
     return ChannelTable(
         address=address, ca_file=theirs, cert_file=tls / f"{own}.pem", key_file=tls / f"{own}.key"
     )
-
-
-def _write_leader(home: Path, own: PartyCard, helper: PartyCard) -> bool:
-    if (home / "leader.toml").exists():
-        return False
-    channel = _channel(home, FleetParty.LEADER, helper, helper.address)
-    write_new(home / "leader.toml", leader_text(home, helper.public_key, _log(own), channel))
-    return True
-
-
-def _write_helper(home: Path, own: PartyCard, leader: PartyCard) -> bool:
-    if (home / "helper.toml").exists():
-        return False
-    port = own.address.rpartition(":")[2]
-    channel = _channel(home, FleetParty.HELPER, leader, f"0.0.0.0:{port}")
-    write_new(home / "helper.toml", helper_text(home, leader.public_key, channel, None))
-    return True
-
-
-def _write_agent(home: Path, leader: PartyCard, helper: PartyCard) -> bool:
-    """Write what every host of the operator runs by; each makes its own key, on the host."""
-    if (home / "agent.toml").exists():
-        return False
-    terms = AgentTerms(leader.public_key, helper.public_key, leader.n_min, trial=False)
-    write_new(home / "agent.toml", agent_text(AGENT_HOME, terms, _log(leader), keys=HOST_KEYS))
-    return True
-
-
-def _log(leader: PartyCard) -> LogPlace:
-    return LogPlace(brokers=leader.brokers, tls=leader.broker_tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,17 +329,14 @@ def _cards_missing(folder: PartyFolder, own: PartyCard) -> Iterator[NextStep]:
         wanted.append(FleetParty.OPERATOR)
     for party in wanted:
         if not folder.taken(party):
-            words = ("pointillist", "fleet", "pair", str(folder.base), f"{party.upper()}-CARD")
+            pair = _command("fleet", "pair", str(folder.base), f"{party.upper()}-CARD")
+            # A Leader in between could make hosts up.
+            between = own.party == FleetParty.HELPER and party is FleetParty.OPERATOR
             yield NextStep(
-                f"{shell_line(words)} --fingerprint ...",
+                f"{pair} --fingerprint ...",
                 f"its fingerprint comes from the {party}'s own people, by another way than the card"
-                + (", and not through the Leader" if _by_itself(own, party) else ""),
+                + (", and not through the Leader" if between else ""),
             )
-
-
-def _by_itself(own: PartyCard, party: FleetParty) -> bool:
-    """Whether a Leader in between could make hosts up."""
-    return own.party == FleetParty.HELPER and party is FleetParty.OPERATOR
 
 
 def _command(*words: str) -> str:

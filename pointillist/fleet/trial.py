@@ -55,87 +55,31 @@ from .party_files import (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class TrialFolders:
     """The folders and files of one trial, below an absolute base."""
 
-    base: Path
-
-    @property
-    def settings(self) -> Path:
-        return self.base / "trial.toml"
-
-    @property
-    def plan(self) -> Path:
-        return self.leader / "plan.toml"
-
-    @property
-    def leader(self) -> Path:
-        return self.base / "leader"
-
-    @property
-    def leader_toml(self) -> Path:
-        return self.leader / "leader.toml"
-
-    @property
-    def leader_key(self) -> Path:
-        return self.leader / "keys" / "leader" / "identity.key"
-
-    @property
-    def plans(self) -> Path:
-        return self.leader / "plans.toml"
-
-    @property
-    def joins(self) -> Path:
-        return self.leader / "joins"
-
-    @property
-    def task(self) -> Path:
-        return self.leader / "trial.task"
-
-    @property
-    def roster(self) -> Path:
-        return self.leader / "1.roster"
-
-    @property
-    def releases(self) -> Path:
-        return self.leader / "releases" / "parquet"
-
-    @property
-    def helper(self) -> Path:
-        return self.base / "helper"
-
-    @property
-    def helper_toml(self) -> Path:
-        return self.helper / "helper.toml"
-
-    @property
-    def helper_key(self) -> Path:
-        return self.helper / "keys" / "helper" / "identity.key"
-
-    @property
-    def operator(self) -> Path:
-        return self.base / "operator"
-
-    @property
-    def simulated(self) -> Path:
-        return self.base / "simulated"
-
-    @property
-    def log(self) -> Path:
-        return self.base / "log"
-
-    @property
-    def logs(self) -> Path:
-        """What each process says."""
-        return self.base / "logs"
-
-    @property
-    def socket(self) -> Path:
-        return self.base / "run" / "helper.sock"
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.settings = base / "trial.toml"
+        self.leader = base / "leader"
+        self.plan = self.leader / "plan.toml"
+        self.leader_toml = self.leader / "leader.toml"
+        self.leader_key = self.leader / "keys" / "leader" / "identity.key"
+        self.plans = self.leader / "plans.toml"
+        self.joins = self.leader / "joins"
+        self.task = self.leader / "trial.task"
+        self.roster = self.leader / "1.roster"
+        self.releases = self.leader / "releases" / "parquet"
+        self.helper = base / "helper"
+        self.helper_toml = self.helper / "helper.toml"
+        self.helper_key = self.helper / "keys" / "helper" / "identity.key"
+        self.operator = base / "operator"
+        self.simulated = base / "simulated"
+        self.log = base / "log"
+        self.logs = base / "logs"
+        self.socket = base / "run" / "helper.sock"
 
     def host(self, name: str) -> Path:
-        """The folder of a real host."""
         return self.base / "hosts" / name
 
     def agent_toml(self, name: str) -> Path:
@@ -188,20 +132,12 @@ class TrialSettings:
 
     @property
     def n_min(self) -> int:
-        """Fewest hosts of a release."""
         return self.hosts * 4 // 5
 
     @property
     def said(self) -> str:
         """What must be said wherever the trial is shown."""
         return SAID.format(simulated=self.hosts - 1, hosts=self.hosts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    leader: SigningKey
-    helper: SigningKey
-    operator: SigningKey
 
 
 def make_trial(base: Path, settings: TrialSettings) -> TrialFolders:
@@ -223,17 +159,16 @@ def make_trial(base: Path, settings: TrialSettings) -> TrialFolders:
 
 def _write_trial(folders: TrialFolders, settings: TrialSettings) -> None:
     ensure_users()
-    keys = _Keys(SigningKey.generate(), SigningKey.generate(), SigningKey.generate())
+    leader, helper, operator = (SigningKey.generate() for _ in range(3))
     log = LogPlace(folders.log, log_group())
-    terms = AgentTerms(
-        keys.leader.public_bytes, keys.helper.public_bytes, settings.n_min, trial=True
-    )
-    _write_parties(folders, keys, log)
+    terms = AgentTerms(leader.public_bytes, helper.public_bytes, settings.n_min, trial=True)
+    _write_parties(folders, leader, helper, log)
     _write_plan(folders, settings)
-    _write_operator(folders, settings, keys)
+    make_folder(folders.operator, PRIVATE)
+    write_signing_key(folders.operator / f"{settings.operator}.key", operator)
     _write_host(folders, settings, terms, log)
     _write_simulated(folders, settings, terms, log)
-    _pin_operators(folders, settings, keys)
+    _pin_operators(folders, settings, operator, terms.leader_pk)
     make_folder(folders.logs, PUBLIC)
     write_new(folders.settings, _settings_text(settings))
 
@@ -247,20 +182,22 @@ def read_trial(base: Path) -> TrialSettings:
     return read_tree(TrialSettings, path, error=FolderUnusable, file_format=FORMAT)
 
 
-def _write_parties(folders: TrialFolders, keys: _Keys, log: LogPlace) -> None:
+def _write_parties(
+    folders: TrialFolders, leader_key: SigningKey, helper_key: SigningKey, log: LogPlace
+) -> None:
     parties = (
-        ("leader", folders.leader, keys.leader, LEADER_USER),
-        ("helper", folders.helper, keys.helper, HELPER_USER),
+        ("leader", folders.leader, leader_key, LEADER_USER),
+        ("helper", folders.helper, helper_key, HELPER_USER),
     )
     for role, home, key, user in parties:
         make_folder(home, PUBLIC)
         make_folder(home / "signed", PUBLIC)
         write_identity(home / "keys", role, key, user)
     channel = ChannelTable(socket=folders.socket)
-    leader = leader_text(folders.leader, keys.helper.public_bytes, log, channel)
+    leader = leader_text(folders.leader, helper_key.public_bytes, log, channel)
     write_new(folders.leader_toml, leader)
     group = LEADER_USER if log.group else None
-    helper = helper_text(folders.helper, keys.leader.public_bytes, channel, group)
+    helper = helper_text(folders.helper, leader_key.public_bytes, channel, group)
     write_new(folders.helper_toml, helper)
     make_folder(folders.joins, PUBLIC)
 
@@ -282,11 +219,6 @@ windows = {settings.windows}
 weights = {{ {weights} }}
 """
     write_new(folders.plan, text)
-
-
-def _write_operator(folders: TrialFolders, settings: TrialSettings, keys: _Keys) -> None:
-    make_folder(folders.operator, PRIVATE)
-    write_signing_key(folders.operator / f"{settings.operator}.key", keys.operator)
 
 
 def _write_host(
@@ -322,13 +254,15 @@ def _write_simulated(
     write_new(home / "export.toml", export_text(identities, PLAN, terms, log))
 
 
-def _pin_operators(folders: TrialFolders, settings: TrialSettings, keys: _Keys) -> None:
+def _pin_operators(
+    folders: TrialFolders, settings: TrialSettings, operator: SigningKey, leader_pk: bytes
+) -> None:
     """Have both parties pin who vouches for hosts, and vouch for the real one."""
     name, not_after = settings.operator, int(time.time()) + TOKEN_S
-    token = JoinToken.issue(keys.operator, name, PLAN, keys.leader.public_bytes, not_after)
+    token = JoinToken.issue(operator, name, PLAN, leader_pk, not_after)
     write_token(folders.token(settings.host), token)
     simulated = (folders.simulated / "identities" / "operators.toml").read_text(encoding="utf-8")
-    pins = f"{operator_text(name, keys.operator.public_bytes)}\n{simulated}"
+    pins = f"{operator_text(name, operator.public_bytes)}\n{simulated}"
     write_new(folders.plans, plan_entry_text(PLAN, {SERIES: FULL_WEIGHT}) + pins)
     with folders.helper_toml.open("a") as file:
         file.write(pins)

@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from pointillist.play.processes import ChildFailed, Family
 from transport.files.keyfiles import load_signing_key
+from wire import labels
+from wire.envelope import Signed
+from wire.task import Task
 
 from .party_config_text import shell_line
 from .party_files import lock_folder
@@ -55,14 +58,28 @@ def trial_steps(
     parties     identity keys of Leader and Helper, hex
     start_s     first second of the series, Unix time
     """
+
+    def service(party: str, what: str, group: str, config: Path) -> TrialStep:
+        words = ("pointillist", group, "run", "--config", str(config))
+        return TrialStep(party, what, words, service=party)
+
     yield from _task_steps(folders, parties, start_s)
-    yield _service("helper", "holds the masks", "helper", folders.helper_toml)
-    yield _service("leader", "makes the log, receives and releases", "leader", folders.leader_toml)
+    yield service("helper", "holds the masks", "helper", folders.helper_toml)
+    yield service("leader", "makes the log, receives and releases", "leader", folders.leader_toml)
     yield from _enrolment_steps(folders, settings)
     if not settings.by_hand:
         agent = folders.agent_toml(settings.host)
-        yield _service("host", "reports this machine", "agent", agent)
-    yield _simulated_step(folders, settings)
+        yield service("host", "reports this machine", "agent", agent)
+    hours = (settings.windows + 2) * settings.window_s / 3600
+    yield TrialStep(
+        "simulated hosts",
+        f"{settings.hosts - 1} of them report too, so that n_min is reached",
+        (
+            "pointillist", "simulate", str(folders.simulated / "trial.toml"), "--export", "log",
+            "--config", str(folders.simulated / "export.toml"), "--hours", f"{hours:.3f}",
+        ),
+        service="simulated",
+    )  # fmt: skip
 
 
 def _task_steps(
@@ -98,15 +115,9 @@ def _task_steps(
 
 
 def _published(folders: TrialFolders, file: Path) -> Iterator[TrialStep]:
-    """Put a file under both signatures where both read it; the Leader publishes it to hosts."""
     for party, home in (("helper", folders.helper), ("leader", folders.leader)):
         there = home / "signed" / file.name
         yield TrialStep(party, "takes it up", ("cp", str(file), str(there)), there)
-
-
-def _service(party: str, what: str, group: str, config: Path) -> TrialStep:
-    words = ("pointillist", group, "run", "--config", str(config))
-    return TrialStep(party, what, words, service=party)
 
 
 def _enrolment_steps(folders: TrialFolders, settings: TrialSettings) -> Iterator[TrialStep]:
@@ -156,26 +167,6 @@ def _enrolment_steps(folders: TrialFolders, settings: TrialSettings) -> Iterator
         yield TrialStep("host", "sees that it is enrolled", words, expects='"enrolled": true')
 
 
-def _simulated_step(folders: TrialFolders, settings: TrialSettings) -> TrialStep:
-    home = folders.simulated
-    hours = (settings.windows + 2) * settings.window_s / 3600
-    return TrialStep(
-        "simulated hosts",
-        f"{settings.hosts - 1} of them report too, so that n_min is reached",
-        (
-            "pointillist", "simulate", str(home / "trial.toml"), "--export", "log",
-            "--config", str(home / "export.toml"), "--hours", f"{hours:.3f}",
-        ),
-        service="simulated",
-    )  # fmt: skip
-
-
-def look_step(folders: TrialFolders) -> TrialStep:
-    """Give the step that shows the newest released numbers."""
-    words = ("pointillist", "query", LATEST_SQL, "--store", str(folders.releases))
-    return TrialStep("anyone", "reads what was released", words)
-
-
 _POLL_S: Final = 0.5
 _FETCH_S: Final = 2.0
 _BEGIN_S: Final = 60.0
@@ -196,18 +187,7 @@ class TrialOver(Exception):
     """The series of a trial has ended: nothing more will be released."""
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRelease:
-    """When the first window of a trial was released: its hosts, and seconds since `up` began."""
-
-    hosts: int
-    seconds: float
-    window_start: int
-
-
 class TrialRun:
-    """A trial that is being run."""
-
     def __init__(self, base: Path, family: Family, say: Callable[[str], None]) -> None:
         """Read the folder, and keep others from running it as long as this process lives.
 
@@ -215,7 +195,13 @@ class TrialRun:
         """
         self.settings: TrialSettings = read_trial(base)
         self.folders = TrialFolders(base.resolve())
-        self._lock = _alone(self.folders)
+        try:  # a second run would write over the logs of the first, and fail on its locks
+            self._lock = lock_folder(self.folders.base, wait=False)
+        except BlockingIOError:
+            raise TrialBusy(
+                f"{self.folders.base}: expected a trial that nobody runs, found that another "
+                "`fleet up` does"
+            ) from None
         self._family, self._say = family, say
         self._began_s = time.monotonic()
 
@@ -290,21 +276,22 @@ class TrialRun:
             return {}
         return said if isinstance(said, dict) else {}
 
-    def first_release(self) -> FirstRelease:
-        """Wait for the first window that is released.
+    def first_release(self) -> dict[str, Any]:
+        """Wait for the first window that is released; give it, with `seconds` since `up` began.
 
         Raises      TrialFailed, TrialOver
         """
-        told = ""
+        before = ""
         while True:
             self._check()
             for window in self._windows():
                 if window["outcome"] == "released":
-                    took_s = time.monotonic() - self._began_s
-                    return FirstRelease(window["hosts"], took_s, window["window_start"])
+                    seconds = round(time.monotonic() - self._began_s, 1)
+                    told = {name: window[name] for name in ("hosts", "window_start")}
+                    return told | {"seconds": seconds}
             line = self._waiting()
-            if line != told:
-                told = line
+            if line != before:
+                before = line
                 self._say(line)
             if time.time() > self._over_s() + _GRACE_S:
                 raise TrialOver(self.folders.base)
@@ -321,16 +308,12 @@ class TrialRun:
 
     def _over_s(self) -> float:
         """Return the Unix time of the series' end, as the signed task says it."""
-        from wire import labels
-        from wire.envelope import Signed
-        from wire.task import Task
-
         task = Task.decode_body(Signed.decode(self.folders.task.read_bytes(), labels.TASK).body)
         return task.last_window + task.window_s + task.lateness_s
 
     def look(self) -> str:
-        """Read the newest released numbers, and give the command that did with what it said."""
-        step = look_step(self.folders)
+        words = ("pointillist", "query", LATEST_SQL, "--store", str(self.folders.releases))
+        step = TrialStep("anyone", "reads what was released", words)
         return f"$ {shell_line(step.words)}\n{_call(step).rstrip() or _NOTHING_TOLD}"
 
     def stay(self) -> None:
@@ -341,19 +324,6 @@ class TrialRun:
         while time.time() < self._over_s() + _GRACE_S:
             self._check()
             time.sleep(_POLL_S)
-
-
-def _alone(folders: TrialFolders) -> IO[bytes]:
-    """Lock a trial; a second run would write over the logs of the first, and fail on its locks.
-
-    Raises      TrialBusy
-    """
-    try:
-        return lock_folder(folders.base, wait=False)
-    except BlockingIOError:
-        raise TrialBusy(
-            f"{folders.base}: expected a trial that nobody runs, found that another `fleet up` does"
-        ) from None
 
 
 def _call(step: TrialStep) -> str:
@@ -376,9 +346,6 @@ def _runnable(words: tuple[str, ...]) -> list[str]:
     """Turn a command as typed into one that is run: this Python's, with `*` made out."""
     if words[0] == "pointillist":
         return [sys.executable, "-m", *words]
-    return [part for word in words for part in (_matching(word) if "*" in word else [word])]
-
-
-def _matching(pattern: str) -> list[str]:
-    folder, name = Path(pattern).parent, Path(pattern).name
-    return [str(path) for path in sorted(folder.glob(name))]
+    paths = {word: Path(word) for word in words if "*" in word}
+    found = {word: sorted(map(str, path.parent.glob(path.name))) for word, path in paths.items()}
+    return [part for word in words for part in found.get(word, [word])]
