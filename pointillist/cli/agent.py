@@ -11,33 +11,22 @@ from typing import Final
 
 import typer
 
+from .output import examples
 from .root import CommandGroup
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist agent join --config agent.toml --token-file token   have this host enrolled
-
 pointillist agent run --config agent.toml   until SIGTERM or Ctrl-C
-
 pointillist agent doctor   what can be collected here, and what to do about the rest
-
 pointillist agent top   this host, live; what is shown never leaves it
-
 pointillist agent web --open   this host in a browser; only its owner is let in
-
 pointillist agent diagnose --live   why was it slow
-
 pointillist agent history --since 10m   raw data of the last day
-
 pointillist agent sent   what left this host, report by report
-
 pointillist agent profile --pid 4711 --out calls.pb.gz   GPU calls of one process, for pprof
-
 pointillist agent attach   what a GPU program needs, to have its kernels timed
-
 pointillist agent ledger show --config agent.toml --json   what this host has spent
-
-pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
+pointillist agent ledger recover --config agent.toml   after the ledger was lost""")
 
 # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -53,18 +42,18 @@ app = typer.Typer(
 )  # fmt: skip
 
 COMMANDS: Final = (
-    CommandGroup("run", "pointillist.cli.agent_run", "Run the agent until SIGTERM or Ctrl-C."),
-    CommandGroup("doctor", "pointillist.cli.doctor_commands", "What can be collected here."),
-    CommandGroup("top", "pointillist.cli.agent_top", "This host, live."),
-    CommandGroup("web", "pointillist.cli.agent_web", "This host in a browser."),
-    CommandGroup("diagnose", "pointillist.cli.agent_diagnose", "When steps became slow, and why."),
-    CommandGroup("history", "pointillist.cli.agent_history", "Raw data that this host keeps."),
-    CommandGroup("sent", "pointillist.cli.agent_sent", "What left this host, and its noise."),
-    CommandGroup("profile", "pointillist.cli.agent_profile", "GPU calls and time of one process."),
-    CommandGroup("attach", "pointillist.cli.agent_attach", "What a GPU program needs to be timed."),
-    CommandGroup("join", "pointillist.cli.agent_membership", "Ask to be enrolled."),
-    CommandGroup("rekey", "pointillist.cli.agent_membership", "Go on under a new key."),
-    CommandGroup("retire", "pointillist.cli.agent_membership", "End this host: destroy its key."),
-    CommandGroup("ledger", "pointillist.cli.agent_membership", "What was spent; after a loss."),
-    CommandGroup("health", "pointillist.cli.agent_health", "Check GPUs, memory, drives, links."),
+    CommandGroup("run", "agent_run", "Run the agent until SIGTERM or Ctrl-C."),
+    CommandGroup("doctor", "doctor_commands", "What can be collected here."),
+    CommandGroup("top", "agent_top", "This host, live."),
+    CommandGroup("web", "agent_web", "This host in a browser."),
+    CommandGroup("diagnose", "agent_diagnose", "When steps became slow, and why."),
+    CommandGroup("history", "agent_history", "Raw data that this host keeps."),
+    CommandGroup("sent", "agent_sent", "What left this host, and its noise."),
+    CommandGroup("profile", "agent_profile", "GPU calls and time of one process."),
+    CommandGroup("attach", "agent_attach", "What a GPU program needs to be timed."),
+    CommandGroup("join", "agent_membership", "Ask to be enrolled."),
+    CommandGroup("rekey", "agent_membership", "Go on under a new key."),
+    CommandGroup("retire", "agent_membership", "End this host: destroy its key."),
+    CommandGroup("ledger", "agent_membership", "What was spent; after a loss."),
+    CommandGroup("health", "agent_health", "Check GPUs, memory, drives, links."),
 )

@@ -13,17 +13,16 @@ from typing import Annotated, Final
 
 import typer
 
-from .output import JsonFlag, emit, unavailable, usage_error
+from collectors.gpu_time.found_programs import library_file
+from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET, MOST_SOCKET_PATH
 
-_EPILOG: Final = """Examples:
+from .output import JsonFlag, emit, examples, unavailable, usage_error
 
+_EPILOG: Final = examples("""
 eval "$(pointillist agent attach)" && python train.py
-
 pointillist agent attach systemd   lines for a unit of a GPU service
-
 pointillist agent attach kubernetes   lines for a pod's specification
-
-pointillist agent attach --graphs whole   one record of each CUDA graph, none of its kernels"""
+pointillist agent attach --graphs whole   one record of each CUDA graph, none of its kernels""")
 
 _LOADS: Final = "CUDA_INJECTION64_PATH"
 _FINDS: Final = "POINTILLIST_GPU_TIME_SOCKET"
@@ -33,8 +32,6 @@ _USER: Final = "pointillist-agent"
 
 
 class Where(StrEnum):
-    """What starts the GPU program."""
-
     SHELL = "shell"
     SYSTEMD = "systemd"
     SLURM = "slurm"
@@ -42,8 +39,6 @@ class Where(StrEnum):
 
 
 class Graphs(StrEnum):
-    """What is recorded of CUDA graphs."""
-
     KERNELS = "kernels"
     WHOLE = "whole"
 
@@ -70,8 +65,6 @@ def attach(
     The library looks for this host's agent and does nothing else until that asks it to. It listens
     to an agent that is root, the program's own user, or the agent's user of this machine.
     """
-    from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
-
     library, at = _library(), _reachable(socket or DEFAULT_SOCKET)
     variables = {_LOADS: str(library)}
     if at != DEFAULT_SOCKET:
@@ -85,9 +78,6 @@ def attach(
 
 
 def _reachable(socket: Path) -> Path:
-    """Give a path that programs reach from any folder. Raises CommandError."""
-    from collectors.gpu_time.gpu_time_source import MOST_SOCKET_PATH
-
     whole = socket.absolute()
     if len(os.fsencode(whole)) > MOST_SOCKET_PATH:
         raise usage_error(
@@ -111,9 +101,6 @@ def _uid(user: str) -> int | None:
 
 
 def _library() -> Path:
-    """Give the library of this machine. Raises CommandError where there is none."""
-    from collectors.gpu_time.found_programs import library_file
-
     library = library_file()
     if not library.exists():
         machine = platform.machine()

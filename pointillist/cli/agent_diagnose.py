@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -20,22 +20,18 @@ from collectors.steps.steps_source import StepsSource
 from diagnosis.detect.findings import SpikeBegan
 from diagnosis.detect.journal import JournalReader
 from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
+from edge_agent.config import DiagnosisSection
 from edge_agent.journal import follow_lines
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.words import counted
 from pointillist.diagnose.finding_layout import unix_clock
-from pointillist.diagnose.finding_printer import Watching
+from pointillist.diagnose.finding_printer import Teller, Watching
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, AgentConfigOption
-from .diagnose_replay import Asked, Told, found_in
+from .diagnose_replay import Asked, Told, found_in, read_journal, replay_all
 from .diagnosis_record import step_probe
-from .output import ExitCode, reported, say, usage_error
-
-if TYPE_CHECKING:
-    from edge_agent.config import DiagnosisSection
-    from pointillist.diagnose.finding_printer import Teller
-
+from .output import ExitCode, examples, reported, say, usage_error
 
 _POLL_S: Final = 0.25
 _MOST_CGROUPS: Final = 100_000
@@ -43,7 +39,6 @@ _NEEDED: Final = "ebpf"
 
 
 def agent_answers(socket: Path) -> bool:
-    """Tell whether an agent runs here."""
     client = LiveClient(socket)
     try:
         client.poll()
@@ -86,7 +81,6 @@ class _Until:
         return self._ends is not None and time.monotonic() >= self._ends
 
     def waits(self) -> bool:
-        """Wait a moment for more; False once the time is up."""
         if self.over():
             return False
         time.sleep(_POLL_S)
@@ -167,7 +161,6 @@ def _unattached(frames: LiveFrames) -> list[UnavailableSource]:
 
 
 def _need_cgroups(patterns: Sequence[str]) -> None:
-    """Refuse patterns that fit no cgroup of this host."""
     left = set(patterns)
     for name in _cgroups() if left else ():
         left = {pattern for pattern in left if not fnmatchcase(name, pattern)}
@@ -190,17 +183,12 @@ def _cgroups() -> Iterator[str]:
         yield "/" if relative == "." else f"/{relative}"
 
 
-_EPILOG: Final = """Examples:
-
+_EPILOG: Final = examples("""
 pointillist agent diagnose   what this host's agent found, from its journal
-
 pointillist agent diagnose --live   beside a running agent, or with sources of its own
-
 pointillist agent diagnose --live --watch '/train/*' --step ./libtrain.so:train_step
-
 pointillist agent diagnose --replay spike.parquet --plots pictures
-
-pointillist agent diagnose --replay recordings --json   every recording and journal of a folder"""
+pointillist agent diagnose --replay recordings --json   every recording and journal of a folder""")
 
 app = typer.Typer()
 
@@ -252,10 +240,6 @@ def diagnose(
     runs the sources itself, as root; what these leave open is read from the diagnosis section of
     the file, where there is one.
     """
-    from pointillist.diagnose.finding_printer import Teller
-
-    from .diagnose_replay import Asked
-
     _agree(live, replay, {"--watch": watch, "--step": step, "--seconds": seconds}, rhythm)
     if plots is not None:
         _folder(plots)
@@ -264,8 +248,6 @@ def diagnose(
     asked = Asked(tuple(watch or ()), tuple(step or ()), rhythm, subject, seconds)
     tell = asked.only(teller.tell)
     if replay is not None:
-        from .diagnose_replay import replay_all
-
         replay_all(replay, asked, tell)
     elif live:
         _live(config, asked, tell)
@@ -275,7 +257,6 @@ def diagnose(
 
 
 def _agree(live: bool, replay: Path | None, live_alone: dict[str, object], rhythm: bool) -> None:
-    """Refuse options that would be passed over."""
     if live and replay is not None:
         raise usage_error("--live and --replay: expected one of them")
     if not live:
@@ -297,8 +278,6 @@ def _folder(plots: Path) -> None:
 
 
 def _summary(teller: Teller, plots: Path | None) -> None:
-    from edge_agent.local.words import counted
-
     if plots is None:
         return
     say(f"{counted(teller.drawn, 'picture')} in {plots}")
@@ -319,8 +298,6 @@ def _live(config: Path | None, asked: Asked, tell: Told) -> None:
 
 
 def _journal(config: Path | None, asked: Asked, tell: Told) -> None:
-    from .diagnose_replay import read_journal
-
     if config is None and not DEFAULT_CONFIG.exists():
         raise usage_error(
             f"{DEFAULT_CONFIG}: no agent is set up here, so that there is no journal to read",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
+from edge_agent.bound_gpus import with_bound_gpus
+from edge_agent.config import AgentConfig, load_config
+from edge_agent.membership import with_key
 from pointillist.installation import sample_hint
+from transport.factory import Side, prepare_transport
+from transport.files.private_files import give
+from transport.process.privileges import drop_to, ensure_users
+from transport.settings.config import ConfigError
 
 from .output import CommandError, ExitCode, need_file, reported, say
-
-if TYPE_CHECKING:
-    from edge_agent.config import AgentConfig
 
 _HINT: Final = f"name it with --config; {sample_hint('agent.toml')}"
 
@@ -35,22 +39,15 @@ def load_file(path: Path, key_file: Path | None = None) -> AgentConfig:
 
     key_file    a key that is to follow host.key_file
     """
-    from edge_agent.bound_gpus import with_bound_gpus
-    from edge_agent.config import load_config
-    from transport.settings.config import ConfigError
-
     need_file(path, "the agent's configuration", _HINT)
     with reported(ExitCode.USAGE, ConfigError, hint=sample_hint("agent.toml")):
         config = load_config(path)
     if key_file is not None:
-        from edge_agent.membership import with_key
-
         config = with_key(config, key_file)
     return with_bound_gpus(config)
 
 
 def log_hint(config: AgentConfig) -> str:
-    """What to do where the log that a configuration names is away."""
     return _FOLDER_HINT if config.transport.kafka is None else _KAFKA_HINT
 
 
@@ -64,10 +61,6 @@ def bind_gpus(config: AgentConfig) -> AgentConfig:
 
 def become_agent(config: AgentConfig) -> None:
     """Give root up before a key is opened; the folders are the agent's own."""
-    from transport.factory import Side, prepare_transport
-    from transport.files.private_files import give
-    from transport.process.privileges import drop_to, ensure_users
-
     try:
         prepare_transport(config.transport.settings, Side.AGENT)
         if os.geteuid() == 0:

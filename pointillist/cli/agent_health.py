@@ -7,21 +7,35 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from collectors.devices.bandwidth import Bandwidth, measure_all
+from collectors.devices.bounded import BoundedReader, Spawner
+from collectors.devices.device_port import REGULAR, DeviceReading, DevicesUnavailable, Inventory
+from collectors.devices.devices_source import document
+from collectors.devices.node_health import (
+    HealthVerdict,
+    MachineType,
+    check_named,
+    check_node,
+    machine_types,
+)
+from collectors.devices.nvml import NvmlReader
+from collectors.devices.otel import points
+from collectors.faults.host_health import check_host
+from collectors.faults.scan import probes
+from collectors.gpu_time.found_programs import FoundPrograms, gpu_programs
+from collectors.kernel_files import Tree
+from collectors.kernel_log import kernel_xids
+from collectors.records.basics import FailureKind, ReadFailure
+from edge_agent.local.words import cupti_name, timing_said
+from edge_agent.service.doctor_sources import program_state
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from . import agent_file
 from .output import ExitCode, JsonFlag, emit, reported, usage_error
-
-if TYPE_CHECKING:
-    from collectors.devices.bandwidth import Bandwidth
-    from collectors.devices.device_port import DeviceReading, Inventory
-    from collectors.devices.node_health import MachineType
-    from collectors.gpu_time.found_programs import FoundPrograms
-    from collectors.records.basics import ReadFailure
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
 _OF_GPUS: Final = ("driver", "gpu_count")
@@ -56,18 +70,6 @@ def health(
     --config a GPU that the configuration names and the driver does not list fails a row, and a host
     that has none by its configuration needs no driver.
     """
-    from collectors.devices.node_health import (
-        HealthVerdict,
-        check_named,
-        check_node,
-        machine_types,
-    )
-    from collectors.faults.host_health import check_host
-    from collectors.faults.scan import probes
-    from collectors.gpu_time.found_programs import FoundPrograms, gpu_programs
-    from collectors.kernel_files import Tree
-    from collectors.kernel_log import kernel_xids
-
     types = machine_types()
     if machine not in types:
         raise usage_error(f"--machine: expected one of {', '.join(types)}, got {machine}")
@@ -104,12 +106,6 @@ def _look(
     named       GPUs of the configuration; without one, None
     Returns     no inventory where there is no driver and the configuration names no GPU
     """
-    from collectors.devices.bandwidth import measure_all
-    from collectors.devices.bounded import BoundedReader, Spawner
-    from collectors.devices.device_port import REGULAR, DevicesUnavailable
-    from collectors.devices.nvml import NvmlReader
-    from collectors.records.basics import FailureKind, ReadFailure
-
     spawner = Spawner()
     reader = BoundedReader(NvmlReader, spawner, deadline_s=5.0)
     try:
@@ -146,10 +142,6 @@ def _gpu(
     reading: DeviceReading, place: int, bandwidths: Sequence[Bandwidth | ReadFailure] | None
 ) -> dict[str, Any]:
     """Give one GPU: who uses it, what was measured, and each field by its name, gaps in words."""
-    from collectors.devices.devices_source import document
-    from collectors.devices.otel import points
-    from collectors.records.basics import ReadFailure
-
     gpu = document(reading)
     gpu["fields"] = {
         str(name): f"{value.kind}: {value.reason}" if isinstance(value, ReadFailure) else value
@@ -168,9 +160,6 @@ def _gpu(
 
 def _add_timing(gpus: Sequence[dict[str, Any]], looked: FoundPrograms) -> None:
     """Add to each process whether its kernels are timed: no verdict, a program may go without."""
-    from edge_agent.local.words import cupti_name, timing_said
-    from edge_agent.service.doctor_sources import program_state
-
     known = {program.process.pid: program for program in looked.programs}
     for process in (process for gpu in gpus for process in gpu["processes"]):
         program = known.get(process["pid"])

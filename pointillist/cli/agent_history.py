@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
+from edge_agent.local.history_read import HistoryReader
+from edge_agent.local.history_tables import KINDS, WHEN, HistoryColumn, HistoryUnavailable, Stored
+from edge_agent.local.view import MOST_LINES as MOST_OF_VIEW
+from edge_agent.local.view import MOST_STEPS, view_of
+from edge_agent.local.view_lines import HostView, document
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from . import agent_file
@@ -28,26 +33,25 @@ from .history_view_text import (
     process_lines,
     timed_lines,
 )
-from .output import ConfigOption, ExitCode, JsonFlag, emit, moment, reported, say, usage_error
+from .output import (
+    ConfigOption,
+    ExitCode,
+    JsonFlag,
+    emit,
+    examples,
+    moment,
+    reported,
+    say,
+    usage_error,
+)
 
-if TYPE_CHECKING:
-    from edge_agent.local.history_read import HistoryReader
-    from edge_agent.local.history_tables import HistoryColumn
-    from edge_agent.local.view_lines import HostView
-
-_EPILOG: Final = """Examples:
-
+_EPILOG: Final = examples("""
 pointillist agent history --since 10m   what the last ten minutes hold, by kind
-
 pointillist agent history --since 10m --kind metric   each metric in a line
-
 pointillist agent history --since 2026-05-01T10:00Z --until 2026-05-01T10:05Z --json
-
 pointillist agent history --since 1h --name 'gpu.*' --parquet gpus.parquet
-
 pointillist agent history --since 1h --kind process   GPU calls, copies, memory by process
-
-pointillist agent history --since 1h --kind gpu_time   GPU time by kernel family over time"""
+pointillist agent history --since 1h --kind gpu_time   GPU time by kernel family over time""")
 
 _NS_PER_S: Final = 1_000_000_000
 _BATCH: Final = 20_000
@@ -84,12 +88,6 @@ def history(
     it each name is summed up in a line: at most 40 lines, or all of them with --all or --name.
     --json gives the view of the host in this time, as agent top does of now; with --kind the rows.
     """
-    from edge_agent.local.history_read import HistoryReader
-    from edge_agent.local.history_tables import KINDS, HistoryUnavailable
-    from edge_agent.local.view import MOST_LINES as MOST_OF_VIEW
-    from edge_agent.local.view import MOST_STEPS, view_of
-    from edge_agent.local.view_lines import document
-
     if kind is not None and kind not in KINDS:
         raise usage_error(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     now_ns = time.time_ns()
@@ -144,7 +142,6 @@ def _until(text: str | None, now_ns: int) -> int | None:
 
 
 def _check_span(since_ns: int | None, until_ns: int | None, now_ns: int) -> None:
-    """Refuse a span in which nothing can lie, however the two times were written."""
     if since_ns is None:
         return
     if since_ns > now_ns:
@@ -156,7 +153,6 @@ def _check_span(since_ns: int | None, until_ns: int | None, now_ns: int) -> None
 
 
 def _nothing(reader: HistoryReader) -> str:
-    """Say that nothing was found, and when something would be."""
     span = reader.span()
     if span is None:
         return "the history is empty"
@@ -193,7 +189,6 @@ def _print_json(
 
 
 def _overview(kinds: list[str], rows: _Rows) -> str:
-    """Count the rows and names of each kind, from when to when; nothing where there is no row."""
     found = []
     for kind in kinds:
         count, names, times = 0, set[str](), list[int]()
@@ -276,7 +271,6 @@ class _ParquetFile:
         self._file: BinaryIO = os.fdopen(descriptor, "wb")
 
     def write(self, rows: _Rows) -> int:
-        """Write the rows and give how many there were."""
         schema, count = self._schema(), 0
         with self._file, self._parquet.ParquetWriter(self._file, schema) as writer:
             batch: list[dict[str, Any]] = []
@@ -290,15 +284,11 @@ class _ParquetFile:
         return count
 
     def _schema(self) -> Any:
-        from edge_agent.local.history_tables import KINDS, WHEN
-
         columns = (*WHEN, *KINDS[self._kind].fields)
         return self._pa.schema([(column.name, self._type(column)) for column in columns])
 
     def _type(self, column: HistoryColumn) -> Any:
         """Give a column's type; a list without members has (bin, count) pairs."""
-        from edge_agent.local.history_tables import Stored
-
         pa = self._pa
         if column.stored is Stored.LIST:
             pair = pa.list_(pa.int64())

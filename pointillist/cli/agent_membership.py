@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
+
+from edge_agent.config import AgentConfig
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_records import LedgerFull, LedgerNone, LedgerRefused
+from edge_agent.live import load_host, read_ledger, this_machine
+from edge_agent.membership import (
+    JoinStanding,
+    NoSealingKey,
+    end_of_earlier,
+    find_standing,
+    gpu_counts,
+    hardware_names,
+    join_request,
+    newest_roster,
+    send_join,
+)
+from edge_agent.membership import rekey as carry_on
+from edge_agent.membership import retire as end
+from edge_agent.protocol.roster_book import RosterView, read_signed_past
+from privacy.budget import Entry, peak, spent_at
+from transport.factory import Side, open_transport
+from transport.files.keyfiles import machine_id, mark_ledger
+from transport.files.private_files import TokenUnusable, read_token
+from transport.interface import TransportUnavailable
+from wire.catalogue import Catalogue
+from wire.fields import HostId
+from wire.roster import EntryAnswer
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, log_hint
@@ -19,20 +45,13 @@ from .output import (
     ExitCode,
     JsonFlag,
     YesFlag,
+    confirm,
     emit,
     need_file,
     refused,
     reported,
     say,
-    usage_error,
 )
-
-if TYPE_CHECKING:
-    from edge_agent.config import AgentConfig
-    from edge_agent.membership import JoinStanding
-    from edge_agent.protocol.roster_book import RosterView
-    from wire.roster import EntryAnswer
-
 
 _EPILOG: Final = "Example: pointillist agent join --config agent.toml --token-file token"
 
@@ -65,21 +84,6 @@ def join(
     GPU's UUID. It is sealed to the Leader that the token names; the token itself stays here.
     `enrolled` says whether the newest roster on the log, signed by both parties, has this host.
     """
-    from edge_agent.live import load_host, this_machine
-    from edge_agent.membership import (
-        NoSealingKey,
-        find_standing,
-        gpu_counts,
-        hardware_names,
-        join_request,
-        send_join,
-    )
-    from transport.factory import Side, open_transport
-    from transport.files.keyfiles import machine_id
-    from transport.files.private_files import TokenUnusable, read_token
-    from transport.interface import TransportUnavailable
-    from wire.catalogue import Catalogue
-
     loaded = agent_file.load_file(config, key_file)
     key = loaded.host.key_file
     need_file(key, "this host's key", "`pointillist keys generate host`")
@@ -174,11 +178,6 @@ def rekey(
     The old key is destroyed, and the new one moved to host.key_file. A ledger that is lost or
     damaged is refused: recover it first. A call that was cut off is ended by the same call again.
     """
-    from edge_agent.ledger.ledger_records import LedgerRefused
-    from edge_agent.live import load_host, this_machine
-    from edge_agent.membership import end_of_earlier
-    from edge_agent.membership import rekey as carry_on
-
     loaded = agent_file.load_file(config)
     place = loaded.host.key_file
     need_file(
@@ -196,7 +195,7 @@ def rekey(
         new = load_host(following, binding)
         if not early:
             _need_enrolled(loaded, new.host_id, now_s)
-        _confirm(yes, f"Destroy the key {place}, and go on as {new.host_id.hex()}?")
+        confirm(yes, f"Destroy the key {place}, and go on as {new.host_id.hex()}?")
         with reported(ExitCode.REFUSED, LedgerRefused):
             done = carry_on(loaded, key_file, binding, now_s)
     emit(
@@ -206,12 +205,6 @@ def rekey(
 
 
 def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
-    """Refuse while the log has no roster in force with a host."""
-    from edge_agent.membership import newest_roster
-    from transport.factory import Side, open_transport
-    from transport.interface import TransportUnavailable
-    from wire.fields import HostId
-
     with (
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(config)),
         open_transport(config.transport.settings, Side.AGENT) as log,
@@ -240,12 +233,9 @@ def retire(
     host off the roster. The ledger stays: it has times and costs, no measurement, and a host that
     comes back goes on with it (`agent ledger recover`), so that its budget does not begin anew.
     """
-    from edge_agent.ledger.ledger_records import LedgerRefused
-    from edge_agent.membership import retire as end
-
     loaded = agent_file.load_file(config)
     agent_file.become_agent(loaded)
-    _confirm(yes, f"Destroy the key {loaded.host.key_file} and this host's raw data for good?")
+    confirm(yes, f"Destroy the key {loaded.host.key_file} and this host's raw data for good?")
     with reported(ExitCode.REFUSED, LedgerRefused):
         done = end(loaded)
     emit(
@@ -258,14 +248,6 @@ def retire(
     )
 
 
-def _confirm(yes: bool, question: str) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise usage_error("this asks first, and there is no terminal to ask at", "add --yes")
-    typer.confirm(question, abort=True, err=True)
-
-
 ledger_app = typer.Typer(
     help="The privacy ledger of this host: show it, recover it.", no_args_is_help=True
 )
@@ -275,10 +257,6 @@ app.add_typer(ledger_app, name="ledger")
 @ledger_app.command(epilog="Example: pointillist agent ledger show --json | jq .peak_of_a_week")
 def show(config: ConfigOption = DEFAULT_CONFIG, json: JsonFlag = False) -> None:
     """Show what this host has spent, also while the agent runs."""
-    from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
-    from edge_agent.live import read_ledger
-    from privacy.budget import Entry, peak, spent_at
-
     loaded = agent_file.load_file(config)
     agent_file.become_agent(loaded)  # SQLite makes files beside the ledger: the agent's own
     with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.USAGE, LedgerNone):
@@ -330,24 +308,14 @@ def recover(
     Series that the signed roster and tasks name resume with the first window that starts after
     now; for two weeks no new series and no larger weight is taken. The old files are kept aside.
     """
-    from edge_agent.ledger.ledger import Ledger
-    from edge_agent.ledger.ledger_records import LedgerFull, LedgerRefused
-    from edge_agent.live import load_host, this_machine
-    from edge_agent.protocol.roster_book import read_signed_past
-    from transport.factory import Side, open_transport
-    from transport.files.keyfiles import mark_ledger
-
     loaded = agent_file.load_file(config)
     agent_file.become_agent(loaded)
     binding = this_machine(loaded)
     host = load_host(loaded, binding)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise usage_error(
-                "recovery asks first, and there is no terminal to ask at",
-                "read `pointillist agent ledger recover --help`, then add --yes",
-            )
-        typer.confirm(f"Set the ledger of host {host.host_id.hex()} aside?", abort=True, err=True)
+    question = f"Set the ledger of host {host.host_id.hex()} aside?"
+    confirm(
+        yes, question, "recovery", "read `pointillist agent ledger recover --help`, then add --yes"
+    )
     with open_transport(loaded.transport.settings, Side.AGENT) as log:
         past = read_signed_past(log, host.host_id, loaded.trust)
     if not past.known:

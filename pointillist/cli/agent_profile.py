@@ -13,22 +13,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
+from typing import Annotated, BinaryIO, Final
 
 import typer
 
-from .output import CommandError, ExitCode, amount, reported, say, unavailable, usage_error
+from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
+from collectors.interface import SourceUnavailable
+from collectors.profiling.formats import ChromeTraceWriter, PprofWriter
+from collectors.profiling.session import (
+    NothingToProfile,
+    ProfiledGpuTime,
+    ProfileSession,
+    ProfileWriter,
+)
+from edge_agent.local.words import SAID, TIMING_ADVICE
 
-if TYPE_CHECKING:
-    from collectors.profiling.session import ProfiledGpuTime, ProfileSession, ProfileWriter
+from .output import (
+    CommandError,
+    ExitCode,
+    amount,
+    examples,
+    reported,
+    say,
+    unavailable,
+    usage_error,
+)
 
-_EPILOG: Final = """Examples:
-
+_EPILOG: Final = examples("""
 pointillist agent profile --pid 4711 --out calls.pb.gz   then: pprof -http=: calls.pb.gz
-
 pointillist agent profile --pid 4711 --seconds 5 --out calls.json.gz   for ui.perfetto.dev
-
-pointillist agent profile --pid 4711 --no-stacks --format chrome --out trace"""
+pointillist agent profile --pid 4711 --no-stacks --format chrome --out trace""")
 
 _LOOK: Final = "run as root; `pointillist agent doctor` says what is missing"
 _FORMATS: Final = "or say which it is: --format pprof, --format chrome"
@@ -37,8 +51,6 @@ _SAY_S: Final = 1.0
 
 
 class Format(StrEnum):
-    """What is written."""
-
     PPROF = "pprof"
     CHROME = "chrome"
 
@@ -75,10 +87,6 @@ def profile(
     budget allows, and all of them where no agent runs. The process runs on meanwhile, each call a
     few microseconds longer. Ctrl-C ends early; what was seen is written. Nothing leaves this host.
     """
-    from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
-    from collectors.interface import SourceUnavailable
-    from collectors.profiling.session import NothingToProfile, ProfileSession
-
     chosen = form or _by_suffix(out)
     with (
         reported(ExitCode.UNAVAILABLE, NothingToProfile),
@@ -99,9 +107,6 @@ def profile(
 
 
 def _timed(timed: ProfiledGpuTime) -> str:
-    """Say how far kernels were timed, and what to do where they were not."""
-    from edge_agent.local.words import SAID, TIMING_ADVICE
-
     if timed.share:
         return timed.said
     advice = TIMING_ADVICE.get(timed.state, "")
@@ -117,15 +122,12 @@ def _by_suffix(out: Path) -> Format:
 
 
 def _writer(form: Format, file: BinaryIO, session: ProfileSession) -> ProfileWriter:
-    from collectors.profiling.formats import ChromeTraceWriter, PprofWriter
-
     if form is Format.PPROF:
         return PprofWriter(file)
     return ChromeTraceWriter(file, session.begun_ns)
 
 
 def _watch(session: ProfileSession, writer: ProfileWriter, seconds: float) -> str:
-    """Take calls until the time is over; say in some words how it ended."""
     begun = time.monotonic()
     with _interrupted() as asked, _progress(session, seconds) as show:
         while True:
@@ -168,7 +170,6 @@ def _interrupted() -> Iterator[threading.Event]:
 
 @contextmanager
 def _progress(session: ProfileSession, seconds: float) -> Iterator[Callable[[float], None]]:
-    """Show one line that changes, where somebody looks on."""
     live, shown = sys.stderr.isatty(), 0.0
 
     def show(spent: float) -> None:

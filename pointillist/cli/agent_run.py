@@ -76,7 +76,6 @@ class Options:
         return tree
 
     def file(self, overrides: Mapping[str, Any]) -> Path | None:
-        """Give the configuration file; None where flags alone are to do."""
         if self.config is not None:
             return self.config
         if overrides and not DEFAULT_CONFIG.exists():
@@ -85,7 +84,6 @@ class Options:
 
 
 def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
-    """Read the configuration, and give how to read it again."""
     with reported(ExitCode.USAGE, ConfigError, hint=_HINT):
         overrides = options.overrides()
         path = options.file(overrides)
@@ -118,7 +116,6 @@ def export_of(config: AgentConfig, version: str) -> HostExport | None:
 
 
 def _domain_of(config: AgentConfig) -> str:
-    """Whose tasks the agent takes, and say so where it is a trial's."""
     if not config.trust.trial:
         return LIVE_DOMAIN
     say("trust.trial: takes tasks of a trial alone; no fleet is served")
@@ -126,7 +123,6 @@ def _domain_of(config: AgentConfig) -> str:
 
 
 def run_agent(options: Options) -> None:
-    """Run until a signal; SIGHUP reloads."""
     take_descriptors()
     config, read = load(options)
     log_gate = log_to_stderr(config.log.level)

@@ -7,18 +7,48 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from aggregator.protocol.directory import PinnedParties
+from aggregator.state.state_file import StateUnusable
+from aggregator.transcripts.report_check import (
+    Chains,
+    OwnReport,
+    ReportVerdict,
+    Verdict,
+    check_public,
+    check_report,
+    read_chain,
+)
+from aggregator.transcripts.transcript import Windows, read_transcript, transcript_file
+from aggregator.transcripts.transcript_check import Transcript
+from edge_agent.config import AgentConfig
+from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
+from edge_agent.ledger.left_reports import read_left
+from edge_agent.live import read_ledger
+from edge_agent.local.history_read import HistoryReader
+from edge_agent.local.history_tables import HistoryUnavailable
+from edge_agent.local.sent_view import PutIn, SentReport, put_into, sections_of, sent_reports
+from transport.factory import Side, open_transport
+from transport.interface import TransportUnavailable, UnknownTopic
+from wire.catalogue import Catalogue
+from wire.rejection import ReportRejected
+from wire.report import KeptReport
+from wire.task import Task
+from wire.topics import REPORTS
+
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG
+from .keys_command import fingerprint
 from .output import (
     CommandError,
     ConfigOption,
     ExitCode,
     JsonFlag,
     emit,
+    examples,
     jsonable,
     moment,
     refused,
@@ -26,16 +56,6 @@ from .output import (
     usage_error,
 )
 from .sent_text import check_text, report_text, reports_text
-
-if TYPE_CHECKING:
-    from aggregator.protocol.directory import PinnedParties
-    from aggregator.transcripts.report_check import Chains, OwnReport, ReportVerdict
-    from aggregator.transcripts.transcript import Windows
-    from aggregator.transcripts.transcript_check import Transcript
-    from edge_agent.config import AgentConfig
-    from edge_agent.local.sent_view import PutIn, SentReport
-    from wire.task import Task
-
 
 Files = tuple[Path | None, Path | None]
 """Of the Leader and of the Helper; None where it was not named."""
@@ -48,8 +68,6 @@ def verdicts_of(
 
     ask_log   whether the log's own copy of the chain is compared, too
     """
-    from aggregator.transcripts.report_check import check_report
-
     own = [own_report(report) for report in chosen]
     if None in files:
         return [None] * len(chosen)
@@ -70,8 +88,6 @@ def verdicts_of(
 
 
 def _pinned(task: Task, loaded: AgentConfig) -> PinnedParties:
-    from aggregator.protocol.directory import PinnedParties
-
     pins = loaded.trust
     if task.leader_pk not in pins.leaders or task.helper_pk not in pins.helpers:
         raise refused(
@@ -88,10 +104,6 @@ def _ask_log(
     loaded: AgentConfig,
     verdict: ReportVerdict,
 ) -> None:
-    from aggregator.transcripts.report_check import check_public, read_chain
-    from transport.factory import Side, open_transport
-    from transport.interface import TransportUnavailable, UnknownTopic
-
     group = f"agent-{own.host_id.hex()}-{secrets.token_hex(6)}"
     try:
         with open_transport(loaded.transport.settings, Side.AGENT) as log:
@@ -103,10 +115,6 @@ def _ask_log(
 
 
 def own_report(report: SentReport) -> OwnReport | None:
-    """Give what a check needs of a report; None where there is no Helper, or no more is kept."""
-    from aggregator.transcripts.report_check import OwnReport
-    from wire.report import KeptReport
-
     left, task = report.left, report.task
     if left is None or task is None or not task.helper_pk:
         return None
@@ -115,10 +123,6 @@ def own_report(report: SentReport) -> OwnReport | None:
 
 
 def _transcripts(files: Files, wanted: Windows) -> tuple[Transcript, Transcript]:
-    from aggregator.state.state_file import StateUnusable
-    from aggregator.transcripts.transcript import read_transcript, transcript_file
-    from wire.rejection import ReportRejected
-
     hint = "the agent's user reads it: expected a file that others may read"
     export = "a party exports its own: pointillist leader transcript export STATE FILE"
     with (
@@ -134,7 +138,6 @@ def _transcripts(files: Files, wanted: Windows) -> tuple[Transcript, Transcript]
 
 
 def release_body(verdict: ReportVerdict | None) -> dict[str, Any] | None:
-    """Give what the transcripts tell of one report, as JSON has it."""
     if verdict is None:
         return None
     return {
@@ -148,18 +151,13 @@ def release_body(verdict: ReportVerdict | None) -> dict[str, Any] | None:
     }
 
 
-_EPILOG: Final = """Examples:
-
+_EPILOG: Final = examples("""
 pointillist agent sent   the reports of the last day, a line each
-
 pointillist agent sent --report 3fa1   one in full: what was put in, and the noise it carries
-
 pointillist agent sent --since 7d --series hour --json
-
 pointillist agent sent --check 3fa1 --leader-transcript leader.json \
 --helper-transcript helper.json   is it in the release that both parties signed?
-
-A report's id may be cut short where it is still one report's alone."""
+A report's id may be cut short where it is still one report's alone.""")
 
 _NS_PER_S: Final = 1_000_000_000
 _LIMIT: Final = 20
@@ -224,18 +222,12 @@ def sent(
 
 
 def _reports(loaded: AgentConfig) -> list[SentReport]:
-    from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
-    from edge_agent.ledger.left_reports import read_left
-    from edge_agent.live import read_ledger
-    from edge_agent.local.sent_view import sent_reports
-
     with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.USAGE, LedgerNone):
         ledger = read_ledger(loaded)
         return sent_reports(ledger, read_left(loaded.ledger_file))
 
 
 def _one(found: list[SentReport], text: str, option: str) -> SentReport:
-    """Find a report by its id, or by the beginning of it."""
     wanted = text.lower()
     fit = [r for r in found if r.left is not None and r.report_id.hex().startswith(wanted)]
     if len(fit) == 1 and len(wanted) >= 4:
@@ -260,13 +252,6 @@ def _full(chosen: list[SentReport], loaded: AgentConfig, files: Files, json: boo
 
 
 def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
-    """Give everything of one report, as JSON has it."""
-    from edge_agent.local.sent_view import sections_of
-    from wire.catalogue import Catalogue
-    from wire.topics import REPORTS
-
-    from .keys_command import fingerprint
-
     body = _brief(report)
     left, task = report.left, report.task
     if left is not None:
@@ -289,11 +274,6 @@ def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
 
 
 def _put_in(loaded: AgentConfig, report: SentReport) -> PutIn | None:
-    """What was put in, where the local history still has it."""
-    from edge_agent.local.history_read import HistoryReader
-    from edge_agent.local.history_tables import HistoryUnavailable
-    from edge_agent.local.sent_view import put_into
-
     try:
         with HistoryReader(loaded.history_file) as reader:
             return put_into(lambda kind, name: reader.rows(kind, name=name), report)
@@ -302,7 +282,6 @@ def _put_in(loaded: AgentConfig, report: SentReport) -> PutIn | None:
 
 
 def _brief(report: SentReport) -> dict[str, Any]:
-    """Give the line of one report, as JSON has it."""
     left = report.left
     return {
         "series": report.series,
@@ -339,8 +318,6 @@ def _table(
 
 
 def _check(loaded: AgentConfig, report: SentReport, files: Files, json: bool) -> None:
-    from aggregator.transcripts.report_check import Verdict
-
     (verdict,) = verdicts_of([report], loaded, files, ask_log=True)
     if verdict is None:
         raise usage_error(

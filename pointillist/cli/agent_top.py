@@ -16,20 +16,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.layout import Layout
+from rich.live import Live
 from rich.text import Text
 
-from edge_agent.local.proc_view import ProcView
+from edge_agent.config import AgentConfig
+from edge_agent.local.proc_view import HostSampler, ProcView
+from edge_agent.local.view_lines import HostView, document
 from edge_agent.local.words import quantity, read_as
+from edge_agent.service.feed import Feed, open_feed
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, AgentConfigOption
-from .calls_screen import calls_panels, calls_rows
-from .gpu_time_screen import gpu_time_panels
+from .calls_screen import calls_page, calls_panels, calls_rows
+from .gpu_time_screen import gpu_time_page, gpu_time_panels
 from .host_panels import (
     diagnosis_panel,
     disks_and_links,
@@ -40,14 +44,8 @@ from .host_panels import (
     processes,
     waiting,
 )
-from .output import JsonFlag, emit
+from .output import JsonFlag, emit, examples
 from .screen_parts import panel, value_lines
-
-if TYPE_CHECKING:
-    from edge_agent.config import AgentConfig
-    from edge_agent.local.proc_view import HostSampler
-    from edge_agent.service.feed import Feed
-
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -78,7 +76,6 @@ def warm_up() -> None:
 
 
 def screen(host: ProcView, view: View | None, note: str, size: ConsoleDimensions) -> Layout:
-    """Arrange everything on a terminal of this size; what is empty takes no panel of its own."""
     width, height = size
     top = head(host, note, width, folded=width < _WIDE)
     slow, calls, gpus = diagnosis_panel(view), calls_rows(view, size), gpu_panel(view, width)
@@ -99,7 +96,6 @@ def screen(host: ProcView, view: View | None, note: str, size: ConsoleDimensions
 
 
 def _middle(host: ProcView, width: int, rows: int) -> Layout:
-    """Processes, run queue and devices: side by side as the columns allow, names uncut."""
     middle = Layout(ratio=3)
     if width < _SLIM and rows < _ROWS_FOR_TWO:
         return Layout(processes(host, wide=False, most=max(1, rows - _FRAME_ROWS)), ratio=3)
@@ -123,7 +119,6 @@ def _middle(host: ProcView, width: int, rows: int) -> Layout:
 
 
 def _low(view: View | None, width: int, most: int, no_gpu: bool) -> Layout:
-    """The next report beside the sources, or the sources alone; as high as what they say."""
     reports = _reports(view)
     sources = _sources(view, reports is None, no_gpu)
     if reports is None:
@@ -143,7 +138,6 @@ def _low(view: View | None, width: int, most: int, no_gpu: bool) -> Layout:
 
 
 def _rows(what: RenderableType, width: int) -> int:
-    """How many rows it takes at this width."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
     return len(console.render_lines(what, pad=False))
 
@@ -155,7 +149,6 @@ def _natural(what: RenderableType) -> int:
 
 
 def picture(host: ProcView, view: View | None, note: str, width: int) -> RenderableType:
-    """Everything below one another, for a pipe."""
     wide = width >= _SLIM
     slow, gpus, reports = diagnosis_panel(view), gpu_panel(view, width), _reports(view)
     parts: list[RenderableType | None] = [
@@ -168,7 +161,6 @@ def picture(host: ProcView, view: View | None, note: str, width: int) -> Rendera
 
 
 def _reports(view: View | None) -> RenderableType | None:
-    """The next report; None where there is none and no agent that would send it."""
     reports, agent = (view or {}).get("reports", []), (view or {}).get("agent", {})
     if not reports and "next_send_s" not in agent:
         return None
@@ -200,7 +192,6 @@ def _reports(view: View | None) -> RenderableType | None:
 
 
 def _sources(view: View | None, no_report: bool, no_gpu: bool) -> RenderableType:
-    """What runs and what it sees; also, in a line each, the panels that would be empty."""
     agent = (view or {}).get("agent", {})
     lines = Text(f"running: {', '.join(agent.get('sources', [])) or 'none'}\n")
     lines.append("GPU: no device source has a fresh value\n" if no_gpu else "")
@@ -218,15 +209,11 @@ def _sources(view: View | None, no_report: bool, no_gpu: bool) -> RenderableType
     return panel("sources", lines)
 
 
-_EPILOG: Final = """Examples:
-
+_EPILOG: Final = examples("""
 pointillist agent top   q or Ctrl-C ends it, t shows GPU time, g GPU calls, h the host
-
 pointillist agent top --gpu-time   begin with GPU time
-
 pointillist agent top --once   one picture, also without a terminal
-
-pointillist agent top --json | jq .processes"""
+pointillist agent top --json | jq .processes""")
 
 _FIRST_S: Final = 0.5
 _MOST_PROCESSES: Final = 60
@@ -239,8 +226,6 @@ _Pressed = Callable[[float, Callable[[], None]], bytes | None]
 
 
 class TopPage(StrEnum):
-    """What a screen is full of."""
-
     HOST = "host"
     TIME = "time"
     CALLS = "calls"
@@ -272,12 +257,6 @@ def top(
     Beside a running agent it shows what that agent measures and is about to report, with the
     noise that the report will carry. Without one it runs the configured sources itself.
     """
-    from rich.console import Console
-
-    from edge_agent.local.proc_view import HostSampler
-    from edge_agent.local.view_lines import HostView, document
-    from edge_agent.service.feed import open_feed
-
     warm_up()  # while this process can still reach all of its libraries
     loaded = _configured(config)
     with open_feed(loaded) as feed:
@@ -298,7 +277,6 @@ def top(
 
 
 def _configured(path: Path | None) -> AgentConfig | None:
-    """Read the configuration and become the agent's user; without a file look at /proc alone."""
     if path is None and not DEFAULT_CONFIG.exists():
         return None
     loaded = agent_file.load_file(path or DEFAULT_CONFIG)
@@ -307,12 +285,6 @@ def _configured(path: Path | None) -> AgentConfig | None:
 
 
 def _live(sampler: HostSampler, feed: Feed, interval: float, page: TopPage) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    from .calls_screen import calls_page
-    from .gpu_time_screen import gpu_time_page
-
     console = Console()
     with _keys() as pressed:
         key = pressed(min(interval, _FIRST_S), feed.poll)
@@ -334,7 +306,6 @@ def _live(sampler: HostSampler, feed: Feed, interval: float, page: TopPage) -> N
 
 
 def _page(key: bytes | None, page: TopPage) -> TopPage:
-    """Give the page that is to be shown after a key."""
     if key == _NEXT_PAGE:
         pages = list(TopPage)
         return pages[(pages.index(page) + 1) % len(pages)]
@@ -343,7 +314,6 @@ def _page(key: bytes | None, page: TopPage) -> TopPage:
 
 @contextmanager
 def _keys() -> Iterator[_Pressed]:
-    """Take keys as they are pressed, and give the terminal back as it was."""
     descriptor = sys.stdin.fileno() if sys.stdin.isatty() else None
 
     def pressed(seconds: float, poll: Callable[[], None]) -> bytes | None:

@@ -7,17 +7,27 @@ from typing import Annotated, Final
 
 import typer
 
+from transport.process.privileges import drop_to
+from transport.settings.config import ListenRefused
+
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG
-from .output import ConfigOption, ExitCode, JsonFlag, OpenFlag, open_page, reported, say, started
+from .output import (
+    ConfigOption,
+    ExitCode,
+    JsonFlag,
+    OpenFlag,
+    examples,
+    open_page,
+    reported,
+    say,
+    started,
+)
 
-_EPILOG: Final = """Examples:
-
+_EPILOG: Final = examples("""
 pointillist agent web --open   as the agent's user, or as root by sudo
-
 pointillist agent web --listen localhost:0   a free port; the address is printed
-
-ssh -L 8766:127.0.0.1:8766 HOST pointillist agent web   from elsewhere: through your own login"""
+ssh -L 8766:127.0.0.1:8766 HOST pointillist agent web   from elsewhere: through your own login""")
 
 app = typer.Typer()
 
@@ -50,8 +60,6 @@ def web(
         users_of_page,
         warm_up,
     )
-    from transport.process.privileges import drop_to
-    from transport.settings.config import ListenRefused
 
     with reported(ExitCode.USAGE, ListenRefused):
         host, chosen = page_address(listen)

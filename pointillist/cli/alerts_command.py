@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import platformdirs
 import typer
 
-from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
+from aggregator.state.state_file import StorageUnavailable
+from pointillist.alerts.alert import Alert, AlertsConfig, load_alerts_config
+from transport.settings.config import ConfigError
+
+from .output import ExitCode, JsonFlag, emit, examples, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from pointillist.alerts.alert import Alert, AlertsConfig
     from pointillist.alerts.sending import AlertOutbox, AlertRound
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist alerts check --store releases --config alerts.toml         every minute, until Ctrl-C
-
 pointillist alerts check --store releases --config alerts.toml --once  for a timer of systemd
-
 pointillist alerts check --journal state/diagnoses.jsonl --config alerts.toml   of an agent
-
-`pointillist sample show alerts.toml` prints every key.
-"""
+`pointillist sample show alerts.toml` prints every key.""")
 
 app = typer.Typer(
     help="Tell Alertmanager or a webhook.", epilog=_EXAMPLES,
@@ -63,10 +61,7 @@ def check(
     send it to that operator's own receiver. What a receiver does not take is kept and sent again;
     with --once the exit code is then 4. Looking costs no privacy budget.
     """
-    from aggregator.state.state_file import StorageUnavailable
-    from pointillist.alerts.alert import load_alerts_config
     from pointillist.alerts.sending import AlertOutbox, OutboxUnusable, taken
-    from transport.settings.config import ConfigError
 
     if (store is None) == (journal is None):
         raise usage_error("expected --store or --journal, one of them")
@@ -101,7 +96,6 @@ def _look(
 def _found(
     outbox: AlertOutbox, config: AlertsConfig, store: Path | None, journal: Path | None
 ) -> Sequence[Alert]:
-    """Give the facts; a source that cannot be read now is told, and what waits is sent anyway."""
     import duckdb
 
     from aggregator.releases.releases import QueryRefused

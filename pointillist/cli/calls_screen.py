@@ -14,7 +14,16 @@ from rich.text import Text
 from pointillist.table import Column
 
 from .output import age, rate, short_bytes
-from .screen_parts import fitting, grid, left_out, panel, shortened
+from .screen_parts import (
+    FRAME,
+    LEAST_KERNELS,
+    MOST_ROWS,
+    in_all,
+    page_head,
+    panel,
+    rows_panel,
+    shortened,
+)
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -25,11 +34,7 @@ _WIDE: Final = 100
 _VERY_WIDE: Final = 150
 _TALL: Final = 46
 _HEAD_ROWS: Final = 4
-_FRAME: Final = 3
-"""Rows of a panel around its table: two of the frame, one of the titles."""
-_LEAST_KERNELS: Final = 3
 _SIZE_CELLS: Final = 12
-_MOST_ROWS: Final = 40
 _DIRECTIONS: Final = {
     "host_to_host": "host→host",
     "host_to_device": "host→GPU",
@@ -37,24 +42,22 @@ _DIRECTIONS: Final = {
     "device_to_device": "GPU→GPU",
     "default": "by address",
 }
-_NO_SOURCE: Final = "no GPU call was seen in the last seconds"
 
 
 def calls_page(view: View | None, note: str, size: ConsoleDimensions) -> Layout:
-    """Arrange the GPU calls on a whole terminal of this size; of a small one the top rows."""
     calls = _calls(view)
     whole = Layout()
-    head = panel("GPU calls, raw: they stay here   (h: host, q: end)", _governor(calls))
-    head.subtitle, head.subtitle_align = Text(note), "left"
+    title = "GPU calls, raw: they stay here   (h: host, q: end)"
+    head = page_head(title, _governor(calls), note)
     processes = calls.get("processes", ())
-    low = min(_FRAME + max(len(calls.get("copies", ())), 1), max(4, size.height // 4))
-    room = size.height - _HEAD_ROWS - low - _FRAME - _LEAST_KERNELS - _FRAME
+    low = min(FRAME + max(len(calls.get("copies", ())), 1), max(4, size.height // 4))
+    room = size.height - _HEAD_ROWS - low - FRAME - LEAST_KERNELS - FRAME
     shown = max(1, min(len(processes), room // 2 + 1))
-    kernels = max(1, size.height - _HEAD_ROWS - low - _FRAME - shown - _FRAME)
+    kernels = max(1, size.height - _HEAD_ROWS - low - FRAME - shown - FRAME)
     whole.split_column(
         Layout(head, size=_HEAD_ROWS),
-        Layout(_processes(calls, size.width, shown), size=_FRAME + shown),
-        Layout(_kernels(calls, size.width, kernels), minimum_size=_FRAME),
+        Layout(_processes(calls, size.width, shown), size=FRAME + shown),
+        Layout(_kernels(calls, size.width, kernels), minimum_size=FRAME),
         Layout(name="low", size=low),
     )
     whole["low"].split_row(
@@ -65,7 +68,6 @@ def calls_page(view: View | None, note: str, size: ConsoleDimensions) -> Layout:
 
 
 def calls_rows(view: View | None, size: ConsoleDimensions) -> Layout | None:
-    """Give the part of the host's page on a tall terminal; None where there is no room for it."""
     calls = _calls(view)
     if size.height < _TALL or not calls.get("processes"):
         return None
@@ -78,7 +80,6 @@ def calls_rows(view: View | None, size: ConsoleDimensions) -> Layout | None:
 
 
 def calls_panels(view: View | None, width: int) -> list[RenderableType]:
-    """Everything below one another, for a pipe; nothing where no source sees GPU calls."""
     calls = _calls(view)
     if not calls:
         return []
@@ -89,12 +90,11 @@ def calls_panels(view: View | None, width: int) -> list[RenderableType]:
 
 
 def calls_line(view: View | None) -> Text | None:
-    """Sum the calls up in a line of the GPU panel; None where there are none."""
     calls = _calls(view)
     if not calls:
         return None
     total = sum(process["launches"]["value"] for process in calls["processes"])
-    count = _in_all(calls, "processes")
+    count = in_all(calls, "processes")
     text = Text(f"{rate(total)} launches/s of {count} process{'' if count == 1 else 'es'}")
     governor = calls.get("governor")
     if governor is not None:
@@ -103,7 +103,6 @@ def calls_line(view: View | None) -> Text | None:
 
 
 def _calls(view: View | None) -> View:
-    """Give what of the view is of calls; nothing where no source sees any."""
     found = view or {}
     called = [process for process in found.get("processes", ()) if process["launches"]]
     if not called and not found.get("governor"):
@@ -112,20 +111,19 @@ def _calls(view: View | None) -> View:
     return {**found, "processes": called, "kernels": kernels}
 
 
-def _in_all(calls: View, kind: str) -> int:
-    return len(calls.get(kind, ())) + int(calls.get("left_out", {}).get(kind, 0))
-
-
 def _cost(governor: View) -> str:
     spent = governor["measured"] if governor["measured"] is not None else governor["predicted"]
     return f"{100 * spent:.2f} % of {100 * governor['budget']:.2f} %"
 
 
 def _governor(calls: View) -> Text:
-    """Two lines: what the probes cost, and what they see."""
     governor = calls.get("governor")
     if governor is None:
-        return Text(_NO_SOURCE if not calls else "the governor has not said anything yet")
+        return Text(
+            "the governor has not said anything yet"
+            if calls
+            else "no GPU call was seen in the last seconds"
+        )
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"probes: {_cost(governor)}", style="bold")
     worst, files = governor["worst_pid"], governor["files"]
@@ -151,20 +149,16 @@ def _governor(calls: View) -> Text:
     return text
 
 
-def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
-    rows = calls.get("processes", ())[:most]
-    table = grid(_PROCESSES, rows, width=width, grows="process")
-    title = _title("processes", len(rows), _in_all(calls, "processes"))
-    return panel(title, table, left_out(_PROCESSES, width))
+def _processes(calls: View, width: int, most: int = MOST_ROWS) -> RenderableType:
+    rows, every = calls.get("processes", ())[:most], in_all(calls, "processes")
+    return rows_panel("processes", _PROCESSES, rows, width, grows="process", in_all=every)
 
 
 def _memory(write: Callable[[View], str]) -> Callable[[View], str]:
-    """Write what is known of a process's memory; "-" where nothing is."""
     return lambda process: "-" if process["memory"] is None else write(process["memory"])
 
 
 def _held(when: str) -> Callable[[View], str]:
-    """Live or peak bytes of the GPU's memory."""
     return _memory(
         lambda memory: f"{'≥' if memory['untracked'] else ''}{short_bytes(memory[when])}"
     )
@@ -230,20 +224,19 @@ _OF_KERNEL: Final = (
 )
 
 
-def _kernels(calls: View, width: int, shown: int = _MOST_ROWS) -> RenderableType:
+def _kernels(calls: View, width: int, shown: int = MOST_ROWS) -> RenderableType:
     rows = calls.get("kernels", ())[:shown]
     sampled = [_SEEN] if any(row["launches"]["share"] < 1 for row in rows) else []
-    columns = (*_LAUNCHES, *sampled, *_OF_KERNEL)
-    title = _title("kernels", len(rows), _in_all(calls, "kernels"))
     most = sorted(calls.get("families", ()), key=lambda family: -family["launches_per_s"])
     families = [
         f"{family['family'] or 'other'} {rate(family['launches_per_s'])}/s"
         for family in most[:5]
         if family["launches_per_s"]
     ]
-    table, gone = grid(columns, rows, width=width, grows="kernel"), left_out(columns, width)
-    room = width - len(f"╰─ no room: {', '.join(gone)}; ─╯")
-    return panel(title, table, gone, fitting(families, room).strip())
+    return rows_panel(
+        "kernels", (*_LAUNCHES, *sampled, *_OF_KERNEL), rows, width, grows="kernel",
+        in_all=in_all(calls, "kernels"), parts=families,
+    )  # fmt: skip
 
 
 _MOVED: Final = Column("bytes/s", lambda row: short_bytes(row["bytes_per_s"]), right=True)
@@ -258,12 +251,10 @@ def _copies(calls: View, width: int) -> RenderableType:
         Column("sizes", lambda copy: _sizes(copy["log2_bins"], cells), from_width=_HALF_SLIM),
     )
     grows = "sizes" if width >= _HALF_SLIM else None
-    table = grid(columns, calls.get("copies", ()), width=width, grows=grows)
-    return panel("copies", table, left_out(columns, width))
+    return rows_panel("copies", columns, calls.get("copies", ()), width, grows=grows)
 
 
 def _sizes(bins: Sequence[Sequence[int]], cells: int) -> str:
-    """Draw how many copies have which size, from the smallest bin to the largest."""
     if not bins:
         return ""
     first, last = bins[0][0], bins[-1][0]
@@ -287,9 +278,4 @@ _COLLECTIVES: Final = (
 
 def _collectives(calls: View, width: int) -> RenderableType:
     rows = calls.get("collectives", ())
-    table = grid(_COLLECTIVES, rows, width=width, grows="collective")
-    return panel("collectives", table, left_out(_COLLECTIVES, width))
-
-
-def _title(what: str, shown: int, in_all: int) -> str:
-    return what if shown >= in_all else f"{what}, the busiest {shown} of {in_all}"
+    return rows_panel("collectives", _COLLECTIVES, rows, width, grows="collective")

@@ -6,19 +6,18 @@ import textwrap
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
+from aggregator.statistics.causes import CauseRow, CauseTable
+from aggregator.statistics.correction import Detector, DetectorFileError
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 from transport.process.printable import first_line, printable_lines
 
-from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
+from .output import CommandError, ExitCode, JsonFlag, emit, examples, say, usage_error
 from .query import ReleasesFolder, default_folder, say_simulated
-
-if TYPE_CHECKING:
-    from aggregator.statistics.causes import CauseRow, CauseTable
 
 SECTIONS: Final = ("incidents", "hardware_faults")
 
@@ -32,17 +31,12 @@ said what its numbers and intervals are about, and whether they are corrected fo
 detector misses and mistakes, and how low they may be as hosts with many causes left some out.
 """
 
-_EPILOG = """Examples:
-
+_EPILOG = examples("""
 pointillist causes
-
 pointillist causes --section hardware_faults
-
 pointillist causes --week 2026-11-12 --json
-
 pointillist causes --rates rates.json --agents-model "causes 3 0123abcd"   corrected anew
-
-docs/root-causes.md says how to read it."""
+docs/root-causes.md says how to read it.""")
 
 app = typer.Typer(help="The fleet's root-cause table.", subcommand_metavar="")
 
@@ -92,12 +86,10 @@ def causes(
 
 
 def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[CauseTable]:
-    """Give every table, newest first: as the Leader stored them, or made anew by other rates."""
     import duckdb
 
     from aggregator.releases.cause_files import CausesUnreadable, tables_of, tables_read
     from aggregator.releases.releases import read_causes, read_releases
-    from aggregator.statistics.correction import Detector, DetectorFileError
 
     say_simulated(folder)
     try:
@@ -114,7 +106,6 @@ def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[
 
 
 def _newest(tables: list[CauseTable], section: str, week: datetime | None) -> list[CauseTable]:
-    """Give the newest table of each series and cohort, or that of a day."""
     own = [table for table in tables if table.section == section]
     if week is not None:
         day_s = week.replace(tzinfo=UTC).timestamp()
@@ -139,7 +130,6 @@ def _draw(tables: list[CauseTable]) -> None:
 
 
 def drawn(table: CauseTable, width: int) -> list[str]:
-    """Lay out the rows that are numbers."""
     begin = datetime.fromtimestamp(table.window_start_s, UTC)
     title = (
         f"{table.section.replace('_', ' ').capitalize()} of {table.n:,} hosts, "
@@ -172,7 +162,6 @@ def has_trends(table: CauseTable) -> bool:
 
 
 def remarks(table: CauseTable) -> list[str]:
-    """What a reader must know beside the numbers."""
     lines = [table.correction + _HINTS.get(table.correction, "")]
     lines += [table.scope] if table.scope else []
     lines.append(_low(table.bias_bound))
@@ -203,7 +192,6 @@ _HINTS: Final = {
 
 
 def _low(bias_bound: float | None) -> str:
-    """Say how low numbers may be that come from so many causes a host at most."""
     if bias_bound is None:
         return "how low numbers are as hosts left causes out was not released with them"
     return (

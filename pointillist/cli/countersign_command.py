@@ -2,63 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from aggregator.enrolment.roster_review import (
+    NO_EVIDENCE,
+    RosterEvidence,
+    accepted_hosts,
+    signed_before,
+    signed_tasks,
+)
+from aggregator.enrolment.tasks import MAX_FILE_BYTES, check_and_countersign, label_of
+from aggregator.party.config import HelperConfig
+from aggregator.protocol.directory import PinnedParties
+from aggregator.state.state_file import StorageUnavailable, write_all_durably
+from pointillist.table import terminal_columns
+from privacy.errors import ParameterError
+from transport.files.private_files import UnfitFile, read_bounded
 from transport.process.printable import printable
+from wire import fields, labels
+from wire.envelope import SIGNED_OVERHEAD_BYTES, Signed
+from wire.fields import NO_SIGNATURE
+from wire.rejection import Reason, ReportRejected
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
+from .output import ExitCode, JsonFlag, emit, examples, need_file, reported, say, usage_error
 from .party import load_helper, load_identity, public_key
 
-if TYPE_CHECKING:
-    from aggregator.enrolment.roster_review import RosterEvidence
-    from aggregator.party.config import HelperConfig
-    from aggregator.protocol.directory import PinnedParties
-    from privacy.signing import SigningKey
-    from wire.rejection import ReportRejected
-
-EPILOG: Final = """Examples:
-
+EPILOG: Final = examples("""
 pointillist helper countersign next.roster --config helper.toml --previous fleet.roster
-
-pointillist helper countersign joins/ --config helper.toml   each *.entry that lacks it"""
+pointillist helper countersign joins/ --config helper.toml   each *.entry that lacks it""")
 
 _MAX_VOUCHERS_BYTES: Final = 1 << 28
 _SIGNED: Final = "a signed task, roster or entry"
 _FOLDERS_HOLD: Final = (".task", ".entry")
 """What a folder stands for; a roster is asked for by its name, as a person compares its counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Signer:
-    """Who signs, and what a roster is held against.
-
-    evidence    for each roster that was named
-    """
-
-    key: SigningKey
-    parties: PinnedParties
-    evidence: Mapping[Path, RosterEvidence]
-
-    def sign(self, file: Path, content: bytes) -> tuple[bytes, dict[str, Any]]:
-        """Check a file's content and put the Helper's signature beside the Leader's.
-
-        Raises      ReportRejected, ParameterError
-        """
-        from aggregator.enrolment.roster_review import NO_EVIDENCE
-        from aggregator.enrolment.tasks import check_and_countersign
-
-        return check_and_countersign(
-            content,
-            self.parties.leader_pk,
-            self.key,
-            evidence=self.evidence.get(file, NO_EVIDENCE),
-            tell=_say_counts,
-        )
 
 
 def countersign(
@@ -122,70 +104,75 @@ def countersign(
 
     Of several files each that passes is signed; the others are named, and the exit code is 3.
     """
-    from aggregator.protocol.directory import PinnedParties
-    from privacy.errors import ParameterError
-    from wire.rejection import ReportRejected
-
     settings = None if config is None else load_helper(config)
     for path in (*files, *(previous or []), *(task or [])):
         if not path.is_dir():
             need_file(path, _SIGNED, "the Leader's operator makes and signs it")
-    signing = load_identity(_identity_file(key, settings))
-    parties = PinnedParties(_leader_pk(leader, settings), signing.public_bytes)
+    own_key = key or (None if settings is None else settings.key_dir / "identity.key")
+    if own_key is None:
+        raise usage_error("which key to sign with", "--key identity.key, or --config helper.toml")
+    signing = load_identity(own_key)
+    if leader is None and settings is None:
+        raise usage_error("whose signature to expect", "--leader HEX, or --config helper.toml")
+    leader_pk = settings.leader_pk if settings and leader is None else public_key(leader or "")
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
-        asked = _asked(files)
-        rosters = [path for path, content in asked.found.items() if _is_roster(content)]
+        found, refused = _asked(files)
+        rosters = [path for path, content in found.items() if content.startswith(labels.ROSTER)]
         if len(rosters) > 1:
             names = ", ".join(str(path) for path in rosters)
             raise usage_error(f"expected one roster at a time, got {names}")
-        evidence = {}
+        evidence = NO_EVIDENCE
         former = None if former_helper is None else public_key(former_helper)
         for path in rosters:
-            held_by = _need(settings, path)
-            told = _evidence(path, held_by, vouchers, accept_change)
-            told = replace(told, first=first, former_helper_pk=former)
-            evidence[path] = _known(
-                asked.found[path], held_by, parties, told, previous or (), task or ()
+            if settings is None:
+                raise usage_error(
+                    f"{path}: a roster is held against the operators that helper.toml pins",
+                    "name it: --config helper.toml",
+                )
+            parties, folder = PinnedParties(leader_pk, signing.public_bytes), settings.signed_dir
+            before = signed_before(folder, found[path], parties, former)
+            evidence = replace(
+                _evidence(path, settings, vouchers, accept_change),
+                first=first,
+                former_helper_pk=former,
+                earlier=[*before, *(path.read_bytes() for path in previous or ())],
+                tasks=[*signed_tasks(folder, parties), *(path.read_bytes() for path in task or ())],
             )
-        signer = _Signer(signing, parties, evidence)
+        sign = partial(
+            check_and_countersign, leader_pk=leader_pk, helper=signing, evidence=evidence,
+            tell=_say_counts,
+        )  # fmt: skip
         if len(files) == 1 and not files[0].is_dir():
-            signed, summary = signer.sign(files[0], asked.found[files[0]])
-            _write({out or files[0]: signed})
+            signed, summary = sign(found[files[0]])
+            with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+                write_all_durably({out or files[0]: signed})
             emit({"file": str(out or files[0])} | summary, json)
             return
     if out is not None:
         raise usage_error("--out: expected one file to sign, got several")
-    _sign_each(signer, asked, json)
+    _sign_each(sign, found, refused, json)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is to be signed, each read once; and what lies in a folder and is not what it says."""
+def _asked(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, Exception]]:
+    """Read files as named, and what lacks the Helper's signature of each folder; each once.
 
-    found: dict[Path, bytes] = field(default_factory=dict)
-    refused: dict[Path, ReportRejected] = field(default_factory=dict)
-
-
-def _asked(files: Sequence[Path]) -> _Asked:
-    """Files as named, and what lacks the Helper's signature of each folder."""
-    from aggregator.enrolment.tasks import MAX_FILE_BYTES
-    from transport.files.private_files import read_bounded
-    from wire.rejection import ReportRejected
-
-    asked = _Asked()
+    Returns     what is to be signed, and what lies in a folder and is not what its name says
+    """
+    found: dict[Path, bytes] = {}
+    refused: dict[Path, Exception] = {}
     for named in files:
         if not named.is_dir():
-            asked.found[named] = read_bounded(named, MAX_FILE_BYTES)
+            found[named] = read_bounded(named, MAX_FILE_BYTES)
             continue
         for path in (path for kind in _FOLDERS_HOLD for path in sorted(named.glob(f"*{kind}"))):
             try:
                 content = _of_folder(path)
             except ReportRejected as refusal:
-                asked.refused[path] = refusal
+                refused[path] = refusal
                 continue
             if _lacks(content):
-                asked.found[path] = content
-    return asked
+                found[path] = content
+    return found, refused
 
 
 def _of_folder(path: Path) -> bytes:
@@ -193,11 +180,6 @@ def _of_folder(path: Path) -> bytes:
 
     Raises      ReportRejected, OSError
     """
-    from transport.files.private_files import UnfitFile, read_bounded
-    from wire import fields, labels
-    from wire.envelope import SIGNED_OVERHEAD_BYTES
-    from wire.rejection import Reason, ReportRejected
-
     label, body_bytes, name = {
         ".task": (labels.TASK, fields.MAX_TASK_BODY, "a task"),
         ".entry": (labels.ENTRY_ANSWER, fields.MAX_ENTRY_BODY, "an answer to a host"),
@@ -212,84 +194,43 @@ def _of_folder(path: Path) -> bytes:
 
 
 def _lacks(content: bytes) -> bool:
-    from aggregator.enrolment.tasks import label_of
-    from wire.envelope import Signed
-    from wire.fields import NO_SIGNATURE
-    from wire.rejection import ReportRejected
-
     try:
         return Signed.decode(content, label_of(content)).sig_helper == NO_SIGNATURE
     except ReportRejected:
         return True  # to be refused by name
 
 
-def _is_roster(content: bytes) -> bool:
-    from wire import labels
-
-    return content.startswith(labels.ROSTER)
-
-
-def _sign_each(signer: _Signer, asked: _Asked, json: bool) -> None:
-    from privacy.errors import ParameterError
-    from wire.rejection import ReportRejected
-
+def _sign_each(
+    sign: Callable[[bytes], tuple[bytes, dict[str, Any]]],
+    found: Mapping[Path, bytes],
+    refused: dict[Path, Exception],
+    json: bool,
+) -> None:
     kinds = dict.fromkeys(("task", "roster", "entry"), 0)
     signed: dict[Path, bytes] = {}
-    refused: dict[Path, Exception] = dict(asked.refused)
-    for path, content in asked.found.items():
+    for path, content in found.items():
         try:
-            signed[path], summary = signer.sign(path, content)
+            signed[path], summary = sign(content)
         except (ReportRejected, ParameterError) as refusal:
             refused[path] = refusal
             continue
         kinds[summary["kind"]] += 1
-        if summary["kind"] == "task":
-            _say_task(path, summary)
+        if summary["kind"] == "task":  # beside hundreds of answers one would not be noticed
+            asks = "epsilon {epsilon:g}, n_min {n_min:,}, t {t:,}".format_map(summary)
+            whose = f"{summary['series']} of {summary['domain']}"
+            say(f"signed the task {printable(str(path))}: {whose}, {asks}")
     for path, why in refused.items():
         say(f"not signed: {printable(f'{path}: {why}')}")
-    _write(signed)
+    with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+        write_all_durably(signed)
     rows = [{"file": str(path), "why": str(why)} for path, why in refused.items()]
     emit({"signed": kinds, "refused": rows if json else len(rows)}, json)
     if refused:
         raise typer.Exit(ExitCode.REFUSED)
 
 
-def _say_task(path: Path, task: Mapping[str, Any]) -> None:
-    """Tell what a task asks of hosts: beside hundreds of answers one would not be noticed."""
-    asks = f"epsilon {task['epsilon']:g}, n_min {task['n_min']:,}, t {task['t']:,}"
-    say(f"signed the task {printable(str(path))}: {task['series']} of {task['domain']}, {asks}")
-
-
-def _write(signed: Mapping[Path, bytes]) -> None:
-    from aggregator.state.state_file import StorageUnavailable, write_all_durably
-
-    with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
-        write_all_durably(signed)
-
-
-def _known(
-    content: bytes,
-    settings: HelperConfig,
-    parties: PinnedParties,
-    told: RosterEvidence,
-    previous: Sequence[Path],
-    tasks: Sequence[Path],
-) -> RosterEvidence:
-    """Add rosters before this one, and tasks: of signed_dir, and as named."""
-    from aggregator.enrolment.roster_review import signed_before, signed_tasks
-
-    folder = settings.signed_dir
-    before = signed_before(folder, content, parties, told.former_helper_pk)
-    before += [path.read_bytes() for path in previous]
-    served = signed_tasks(folder, parties)
-    served += [path.read_bytes() for path in tasks]
-    return replace(told, earlier=before, tasks=served)
-
-
 def _say_counts(counts: Mapping[str, float]) -> None:
     """Tell first, and also of a roster that is refused, what it changes; folded between counts."""
-    from pointillist.table import terminal_columns
-
     lines = [""]
     for name, n in counts.items():
         one = f"{name} {n}"
@@ -301,22 +242,9 @@ def _say_counts(counts: Mapping[str, float]) -> None:
     say("\n".join(lines))
 
 
-def _need(settings: HelperConfig | None, file: Path) -> HelperConfig:
-    if settings is None:
-        raise usage_error(
-            f"{file}: a roster is held against the operators that helper.toml pins",
-            "name it: --config helper.toml",
-        )
-    return settings
-
-
 def _evidence(
     file: Path, settings: HelperConfig, vouchers: Path | None, accept_change: str | None
 ) -> RosterEvidence:
-    """Read who vouches for a roster's hosts, and what its reader was told of it."""
-    from aggregator.enrolment.roster_review import RosterEvidence, accepted_hosts
-    from transport.files.private_files import read_bounded
-
     if accept_change is not None:
         with reported(ExitCode.USAGE, ValueError):
             accepted_hosts(accept_change, 0)
@@ -328,19 +256,3 @@ def _evidence(
         operators=settings.operators,
         accepted_change=accept_change,
     )
-
-
-def _leader_pk(leader: str | None, settings: HelperConfig | None) -> bytes:
-    if leader is not None:
-        return public_key(leader)
-    if settings is None:
-        raise usage_error("whose signature to expect", "--leader HEX, or --config helper.toml")
-    return settings.leader_pk
-
-
-def _identity_file(key: Path | None, settings: HelperConfig | None) -> Path:
-    if key is not None:
-        return key
-    if settings is None:
-        raise usage_error("which key to sign with", "--key identity.key, or --config helper.toml")
-    return settings.key_dir / "identity.key"

@@ -8,19 +8,25 @@ import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+
+from collectors.interface import SourceUnavailable
+from collectors.replay.replay_source import ReplaySource
+from kernels.families import FamilyRules
+from pointillist.play import demo_summary
+from pointillist.play.demo_fleet import DemoFleet, RunFolders
+from pointillist.play.demo_plan import DemoPlan
+from pointillist.play.demo_run import DemoPages, follow, released
+from pointillist.play.demo_tally import DemoTally
+from pointillist.play.processes import ChildFailed, Family
+from pointillist.play.stage import Stage
+from pointillist.play.summary import print_summary
 
 from .output import CommandError, ExitCode, JsonFlag, emit, open_page, say, unavailable, usage_error
 from .simulate import Terminated, interrupt_on_signals, keep, new_run_folder
-
-if TYPE_CHECKING:
-    from pointillist.play.demo_fleet import DemoFleet
-    from pointillist.play.demo_plan import DemoPlan
-    from pointillist.play.demo_run import DemoPages
-    from pointillist.play.demo_tally import DemoTally
-    from pointillist.play.processes import Family
 
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
@@ -106,8 +112,6 @@ def demo(
     Identities, roster, budget and tasks are made for this run and thrown away; nothing of a real
     agent on this machine is touched.
     """
-    from pointillist.play.demo_plan import DemoPlan
-
     if opendp_hosts is None:
         opendp_hosts = min(50, hosts)
     if opendp_hosts > hosts:
@@ -149,9 +153,6 @@ def _person_looks_on() -> bool:
 
 def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
     from pointillist.broker.local import BrokerError
-    from pointillist.play.demo_fleet import DemoFleet, RunFolders
-    from pointillist.play.demo_run import DemoPages, released
-    from pointillist.play.processes import ChildFailed, Family
 
     interrupt_on_signals()
     folder = new_run_folder(out, "demo", "--out")
@@ -193,12 +194,6 @@ def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
 def _follow(
     fleet: DemoFleet, family: Family, pages: DemoPages | None, results: Path, *, quiet: bool
 ) -> DemoTally:
-    """Play to the end of the last window, and show it meanwhile."""
-    from rich.console import Console
-
-    from pointillist.play.demo_run import follow
-    from pointillist.play.stage import Stage
-
     with Stage(Console(stderr=True), quiet=quiet, transient=True) as stage:
         stage.say("starting Leader, Helper and hosts")
         fleet.start()
@@ -216,11 +211,6 @@ def _end(
 
     Raises      CommandError where nothing was released, or where its disk did not take the files
     """
-    from rich.console import Console
-
-    from pointillist.play import demo_summary
-    from pointillist.play.summary import print_summary
-
     summary = demo_summary.summarise(fleet, tally)
     if not summary["windows_released"]:
         logs = shutil.copytree(fleet.folders.logs, folder / "logs")
@@ -240,7 +230,6 @@ def _end(
 
 
 def _broker(stack: ExitStack, folder: Path) -> str:
-    """Start a broker that ends with the stack; give its address."""
     from pointillist.broker.local import LocalBroker
 
     return stack.enter_context(LocalBroker(folder)).start(say).bootstrap
@@ -248,10 +237,6 @@ def _broker(stack: ExitStack, folder: Path) -> str:
 
 def _check_trace(trace: Path) -> None:
     """Read a trace's beginning now, so that a junk file is refused before anything starts."""
-    from collectors.interface import SourceUnavailable
-    from collectors.replay.replay_source import ReplaySource
-    from kernels.families import FamilyRules
-
     source = ReplaySource(trace, FamilyRules.load(), gpus=1)
     try:
         source.start()

@@ -6,23 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from collectors.steps.steps_source import StepProbe
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding, SpikeBegan
 from diagnosis.detect.journal import JournalReader, Series, SignalHistory
 from diagnosis.frames.frame import HostSample
+from edge_agent.config import DiagnosisSection
 from edge_agent.journal import read_lines
 from edge_agent.local.words import counted
 from pointillist.diagnose.finding_layout import BoottimeReader, recording_clock, unix_clock
 from pointillist.diagnose.finding_printer import Watching
 
 from .output import CommandError, ExitCode, reported, say, usage_error
-
-if TYPE_CHECKING:
-    from collectors.steps.steps_source import StepProbe
-    from edge_agent.config import DiagnosisSection
-
 
 Told = Callable[[Finding | Series, BoottimeReader], None]
 
@@ -47,7 +44,6 @@ class Asked:
         return bool(self.watch or self.steps or self.rhythm)
 
     def with_section(self, section: DiagnosisSection | None) -> Asked:
-        """Take from a configuration what the command line does not say."""
         if section is None:
             return self
         return replace(
@@ -57,8 +53,6 @@ class Asked:
         )
 
     def only(self, tell: Told) -> Told:
-        """Let the findings of the subjects that are asked for pass."""
-
         def passed(found: Finding | Series, clock: BoottimeReader) -> None:
             if self.wants(found.subject):
                 tell(found, clock)
@@ -66,11 +60,9 @@ class Asked:
         return passed
 
     def wants(self, subject: str) -> bool:
-        """Whether a subject is asked for."""
         return self.subject is None or fnmatchcase(subject, self.subject)
 
     def diagnoser(self) -> Diagnoser:
-        """Make a diagnoser that has seen nothing yet."""
         return Diagnoser(source="rhythm" if self.rhythm else "measured")
 
     def refuse_strangers(self, known: Iterable[str]) -> None:
@@ -84,7 +76,6 @@ class Asked:
 def found_in(
     diagnoser: Diagnoser, frames: Iterable[HostSample], watching: Watching
 ) -> Iterator[Finding | Series]:
-    """Give the findings of frames, and the picture of each spike."""
     pictures = SignalHistory()
     for frame in frames:
         findings = diagnoser.handle(frame)

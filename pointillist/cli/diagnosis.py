@@ -24,7 +24,6 @@ Row = Mapping[str, Any]
 
 
 def group_document(group: SpikeGroup) -> dict[str, Any]:
-    """What `groups` and `name` answer of one group."""
     from pointillist.judging.groups import members_said, steps_said, strays
 
     return {
@@ -46,7 +45,6 @@ def group_document(group: SpikeGroup) -> dict[str, Any]:
 
 
 def group_lines(rows: Sequence[Row]) -> str:
-    """Each group with what a person needs to name it."""
     if not rows:
         return "No unknown spike was found."
     lines = [line for row in rows for line in _group(row)]
@@ -69,13 +67,11 @@ def _group(row: Row) -> list[str]:
 
 
 def named_lines(rows: Sequence[Row], old: str, new: str) -> str:
-    """What naming a group means."""
     count = next(row["spikes"] for row in rows if row["group"] == new)
     return f"{old} is now {new!r}: {counted(count, 'spike')}; found again, it keeps the name"
 
 
 def summary(answer: Row) -> str:
-    """Figures of an evaluation."""
     figures = [
         (figure["name"], f"{figure['value']:g} {figure['unit']}") for figure in answer["figures"]
     ]
@@ -190,7 +186,6 @@ def name(
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Give wrong input its exit code."""
     from diagnosis.frames.recording import RecordingError
     from pointillist.judging.groups import GroupsRefused
     from pointillist.judging.runs import RunRefused

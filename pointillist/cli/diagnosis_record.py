@@ -7,17 +7,17 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
+from collectors.interface import SourceRegistry
+from collectors.steps.steps_source import StepProbe, StepsSource
+from diagnosis.detect.findings import Cause
+from diagnosis.frames.frame import HostSample
+from diagnosis.frames.framer import Framer, LiveFrames, host_framer, host_registry
 
-if TYPE_CHECKING:
-    from collectors.interface import SourceRegistry
-    from collectors.steps.steps_source import StepProbe
-    from diagnosis.frames.frame import HostSample
-    from diagnosis.frames.framer import Framer
+from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
 
 CALM_S: Final = 20.0
 """Seconds before a fault: a detector learns in them what is usual."""
@@ -35,7 +35,6 @@ class RecordedSoFar:
     subjects: set[str] = field(default_factory=set)
 
     def take(self, frame: HostSample) -> None:
-        """Count one more."""
         if not self.frames:
             self.began_ns = frame.boottime_ns - frame.span_ns
         self.ended_ns = frame.boottime_ns
@@ -99,8 +98,6 @@ def _spans(
     cause: str | None, fault: tuple[float, float] | None, seconds: float | None, injector: str
 ) -> list[dict[str, Any]] | None:
     """What is said of faults, in seconds from the beginning; None: nothing is."""
-    from diagnosis.detect.findings import Cause
-
     known = [*(str(cause) for cause in Cause), QUIET]
     if cause is None:
         if fault is not None:
@@ -127,9 +124,6 @@ def _run(
     out: Path, watch: list[str], probes: tuple[StepProbe, ...], seconds: float | None,
     facts: dict[str, Any], spans: list[dict[str, Any]] | None,
 ) -> RecordedSoFar:  # fmt: skip
-    from collectors.steps.steps_source import StepsSource
-    from diagnosis.frames.framer import host_framer, host_registry
-
     registry = host_registry()
     if probes:
         registry.register("steps", lambda: StepsSource(probes), probes)
@@ -147,7 +141,6 @@ def capture(
     spans       in seconds from the first frame on; None: the recording stays without labels
     Raises      CommandError when not one second was recorded
     """
-    from diagnosis.frames.framer import LiveFrames
     from diagnosis.frames.recording import RecordingWriter
 
     kept = RecordedSoFar()
@@ -200,8 +193,6 @@ def step_probe(text: str) -> StepProbe:
 
     Raises      CommandError
     """
-    from collectors.steps.steps_source import StepProbe
-
     path, colon, symbol = text.rpartition(":")
     name = symbol.removesuffix("()")
     if not colon or not path or not name:

@@ -6,32 +6,45 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
+from rich.console import Console
 
-from pointillist.table import Column
+from aggregator.party.config import load_leader_config
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.interface import SourceUnavailable
+from edge_agent.bound_gpus import listed_gpus
+from edge_agent.config import AgentConfig
+from edge_agent.sending.outbox import tasks_on
+from pointillist.table import Column, table_text
+from transport.factory import Side, open_transport
+from transport.interface import TransportUnavailable, UnknownTopic
+from transport.log_clock import clock_beside_log
+from transport.process.doctor_checks import (
+    CLOCK,
+    CheckVerdict,
+    Finding,
+    examine,
+    named,
+    way_out,
+    worst,
+)
+from transport.process.privileges import PrivilegeError, drop_to
+from wire.catalogue import Catalogue
+from wire.topics import EPOCHS, RELEASES, REPORTS
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, AgentConfigOption
-from .output import CommandError, ConfigOption, ExitCode, JsonFlag, emit, say
+from .output import CommandError, ConfigOption, ExitCode, JsonFlag, emit, examples, say
 from .party import load_helper, read_config
 
-if TYPE_CHECKING:
-    from edge_agent.config import AgentConfig
-    from transport.process.doctor_checks import Finding
-    from wire.catalogue import Catalogue
-
-AGENT_EPILOG: Final = """Examples:
-
+AGENT_EPILOG: Final = examples("""
 pointillist agent doctor
-
-pointillist agent doctor --json | jq '.findings[] | select(.verdict != "ok")'"""
-LEADER_EPILOG: Final = """Examples:
-
+pointillist agent doctor --json | jq '.findings[] | select(.verdict != "ok")'""")
+LEADER_EPILOG: Final = examples("""
 pointillist leader doctor --config leader.toml
-
-pointillist leader doctor -c leader.toml --json | jq '.findings[] | select(.verdict != "ok")'"""
+pointillist leader doctor -c leader.toml --json | jq '.findings[] | select(.verdict != "ok")'""")
 HELPER_EPILOG: Final = LEADER_EPILOG.replace("leader", "helper")
 
 _STYLES: Final = {"ok": "green", "absent": "yellow", "unmeasured": "red", "broken": "red"}
@@ -53,13 +66,8 @@ def agent_doctor(
     and when a signed task asks for what nothing here measures. What is merely absent is no failure:
     a host without GPUs, diagnosis or GPU time switched off.
     """
-    from collectors.ebpf.ebpf_source import EbpfSource
-    from collectors.interface import SourceUnavailable
-    from edge_agent.bound_gpus import listed_gpus
     from edge_agent.service.doctor import ThisMachine, host_gpus
     from edge_agent.service.doctor_sources import CallProbes, GpuTime, fault_checks, source_check
-    from transport.process.doctor_checks import CLOCK, examine
-    from wire.catalogue import Catalogue
 
     from .agent_top import warm_up
 
@@ -91,8 +99,6 @@ def agent_doctor(
 
 
 def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator[Finding]:
-    """Look at what one configuration asks for."""
-    from collectors.interface import SourceUnavailable
     from edge_agent.live import sources_of
     from edge_agent.service.doctor import AgentState
     from edge_agent.service.doctor_sources import (
@@ -102,7 +108,6 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
         load_probes,
         source_findings,
     )
-    from transport.process.doctor_checks import examine, way_out
 
     yield from source_findings(sources_of(config, catalogue), config)
     sources = config.sources
@@ -120,13 +125,7 @@ def _of_log(
 ) -> Iterator[Finding]:
     """Look at the log's time, and what its tasks ask of this host; no log is told elsewhere."""
     from edge_agent.live import task_rules
-    from edge_agent.sending.outbox import tasks_on
     from edge_agent.service.doctor_sources import MEASURED, measured_findings
-    from transport.factory import Side, open_transport
-    from transport.interface import TransportUnavailable, UnknownTopic
-    from transport.log_clock import clock_beside_log
-    from transport.process.doctor_checks import CheckVerdict, Finding
-    from wire.topics import EPOCHS, RELEASES, REPORTS
 
     if any(f.group == "transport" and f.verdict is CheckVerdict.BROKEN for f in findings):
         return
@@ -150,7 +149,6 @@ def leader_doctor(config: ConfigOption, json: JsonFlag = False) -> None:
     it changes nothing. Started as root it looks with the eyes of the Leader's user. Exit code 1
     where something is broken; what is merely absent is no failure.
     """
-    from aggregator.party.config import load_leader_config
     from pointillist.party_doctor.party_findings import leader_findings
 
     loaded, root = read_config(config, "leader", load_leader_config), os.geteuid() == 0
@@ -174,8 +172,6 @@ def helper_doctor(config: ConfigOption, json: JsonFlag = False) -> None:
 
 def _look_as(user: str, capabilities: Sequence[str] = ()) -> None:
     """Become the program's user where root can; a user that does not exist yet is not made."""
-    from transport.process.privileges import PrivilegeError, drop_to
-
     if os.geteuid() != 0:
         return
     try:
@@ -190,8 +186,6 @@ def _tell(found: Iterable[Finding], json: bool, kept_from: str) -> None:
     kept_from   what does not go on where something is broken
     Raises      CommandError where something is broken, or asked for and not measured
     """
-    from transport.process.doctor_checks import CheckVerdict, named, worst
-
     findings = list(found)
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: show_findings(findings))
@@ -204,11 +198,6 @@ def _tell(found: Iterable[Finding], json: bool, kept_from: str) -> None:
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
-    """Print the table; one finding of a group follows another."""
-    from rich.console import Console
-
-    from pointillist.table import table_text
-
     rows: list[tuple[str, Finding | None]] = []
     for at, finding in enumerate(findings):
         if not at or findings[at - 1].group != finding.group:
@@ -219,7 +208,6 @@ def show_findings(findings: Sequence[Finding]) -> None:
 
 
 def _of(write: Callable[[Finding], str]) -> Callable[[tuple[str, Finding | None]], str]:
-    """Write what is of a finding, and nothing beside the name of a group."""
     return lambda row: "" if row[1] is None else write(row[1])
 
 

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import TimeElapsedColumn as Elapsed
+from rich.progress import TimeRemainingColumn as Remaining
 
-from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
+from pointillist.plan_file import PlanFileError, load_plan
+from privacy.errors import ParameterError
+from privacy.plan import Plan
+from simulator.experiments.experiment_file import (
+    Experiment,
+    ExperimentError,
+    ExperimentRun,
+    load,
+    runs_of,
+)
+from wire.catalogue import Catalogue
+
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    emit,
+    examples,
+    need_file,
+    reported,
+    say,
+    usage_error,
+)
 from .simulate import interrupt_on_signals, writable_folder
 
-if TYPE_CHECKING:
-    from simulator.experiments.experiment_file import Experiment, ExperimentRun
-
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist experiment docs/experiments/report.toml
-
 pointillist experiment my.toml --part epsilon --processes 4 --out runs/mine
-
 pointillist experiment my.toml --json | jq '.rows[] | {axis_epsilon, error_points}'
-
-A run that is finished is not played again: the same command goes on where it was cut off."""
+A run that is finished is not played again: the same command goes on where it was cut off.""")
 
 app = typer.Typer(
     help="Sweep simulations over epsilon, window, cohort, dropout, d, sampling rate, and report.",
@@ -53,7 +73,6 @@ def experiment(
     Writes one Parquet row a run, each figure as PNG and SVG, and one HTML file with everything in
     it, which needs no network.
     """
-    from simulator.experiments.experiment_file import ExperimentError, load
     from simulator.experiments.figures import FIGURES
     from simulator.experiments.kinds import KINDS
 
@@ -76,8 +95,6 @@ def experiment(
 
 
 def _chosen(asked: Experiment, part: list[str] | None) -> Experiment:
-    from dataclasses import replace
-
     if not part:
         return asked
     names = [experiment_part.name for experiment_part in asked.parts]
@@ -93,21 +110,14 @@ def _chosen(asked: Experiment, part: list[str] | None) -> Experiment:
 
 
 def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
-    from pointillist.plan_file import PlanFileError
     from pointillist.play.setup import plan_path
-    from privacy.errors import ParameterError
-    from privacy.plan import Plan
-    from simulator.experiments.experiment_file import runs_of
     from simulator.scenario import Scenario, ScenarioError, load
-    from wire.catalogue import Catalogue
 
     def scenario(name: str) -> Scenario:
         beside = file.parent / name
         return load(beside if beside.is_file() else name)
 
     def plan(name: str) -> Plan:
-        from pointillist.plan_file import load_plan
-
         return load_plan(plan_path(name, file.parent))
 
     with reported(ExitCode.USAGE, ScenarioError, PlanFileError, ParameterError):
@@ -121,11 +131,6 @@ def _forget(runs: list[ExperimentRun], folder: Path) -> None:
 
 
 def _sweep(runs: list[ExperimentRun], folder: Path, processes: int, *, quiet: bool) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
-    from rich.progress import TimeRemainingColumn as Remaining
-
     from simulator.experiments.sweep import SweepFailed, sweep
 
     whole = len({run.key for run in runs})
@@ -148,7 +153,6 @@ def _sweep(runs: list[ExperimentRun], folder: Path, processes: int, *, quiet: bo
 
 
 def _report(asked: Experiment, file: Path, folder: Path, *, whole: bool) -> dict[str, Any]:
-    """Draw all that is finished, of the parts that were not asked for as well."""
     from simulator.experiments.experiment_report import report_html, show, write_figures
     from simulator.experiments.sweep import read_rows, write_table
 

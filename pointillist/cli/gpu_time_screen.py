@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, Final
 
@@ -14,16 +14,12 @@ from edge_agent.local.words import quantity
 from pointillist.table import Column
 
 from .output import rate, short_bytes
-from .screen_parts import fitting, grid, left_out, panel
+from .screen_parts import FRAME, LEAST_KERNELS, MOST_ROWS, in_all, page_head, panel, rows_panel
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
 _WIDE: Final = 100
 _VERY_WIDE: Final = 130
-_FRAME: Final = 3
-"""Rows of a panel around its table: two of the frame, one of the titles."""
-_LEAST_KERNELS: Final = 3
-_MOST_ROWS: Final = 40
 _SHOWN_FAMILIES: Final = 6
 _MOST_TOLD: Final = 3
 """Lines about programs that are not measured; the page of programs has the others."""
@@ -37,21 +33,19 @@ def gpu_time_page(view: View | None, note: str, size: ConsoleDimensions) -> Layo
     times = _times(view)
     whole = Layout()
     lines = coverage_lines(times)[: max(2, size.height // 6)] if view else [_NOT_YET]
-    head = panel(
-        "GPU time, raw: it stays here   (h: host, g: GPU calls, q: end)",
-        Text("\n".join(lines), no_wrap=True, overflow="ellipsis"),
-    )
-    head.subtitle, head.subtitle_align = Text(note), "left"
+    said = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+    title = "GPU time, raw: it stays here   (h: host, g: GPU calls, q: end)"
+    head = page_head(title, said, note)
     gpus, programs = times.get("gpus", ()), times.get("processes", ())
-    left = size.height - len(lines) - 2 - 3 * _FRAME - _LEAST_KERNELS
+    left = size.height - len(lines) - 2 - 3 * FRAME - LEAST_KERNELS
     shown_gpus = max(1, min(len(gpus), left // 3))
     shown_programs = max(1, min(len(programs), (left - shown_gpus) // 2 + 1))
-    kernels = max(1, left + _LEAST_KERNELS - shown_gpus - shown_programs)
+    kernels = max(1, left + LEAST_KERNELS - shown_gpus - shown_programs)
     whole.split_column(
         Layout(head, size=len(lines) + 2),
-        Layout(_gpus(times, size.width, shown_gpus), size=_FRAME + shown_gpus),
-        Layout(_programs(times, size.width, shown_programs), size=_FRAME + shown_programs),
-        Layout(_kernels(times, size.width, kernels), minimum_size=_FRAME),
+        Layout(_gpus(times, size.width, shown_gpus), size=FRAME + shown_gpus),
+        Layout(_programs(times, size.width, shown_programs), size=FRAME + shown_programs),
+        Layout(_kernels(times, size.width, kernels), minimum_size=FRAME),
     )
     return whole
 
@@ -91,9 +85,7 @@ def coverage_lines(times: View) -> list[str]:
     used = [gpu for gpu in gpus if gpu["processes"]]
     covered = sum(gpu["covered"] for gpu in used)
     timed = sum(program["timed"]["state"] == "measured" for program in times["processes"])
-    programs = (
-        f"kernels of {timed} of {_in_all(times, 'processes', 'processes')} programs are timed"
-    )
+    programs = f"kernels of {timed} of {in_all(times, 'processes')} programs are timed"
     if not times["processes"]:
         first = _NO_PROGRAM
     elif any(gpu["known"] for gpu in gpus):
@@ -126,10 +118,6 @@ def _times(view: View | None) -> View:
     kernels = [kernel for kernel in found["kernels"] if kernel["gpu_ms"]]
     families = [family for family in found["families"] if family["gpu_ms"]]
     return {**found, "processes": programs, "kernels": kernels, "families": families}
-
-
-def _in_all(times: View, kind: str, left_out: str) -> int:
-    return len(times.get(kind, ())) + int(times.get("left_out", {}).get(left_out, 0))
 
 
 def _percent(name: str) -> Callable[[View], str]:
@@ -171,13 +159,12 @@ _GPUS: Final = (
 )
 
 
-def _gpus(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+def _gpus(times: View, width: int, most: int = MOST_ROWS) -> RenderableType:
     gpus = times.get("gpus", ())
     busiest = sorted(gpus, key=lambda gpu: -gpu["busy"])[:most] if len(gpus) > most else gpus
-    table = grid(_GPUS, sorted(busiest, key=itemgetter("gpu")), width=width)
+    rows = sorted(busiest, key=itemgetter("gpu"))
     below = "hidden: of it, while kernels computed" if width >= _SLIM else ""
-    title = _title("GPUs, last 10 s", len(busiest), len(gpus))
-    return panel(title, table, left_out(_GPUS, width), below)
+    return rows_panel("GPUs, last 10 s", _GPUS, rows, width, in_all=len(gpus), below=below)
 
 
 def _time(row: View) -> str:
@@ -231,34 +218,25 @@ _OF_KERNEL: Final = (
 )  # fmt: skip
 
 
-def _interval(rows: Sequence[View]) -> tuple[Column, ...]:
-    """The column of intervals, where any is known."""
-    return (_INTERVAL,) if any(map(_error, rows)) else ()
-
-
-def _programs(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
-    rows = times.get("processes", ())[:most]
-    head = (_PID, Column("program", itemgetter("name")), _TIME, *_interval(rows), _LAUNCHES)
+def _programs(times: View, width: int, most: int = MOST_ROWS) -> RenderableType:
+    rows, every = times.get("processes", ())[:most], in_all(times, "processes")
+    interval = (_INTERVAL,) if any(map(_error, rows)) else ()
+    head = (_PID, Column("program", itemgetter("name")), _TIME, *interval, _LAUNCHES)
     columns = (*head, *_OF_PROGRAM)
-    title = _title("programs", len(rows), _in_all(times, "processes", "processes"))
-    return panel(title, grid(columns, rows, width=width, grows="timed"), left_out(columns, width))
+    return rows_panel("programs", columns, rows, width, grows="timed", in_all=every)
 
 
-def _kernels(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+def _kernels(times: View, width: int, most: int = MOST_ROWS) -> RenderableType:
     rows = times.get("kernels", ())[:most]
+    interval = (_INTERVAL,) if any(map(_error, rows)) else ()
     pid = (_PID,) if width >= _SLIM else ()
-    columns = (_TIME, *_interval(rows), _LAUNCHES, *_OF_KERNEL[:-1], *pid, _OF_KERNEL[-1])
-    title = _title(
-        "kernels, % of one GPU's time", len(rows), _in_all(times, "kernels", "timed_kernels")
-    )
     families = [
         f"{family['family']} {100 * family['share']:.0f} %"
         for family in times.get("families", ())[:_SHOWN_FAMILIES]
     ]
-    table, gone = grid(columns, rows, width=width, grows="kernel"), left_out(columns, width)
-    room = width - len(f"╰─ no room: {', '.join(gone)}; ─╯")
-    return panel(title, table, gone, fitting(families, room).strip())
-
-
-def _title(what: str, shown: int, in_all: int) -> str:
-    return what if shown >= in_all else f"{what}, the busiest {shown} of {in_all}"
+    return rows_panel(
+        "kernels, % of one GPU's time",
+        (_TIME, *interval, _LAUNCHES, *_OF_KERNEL[:-1], *pid, _OF_KERNEL[-1]),
+        rows, width, grows="kernel", in_all=in_all(times, "kernels", "timed_kernels"),
+        parts=families,
+    )  # fmt: skip

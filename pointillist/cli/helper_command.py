@@ -6,21 +6,34 @@ from typing import Annotated
 
 import typer
 
+from aggregator.helper.helper_state import FencedOut
+from aggregator.helper_process import run_helper
+from aggregator.state.state_file import StateUnusable
+from aggregator.witness.chain import NO_WITNESS
+from aggregator.witness.port import RollbackSeen, WitnessUnavailable
+from transport.interface import TransportUnavailable
+from transport.process.privileges import PrivilegeError
+
 from .countersign_command import EPILOG as COUNTERSIGN_EPILOG
 from .countersign_command import countersign
 from .doctor_commands import HELPER_EPILOG, helper_doctor
-from .output import CommandError, ConfigOption, ExitCode, JsonFlag, log_to_stderr, reported, say
+from .output import (
+    CommandError,
+    ConfigOption,
+    ExitCode,
+    JsonFlag,
+    examples,
+    log_to_stderr,
+    reported,
+    say,
+)
 from .party import load_helper, show_status
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist helper run --config /etc/pointillist/helper.toml
-
 pointillist helper countersign fleet.task --key keys/helper/identity.key --leader 00aa...
-
 pointillist helper countersign next.roster joins/ --config helper.toml
-
-pointillist helper status --config /etc/pointillist/helper.toml --json | jq .batches_answered"""
+pointillist helper status --config /etc/pointillist/helper.toml --json | jq .batches_answered""")
 
 app = typer.Typer(
     help="The aggregator that holds the masks: run, status, doctor, countersign tasks and rosters.",
@@ -49,14 +62,6 @@ def run(
     Of the shared log it reads the releases, once, where the configuration names the log. A state
     that its witness, or such a release, shows to be rolled back answers nothing: exit code 3.
     """
-    from aggregator.helper.helper_state import FencedOut
-    from aggregator.helper_process import run_helper
-    from aggregator.state.state_file import StateUnusable
-    from aggregator.witness.chain import NO_WITNESS
-    from aggregator.witness.port import RollbackSeen, WitnessUnavailable
-    from transport.interface import TransportUnavailable
-    from transport.process.privileges import PrivilegeError
-
     settings = load_helper(config)
     if after_restore and settings.witness is None:
         raise CommandError(ExitCode.REFUSED, *NO_WITNESS)

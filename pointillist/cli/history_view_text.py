@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from edge_agent.local.words import quantity
+from edge_agent.local.view_lines import (
+    FamilyStep,
+    HostView,
+    KernelLine,
+    LevelLine,
+    ProcessLine,
+    RateEstimate,
+)
+from edge_agent.local.words import number, quantity, read_as
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import age, amount, rate
-
-if TYPE_CHECKING:
-    from edge_agent.local.view_lines import (
-        FamilyStep,
-        HostView,
-        KernelLine,
-        ProcessLine,
-        RateEstimate,
-    )
-
-from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-
-from edge_agent.local.words import number, read_as
-
-if TYPE_CHECKING:
-    from edge_agent.local.view_lines import LevelLine
-
 
 MOST_LINES: Final = 40
 MOST_PROCESSES: Final = 20
@@ -246,12 +235,10 @@ def newest(rows: Iterable[Any], most: int | None) -> tuple[list[Any], int]:
 
 
 def left_out(count: int, what: str) -> list[str]:
-    """Say how much is not shown, and how it would be."""
     return [f"and {count:,} {what}: --name PATTERN or --all shows them"] if count else []
 
 
 def _shown(level: LevelLine) -> tuple[float, str]:
-    """Give divisor and unit: shares in percent, what a name says the unit of as it says it."""
     unit = level.unit
     return read_as(unit) if unit.startswith("millionths") else (1.0, unit)
 

@@ -35,7 +35,6 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
 
 def head(host: ProcView, note: str, width: int, folded: bool) -> Panel:
-    """CPU, memory and each CPU; `folded` adds run queue, pressure and softirqs as lines."""
     room = width - _FRAME_COLUMNS
     percent, memory = host.cpu_percent, host.memory_bytes
     busy = sum(share for kind, share in percent.items() if kind not in {"idle", "iowait"})
@@ -60,13 +59,11 @@ def head(host: ProcView, note: str, width: int, folded: bool) -> Panel:
 
 
 def _line(text: Text, first: str, parts: Iterable[str], room: int) -> None:
-    """Append a line: its beginning, and as many of the parts as there is room for."""
     text.append(first, style="bold")
     text.append(f"{fitting(parts, room - len(first))}\n")
 
 
 def _cpus(percents: Sequence[float], room: int) -> str:
-    """A mark for each CPU; of more CPUs than room one for so many, of the busiest of them."""
     per_mark = max(1, -(-len(percents) // max(1, room - len("CPUs, busiest of 64 "))))
     title = "CPUs " if per_mark == 1 else f"CPUs, busiest of {per_mark} "
     marks = (max(percents[at : at + per_mark]) for at in range(0, len(percents), per_mark))
@@ -74,7 +71,6 @@ def _cpus(percents: Sequence[float], room: int) -> str:
 
 
 def _fold(text: Text, host: ProcView, room: int) -> None:
-    """Say the run queue, the pressure and the softirqs in two lines."""
     queue = host.run_queue
     first = f"run, block {queue['running']:.0f}, {queue['blocked']:.0f}"
     parts = [f"load {queue['load_1m']:.2f}"] if "load_1m" in queue else []
@@ -91,7 +87,6 @@ def _fold(text: Text, host: ProcView, room: int) -> None:
 
 
 def processes(host: ProcView, wide: bool, most: int) -> Panel:
-    """The busiest processes; where there is little room without their memory."""
     rows, shown = host.processes[:most], _PROCESSES if wide else _PROCESSES[:-1]
     gone = [column.head for column in _PROCESSES[len(shown) :]]
     return panel("top processes", grid(shown, rows, grows="process"), gone)
@@ -107,7 +102,6 @@ _PROCESSES: Final = (
 
 
 def waiting(host: ProcView, wide: bool) -> Panel:
-    """Run queue, pressure and softirqs."""
     queue = host.run_queue
     loads = [f"{queue[name]:.2f}" for name in ("load_1m", "load_5m", "load_15m") if name in queue]
     now = f"{queue['running']:.0f}, {queue['blocked']:.0f}"
@@ -134,13 +128,11 @@ def _pair(name: str, value: str) -> tuple[Column, Column]:
 
 
 def disks_and_links(host: ProcView, wide: bool) -> Panel:
-    """Disks above network interfaces, the busiest first."""
     body = Group(_disks(host, wide), Text(), _links(host, wide))
     return panel("disk and network", body, () if wide else (_WAIT,))
 
 
 def disks_beside_links(host: ProcView) -> Panel:
-    """The same side by side, for few rows and columns: without what is least asked for."""
     row = Table.grid(expand=True, padding=(0, 1, 0, 0))
     row.add_column(ratio=1)
     row.add_column(ratio=1)
@@ -181,7 +173,6 @@ def _link_bytes(link: LinkUse) -> float:
 
 
 def bar(percent: float, cells: int) -> str:
-    """Draw a share."""
     full = round(cells * min(max(percent, 0.0), 100.0) / 100)
     return "█" * full + "·" * (cells - full)
 
@@ -192,13 +183,11 @@ _COLOURS: Final = {"spike": "red", "over": "dim"}
 
 
 def findings_of(view: View | None) -> Sequence[Mapping[str, Any]]:
-    """What is to be shown, the newest first."""
     found: Sequence[Mapping[str, Any]] = (view or {}).get("findings", [])
     return found[:MOST_SHOWN]
 
 
 def diagnosis_panel(view: View | None) -> RenderableType | None:
-    """Show spikes that stand or have just ended; None where there is none."""
     found = findings_of(view)
     if not found:
         return None
@@ -219,7 +208,6 @@ def diagnosis_panel(view: View | None) -> RenderableType | None:
 
 
 def height_of(view: View | None) -> int:
-    """Lines that the panel takes, borders included; 0 where there is none."""
     found = findings_of(view)
     most = 2 if len(found) > 1 else 3
     lines = (1 + bool(finding["cause"]) + len(finding["evidence"][:most]) for finding in found)
@@ -247,8 +235,6 @@ _Values = tuple[str, Mapping[str, float]]
 
 
 def _number(head: str, name: str, per_unit: int, from_width: int = 0) -> Column:
-    """A column of numbers of `_Values`."""
-
     def write(row: _Values) -> str:
         return f"{row[1][name] / per_unit:,.0f}" if name in row[1] else "-"
 
@@ -289,7 +275,6 @@ _INSTANCES: Final = (
 
 
 def gpu_panel(view: View | None, width: int) -> RenderableType | None:
-    """Devices, who uses them, and kernels; None where no source tells of any."""
     devices, models = _by_key(view, PREFIX), (view or {}).get("models", {})
     parts: list[RenderableType] = []
     gone: list[str] = []
@@ -313,7 +298,6 @@ def gpu_panel(view: View | None, width: int) -> RenderableType | None:
 
 
 def _gpu_users(view: View | None, narrow: bool) -> list[RenderableType]:
-    """Show processes and MIG instances, and in words what the driver does not tell of them."""
     parts: list[RenderableType] = []
     processes, instances = _by_key(view, PROCESS), _by_key(view, INSTANCE)
     if processes:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
+from aggregator.party.config import load_kafka_table
+from transport.interface import create_topics
+from transport.kafka.kafka_frame import KafkaSettings
+from transport.settings.config import ConfigError
+from wire.topics import DEAD_LETTERS, TOPICS
 
-if TYPE_CHECKING:
-    from transport.kafka.kafka_frame import KafkaSettings
+from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
 
 app = typer.Typer(
     help="Apache Kafka: a broker on this machine, topics and rights on any.",
@@ -115,9 +118,7 @@ def topics(
     also writes answers to join requests, which agents read, and releases, which a reader reads.
     """
     from pointillist.broker.rights import KafkaRole, differing, grant, put_right
-    from transport.interface import create_topics
     from transport.kafka.kafka_aggregator import AggregatorKafka
-    from wire.topics import DEAD_LETTERS, TOPICS
 
     settings = _settings(config)
     users = {
@@ -150,9 +151,6 @@ def topics(
 
 
 def _settings(path: Path) -> KafkaSettings:
-    from aggregator.party.config import load_kafka_table
-    from transport.settings.config import ConfigError
-
     with reported(ExitCode.USAGE, ConfigError):
         found = load_kafka_table(path)
     if found is None:

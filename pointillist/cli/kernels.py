@@ -8,30 +8,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from kernels.families import FamilyRules, normalise
+from kernels.kernel_mix import family_shares
+from kernels.launches.launch import LaunchesRefused
+from kernels.launches.read import open_launches
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 from transport.process.printable import printable
+from wire.catalogue import Catalogue
 
-from .output import JsonFlag, emit, need_file, usage_error
-
-if TYPE_CHECKING:
-    from kernels.families import FamilyRules
+from .output import JsonFlag, emit, examples, need_file, usage_error
 
 _CHUNK_BYTES: Final = 1 << 20
 _MOST_INPUT_BYTES: Final = 4 << 30
 
-_EPILOG: Final = """Examples:
-
+_EPILOG: Final = examples("""
 pointillist kernels classify trace.json.gz   a PyTorch trace: launches and GPU time by family
-
 nsys export --type sqlite run.nsys-rep && pointillist kernels classify run.sqlite
-
 nm -C libfoo.so | cut -c20- | pointillist kernels classify -   one name a line
-
-pointillist kernels explain 'void vllm::rms_norm_kernel<half>(half*)'   which rule, and why"""
+pointillist kernels explain 'void vllm::rms_norm_kernel<half>(half*)'   which rule, and why""")
 
 app = typer.Typer(help="Kernel names and their families.", no_args_is_help=True)
 
@@ -57,10 +55,6 @@ def classify(
     json: JsonFlag = False,
 ) -> None:
     """Show launches and GPU time by family, of a list of names or of a recorded trace."""
-    from kernels.kernel_mix import family_shares
-    from kernels.launches.launch import LaunchesRefused
-    from kernels.launches.read import open_launches
-
     found = load_rules(rules)
     with _as_file(file) as (path, shown):
         try:
@@ -85,8 +79,6 @@ def explain(
     json: JsonFlag = False,
 ) -> None:
     """Show the rule that decided, the words it found, the normalised name, and rules that lost."""
-    from kernels.families import normalise
-
     found = load_rules(rules)
     told = found.explain(name)
     answer = {
@@ -104,9 +96,6 @@ def explain(
 
 def load_rules(path: Path | None) -> FamilyRules:
     """The packaged rules, or those of a file; families must be the catalogue's."""
-    from kernels.families import FamilyRules
-    from wire.catalogue import Catalogue
-
     if path is not None:
         need_file(path, "family rules in TOML", "kernels/families.toml shows the packaged ones")
     try:
@@ -132,7 +121,6 @@ def _as_file(file: str) -> Iterator[tuple[Path, str]]:
 
 
 def _report(answer: Mapping[str, Any]) -> str:
-    """Say what the file was, the table, and what was left out."""
     said = [_table(answer["families"]), "", f"Read as {answer['read_as']}."]
     if answer["skipped"]:
         said.append(f"Left out: {_skipped(answer['skipped'])}.")

@@ -5,18 +5,39 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from aggregator.state.state_file import StorageUnavailable, write_all_durably
 from pointillist.installation import default_folder, default_folders
 from pointillist.table import terminal_columns, value_lines
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey
+from transport.files.keyfiles import (
+    HostKey,
+    HpkeKeyFile,
+    KeyFileRefused,
+    destroy_key,
+    host_binding,
+    kind_of,
+    load_hpke_key,
+    load_signing_key,
+    machine_id,
+    read_host_key,
+    write_host_key,
+    write_hpke_key,
+    write_signing_key,
+)
+from transport.files.private_files import give
+from transport.process.privileges import ensure_users
+from wire.epoch import KeyAnnouncement
+from wire.fields import host_id, key_id
 
 from .output import (
     CommandError,
@@ -24,18 +45,15 @@ from .output import (
     JsonFlag,
     YesFlag,
     as_text,
+    confirm,
     emit,
+    examples,
     need_file,
     refused,
     reported,
     usage_error,
 )
 from .party import key_owner, load_identity
-
-if TYPE_CHECKING:
-    from privacy.signing import SigningKey
-    from transport.files.keyfiles import HpkeKeyFile
-
 
 DAY_S = 86_400
 OVERLAP_S: Final = 3900
@@ -52,10 +70,6 @@ def new_sealing_key(party: str, folder: Path, *, destroy: bool, now_s: int) -> d
     destroy     the others too, so that nothing sealed to them opens any more
     Returns     what is said of it
     """
-    from privacy.sealing import HpkeKeyPair
-    from transport.files.keyfiles import HpkeKeyFile, destroy_key, write_hpke_key
-    from wire.fields import key_id
-
     earlier = sorted(folder.glob("*.hpke"))
     until_s = (now_s // DAY_S + 1) * DAY_S + OVERLAP_S
     pair = HpkeKeyPair.generate()
@@ -88,40 +102,22 @@ def destroy(
     Take a key out of every configuration that pins it first. On a copy-on-write file system or an
     SSD the old blocks may outlive this, and so may backups.
     """
-    from transport.files.keyfiles import KeyFileRefused, destroy_key, kind_of
-
     for path in files:
         need_file(path, "a key file", "`pointillist keys show` lists them")
         with reported(ExitCode.USAGE, KeyFileRefused):
             kind_of(path, owner=key_owner(path))
-    _confirm(files, yes)
+    confirm(yes, f"Destroy {', '.join(map(str, files))} for good?")
     for path in files:
         destroy_key(path)
     emit({"destroyed": [str(path) for path in files]}, json)
 
 
-def _confirm(files: Sequence[Path], yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise usage_error("this asks first, and there is no terminal to ask at", "add --yes")
-    names = ", ".join(map(str, files))
-    typer.confirm(f"Destroy {names} for good?", abort=True, err=True)
-
-
-_KEY_FILES: Final = {".key", ".hpke"}
-
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist keys generate leader   an aggregator's identity
-
 pointillist keys generate host   this host's identity; its GPUs are added when it joins
-
 pointillist keys show   fingerprints of all key files here
-
 pointillist keys announce helper   the sealing key of today, signed, ready to be published
-
-pointillist keys check --json   exit code 3 when any file must not be used"""
+pointillist keys check --json   exit code 3 when any file must not be used""")
 
 app = typer.Typer(
     help="Key files: generate, show, announce, check, rotate, destroy.", epilog=_EXAMPLES,
@@ -142,22 +138,6 @@ class Party(StrEnum):
 
 
 HOST_USER = "pointillist-agent"
-
-
-@dataclass(frozen=True, slots=True)
-class ShownKey:
-    """What may be said about a key file; `error` in place of the rest where it is refused."""
-
-    file: str
-    kind: str | None = None
-    fingerprint: str | None = None
-    public_key: str | None = None
-    host_id: str | None = None
-    key_id: str | None = None
-    not_before: int | None = None
-    not_after: int | None = None
-    ledger_exists: bool | None = None
-    error: str | None = None
 
 
 FolderOption = Annotated[
@@ -193,30 +173,20 @@ def generate(
     json: JsonFlag = False,
 ) -> None:
     """Make an Ed25519 identity; a host's is bound to this machine and its GPUs."""
-    from privacy.signing import SigningKey
-
     if gpu and role is not KeyRole.HOST:
         raise usage_error(f"--gpu belongs to a host, not to the {role}")
-    path = _prepared(folder, role) / "identity.key"
-    _write_identity(role, path, SigningKey.generate(), gpu or [])
-    _emit_one(show_file(path), json)
-
-
-def _write_identity(role: KeyRole, path: Path, key: SigningKey, gpus: list[str]) -> None:
-    from transport.files.keyfiles import (
-        HostKey,
-        host_binding,
-        machine_id,
-        write_host_key,
-        write_signing_key,
-    )
-
+    path, key = _prepared(folder, role) / "identity.key", SigningKey.generate()
     if role is KeyRole.HOST:
-        write_host_key(path, HostKey(key, host_binding(machine_id(), gpus)), owner=_owner(role))
+        binding = host_binding(machine_id(), gpu or [])
+        write_host_key(path, HostKey(key, binding), owner=_owner(role))
         # Of a key that was moved away: which GPUs that one was bound to.
         path.with_name(f"{path.name}.gpus").unlink(missing_ok=True)
     else:
         write_signing_key(path, key, owner=_owner(role))
+    shown = show_file(path)
+    if "error" in shown:
+        raise refused(shown["error"])
+    emit(shown, json)
 
 
 @app.command(epilog="Example: pointillist keys show --json | jq -r '.[].fingerprint'")
@@ -248,15 +218,14 @@ def check(
     _refuse_bad(_shown(files, folder, json))
 
 
-def _shown(files: list[Path] | None, folder: Path | None, json: bool) -> list[ShownKey]:
-    """Print what may be said about each key file."""
+def _shown(files: list[Path] | None, folder: Path | None, json: bool) -> list[dict[str, Any]]:
     shown = [show_file(path) for path in _chosen(files, folder)]
-    emit([_without_empty(key_row) for key_row in shown], json, _table)
+    emit(shown, json, lambda rows: "\n\n".join(map(_row, rows)))
     return shown
 
 
-def _refuse_bad(shown: list[ShownKey]) -> None:
-    bad = [key_row.file for key_row in shown if key_row.error]
+def _refuse_bad(shown: list[dict[str, Any]]) -> None:
+    bad = [row["file"] for row in shown if "error" in row]
     if bad:
         raise refused(f"{len(bad)} of {len(shown)} key files must not be used: {', '.join(bad)}")
 
@@ -282,27 +251,22 @@ def announce(
     again signs the same key again. Keys whose longest retention is over are for `leader run` and
     `helper run` to destroy.
     """
-    from aggregator.state.state_file import StorageUnavailable, write_all_durably
-    from transport.files.keyfiles import load_signing_key
-    from wire.epoch import KeyAnnouncement
-
     start = _day_start(day)
     where = (folder or default_folder(party)) / party
     identity = load_signing_key(where / "identity.key", owner=_owner(party))
     path = where / f"{time.strftime('%Y-%m-%d', time.gmtime(start))}.hpke"
-    key = _daily_key(path, party, start, start + DAY_S + overlap_s)
+    if not path.exists():
+        made = HpkeKeyFile(HpkeKeyPair.generate(), start, start + DAY_S + overlap_s)
+        write_hpke_key(path, made, owner=_owner(party))
+    key = load_hpke_key(path, owner=_owner(party))
     draft = KeyAnnouncement(
         identity.public_bytes, key.pair.public_bytes, key.not_before, key.not_after
     )
-    signed = KeyAnnouncement(
-        draft.party_pk, draft.hpke_pk, draft.not_before, draft.not_after,
-        identity.sign(draft.unsigned()),
-    )  # fmt: skip
+    signed = replace(draft, signature=identity.sign(draft.unsigned()))
     target = path.with_suffix(".announcement")
     with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
         write_all_durably({target: signed.encode()})
-    body = _without_empty(show_file(path)) | {"announcement": str(target)}
-    emit(body, json)
+    emit(show_file(path) | {"announcement": str(target)}, json)
 
 
 @app.command(epilog=ROTATE_EPILOG)
@@ -329,77 +293,46 @@ def rotate(
 app.command(epilog=DESTROY_EPILOG)(destroy)
 
 
-def _daily_key(path: Path, party: Party, not_before: int, not_after: int) -> HpkeKeyFile:
-    from privacy.sealing import HpkeKeyPair
-    from transport.files.keyfiles import HpkeKeyFile, load_hpke_key, write_hpke_key
-
-    if not path.exists():
-        key = HpkeKeyFile(HpkeKeyPair.generate(), not_before, not_after)
-        write_hpke_key(path, key, owner=_owner(party))
-    return load_hpke_key(path, owner=_owner(party))
-
-
 def _day_start(day: str | None) -> int:
     if day is None:
         return int(time.time()) // DAY_S * DAY_S
-    from datetime import UTC, datetime
-
     try:
         return int(datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
     except ValueError as error:
         raise usage_error(f"--day: expected YYYY-MM-DD, got {day!r}") from error
 
 
-def show_file(path: Path) -> ShownKey:
-    """What may be said about one key file; a refused one gives its reason."""
-    from transport.files.keyfiles import KeyFileRefused, kind_of
-
+def show_file(path: Path) -> dict[str, Any]:
+    """What may be said about one key file; of a refused one its name and the reason."""
+    owner = _owner(path.parent.name)
     try:
-        kind = kind_of(path, owner=_owner(path.parent.name))
-        return {"hpke": _show_hpke, "host": _show_host, "signing": _show_signing}[kind](path)
+        match kind_of(path, owner=owner):
+            case "hpke":
+                key = load_hpke_key(path, owner=owner)
+                public = key.pair.public_bytes
+                more: dict[str, Any] = {
+                    "key_id": key_id(public).hex(),
+                    "not_before": key.not_before,
+                    "not_after": key.not_after,
+                }
+                kind = "hpke"
+            case "host":
+                host = read_host_key(path, owner=owner)
+                kind, public = "host", host.signing.public_bytes
+                more = {
+                    "public_key": public.hex(),
+                    "host_id": host_id(public).hex(),
+                    "ledger_exists": host.ledger_exists,
+                }
+            case _:
+                kind, public = "signing", load_signing_key(path, owner=owner).public_bytes
+                more = {"public_key": public.hex()}
     except KeyFileRefused as error:
-        return ShownKey(str(path), error=str(error))
+        return {"file": str(path), "error": str(error)}
+    return {"file": str(path), "kind": kind, "fingerprint": fingerprint(public), **more}
 
 
-def _show_hpke(path: Path) -> ShownKey:
-    from transport.files.keyfiles import load_hpke_key
-    from wire.fields import key_id
-
-    key = load_hpke_key(path, owner=_owner(path.parent.name))
-    return ShownKey(
-        str(path),
-        "hpke",
-        fingerprint(key.pair.public_bytes),
-        key_id=key_id(key.pair.public_bytes).hex(),
-        not_before=key.not_before,
-        not_after=key.not_after,
-    )
-
-
-def _show_host(path: Path) -> ShownKey:
-    from transport.files.keyfiles import read_host_key
-    from wire.fields import host_id
-
-    key = read_host_key(path, owner=_owner(path.parent.name))
-    public = key.signing.public_bytes
-    return ShownKey(
-        str(path),
-        "host",
-        fingerprint(public),
-        public.hex(),
-        host_id=host_id(public).hex(),
-        ledger_exists=key.ledger_exists,
-    )
-
-
-def _show_signing(path: Path) -> ShownKey:
-    from transport.files.keyfiles import load_signing_key
-
-    public = load_signing_key(path, owner=_owner(path.parent.name)).public_bytes
-    return ShownKey(str(path), "signing", fingerprint(public), public.hex())
-
-
-def _role_user(role: str) -> str:
+def _user(role: str) -> str:
     return HOST_USER if role == KeyRole.HOST else f"pointillist-{role}"
 
 
@@ -408,23 +341,20 @@ def _owner(role: str) -> int | None:
     if os.geteuid() != 0:
         return None
     try:
-        return pwd.getpwnam(_role_user(role)).pw_uid
+        return pwd.getpwnam(_user(role)).pw_uid
     except KeyError:
         return None
 
 
 def _prepared(folder: Path | None, role: KeyRole) -> Path:
     """The role's folder; its own user may write there, as an agent marks its ledger in its key."""
-    from transport.files.private_files import give
-    from transport.process.privileges import ensure_users
-
     where = folder or default_folder(role)
     try:
         ensure_users()
         where.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
         (where / role).mkdir(exist_ok=True, mode=0o700)
         if os.geteuid() == 0:
-            give(where / role, _role_user(role))
+            give(where / role, _user(role))
     except OSError as error:
         raise CommandError(ExitCode.UNAVAILABLE, f"{where}: {error.strerror}") from error
     return where / role
@@ -436,35 +366,19 @@ def _chosen(files: list[Path] | None, folder: Path | None) -> list[Path]:
             need_file(path, "a key file", "`pointillist keys generate` makes one") for path in files
         ]
     places = default_folders() if folder is None else [folder]
-    found = [p for place in places for p in sorted(place.rglob("*")) if p.suffix in _KEY_FILES]
+    found = [
+        p for place in places for p in sorted(place.rglob("*")) if p.suffix in {".key", ".hpke"}
+    ]
     if not found:
         where = ", ".join(map(str, places))
         raise usage_error(f"{where}: no key files", "pointillist keys generate leader makes one")
     return found
 
 
-def _without_empty(shown: ShownKey) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {name: value for name, value in asdict(shown).items() if value is not None}
-
-
-def _emit_one(shown: ShownKey, json: bool) -> None:
-    if shown.error:
-        raise refused(shown.error)
-    emit(_without_empty(shown), json)
-
-
-def _table(rows: list[dict[str, Any]]) -> str:
-    return "\n\n".join("\n".join(_row(row)) for row in rows)
-
-
-def _row(row: dict[str, Any]) -> list[str]:
-    """A file's name and, below it, all that may be said: keys are as long as a line."""
-    below = [(name, value) for name, value in row.items() if name not in {"file", "kind"}]
+def _row(row: dict[str, Any]) -> str:
     head = f"{row['file']}  {row.get('kind', 'REFUSED')}"
-    told = [(name.ljust(_NAMES), as_text(name, value)) for name, value in below]
-    return [head, *(f"  {line}" for line in value_lines(told, terminal_columns() - 2))]
+    told = [(n.ljust(_NAMES), as_text(n, v)) for n, v in row.items() if n not in {"file", "kind"}]
+    return "\n  ".join([head, *value_lines(told, terminal_columns() - 2)])
 
 
 _NAMES: Final = 12

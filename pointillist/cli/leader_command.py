@@ -5,9 +5,33 @@ from __future__ import annotations
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+
+from aggregator.party.config import LeaderConfig, load_leader_config
+from aggregator.party.postgresql_settings import schema_sql
+from aggregator.protocol.directory import PinnedParties
+from aggregator.spark.driver_process import SparkMissing, SparkRefused
+from aggregator.state.state_file import (
+    LeadershipLost,
+    OtherLeader,
+    StateUnusable,
+    StorageUnavailable,
+)
+from aggregator.statistics.correction import DetectorFileError
+from aggregator.transcripts.transcript import Windows, read_leader_tables, read_transcript
+from aggregator.transcripts.transcript_check import (
+    HELPER,
+    LEADER,
+    Transcript,
+    export_transcript,
+    find_report,
+    verify_transcripts,
+)
+from transport.interface import TransportUnavailable
+from transport.process.privileges import PrivilegeError
+from wire.rejection import ReportRejected
 
 from .doctor_commands import LEADER_EPILOG, leader_doctor
 from .output import (
@@ -18,6 +42,7 @@ from .output import (
     JsonFlag,
     LeaderKey,
     emit,
+    examples,
     log_to_stderr,
     moment,
     need_file,
@@ -28,20 +53,11 @@ from .output import (
 from .party import public_key, read_config, show_status
 from .roster_command import app as roster_app
 
-if TYPE_CHECKING:
-    from aggregator.party.config import LeaderConfig
-    from aggregator.transcripts.transcript import Windows
-    from aggregator.transcripts.transcript_check import Transcript
-
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist leader run --config /etc/pointillist/leader.toml
-
 pointillist leader status --config /etc/pointillist/leader.toml --json | jq .rejected
-
 pointillist leader transcript verify leader.sqlite helper.sqlite --leader 00aa... --helper 11bb...
-
-pointillist leader roster build --plans plans.toml --requests joins/ --out next.roster --key K"""
+pointillist leader roster build --plans plans.toml --requests joins/ --out next.roster --key K""")
 
 app = typer.Typer(
     help="The aggregator that receives and releases: run, status, doctor, transcript, roster.",
@@ -55,8 +71,6 @@ app.command("doctor", epilog=LEADER_EPILOG)(leader_doctor)
 
 
 class Engine(StrEnum):
-    """Who reads the reports."""
-
     OWN = "own"
     SPARK = "spark"
 
@@ -78,12 +92,7 @@ def run(
     and one of them goes on when it falls.
     """
     from aggregator.leader_process import run_leader
-    from aggregator.spark.driver_process import SparkMissing, SparkRefused
-    from aggregator.state.state_file import LeadershipLost, OtherLeader, StateUnusable
-    from aggregator.statistics.correction import DetectorFileError
     from analytics.rollups import kept_roll_ups
-    from transport.interface import TransportUnavailable
-    from transport.process.privileges import PrivilegeError
 
     settings = _load(config)
     log_to_stderr()
@@ -103,8 +112,6 @@ def schema() -> None:
 
     A Leader whose configuration has a table `standby` keeps its state there: docs/aggregators.md.
     """
-    from aggregator.party.postgresql_settings import schema_sql
-
     typer.echo(schema_sql("standby"), nl=False)
 
 
@@ -119,8 +126,6 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 
 
 def _load(config: Path) -> LeaderConfig:
-    from aggregator.party.config import load_leader_config
-
     return read_config(config, "leader", load_leader_config)
 
 
@@ -143,17 +148,6 @@ def verify(
 
     Exit code 1 when something does not hold, or a report is missing from either party.
     """
-    from aggregator.protocol.directory import PinnedParties
-    from aggregator.state.state_file import StateUnusable
-    from aggregator.transcripts.transcript import read_transcript
-    from aggregator.transcripts.transcript_check import (
-        HELPER,
-        LEADER,
-        find_report,
-        verify_transcripts,
-    )
-    from wire.rejection import ReportRejected
-
     parties = PinnedParties(public_key(leader), public_key(helper))
     with reported(ExitCode.USAGE, StateUnusable, ReportRejected):
         both = [read_transcript(leader_file), read_transcript(helper_file)]
@@ -203,11 +197,6 @@ def export(
     With --window (ISO 8601 or Unix seconds) also the batch and the share of these windows: a host
     proves with them that it is in a release. They name every host that took part in the window.
     """
-    from aggregator.state.state_file import StateUnusable, StorageUnavailable
-    from aggregator.transcripts.transcript import read_transcript
-    from aggregator.transcripts.transcript_check import export_transcript
-    from wire.rejection import ReportRejected
-
     need_file(
         state_file, "a party's state file", "leader.sqlite or helper.sqlite, in its state_dir"
     )
@@ -227,7 +216,6 @@ def export(
 
 
 def _read_database(config: Path, *, evidence_of: Windows) -> Transcript:
-    """The transcript of a Leader whose state is in a database."""
     settings = _load(config)
     if settings.standby is None:
         raise usage_error(
@@ -235,7 +223,6 @@ def _read_database(config: Path, *, evidence_of: Windows) -> Transcript:
             f"{settings.state_dir / 'leader.sqlite'} has the state",
         )
     from aggregator.standby.leadership import tables_to_read
-    from aggregator.transcripts.transcript import read_leader_tables
 
     tables = tables_to_read(settings.standby)
     try:

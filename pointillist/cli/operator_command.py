@@ -14,27 +14,30 @@ from typing import Annotated, Final
 
 import typer
 
+from privacy.signing import SigningKey
+from transport.files.keyfiles import KeyFileExists, write_signing_key
+from transport.files.private_files import JoinToken, write_token
+from wire.fields import NAME
+
 from .output import (
     CommandError,
     ExitCode,
     JsonFlag,
     LeaderKey,
     emit,
+    examples,
     need_file,
     reported,
     usage_error,
 )
 from .party import load_identity, public_key
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist operator keygen acme.key --name acme   prints what Leader and Helper pin
-
 pointillist operator vouch host-1.token host-2.token --key acme.key --name acme --plan fleet \
 --leader 00aa...   one token a host
-
 pointillist operator vouch --hosts names.txt --folder tokens --key acme.key --name acme \
---plan fleet --leader 00aa...   the tokens of many"""
+--plan fleet --leader 00aa...   the tokens of many""")
 
 DAY_S: Final = 86_400
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -61,9 +64,6 @@ def keygen(
     Its lines go into the Leader's plans file and, over another way, into the Helper's helper.toml:
     the Helper believes no host that a pinned key has not signed for. The key stays with you.
     """
-    from privacy.signing import SigningKey
-    from transport.files.keyfiles import KeyFileExists, write_signing_key
-
     _need_name(name, "--name")
     key = SigningKey.generate()
     with reported(ExitCode.USAGE, KeyFileExists), _writable(file):
@@ -100,8 +100,6 @@ def vouch(
     A token goes to one host of yours (`agent join --token-file`) and signs there what the host
     says of itself. It never crosses the log, and whoever has it can enrol one host in your name.
     """
-    from transport.files.private_files import JoinToken, write_token
-
     for text, option in ((name, "--name"), (plan, "--plan")):
         _need_name(text, option)
     signing, leader_pk = load_identity(key), public_key(leader)
@@ -120,7 +118,6 @@ def vouch(
 
 
 def _named(hosts: Path | None, folder: Path) -> list[Path]:
-    """Name a token file for each host of a list."""
     if hosts is None:
         return []
     if str(hosts) != "-":
@@ -146,15 +143,12 @@ def _need_host_name(text: str) -> None:
 
 
 def _need_name(text: str, option: str) -> None:
-    from wire.fields import NAME
-
     if NAME.fullmatch(text) is None:
         raise usage_error(f"{option}: expected a name like {NAME.pattern}, got {text!r}")
 
 
 @contextmanager
 def _writable(file: Path) -> Iterator[None]:
-    """Report a file that cannot be written."""
     try:
         yield
     except FileExistsError as error:

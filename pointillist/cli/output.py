@@ -48,6 +48,11 @@ class CommandError(Exception):
         self.hint = hint
 
 
+def examples(lines: str) -> str:
+    """Give the end of a help: each line is a paragraph."""
+    return "Examples:" + lines.rstrip().replace("\n", "\n\n")
+
+
 def usage_error(message: str, hint: str | None = None) -> CommandError:
     return CommandError(ExitCode.USAGE, message, hint)
 
@@ -79,6 +84,15 @@ FleetSeries = Annotated[
 ]
 
 
+def confirm(yes: bool, question: str, what: str = "this", way_out: str = "add --yes") -> None:
+    """Ask a person before something is destroyed; `yes` answers. Raises CommandError, Abort."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise usage_error(f"{what} asks first, and there is no terminal to ask at", way_out)
+    typer.confirm(question, abort=True, err=True)
+
+
 def jsonable(value: Any) -> Any:
     """Turn dataclasses, enums, paths, bytes (hex) and NumPy values into JSON's types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -92,10 +106,6 @@ def jsonable(value: Any) -> Any:
         return {str(jsonable(k)): jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [jsonable(v) for v in value]
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, datetime | date):
@@ -171,7 +181,6 @@ NO_TERMINAL: Final = 1 << 20
 
 
 def _named_lines(plain: Mapping[str, Any], indented: int = 0) -> list[str]:
-    """`name  value`; a mapping or a list of mappings follows below its name, indented."""
     from pointillist.table import terminal_columns, value_lines
 
     deeper = indented + 2
@@ -193,7 +202,6 @@ def _named_lines(plain: Mapping[str, Any], indented: int = 0) -> list[str]:
 
 
 def _columns(rows: list[dict[str, Any]], indented: int) -> list[str]:
-    """A small table; numbers to the right, texts folded where the terminal is narrow."""
     from pointillist.table import Column, table_lines, terminal_columns
 
     numbers = {n for n, v in rows[0].items() if isinstance(v, int | float) and n not in _TIMES}
@@ -276,21 +284,20 @@ def log_to_stderr() -> None:
 @contextmanager
 def reported(code: ExitCode, *kinds: type[Exception], hint: str | None = None) -> Iterator[None]:
     """Turn exceptions of these kinds into a `CommandError` with this exit code."""
-    from transport.process.file_rights import way_in
-
     try:
         yield
     except kinds as error:
-        found = getattr(error, "found", None) or worded(error)
-        way_out = getattr(error, "hint", None) or way_in(error)
-        raise CommandError(code, found, way_out or hint) from error
+        raise described(code, error, hint) from error
 
 
-def worded(error: Exception) -> str:
-    """Say what happened, without Python's error numbers."""
+def described(code: ExitCode, error: Exception, hint: str | None = None) -> CommandError:
+    """Say what happened, without Python's error numbers, and the way out that the error knows."""
+    from transport.process.file_rights import way_in
+
+    found = getattr(error, "found", None) or str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
+        found = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return CommandError(code, found, getattr(error, "hint", None) or way_in(error) or hint)
 
 
 def amount(number: float) -> str:

@@ -6,15 +6,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from aggregator.party.config import HelperConfig, load_helper_config
+from aggregator.party.health import is_present, read_status
 from pointillist.installation import sample_hint
+from privacy.signing import SigningKey
+from transport.files.keyfiles import load_signing_key
+from transport.settings.config import ConfigError
 
 from .output import CommandError, ExitCode, emit, need_file, reported, usage_error
-
-if TYPE_CHECKING:
-    from aggregator.party.config import HelperConfig
-    from privacy.signing import SigningKey
 
 T = TypeVar("T")
 STALE_S: Final = 30
@@ -23,8 +24,6 @@ STALE_S: Final = 30
 
 def load_identity(path: Path) -> SigningKey:
     """An identity key; root may use a role's own file, nobody else another's."""
-    from transport.files.keyfiles import load_signing_key
-
     need_file(path, "an identity key", "`pointillist keys generate leader` or `helper` makes one")
     return load_signing_key(path, owner=key_owner(path))
 
@@ -35,7 +34,6 @@ def key_owner(path: Path) -> int | None:
 
 
 def public_key(text: str) -> bytes:
-    """Read an identity key given as hex."""
     try:
         value = bytes.fromhex(text)
     except ValueError:
@@ -47,8 +45,6 @@ def public_key(text: str) -> bytes:
 
 def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:
     """Read a party's configuration; `read` raises ConfigError. Raises CommandError."""
-    from transport.settings.config import ConfigError
-
     sample = sample_hint(f"{party}.toml")
     need_file(path, f"the {party.capitalize()}'s configuration", sample)
     with reported(ExitCode.USAGE, ConfigError, hint=sample):
@@ -56,9 +52,6 @@ def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:
 
 
 def load_helper(path: Path) -> HelperConfig:
-    """Read helper.toml. Raises CommandError."""
-    from aggregator.party.config import load_helper_config
-
     return read_config(path, "helper", load_helper_config)
 
 
@@ -68,8 +61,6 @@ def show_status(path: Path, party: str, json: bool) -> None:
     path        its status file
     party       `leader`, `helper` or `witness`
     """
-    from aggregator.party.health import is_present, read_status
-
     if not path.exists():
         raise usage_error(
             f"{path}: the {party.capitalize()} has not run here yet",

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from pointillist.plan_file import (
+    DEFAULT_PATH,
+    PlanFileError,
+    equal_sections,
+    plan_from,
+    read_content,
+)
+from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report
+from pointillist.plan_text import plan_text
 from pointillist.table import terminal_columns
+from privacy.errors import ParameterError
+from privacy.plan import SectionShape
+from wire.catalogue import Catalogue
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
-
-if TYPE_CHECKING:
-    from pointillist.plan_report import PlanReport
-    from privacy.plan import Plan
+from .output import ExitCode, JsonFlag, emit, examples, jsonable, need_file, reported, usage_error
 
 _HELP = """Say what an epsilon costs in error, bytes and CPU, and what it protects.
 
@@ -23,15 +30,12 @@ Without --sections or --window it is the shipped default plan, at the size you n
 takes another. A plan that breaks a bound of the protocol is refused, naming the bound.
 """
 
-_EPILOG = """Examples:
-
+_EPILOG = examples("""
 pointillist plan --hosts 12500 --short   the default plan at 12,500 hosts, on one screen
-
 pointillist plan --hosts 12500 --window 60 --epsilon 2 --n-min 10000 --sections 10   ten equal mixes
-
 pointillist plan --plan my-plan.toml --json   a plan of your own, for a script
-
-pointillist plan --hosts 12500 --sections 10 --scheme local   without a Helper: far larger errors"""
+pointillist plan --hosts 12500 --sections 10 --scheme local   without a Helper: far larger errors
+""")
 
 app = typer.Typer(
     help="What an epsilon costs in error, bytes and CPU.",
@@ -77,89 +81,51 @@ def plan(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    from pointillist.plan_file import PlanFileError
-    from privacy.errors import ParameterError
-
     if file is not None and (sections is not None or window is not None):
         raise usage_error("--plan has its own tasks: leave --sections and --window out")
     if file is not None:
         need_file(file, "a plan file", "docs/plan-file.md shows one")
-    text = partial(_text, short=short)
-    wanted = _Wanted(hosts, epsilon, delta, n_min, t, scheme)
+    wanted: dict[str, Any] = {"hosts": hosts, "n_min": n_min, "t": t, "scheme": scheme}
+    wanted |= {"epsilon": _decimal(epsilon, "epsilon"), "delta": _decimal(delta, "delta")}
+
+    def text(report: PlanReport) -> str:
+        return plan_text(report, min(terminal_columns(), _WIDEST), short=short)
+
     with (
         reported(ExitCode.USAGE, PlanFileError, KeyError),
         reported(ExitCode.REFUSED, ParameterError),
     ):
         if sections is None and window is None:
-            emit(_report_of_file(file, wanted, accountant), json, text=text)
+            planned = plan_from(_changed(read_content(file or DEFAULT_PATH), wanted))
+            shapes = catalogue_shapes(planned, Catalogue.load())
+            emit(plan_report(planned, shapes, accountant), json, text=text)
             return
-        report = _report_of_sections(window or 60, sections or 10, coordinates, wanted, accountant)
+        cohort = _changed({"hosts": 12_500}, wanted)
+        planned = equal_sections(cohort, window or 60, sections or 10)
+        names = [section.name for section in planned.tasks[0].sections]
+        shapes = dict.fromkeys(names, SectionShape("mix", coordinates, 64, 64, 1))
+        report = plan_report(planned, shapes, accountant)
         emit(_flat(report) if json else report, json, text=text)
 
 
-class _Wanted:
-    """What the command line says of the cohort; it overrides a plan's own."""
-
-    def __init__(
-        self,
-        hosts: int | None,
-        epsilon: str | None,
-        delta: str | None,
-        n_min: int | None,
-        t: int | None,
-        scheme: str | None,
-    ) -> None:
-        self.hosts, self.n_min, self.t, self.scheme = hosts, n_min, t, scheme
-        self.epsilon, self.delta = epsilon, delta
-
-    def over(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Put this over a plan's content; a new roster size brings its own n_min and t."""
-        changed = dict(content)
-        if self.hosts is not None and self.hosts != content.get("hosts"):
-            changed.pop("n_min", None)
-            changed.pop("t", None)
-        for name in ("hosts", "n_min", "t", "scheme"):
-            if getattr(self, name) is not None:
-                changed[name] = getattr(self, name)
-        for name in ("epsilon", "delta"):
-            if getattr(self, name) is not None:
-                changed[name] = _decimal(getattr(self, name), name)
-        return changed
+def _changed(content: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Put what is wanted over a plan's content; a new roster size brings its own n_min and t."""
+    changed = dict(content)
+    if wanted["hosts"] is not None and wanted["hosts"] != content.get("hosts"):
+        changed.pop("n_min", None)
+        changed.pop("t", None)
+    return changed | {name: value for name, value in wanted.items() if value is not None}
 
 
-def _decimal(value: str, name: str) -> Decimal:
+def _decimal(value: str | None, name: str) -> Decimal | None:
     try:
-        return Decimal(value)
+        return None if value is None else Decimal(value)
     except ArithmeticError as error:
         raise usage_error(f"--{name}: expected a number, got {value!r}") from error
 
 
-def _report_of_file(file: Path | None, wanted: _Wanted, accountant: bool) -> PlanReport:
-    from pointillist.plan_file import DEFAULT_PATH, plan_from, read_content
-    from pointillist.plan_report import catalogue_shapes, plan_report
-    from wire.catalogue import Catalogue
-
-    planned = plan_from(wanted.over(read_content(file or DEFAULT_PATH)))
-    return plan_report(planned, catalogue_shapes(planned, Catalogue.load()), accountant)
-
-
-def _report_of_sections(
-    window: int, sections: int, coordinates: int, wanted: _Wanted, accountant: bool
-) -> PlanReport:
-    from pointillist.plan_file import equal_sections
-    from pointillist.plan_report import plan_report
-    from privacy.plan import SectionShape
-
-    planned: Plan = equal_sections(wanted.over({"hosts": 12_500}), window, sections)
-    shape = SectionShape("mix", coordinates, 64, 64, 1)
-    names = [section.name for section in planned.tasks[0].sections]
-    return plan_report(planned, dict.fromkeys(names, shape), accountant)
-
-
 def _flat(report: PlanReport) -> dict[str, Any]:
     """One section stands for all, as they are equal: its figures at the top level."""
-    from .output import jsonable
-
     task = report.tasks[0]
     section = task.sections[0]
     return {
@@ -173,9 +139,3 @@ def _flat(report: PlanReport) -> dict[str, Any]:
         "report_bytes": task.report_bytes,
         **{name: value for name, value in jsonable(report).items() if name != "tasks"},
     }
-
-
-def _text(report: Any, *, short: bool) -> str:
-    from pointillist.plan_text import plan_text
-
-    return plan_text(report, min(terminal_columns(), _WIDEST), short=short)

@@ -16,7 +16,17 @@ from edge_agent.local.words import counted
 from pointillist.table import Column, table_lines, terminal_columns, value_lines
 from transport.process.printable import printable_lines
 
-from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    emit,
+    examples,
+    refused,
+    reported,
+    say,
+    usage_error,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,29 +47,19 @@ The query runs in this process over the Leader's released Parquet; it can read t
 nothing else, and change nothing.
 """
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist query "SELECT section, cell, share FROM latest ORDER BY share DESC LIMIT 20"
-
 pointillist query "SELECT window_start, share FROM releases WHERE cell = 'gpu_time/gemm'" --csv
-
 pointillist query "SELECT series, count(DISTINCT window_start) FROM releases GROUP BY 1" --json
-
 pointillist query "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
-
 pointillist query "SELECT period_start, section, name, share FROM weeks WHERE told"
-
 pointillist query "FROM quantiles('weeks', 0.99) WHERE section = 'kernel_duration'"
-
 pointillist query "SELECT section, name, before, after, q_value FROM changes WHERE told"
-
 pointillist query --check    windows that have no end, which must not be
-
 pointillist query --schema   every column and what it means
-
 q_value is the smallest false-discovery rate at which a row is significant, among the cells of \
 its section in its release. Above 0.01 it is no number to quote: its interval says how much it can \
-be. An average over windows is a test of its own (docs/statistics.md)."""
+be. An average over windows is a test of its own (docs/statistics.md).""")
 
 _OWN_TABLE: Final = re.compile(r'\nDid you mean "(?:pg|sqlite|duckdb)_\w*"\?')
 _VIEWS: Final = (
@@ -241,7 +241,6 @@ def _columns_needed(rows: list[list[str]], names: list[str]) -> int:
 
 
 def _draw_records(rows: list[list[str]], names: list[str], width: int) -> None:
-    """One line a value: what is too wide for a table stays readable, and loses no column."""
     for number, row in enumerate(rows, 1):
         typer.echo(f"-- row {number} ".ljust(min(width, 40), "-"))
         typer.echo(printable_lines("\n".join(value_lines(zip(names, row, strict=True), width))))

@@ -14,6 +14,7 @@ from .output import (
     JsonFlag,
     OpenFlag,
     emit,
+    examples,
     open_page,
     reported,
     usage_error,
@@ -21,13 +22,10 @@ from .output import (
 from .query import ReleasesFolder, default_folder
 from .web_command import cached_rollups, series_owners
 
-_EXAMPLES: Final = """Examples:
-
+_EXAMPLES: Final = examples("""
 pointillist report --week --out week.html   of the newest demo run here
-
 pointillist report --week --store releases/parquet --until 2026-11-23 --out week.html
-
-pointillist report --day --out day.html --open"""
+pointillist report --day --out day.html --open""")
 
 app = typer.Typer(
     help="Released numbers of a week in one file to send round.",

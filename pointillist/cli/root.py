@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .output import CommandError, ExitCode, die, worded
+from .output import CommandError, ExitCode, described, die
 from .removed import removed
 
 # A line that begins with a space or a hyphen is an item or an example, and stays one.
@@ -27,7 +27,7 @@ _SOFT_BREAK = re.compile(r"\n(?=[^\s-])")
 
 @dataclass(frozen=True, slots=True)
 class CommandGroup:
-    """A group or command: its name, the module with its `app`, and its line in the help above."""
+    """A group or command: its name, the module of this package with its `app`, its line of help."""
 
     name: str
     module: str
@@ -35,89 +35,33 @@ class CommandGroup:
 
 
 GROUPS = (
-    CommandGroup("demo", "pointillist.cli.demo", "Play a simulated fleet of 12,000 GPUs here."),
+    CommandGroup("demo", "demo", "Play a simulated fleet of 12,000 GPUs here."),
+    CommandGroup("fleet", "fleet_command", "The first hour of a fleet, in one command."),
+    CommandGroup("simulate", "simulate", "A fleet of any size, played beside its truth."),
+    CommandGroup("experiment", "experiment", "Sweeps of simulations, and their report."),
+    CommandGroup("agent", "agent", "The agent of this host: run it, see what it sees."),
+    CommandGroup("leader", "leader_command", "The aggregator that receives and releases."),
+    CommandGroup("helper", "helper_command", "The aggregator that holds the masks."),
+    CommandGroup("operator", "operator_command", "Who runs hosts: its key, and vouchers for them."),
+    CommandGroup("witness", "witness_command", "Keeps how far a Helper has answered."),
+    CommandGroup("kafka", "kafka", "A broker on this machine; topics and rights on any."),
     CommandGroup(
-        "fleet", "pointillist.cli.fleet_command", "The first hour of a fleet, in one command."
+        "keys", "keys_command", "Key files: generate, show, announce, check, rotate, destroy."
     ),
-    CommandGroup(
-        "simulate", "pointillist.cli.simulate", "A fleet of any size, played beside its truth."
-    ),
-    CommandGroup(
-        "experiment", "pointillist.cli.experiment", "Sweeps of simulations, and their report."
-    ),
-    CommandGroup(
-        "agent", "pointillist.cli.agent", "The agent of this host: run it, see what it sees."
-    ),
-    CommandGroup(
-        "leader", "pointillist.cli.leader_command", "The aggregator that receives and releases."
-    ),
-    CommandGroup(
-        "helper", "pointillist.cli.helper_command", "The aggregator that holds the masks."
-    ),
-    CommandGroup(
-        "operator",
-        "pointillist.cli.operator_command",
-        "Who runs hosts: its key, and vouchers for them.",
-    ),
-    CommandGroup(
-        "witness", "pointillist.cli.witness_command", "Keeps how far a Helper has answered."
-    ),
-    CommandGroup(
-        "kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."
-    ),
-    CommandGroup(
-        "keys",
-        "pointillist.cli.keys_command",
-        "Key files: generate, show, announce, check, rotate, destroy.",
-    ),
-    CommandGroup(
-        "task",
-        "pointillist.cli.task_command",
-        "What the fleet is asked: build, show, sign, verify.",
-    ),
-    CommandGroup(
-        "plan", "pointillist.cli.plan_command", "What an epsilon costs in error, bytes and CPU."
-    ),
-    CommandGroup(
-        "size",
-        "pointillist.cli.size_command",
-        "What machines a fleet needs: cores, brokers, bytes.",
-    ),
-    CommandGroup("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
-    CommandGroup(
-        "signatures", "pointillist.cli.signatures_command", "Application classes from kernel mixes."
-    ),
-    CommandGroup(
-        "causes",
-        "pointillist.cli.causes_command",
-        "Hosts by root cause, as their agents told them.",
-    ),
-    CommandGroup(
-        "stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."
-    ),
-    CommandGroup(
-        "diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: record, judge, group."
-    ),
-    CommandGroup(
-        "web", "pointillist.cli.web_command", "Pages and an API over the released numbers."
-    ),
-    CommandGroup(
-        "alerts", "pointillist.cli.alerts_command", "Tell Alertmanager or a webhook what changed."
-    ),
-    CommandGroup(
-        "report", "pointillist.cli.report_command", "Released numbers of a week in one file."
-    ),
-    CommandGroup("query", "pointillist.cli.query", "SQL over the released numbers."),
-    CommandGroup(
-        "sample",
-        "pointillist.cli.sample_command",
-        "Sample configurations, units, rules, dashboards.",
-    ),
-    CommandGroup(
-        "store",
-        "pointillist.cli.store_command",
-        "A folder of releases: what it holds, packing it.",
-    ),
+    CommandGroup("task", "task_command", "What the fleet is asked: build, show, sign, verify."),
+    CommandGroup("plan", "plan_command", "What an epsilon costs in error, bytes and CPU."),
+    CommandGroup("size", "size_command", "What machines a fleet needs: cores, brokers, bytes."),
+    CommandGroup("kernels", "kernels", "Which family a GPU kernel is of, and why."),
+    CommandGroup("signatures", "signatures_command", "Application classes from kernel mixes."),
+    CommandGroup("causes", "causes_command", "Hosts by root cause, as their agents told them."),
+    CommandGroup("stragglers", "stragglers", "Which rank of one job is slow, and why."),
+    CommandGroup("diagnosis", "diagnosis", "Causes of tail latency: record, judge, group."),
+    CommandGroup("web", "web_command", "Pages and an API over the released numbers."),
+    CommandGroup("alerts", "alerts_command", "Tell Alertmanager or a webhook what changed."),
+    CommandGroup("report", "report_command", "Released numbers of a week in one file."),
+    CommandGroup("query", "query", "SQL over the released numbers."),
+    CommandGroup("sample", "sample_command", "Sample configurations, units, rules, dashboards."),
+    CommandGroup("store", "store_command", "A folder of releases: what it holds, packing it."),
 )
 
 _EPILOG = """Three first steps:
@@ -138,7 +82,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, group: CommandGroup) -> None:
         super().__init__(name=group.name, help=group.summary)
-        self._module = group.module
+        self._module = f"{__package__}.{group.module}"
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
@@ -166,8 +110,10 @@ class LazyGroup(TyperGroup):
 
 def as_group(group: typer.Typer, name: str | None) -> TyperGroup:
     """The command tree of a group, even one of a single command or of a callback alone."""
-    if group.registered_callback is None:
-        group.callback(help=group.info.help if isinstance(group.info.help, str) else None)(_nothing)
+    if group.registered_callback is None:  # a callback keeps one command from being the group
+        group.callback(help=group.info.help if isinstance(group.info.help, str) else None)(
+            lambda: None
+        )
     command = typer.main.get_group(group)
     command.name = name
     _join_lines(command)
@@ -181,10 +127,6 @@ def _join_lines(command: Any) -> None:
         command.help = "\n\n".join(_SOFT_BREAK.sub(" ", paragraph) for paragraph in paragraphs)
     for below in getattr(command, "commands", {}).values():
         _join_lines(below)
-
-
-def _nothing() -> None:
-    """A callback that keeps a group of one command from collapsing into that command."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -260,20 +202,9 @@ def _missing_package(error: Exception) -> CommandError | None:
     if found is None:
         return None
     package, extra = found
-    return CommandError(
-        ExitCode.USAGE, f"this needs the package {package}, which is not installed",
-        f"pip install 'pointillist[{extra}]', from where this came: docs/packages.md",
-    )  # fmt: skip
-
-
-def _worded(code: ExitCode, error: Exception) -> CommandError:
-    """What happened and what to do; the way out of a key file's error apart."""
-    from transport.files.keyfiles import KeyFileRefused
-    from transport.process.file_rights import way_in
-
-    if isinstance(error, KeyFileRefused):
-        return CommandError(code, *error.parts)
-    return CommandError(code, worded(error), getattr(error, "hint", None) or way_in(error))
+    way_out = f"pip install 'pointillist[{extra}]', from where this came: docs/packages.md"
+    message = f"this needs the package {package}, which is not installed"
+    return CommandError(ExitCode.USAGE, message, way_out)
 
 
 def _known(error: Exception) -> CommandError | None:
@@ -294,5 +225,7 @@ def _known(error: Exception) -> CommandError | None:
     }
     for kinds, code in codes.items():
         if isinstance(error, kinds):
-            return _worded(code, error)
+            if isinstance(error, KeyFileRefused):
+                return CommandError(code, *error.parts)
+            return described(code, error)
     return None

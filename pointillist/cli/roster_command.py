@@ -5,19 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from aggregator.enrolment.enrolment import (
+    NothingEnrolled,
+    enrol_folder,
+    fetch_requests,
+    sealing_pairs,
+    write_spent,
+)
+from aggregator.enrolment.roster_draft import EnrolmentError, Leaving, RefusedRequest, without
+from aggregator.enrolment.tasks import summary
+from aggregator.party.config import load_transport
+from aggregator.state.state_file import StorageUnavailable, write_all_durably
+from transport.factory import EmbeddedSettings, Side, TransportSettings, open_transport
+from transport.interface import TransportUnavailable
 from transport.process.printable import printable
+from transport.settings.config import ConfigError
+from wire import labels
+from wire.envelope import Signed
+from wire.rejection import ReportRejected
+from wire.roster import Roster
 
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, say, usage_error
 from .party import key_owner, load_identity
-
-if TYPE_CHECKING:
-    from aggregator.enrolment.roster_draft import RefusedRequest
-    from transport.factory import TransportSettings
-
 
 HOSTS_EPILOG: Final = "Example: pointillist leader roster hosts fleet.roster --operator acme"
 REMOVE_EPILOG: Final = (
@@ -37,11 +50,6 @@ def list_hosts(
     json: JsonFlag = False,
 ) -> None:
     """List the hosts of a roster: id, operator, GPUs and series."""
-    from wire import labels
-    from wire.envelope import Signed
-    from wire.rejection import ReportRejected
-    from wire.roster import Roster
-
     need_file(file, "a roster", _MAKES_ONE)
     with reported(ExitCode.USAGE, ReportRejected):
         roster = Roster.decode_body(Signed.decode(file.read_bytes(), labels.ROSTER).body)
@@ -86,10 +94,6 @@ def remove_hosts(
     A host that comes back needs a new token. With --all the roster is empty, and agents send
     nothing once it is in force.
     """
-    from aggregator.enrolment.roster_draft import EnrolmentError, Leaving, without
-    from aggregator.state.state_file import StorageUnavailable, write_all_durably
-    from wire.rejection import ReportRejected
-
     named = [host_id(text) for text in [*(hosts or []), *_listed(hosts_file)]]
     if everybody and (named or operator):
         raise usage_error("--all: expected no host and no operator beside it, got some")
@@ -154,8 +158,6 @@ def fetch(
     Requests are sealed to a day's key and open until that is destroyed, a little over a day after
     its day: run this daily. A host whose request was missed asks again with the same token.
     """
-    from aggregator.enrolment.roster_draft import EnrolmentError
-
     need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
     with reported(ExitCode.USAGE, EnrolmentError):
         emit(_fetch(log, plans, requests, key), json)
@@ -204,11 +206,6 @@ def build(
     which any part is enrolled under another key is refused; one that was installed anew comes back
     with --remove OLD_HOST_ID. Exit code 3 when every request was refused: no roster is written.
     """
-    from aggregator.enrolment.enrolment import NothingEnrolled, enrol_folder, write_spent
-    from aggregator.enrolment.roster_draft import EnrolmentError
-    from aggregator.state.state_file import StorageUnavailable, write_all_durably
-    from wire.rejection import ReportRejected
-
     need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
     if out.exists():
         raise usage_error(f"{out}: exists; a roster is never overwritten", "name a new --out")
@@ -242,10 +239,6 @@ def _say_refused(found: Sequence[RefusedRequest]) -> None:
 
 
 def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
-    from aggregator.enrolment.enrolment import fetch_requests, sealing_pairs
-    from transport.factory import Side, open_transport
-    from transport.interface import TransportUnavailable
-
     settings = _log_settings(log)
     leader_pk = load_identity(key).public_bytes
     pairs = sealing_pairs(key.parent, owner=key_owner(key))
@@ -258,10 +251,6 @@ def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
 
 def _log_settings(log: Path) -> TransportSettings:
     """Which log is meant; one that is not there is never made."""
-    from aggregator.party.config import load_transport
-    from transport.factory import EmbeddedSettings
-    from transport.settings.config import ConfigError
-
     if log.is_dir():
         return EmbeddedSettings(log)
     if log.is_file():
@@ -278,9 +267,6 @@ def show(
     file: Annotated[Path, typer.Argument(help="A .roster file.")], json: JsonFlag = False
 ) -> None:
     """Show version, hosts and operators of a roster."""
-    from aggregator.enrolment.tasks import summary
-    from wire.rejection import ReportRejected
-
     need_file(file, "a roster", "`pointillist leader roster build` makes one")
     with reported(ExitCode.USAGE, ReportRejected):
         found = summary(file.read_bytes())

@@ -6,15 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
-from .output import JsonFlag, emit, usage_error
+from pointillist.installation import samples
+from pointillist.table import Column, table_lines, terminal_columns
 
-_EXAMPLES: Final = """Examples:
+from .output import JsonFlag, emit, examples, usage_error
 
+_EXAMPLES: Final = examples("""
 pointillist sample list   configurations, units of systemd, rules, dashboards
-
 pointillist sample show agent.toml > agent.toml   a configuration to edit, with every key
-
-pointillist sample show pointillist-leader.service   the unit as it was tested"""
+pointillist sample show pointillist-leader.service   the unit as it was tested""")
 
 app = typer.Typer(
     help="Sample configurations, units, rules and dashboards.", epilog=_EXAMPLES,
@@ -25,9 +25,6 @@ app = typer.Typer(
 @app.command("list", epilog="Example: pointillist sample list --json")
 def list_(json: JsonFlag = False) -> None:
     """List the samples of this installation."""
-    from pointillist.installation import samples
-    from pointillist.table import Column, table_lines, terminal_columns
-
     rows = [{"name": sample.name, "what": sample.what} for sample in samples()]
     columns = [Column("sample"), Column("what", folds=True)]
     cells = [list(row.values()) for row in rows]
@@ -37,8 +34,6 @@ def list_(json: JsonFlag = False) -> None:
 @app.command(epilog="Example: pointillist sample show leader.toml > leader.toml")
 def show(name: Annotated[str, typer.Argument(help="Its name, as `list` prints it.")]) -> None:
     """Print a sample, byte for byte, for a file of your own."""
-    from pointillist.installation import samples
-
     found = {sample.name: sample for sample in samples()}
     if name not in found:
         raise usage_error(

@@ -13,6 +13,11 @@ from rich.text import Text
 from edge_agent.local.words import quantity, read_as
 from pointillist.table import Column
 
+FRAME: Final = 3
+"""Rows of a panel around its table: two of the frame, one of the titles."""
+LEAST_KERNELS: Final = 3
+MOST_ROWS: Final = 40
+
 
 def panel(title: str, body: RenderableType, left_out: Sequence[str] = (), below: str = "") -> Panel:
     """Give a body in a frame.
@@ -29,7 +34,6 @@ def panel(title: str, body: RenderableType, left_out: Sequence[str] = (), below:
 
 
 def left_out(columns: Iterable[Column], width: int) -> list[str]:
-    """Name the columns that a terminal of this width has no room for."""
     return [column.head for column in columns if column.from_width > width]
 
 
@@ -65,6 +69,35 @@ def grid(
     for row in rows:
         table.add_row(*(Text(column.write(row)) for column in shown))
     return table
+
+
+def rows_panel(
+    title: str, columns: Sequence[Column], rows: Sequence[Any], width: int, *,
+    grows: str | None = None, in_all: int = 0, below: str = "", parts: Iterable[str] = (),
+) -> Panel:  # fmt: skip
+    """Give a panel of rows.
+
+    in_all   how many there are, those that are not shown counted
+    below    what the frame says, or as many of `parts` as there is room for
+    """
+    gone = left_out(columns, width)
+    room = width - len(f"╰─ no room: {', '.join(gone)}; ─╯")
+    if len(rows) < in_all:
+        title = f"{title}, the busiest {len(rows)} of {in_all}"
+    table = grid(columns, rows, width=width, grows=grows)
+    return panel(title, table, gone, below or fitting(parts, room).strip())
+
+
+def page_head(title: str, body: RenderableType, note: str) -> Panel:
+    """Give the first panel of a page; its frame says the note."""
+    head = panel(title, body)
+    head.subtitle, head.subtitle_align = Text(note), "left"
+    return head
+
+
+def in_all(view: Mapping[str, Any], kind: str, left: str | None = None) -> int:
+    """How many of a kind there are; the view leaves some out, and counts them as `left`."""
+    return len(view.get(kind, ())) + int(view.get("left_out", {}).get(left or kind, 0))
 
 
 def shortened(name: str, most: int) -> str:
@@ -114,7 +147,6 @@ def value_lines(values: Iterable[Value]) -> list[str]:
 
 
 def _largest(values: Iterable[Value]) -> dict[str, Value]:
-    """Give of each name the key with the largest value, but for zeros and what has a panel."""
     best: dict[str, Value] = {}
     for value in values:
         name = str(value["name"])
@@ -126,7 +158,6 @@ def _largest(values: Iterable[Value]) -> dict[str, Value]:
 
 
 def _others(values: list[Value], known: set[str]) -> list[Value]:
-    """Give the first names of each source of which nothing is shown yet."""
     taken: dict[str, list[Value]] = {}
     for value in sorted(values, key=lambda value: str(value["name"])):
         if value["source"] not in known:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from edge_agent.local.words import quantity
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 Body = Mapping[str, Any]
@@ -42,7 +43,6 @@ _NOISE: Final = (
 
 
 def reports_text(bodies: Sequence[Body], left_out: int, asked: bool) -> str:
-    """Give the table, newest last, and below it what it does not show."""
     if not bodies:
         return "no report in this span; --since 35d shows all that are kept"
     columns = [column for column in _COLUMNS if asked or column.head != "release"]
@@ -96,7 +96,6 @@ _COLUMNS: Final = (
 
 
 def report_text(body: Body) -> str:
-    """Give everything of one report."""
     if body["state"] == "not_kept":
         return f"{body['series']}, window {_moment(body['window_start'])}: {_STATES['not_kept']}"
     lines = [
@@ -175,8 +174,6 @@ def _numbers(cell: Body, grows: float) -> list[str]:
 
 
 def _with_unit(value: float, unit: str) -> str:
-    from edge_agent.local.words import quantity
-
     return quantity(value, unit)
 
 
@@ -213,7 +210,6 @@ def _release_sentence(release: Body | None) -> str:
 
 
 def check_text(body: Body) -> str:
-    """Say what holds, what does not and what is open, and what it comes to."""
     found = body["release"]
     lines = [f"report {body['report_id']}"]
     lines.append(f"of {body['series']}, window {_moment(body['window_start'])}")

@@ -5,25 +5,25 @@ from __future__ import annotations
 import textwrap
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from kernels.families import UNKNOWN_APPLICATION, FamilyRules
+from kernels.kernel_mix import DECIDES, MixMeasure
+from kernels.launches.kineto import TraceError
+from kernels.signature_learning import Rate, SignatureEvaluation, jittered, read_profile, resampled
+from kernels.signature_learning import evaluate as run
+from kernels.signatures import Match, Signature, SignatureError, Signatures, ranking
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
+from wire.catalogue import Catalogue
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
+from .output import ExitCode, JsonFlag, emit, examples, need_file, reported, usage_error
 
-if TYPE_CHECKING:
-    from kernels.signature_learning import Rate, SignatureEvaluation
-    from kernels.signatures import Match, Signature, Signatures
-
-_EPILOG: Final = """Examples:
-
+_EPILOG: Final = examples("""
 pointillist signatures train chat.json.gz=llm_inference train.toml --out signatures.json
-
 pointillist signatures evaluate   the packaged signatures, each asked about without its own job
-
-pointillist signatures explain trace.json.gz   the class, and why not another"""
+pointillist signatures explain trace.json.gz   the class, and why not another""")
 
 _VARIANTS: Final = ("500 launches", "5,000 launches", "shares x/ 1.35", "shares x/ 1.8")
 _SEED: Final = 20_261_121
@@ -55,9 +55,6 @@ def train(
     json: JsonFlag = False,
 ) -> None:
     """Learn signatures from profiles, and write them to a file."""
-    from kernels.families import UNKNOWN_APPLICATION
-    from kernels.signatures import Signatures
-
     found = _read(profiles)
     nameless = [profile.name for profile in found if profile.application == UNKNOWN_APPLICATION]
     if nameless:
@@ -86,9 +83,6 @@ def evaluate(
     A profile's own job, all of its ranks, is taken out first. Variants are made from the same
     profiles and say nothing about new programs.
     """
-    from kernels.kernel_mix import MixMeasure
-    from kernels.signature_learning import evaluate as run
-
     known = _read(profiles) if profiles else list(_load(file).known)
     if len({profile.application for profile in known}) < 2:
         raise usage_error("expected profiles of at least 2 classes")
@@ -118,9 +112,6 @@ def explain(
     Two answers are shown, by shares of launches and of GPU time; `decided_by` names the one that an
     agent takes.
     """
-    from kernels.kernel_mix import DECIDES, MixMeasure
-    from kernels.signatures import ranking
-
     loaded = _load(file)
     (measured,) = _read([profile])
     answer: dict[str, Any] = {}
@@ -163,12 +154,6 @@ def explain(
 
 
 def _read(profiles: list[str]) -> list[Signature]:
-    from kernels.families import FamilyRules
-    from kernels.launches.kineto import TraceError
-    from kernels.signature_learning import read_profile
-    from kernels.signatures import SignatureError
-    from wire.catalogue import Catalogue
-
     rules, classes = FamilyRules.load(), Catalogue.load().classes("application")
     found = []
     for named in profiles:
@@ -182,9 +167,6 @@ def _read(profiles: list[str]) -> list[Signature]:
 
 
 def _load(path: Path | None) -> Signatures:
-    from kernels.signatures import SignatureError, Signatures
-    from wire.catalogue import Catalogue
-
     if path is not None:
         need_file(path, "signatures", "`pointillist signatures train` writes them")
     with reported(ExitCode.USAGE, SignatureError):
@@ -192,8 +174,6 @@ def _load(path: Path | None) -> Signatures:
 
 
 def _variants() -> tuple[Any, ...]:
-    from kernels.signature_learning import jittered, resampled
-
     windows = (resampled(500, _SEED), resampled(5_000, _SEED))
     return (*windows, jittered(0.3, _SEED), jittered(0.6, _SEED))
 

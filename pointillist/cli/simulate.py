@@ -17,24 +17,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import typer
+from rich.console import Console
+
+from pointillist.play.stage import Stage
+from pointillist.play.summary import Summary, print_summary
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
+from simulator.scenario import FOLDER, ScenarioError, load, names
 
 from .output import (
     CommandError,
     ExitCode,
     JsonFlag,
     emit,
+    examples,
     log_to_stderr,
     reported,
     say,
     usage_error,
 )
-
-if TYPE_CHECKING:
-    from pointillist.play.summary import Summary
-
 
 _DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """What may be over when it is tried again; anything else needs another folder."""
@@ -137,23 +140,15 @@ def why(error: OSError) -> str:
 
 _LINE_S: Final = 10.0
 """Between two lines, where there is no terminal."""
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist simulate                                the shipped scenarios
-
 pointillist simulate steady --hours 0.2
-
 pointillist simulate ten_percent_load --fidelity noise --out runs/anchor
-
 pointillist simulate --resume runs/anchor           go on where it was cut off
-
 pointillist simulate faulty_month --hours 336 --journals bench/journals --out runs/lived
-
 pointillist simulate my-fleet.toml --json | jq .standard_error_points
-
 pointillist simulate practice --store small         four weeks of 500 hosts, in minutes
-
-pointillist simulate --weeks 8 --store practice     weeks of 12,500 hosts, in hours"""
+pointillist simulate --weeks 8 --store practice     weeks of 12,500 hosts, in hours""")
 
 app = typer.Typer(
     help="Play a simulated fleet of any size, beside its truth.",
@@ -270,14 +265,10 @@ def simulate(
 
 
 def _given(options: dict[str, Any]) -> str:
-    """Name the options that were given."""
     return ", ".join(name for name, value in options.items() if value is not None)
 
 
 def _list(json: bool) -> None:
-    from pointillist.table import Column, cells_of, table_lines, terminal_columns
-    from simulator.scenario import FOLDER, load, names
-
     about = ("hosts", "gpus", "hours", "plan", "about")
     found: list[dict[str, Any]] = []
     for name in names():
@@ -307,11 +298,8 @@ def _play(
     how: tuple[int, str],
     json: bool,
 ) -> None:
-    from rich.console import Console
-
     from pointillist.play.scenario_play import Player, simulation_end
     from pointillist.play.setup import Changes, Setup
-    from pointillist.play.stage import Stage
 
     out, resume = folders
     if resume is not None:
@@ -386,11 +374,6 @@ def _cut_off(how: str) -> Iterator[None]:
 
 
 def _end(body: dict[str, Any], json: bool, told: Callable[[], Summary]) -> None:
-    """Print what a run came to: its JSON, or what a person is told."""
-    from rich.console import Console
-
-    from pointillist.play.summary import print_summary
-
     if json:
         emit(body, json)
         return
@@ -419,7 +402,6 @@ def _export(
 ) -> None:
     from pointillist.play.export import ExportConfigError, enrol_hosts, export_reports
     from simulator.exported_fleet import IdentitiesError
-    from simulator.scenario import ScenarioError
 
     kind, config, enrol = export
     if kind not in {"kafka", "log"}:

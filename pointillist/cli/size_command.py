@@ -5,15 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, need_file, rate, reported, usage_error
+from pointillist.plan_file import DEFAULT_PATH, PlanFileError, plan_from, read_content
+from pointillist.plan_report import catalogue_shapes, coordinates_of
+from pointillist.sizing import (
+    REPLICAS,
+    RETENTION_DAYS,
+    MeasuredCosts,
+    Size,
+    TaskLoad,
+    shipped_costs,
+    size_of,
+)
+from pointillist.table import value_lines
+from privacy.plan import Plan
+from wire.catalogue import Catalogue
 
-if TYPE_CHECKING:
-    from pointillist.sizing import MeasuredCosts, Size, TaskLoad
-    from privacy.plan import Plan
+from .output import ExitCode, JsonFlag, emit, examples, need_file, rate, reported, usage_error
 
 _HELP = """Say what machines a fleet needs: cores, brokers, bytes of the log.
 
@@ -22,13 +33,10 @@ plan has every host report. Cores are planned half busy: reports of a window com
 outage is made up. The last lines say where the costs come from and how far the model was off.
 """
 
-_EPILOG = """Examples:
-
+_EPILOG = examples("""
 pointillist size --gpus 100000   the shipped plan, on hosts of 8 GPUs
-
 pointillist size --gpus 1000000 --gpus-per-host 4 --plan my-plan.toml
-
-pointillist size --gpus 100000 --json | jq .size.leader_cores"""
+pointillist size --gpus 100000 --json | jq .size.leader_cores""")
 
 app = typer.Typer(
     help="What machines a fleet needs: cores, brokers, bytes.",
@@ -66,11 +74,6 @@ def size(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    from pointillist.plan_file import DEFAULT_PATH, PlanFileError, plan_from, read_content
-    from pointillist.plan_report import catalogue_shapes, coordinates_of
-    from pointillist.sizing import TaskLoad, shipped_costs, size_of
-    from wire.catalogue import Catalogue
-
     if file is not None:
         need_file(file, "a plan file", "docs/plan-file.md shows one")
     with reported(ExitCode.USAGE, PlanFileError, KeyError):
@@ -90,9 +93,6 @@ def _two_places(number: float) -> str:
 
 
 def _text(asked: _Sized) -> str:
-    from pointillist.sizing import REPLICAS, RETENTION_DAYS
-    from pointillist.table import value_lines
-
     found, source = asked.size, asked.costs.source
     cores = [(_WORDS[name], f"{_two_places(getattr(found, name))} cores") for name in _WORDS]
     rows = [

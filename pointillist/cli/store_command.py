@@ -11,19 +11,16 @@ import typer
 
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
-from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
+from .output import ExitCode, JsonFlag, emit, examples, reported, say, usage_error
 from .query import say_simulated
 
 if TYPE_CHECKING:
     from aggregator.releases.packs import Listing
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist store show /var/lib/pointillist/releases/parquet
-
 pointillist store compact /var/lib/pointillist/releases/parquet
-
-pointillist store compact old/ --keep-days minute=400    and remove minutes of before that"""
+pointillist store compact old/ --keep-days minute=400    and remove minutes of before that""")
 
 app = typer.Typer(
     help="A folder of releases: what it holds, and packing its closed days.",

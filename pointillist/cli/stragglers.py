@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from collectors.interface import SourceUnavailable
+from diagnosis.stragglers.trace import TraceRefused
 from pointillist.table import Column, cells_of, laid_out, terminal_columns
 from transport.process.printable import printable
 
-from .output import CommandError, ExitCode, JsonFlag, emit, reported, say, span, usage_error
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    emit,
+    examples,
+    reported,
+    say,
+    span,
+    usage_error,
+)
 
 if TYPE_CHECKING:
     from diagnosis.stragglers.judge import JobJudgement, RankResult
@@ -61,7 +73,6 @@ _CGROUP: Final = Column("cgroup", lambda row: printable(str(row["name"])))
 
 
 def words(name: str) -> str:
-    """Give a name as it is said."""
     return str(name).replace("_", " ")
 
 
@@ -106,7 +117,6 @@ def document(
 
 
 def text(told: Mapping[str, Any], every: bool) -> str:
-    """Give the table and what is to be said of it, as wide as the terminal."""
     width = terminal_columns()
     rows = list(told["ranks"])
     if len(rows) > _MOST_ROWS and not every:
@@ -127,7 +137,6 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def verdict(told: Mapping[str, Any]) -> str:
-    """Say it in a line."""
     slow = [row for row in told["ranks"] if row["verdict"] == "slow"]
     if slow:
         return "slow: rank " + ", ".join(f"{row['rank']} ({words(row['cause'])})" for row in slow)
@@ -140,7 +149,6 @@ def verdict(told: Mapping[str, Any]) -> str:
 
 
 def _legend(told: Mapping[str, Any]) -> list[str]:
-    """Say what the columns hold."""
     said = [
         (
             "excess, a step: own work beside the peers', in the window of at most 50 steps that "
@@ -157,7 +165,6 @@ def _legend(told: Mapping[str, Any]) -> list[str]:
 
 
 def _remarks(told: Mapping[str, Any]) -> list[str]:
-    """Say what follows from the table, the verdict first."""
     steps = told["last_step"] - told["first_step"] + 1
     gaps = f", all that was recorded of {told['first_step']} to {told['last_step']}"
     count = f"{told['steps']} step{'' if told['steps'] == 1 else 's'}"
@@ -183,7 +190,6 @@ def _remarks(told: Mapping[str, Any]) -> list[str]:
 
 
 def _when(row: Mapping[str, Any]) -> str:
-    """Say when a rank was slow: in the whole run, and in the window that accuses it."""
     return (
         f"rank {row['rank']}: slow from step {row['from_step']} to {row['to_step']}, in "
         f"{row['slow_steps_of_run_percent']:.0f} % of the run's steps; in the window that shows it "
@@ -238,17 +244,12 @@ or live, where its ranks run in cgroups of this host. All of it is the operator'
 leaves this machine.
 """
 
-_EXAMPLES: Final = """Examples:
-
+_EXAMPLES: Final = examples("""
 pointillist stragglers trace.parquet   rows of rank, step, optype, start, duration; stage, dp_rank
-
 pointillist stragglers trace.csv --plot job.png   with a picture of ranks and steps
-
 pointillist stragglers traces/   PyTorch traces of several ranks
-
 pointillist stragglers --live '/train/rank*' --seconds 30   the ranks of this host, as root
-
-pointillist stragglers trace.parquet --json | jq '.ranks[] | select(.verdict == "slow")'"""
+pointillist stragglers trace.parquet --json | jq '.ranks[] | select(.verdict == "slow")'""")
 
 _PLOTS: Final = (".png", ".svg")
 
@@ -301,7 +302,6 @@ def stragglers(
 
 def _read(trace: Path) -> tuple[JobJudgement, dict[str, Any], str]:
     from diagnosis.stragglers.judge import job_of, judge
-    from diagnosis.stragglers.trace import TraceRefused
     from diagnosis.stragglers.trace_file import read_trace
 
     if not trace.exists():
@@ -315,7 +315,6 @@ def _read(trace: Path) -> tuple[JobJudgement, dict[str, Any], str]:
 def _watched(
     pattern: str, seconds: float, stage_size: int | None
 ) -> tuple[JobJudgement, dict[str, Any], str]:
-    from collectors.interface import SourceUnavailable
     from diagnosis.stragglers.job_watch import JobWatch, NoRanks, find_ranks
 
     look = "systemd-cgls, or the folders under /sys/fs/cgroup, show what there is"

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+
+from aggregator.enrolment.tasks import (
+    build_task,
+    check_task_noise,
+    leader_sign,
+    summary,
+    task_plan,
+    windows_from,
+)
+from aggregator.protocol.directory import Directory, PinnedParties
+from pointillist.plan_file import PlanFileError, default_plan, load_plan
+from privacy.calibrate import WEEK_S
+from privacy.errors import ParameterError
+from privacy.plan import Plan, PlannedTask
+from privacy.signing import SigningKey
+from wire import labels
+from wire.catalogue import Catalogue
+from wire.envelope import Signed
+from wire.rejection import ReportRejected
+from wire.task import DEMO_DOMAIN, Task
 
 from .output import (
     ExitCode,
@@ -14,6 +34,7 @@ from .output import (
     JsonFlag,
     LeaderKey,
     emit,
+    examples,
     need_file,
     refused,
     reported,
@@ -21,23 +42,14 @@ from .output import (
 )
 from .party import load_identity, public_key
 
-if TYPE_CHECKING:
-    from privacy.plan import Plan, PlannedTask
-    from privacy.signing import SigningKey
-
 _BUILT = "`pointillist task build` makes one"
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist task build --series minute --leader 00aa... --helper 11bb... --out m.task
-
 pointillist task show m.task
-
 pointillist task sign m.task --key keys/leader/identity.key
-
 pointillist helper countersign m.task --key keys/helper/identity.key --leader 00aa...
-
-pointillist task verify m.task --leader 00aa... --helper 11bb..."""
+pointillist task verify m.task --leader 00aa... --helper 11bb...""")
 
 app = typer.Typer(
     help="What the fleet is asked: build, show, sign, verify.",
@@ -80,15 +92,6 @@ def build(
     json: JsonFlag = False,
 ) -> None:
     """Resolve a planned task to bounds, steps and noise; every bound is checked."""
-    from aggregator.enrolment.tasks import build_task, summary, task_plan, windows_from
-    from pointillist.plan_file import PlanFileError, default_plan, load_plan
-    from privacy.calibrate import WEEK_S
-    from privacy.errors import ParameterError
-    from wire import labels
-    from wire.catalogue import Catalogue
-    from wire.envelope import Signed
-    from wire.task import DEMO_DOMAIN
-
     if plan is not None:
         need_file(plan, "a plan file", "docs/plan-file.md shows one")
     with reported(ExitCode.USAGE, PlanFileError), reported(ExitCode.REFUSED, ParameterError):
@@ -137,10 +140,6 @@ def sign(
 
     Every draft is checked before the first is signed.
     """
-    from aggregator.enrolment.tasks import summary
-    from privacy.errors import ParameterError
-    from wire.rejection import ReportRejected
-
     if out is not None and len(files) > 1:
         raise usage_error("--out: expected one file to sign, got several")
     signing = load_identity(key)
@@ -164,11 +163,6 @@ def _signed(file: Path, signing: SigningKey) -> bytes:
 
     Raises      ReportRejected, ParameterError; CommandError
     """
-    from aggregator.enrolment.tasks import check_task_noise, leader_sign
-    from wire import labels
-    from wire.envelope import Signed
-    from wire.task import Task
-
     content = file.read_bytes()
     if content[:16] == labels.TASK:
         task = Task.decode_body(Signed.decode(content, labels.TASK).body)
@@ -186,11 +180,6 @@ def verify(
     json: JsonFlag = False,
 ) -> None:
     """Check both signatures and recompute the noise; exit code 3 when it is not enough."""
-    from aggregator.enrolment.tasks import check_task_noise
-    from aggregator.protocol.directory import Directory, PinnedParties
-    from privacy.errors import ParameterError
-    from wire.rejection import ReportRejected
-
     parties = PinnedParties(public_key(leader), public_key(helper) if helper else b"")
     need_file(file, "a task", _BUILT)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
@@ -200,9 +189,6 @@ def verify(
 
 
 def _summary(file: Path) -> dict[str, Any]:
-    from aggregator.enrolment.tasks import summary
-    from wire.rejection import ReportRejected
-
     need_file(file, "a task", _BUILT)
     try:
         found = summary(file.read_bytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -13,12 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import platformdirs
 import typer
 
+from aggregator.protocol.directory import PinnedParties
+from transport.settings.config import ListenRefused, listen_address
+
 from .output import (
     ExitCode,
     FleetSeries,
     JsonFlag,
     OpenFlag,
     emit,
+    examples,
     open_page,
     reported,
     say,
@@ -42,24 +47,17 @@ it refuses to start without both. There is no OIDC: put tokens into a browser's 
 send them as `Authorization: Bearer`.
 """
 
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist web --open                          the newest demo run here, in a browser
-
 pointillist web --store /var/lib/pointillist/releases/parquet
-
 pointillist web token --name ada --role analyst --expires 30d
-
 pointillist web token --name acme-1 --role operator --operator acme --expires 90d
-
 pointillist web --store DIR --listen 0.0.0.0:8443 --name fleet.example.org --cert-file web.pem \
 --key-file web.key
-
 pointillist web --leader-transcript leader.json --helper-transcript helper.json \
 --leader 00aa... --helper 11bb...   the Privacy page has a button that verifies them
-
 curl -s http://127.0.0.1:8765/api/v1/pages | jq .   what there is; /api/v1/openapi.json describes it
-"""
+""")
 
 app = typer.Typer(
     help="Pages and an API over released numbers.", epilog=_EXAMPLES,
@@ -133,7 +131,6 @@ def web(
 ) -> None:
     if context.invoked_subcommand is not None:
         return
-    from transport.settings.config import ListenRefused, listen_address
     from web.access_tokens import TokenFileRefused
     from web.web_server import DEFAULT_PORT, WebSettings, serve
 
@@ -151,8 +148,6 @@ def web(
             transcripts=_transcripts(leader_transcript, helper_transcript, leader, helper),
         )  # fmt: skip
         if login or not settings.loopback:
-            from dataclasses import replace
-
             settings = replace(settings, token_file=token_file or _data_file("tokens.json"))
         serve(settings, lambda address: _started(address, settings.store, open_, json))
 
@@ -161,7 +156,6 @@ def _transcripts(
     leader_file: Path | None, helper_file: Path | None, leader: str | None, helper: str | None
 ) -> TranscriptFiles | None:
     """Read where both transcripts are, and whose signatures they bear. Raises CommandError."""
-    from aggregator.protocol.directory import PinnedParties
     from web.signed_chains import TranscriptFiles
 
     if leader_file is None and helper_file is None and leader is None and helper is None:
@@ -174,7 +168,6 @@ def _transcripts(
 
 
 def cached_rollups(folder: Path) -> Path:
-    """Name the folder in this user's cache that has a store's roll-ups."""
     name = sha256(os.fsencode(folder)).hexdigest()[:16]
     return Path(platformdirs.user_cache_dir("pointillist")) / "rollups" / name
 

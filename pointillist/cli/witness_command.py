@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from .output import ConfigOption, ExitCode, JsonFlag, log_to_stderr, reported, say
+from aggregator.party.postgresql_settings import schema_sql
+from aggregator.state.state_file import StateUnusable
+from aggregator.witness.service import WitnessConfig, load_witness_config, run_witness
+from transport.process.privileges import PrivilegeError
+
+from .output import ConfigOption, ExitCode, JsonFlag, examples, log_to_stderr, reported, say
 from .party import read_config, show_status
 
-if TYPE_CHECKING:
-    from aggregator.witness.service import WitnessConfig
-
-_EXAMPLES = """Examples:
-
+_EXAMPLES = examples("""
 pointillist keys generate witness --folder /var/lib/pointillist/witness/keys   its identity
-
 pointillist witness run --config /etc/pointillist/witness.toml
-
 pointillist witness status --config /etc/pointillist/witness.toml --json | jq .links
-
-pointillist witness schema | psql --dbname pointillist   a witness in PostgreSQL instead"""
+pointillist witness schema | psql --dbname pointillist   a witness in PostgreSQL instead""")
 
 app = typer.Typer(
     help="Keeps, outside a Helper's machine, how far it has answered: run it, status, schema.",
@@ -37,10 +34,6 @@ def run(config: ConfigOption) -> None:
     Run it on another machine than the Helper's, one whose backups are not put back with the
     Helper's. It learns how many answers a Helper gave and when, and hashes; no host and no number.
     """
-    from aggregator.state.state_file import StateUnusable
-    from aggregator.witness.service import run_witness
-    from transport.process.privileges import PrivilegeError
-
     settings = _load(config)
     log_to_stderr()
     with reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, OSError):
@@ -60,12 +53,8 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 @app.command(epilog="Example: pointillist witness schema | psql --dbname pointillist")
 def schema() -> None:
     """Print the tables and rights of a witness in PostgreSQL, for the database's owner to run."""
-    from aggregator.party.postgresql_settings import schema_sql
-
     typer.echo(schema_sql("witness"), nl=False)
 
 
 def _load(config: Path) -> WitnessConfig:
-    from aggregator.witness.service import load_witness_config
-
     return read_config(config, "witness", load_witness_config)

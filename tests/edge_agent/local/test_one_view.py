@@ -98,7 +98,7 @@ def shown(
         yield Told(view)
 
     monkeypatch.setattr("pointillist.cli.agent_file.become_agent", lambda _config: None)
-    monkeypatch.setattr("edge_agent.service.feed.open_feed", told)
+    monkeypatch.setattr("pointillist.cli.agent_top.open_feed", told)
     monkeypatch.setattr("time.time_ns", lambda: until_ns)
     monkeypatch.setenv("COLUMNS", "400")
 
