@@ -101,15 +101,12 @@ FOLDERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample file; no two have the same name."""
-
     name: str
     what: str
     path: Path
 
 
 def samples() -> tuple[Sample, ...]:
-    """Give all samples, by folder and name."""
     folder = _folder()
     return tuple(
         Sample(path.name, what, path)
@@ -144,5 +141,4 @@ def default_folder(role: str) -> Path:
 
 
 def default_folders() -> list[Path]:
-    """Give every folder in which a role's keys lie by default."""
     return list(dict.fromkeys(default_folder(role) for role in ROLES))

@@ -30,7 +30,6 @@ class PlanFileError(ValueError):
 
 
 def default_plan() -> Plan:
-    """Return the shipped default plan."""
     return load_plan(DEFAULT_PATH)
 
 
@@ -171,7 +170,6 @@ class IndicatorCounts:
 
 
 def shipped_counts() -> dict[str, IndicatorCounts]:
-    """Read what came with this installation, by section."""
     content = json.loads(COUNTS_FILE.read_text())
     return {
         section: IndicatorCounts(

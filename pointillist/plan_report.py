@@ -50,8 +50,6 @@ Shapes = Mapping[str, SectionShape]
 
 @dataclass(frozen=True, slots=True)
 class TaskFigures:
-    """One task's report and sections."""
-
     series: str
     window_s: int
     windows: int
@@ -194,7 +192,6 @@ def _costs(plan: Plan, tasks: Iterable[TaskFigures]) -> HostCosts:
 
 
 def report_cpu_s(coordinates: int) -> float:
-    """Estimate one report's CPU seconds on a live agent."""
     return coordinates * (DRAW_CPU_S + WORD_CPU_S) + REPORT_CPU_S
 
 

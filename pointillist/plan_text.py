@@ -25,7 +25,6 @@ _GROUPS: Final = {
 
 
 def plan_text(report: PlanReport, width: int, *, short: bool = False) -> str:
-    """Lay the report out in so many columns; short is without tables and indicators."""
     return "\n".join(
         part.rstrip()
         for line in (_short_lines(report) if short else _lines(report, width))
@@ -78,7 +77,6 @@ _USELESS_PERCENT: Final = 100 / 3
 
 
 def _in_short(report: PlanReport) -> Iterator[str]:
-    """Say what the first section that has an error over time comes to."""
     sections = (section for task in report.tasks for section in task.sections)
     first = next((s for s in sections if s.sigma_hosts is None and any(_errors(s).values())), None)
     if first is None:
@@ -182,7 +180,6 @@ _CROWDING: Final = (
 
 
 def _crowding(report: PlanReport, width: int) -> Iterator[str]:
-    """Say what hosts with more than m to tell would leave out."""
     yield (
         "Hosts with more than m to tell leave some out. In the worst of the shipped scenarios, at "
         "this roster: host-windows above m, by how many hosts a cell is low on average if all of "

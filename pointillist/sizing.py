@@ -56,7 +56,6 @@ class Cost:
     word_us: float
 
     def of(self, d: int) -> float:
-        """Core-microseconds of a report of d words."""
         return self.report_us + self.word_us * d
 
 
@@ -143,7 +142,6 @@ def size_of(hosts: int, tasks: Sequence[TaskLoad], costs: Costs) -> Size:
 
 
 def _cores(hosts: int, tasks: Sequence[TaskLoad], costs: Costs) -> tuple[float, float, float]:
-    """Cores of Leader, Helper and broker."""
     epochs_us = hosts / EPOCH_S * costs.epoch_us
 
     def us(role: Cost) -> float:

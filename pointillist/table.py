@@ -8,12 +8,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.cells import cell_len, chop_cells
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from rich.text import Text
 
 _GAP: Final = "  "
 _PIPE_COLUMNS: Final = 200
@@ -75,7 +73,6 @@ def terminal_columns(pipe: int = _PIPE_COLUMNS) -> int:
 
 
 def cells_of(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:
-    """Give what each column writes of each row."""
     return [[column.write(row) for column in columns] for row in rows]
 
 
@@ -95,8 +92,6 @@ def table_lines(
 
 def table_text(columns: Sequence[Column], rows: Sequence[Any], width: int, elsewhere: str) -> Text:
     """Give the same of what columns write of rows, for a rich console, heads and cells in style."""
-    from rich.text import Text
-
     cells, text = cells_of(columns, rows), Text(no_wrap=True)
     placed, left_out = _placed(columns, cells, width, heads_fold=True)
     for row, line in placed:
@@ -113,7 +108,6 @@ def table_text(columns: Sequence[Column], rows: Sequence[Any], width: int, elsew
 
 
 def note_lines(left_out: Sequence[str], width: int, elsewhere: str) -> list[str]:
-    """Name the columns that had no room, where there are any."""
     if not left_out:
         return []
     note = f"left out, as the terminal is narrow: {', '.join(left_out)}; {elsewhere}"
@@ -127,7 +121,6 @@ def laid_out(
     *,
     heads_fold: bool = True,
 ) -> tuple[list[str], list[str]]:
-    """Give the lines of a table, and the heads of columns that had no room."""
     placed, left_out = _placed(columns, rows, width, heads_fold=heads_fold)
     return [_GAP.join(part for _, part in line).rstrip() for _, line in placed], left_out
 
@@ -220,7 +213,6 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrink(columns: Sequence[tuple[Column, _Widths]], width: int) -> None:
-    """Take columns from the widest that can give, of folding ones below their longest word."""
     for hard in (False, True):
         while _total([widths.now for _, widths in columns]) > width:
             giving = [

@@ -38,7 +38,6 @@ class Alert:
         return sha256(told.encode()).hexdigest()[:32]
 
     def document(self) -> dict[str, Any]:
-        """Give it as the state file has it."""
         return {
             "labels": dict(self.labels),
             "annotations": dict(self.annotations),
@@ -117,12 +116,10 @@ class AlertsConfig:
             raise ValueError("expected [alertmanager] or [webhook], got neither: nobody is told")
 
     def owner(self, job: str) -> str:
-        """Say whose a job is: the first pattern that matches its cgroup."""
         return first_owner(self.owners, job)
 
 
 def first_owner(owners: Sequence[JobOwner], job: str) -> str:
-    """Give the owner of the first pattern that matches; NOBODY where none does."""
     return next((each.owner for each in owners if fnmatch.fnmatchcase(job, each.job)), NOBODY)
 
 

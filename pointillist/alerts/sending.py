@@ -220,7 +220,6 @@ class Receiver:
 
 
 def receivers(config: AlertsConfig) -> list[Receiver]:
-    """Give those that the configuration names."""
     named = ((ALERTMANAGER, config.alertmanager, _AGAIN_S), (WEBHOOK, config.webhook, None))
     return [Receiver(name, at, again_s) for name, at, again_s in named if at is not None]
 

@@ -42,7 +42,6 @@ class BrokerError(Exception):
 
 
 def missing_programs() -> list[str]:
-    """Name what a broker needs and this machine lacks."""
     found, missing = java_version(), []
     if found < LEAST_JAVA:
         missing.append(f"Java {LEAST_JAVA} or later" + (f" (found {found})" if found else ""))
@@ -63,7 +62,6 @@ def java_version() -> int:
 
 
 def installable() -> bool:
-    """Whether `install_programs` can work here: root on Debian or Ubuntu."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
@@ -132,7 +130,6 @@ def pom_file() -> Path:
 
 
 def jar_folder() -> Path:
-    """Where the jars are kept."""
     return Path(platformdirs.user_cache_dir("pointillist")) / f"kafka-{VERSION}"
 
 
@@ -141,8 +138,6 @@ def _fetched() -> bool:
 
 
 def main() -> None:
-    """Fetch all that a broker needs where that is possible; say what is missing where it is not."""
-
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
@@ -211,7 +206,6 @@ class LocalBroker:
         self._options = options or BrokerOptions()
 
     def status(self) -> RunningBroker | None:
-        """Give the running broker of this folder, None where there is none."""
         try:
             running = RunningBroker(**json.loads((self.folder / _STATE).read_text()))
         except (OSError, ValueError, TypeError):
@@ -247,7 +241,6 @@ class LocalBroker:
         return running
 
     def stop(self) -> bool:
-        """Stop it, by its process id; False when none ran."""
         running = self.status()
         process = _process(running) if running else None
         if process is None:
@@ -270,15 +263,12 @@ class LocalBroker:
         self.stop()
 
     def kill(self) -> None:
-        """Take it away without a goodbye, as a power cut would."""
         self._signal(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Have it hold every connection and answer nothing."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
         self._signal(signal.SIGCONT)
 
     @property
@@ -296,7 +286,6 @@ class LocalBroker:
                 process.wait(STOP_S)
 
     def _prepare(self, libraries: Path) -> Ports:
-        """Choose ports, write the properties and format the data, once per folder."""
         ports_file = self.folder / "ports.json"
         if ports_file.exists():
             return Ports(**json.loads(ports_file.read_text()))
@@ -381,7 +370,6 @@ def new_cluster_id() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Give ports of loopback that nobody listens on now."""
     host, held = loopback(), []
     for _ in range(count):
         bound = socket.socket(family_of(host))

@@ -76,14 +76,12 @@ class Ports:
     host: str = LOOPBACKS[0]
 
     def at(self, port: int) -> str:
-        """Give host:port of one of them."""
         return at(self.host, port)
 
 
 def server_properties(
     folder: Path, ports: Ports, certificate: Path | None, extra: Mapping[str, str]
 ) -> str:
-    """Write server.properties."""
     listeners = {"PLAINTEXT": ports.plain, "CONTROLLER": ports.controller}
     protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
     settings = _node(folder, ports)

@@ -40,8 +40,6 @@ from wire.topics import (
 
 
 class KafkaRole(Enum):
-    """Whose rights."""
-
     AGENT = "agent"
     LEADER = "leader"
     HELPER = "helper"

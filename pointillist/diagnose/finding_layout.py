@@ -48,17 +48,14 @@ class BoottimeReader:
         return round((boottime_ns - self.zero_ns) / _NS, 3)
 
     def text(self, boottime_ns: int) -> str:
-        """Say it to a person: a date, or `18.0 s`."""
         if self.is_unix:
             return f"{self._date(boottime_ns):%Y-%m-%d %H:%M:%SZ}"
         return f"{self.seconds(boottime_ns):.1f} s"
 
     def short(self, boottime_ns: int) -> str:
-        """Say it beside a time that is told in full."""
         return f"{self._date(boottime_ns):%H:%M:%SZ}" if self.is_unix else self.text(boottime_ns)
 
     def column(self, boottime_ns: int) -> str:
-        """The same at the beginning of a line, where times stand below each other."""
         return f"{self.text(boottime_ns):>8}"
 
     def stamp(self, boottime_ns: int) -> str:

@@ -130,7 +130,6 @@ class Watching:
         self.span_s = 0.0
 
     def take(self, frame: HostSample, diagnoser: Diagnoser) -> None:
-        """Take a frame that the diagnoser has handled."""
         self.frames += 1
         self.span_s += frame.span_ns / 1e9
         for key, subject in frame.subjects.items():
@@ -156,7 +155,6 @@ class Watching:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """Who made steps."""
         return tuple(self._seen)
 
     def summary(self, spikes: int) -> str:

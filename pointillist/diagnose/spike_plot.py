@@ -122,7 +122,6 @@ def _moments(axes: Axes, series: Series, *, named: bool) -> None:
 
 
 def _legend(figure: Figure, steps: Axes, below: Sequence[Axes]) -> None:
-    """Put one legend in a box below the axes, where no line runs."""
     handles: dict[str, Any] = {}
     for axes in (steps, *below):
         found, labels = axes.get_legend_handles_labels()
@@ -143,7 +142,6 @@ def _from_zero(axes: Axes, values: Sequence[float], unit: str) -> None:
 
 
 def _gaps(values: Sequence[float | None]) -> list[float]:
-    """Leave a gap where nothing was measured."""
     return [float("nan") if value is None else value for value in values]
 
 

@@ -62,7 +62,6 @@ _WITNESS: Final = "[witness] in helper.toml; docs/aggregators.md says why"
 
 
 def leader_findings(config: LeaderConfig, *, started_by_root: bool) -> Iterator[Finding]:
-    """Look at a Leader's configuration, in the order in which a person would ask."""
     folders = {
         "state": config.state_dir,
         "store": config.database.parent,
@@ -87,7 +86,6 @@ def leader_findings(config: LeaderConfig, *, started_by_root: bool) -> Iterator[
 
 
 def helper_findings(config: HelperConfig, *, started_by_root: bool) -> Iterator[Finding]:
-    """Look at a Helper's configuration, in the order in which a person would ask."""
     folders = {"state": config.state_dir, "fence folder": config.fence_file.parent}
     yield from examine(
         Check("helper", "process", partial(running, "helper", config.status_file)),
@@ -188,7 +186,6 @@ def _unreachable(address: ChannelAddress) -> str:
 
 
 def tls_checks(group: str, tls: TlsFiles | None) -> list[Check]:
-    """Give the checks of a channel's own certificate, and of those it takes from others."""
     if tls is None:
         return [Check(group, "certificate", lambda: ok("none: a socket of this machine"))]
     return [
@@ -250,7 +247,6 @@ def _names(certificate: x509.Certificate) -> str:
 
 
 def log_checks(settings: TransportSettings, role: KafkaRole) -> list[Check]:
-    """Give the checks of a log: the folder, or brokers, topics, rights and retention."""
     clock = Check("log", "log's clock", partial(_log_clock, settings, role))
     if isinstance(settings, EmbeddedSettings):
         return [way_out(TransportTable(folder=settings.folder, group=settings.group)), clock]

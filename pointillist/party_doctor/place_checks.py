@@ -33,7 +33,6 @@ _COUNTERSIGN: Final = "have it signed: `pointillist task sign`, `pointillist hel
 
 
 def running(party: str, status_file: Path) -> Result:
-    """Say whether a party runs."""
     start = f"pointillist {party} run --config FILE"
     try:
         return ok("runs") if is_present(status_file) else absent("does not run", start)
@@ -62,7 +61,6 @@ def party_keys(party: str, key_dir: Path, peer_pk: bytes) -> Result:
 
 
 def folder(path: Path, started_by_root: bool) -> Result:
-    """Check that a folder can be written, and that its disk has room."""
     if not path.is_dir():
         above = next(folder for folder in path.parents if folder.exists())
         if started_by_root or os.access(above, os.W_OK | os.X_OK):
@@ -140,13 +138,11 @@ class SignedFiles:
 
     @property
     def _tasks(self) -> dict[str, KnownTask]:
-        """The newest task of each series."""
         found = sorted(self._read[0].tasks.values(), key=lambda known: known.task.version)
         return {known.task.series: known for known in found}
 
     @property
     def _roster(self) -> VerifiedRoster | None:
-        """The newest roster."""
         rosters = self._read[0].rosters
         return rosters[max(rosters)] if rosters else None
 

@@ -111,7 +111,6 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
 
 
 def _leaders(mean: list[CellView]) -> list[CellView]:
-    """Give the largest families that are significant."""
     return [view for view in families(mean) if view.told][:_LINES]
 
 

@@ -110,8 +110,6 @@ class RunFolders:
 
 
 class DemoFleet:
-    """The running fleet of one demo."""
-
     def __init__(self, plan: DemoPlan, folders: RunFolders, family: Family) -> None:
         self.plan = plan
         self.folders = folders
@@ -148,11 +146,9 @@ class DemoFleet:
         self._enrol(children, None if live is None else self._live_request(live, inventory))
 
     def toml(self, role: str) -> str:
-        """Name the configuration file of the Leader, the Helper, or this host's own agent."""
         return str(self.folders.base / f"{role}.toml")
 
     def _transport(self) -> str:
-        """Where the log is, as both configurations say it."""
         if self.plan.kafka is not None:
             return f"[transport.kafka]\nbootstrap = [{json.dumps(self.plan.kafka)}]"
         group = self.folders.log_group
@@ -210,7 +206,6 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
         return slices
 
     def _slice(self, part: int, span: Span) -> SliceConfig:
-        """What the process of one part of the hosts is told."""
         plan, folders = self.plan, self.folders
         name, opendp, hosts = f"hosts-{part}", plan.opendp_hosts, plan.hosts
         return SliceConfig(
@@ -276,7 +271,6 @@ enabled = false
         return host_of(key)
 
     def _enrol(self, children: list[RoleProcess], live: JoinRequest | None) -> None:
-        """Sign the roster of the hosts that ask to join, and the tasks."""
         raw = [bytes.fromhex(r) for child in children for r in child.message(START_S)["requests"]]
         if live is not None:
             raw.append(live.encode())
@@ -303,7 +297,6 @@ enabled = false
 
     @property
     def processes(self) -> int:
-        """Of simulated hosts."""
         return len(parts_of(self.plan.hosts, self.plan.processes))
 
 

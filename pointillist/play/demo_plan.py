@@ -89,7 +89,6 @@ class DemoPlan:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the simulated hosts."""
         return self.hosts * GPUS_PER_HOST
 
     @property
@@ -156,14 +155,11 @@ def lateness_s(started_s: float) -> int:
 
 
 class DemoEnrolment:
-    """Vouches for hosts by their operator's number, and enrols those that ask."""
-
     def __init__(self, leader: SigningKey, helper: SigningKey) -> None:
         self._leader, self._helper = leader, helper
         self._operators: dict[str, SigningKey] = {}
 
     def token(self, operator: int) -> JoinToken:
-        """Have an operator vouch for one more host."""
         name = f"operator-{operator}"
         if name not in self._operators:
             self._operators[name] = SigningKey.generate()

@@ -74,7 +74,6 @@ class DemoPages:
         return {name: running[name] for name in self._servers if name in running}
 
     def serve(self, tell: Callable[[str], None]) -> None:
-        """Tell each address, and wait until the servers end, or the demo is ended."""
         told: set[str] = set()
         while any(server.running for server in self._servers.values()):
             for name, address in self.look().items():
@@ -123,7 +122,6 @@ def released(fleet: DemoFleet, tally: DemoTally | None = None) -> DemoTally:
 
 
 def progress(fleet: DemoFleet, tally: DemoTally, pages: Mapping[str, str]) -> Progress:
-    """What the screen shows now."""
     plan, windows, mix = fleet.plan, tally.windows(MIX_SERIES), tally.mix
     latest, done = (mix[-1] if mix else []), len(windows)
     epsilon = fleet.tasks[0].epsilon_millionths / 1e6

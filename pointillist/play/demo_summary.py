@@ -142,7 +142,6 @@ def demo_end(
 
 
 def _checks(summary: Mapping[str, Any]) -> list[str]:
-    """Say what the numbers mean, what they cost and whether they can be trusted."""
     bounds = summary["event_bias_bounds"]
     lines = [
         "± is half of the 95 % interval; < : not significant, the interval's end",
@@ -202,7 +201,6 @@ def pages_command(releases: str) -> str:
 
 
 def next_commands(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Give commands that work on what the run has left, by what they are for."""
     files = {name: shlex.quote(path) for name, path in summary["files"].items()}
     store = f"--store {files['releases']}"
     sql = (
@@ -250,7 +248,6 @@ def _draw(fleet: DemoFleet, tally: DemoTally, path: Path) -> None:
 
 
 def _transcripts(fleet: DemoFleet) -> tuple[Transcript, Transcript]:
-    """Read the Leader's and the Helper's."""
     leader, helper = fleet.folders.leader / "state", fleet.folders.helper / "state"
     return read_transcript(leader / "leader.sqlite"), read_transcript(helper / "helper.sqlite")
 

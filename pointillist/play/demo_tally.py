@@ -79,7 +79,6 @@ class DemoTally:
         return sorted(start for owner, start in self._hosts if owner == series)
 
     def hosts(self, series: str, window: int) -> int:
-        """Accepted hosts of a window."""
         return self._hosts[series, window]
 
     @property

@@ -137,10 +137,8 @@ def export_reports(
 
 
 def told(window: WindowTruth) -> str:
-    """One line for a person: what is on its way, never what it holds."""
     return f"{window.series} {window.start_s}: {window.hosts:,} reports"
 
 
 def _scenario(scenario: str, asked: Mapping[str, Any]) -> Scenario:
-    """The scenario with the size and seed that were asked for; its length is the wall clock's."""
     return Changes(hosts=asked.get("hosts"), seed=asked.get("seed")).apply(load(scenario))

@@ -109,7 +109,6 @@ class Family:
         return child
 
     def check(self) -> None:
-        """Raise ChildFailed when any child has ended with an error."""
         for child in self.children:
             child.check()
 

@@ -65,8 +65,6 @@ class PlayResult:
 
 @dataclass(slots=True)
 class _Course:
-    """The released mix over time, thinned."""
-
     stride: int = 1
     seen: int = 0
     windows: list[list[CellView]] = field(default_factory=list)
@@ -80,8 +78,6 @@ class _Course:
 
 
 class Player:
-    """One simulation in one folder."""
-
     def __init__(self, setup: Setup, folder: Path, processes: int, section: str) -> None:
         """Lay out the fleet.
 
@@ -152,14 +148,12 @@ class Player:
 
     @property
     def _series(self) -> str:
-        """The series that releases the section that is shown."""
         name = self.scores.section.section
         return next(
             t.series for t in self.simulation.tasks if any(s.name == name for s in t.sections)
         )
 
     def _progress(self, step: Step, due: int, settled: int) -> Progress:
-        """What the screen shows after a step; of the run, `settled` windows of `due` are."""
         scores, state, scenario = self.scores, step.state, self.setup.scenario
         inventory = self.simulation.model.inventory
         busy = float((state.busy * inventory.gpus).sum()) / inventory.total_gpus
@@ -293,12 +287,10 @@ def adversaries(scenario: Scenario) -> dict[str, Any]:
 
 
 def said(counts: Mapping[str, int]) -> str:
-    """`reason 12, other 3`."""
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
 
 
 def simulation_end(result: PlayResult, folder: Path) -> Summary:
-    """What a person is told: figures, files, and what to try next."""
     summary = result.summary
     tables = _mix_tables(summary, result.mean)
     for section, rows in summary["causes"].items():
@@ -356,7 +348,6 @@ def _adversary_tables(found: Mapping[str, Any]) -> list[CellTable | str]:
 
 
 def checks(summary: dict[str, Any]) -> list[str]:
-    """Say what a reader should know before trusting a figure."""
     lines = [
         (
             f"{summary['windows_released']:,} of {counted(summary['windows'], 'window')} released, "
@@ -395,7 +386,6 @@ def checks(summary: dict[str, Any]) -> list[str]:
 
 
 def next_commands(summary: dict[str, Any], folder: Path) -> list[NextCommand]:
-    """Give commands that work on what the run has left, and one that goes further."""
     other = next(name for name in names() if name != summary["scenario"])
     sql = (
         f"import pandas; t = pandas.read_parquet('{near(folder / 'cells.parquet')}'); "

@@ -62,8 +62,6 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One simulation as it will be played."""
-
     scenario: Scenario
     plan: Plan
     scenario_path: Path
@@ -98,7 +96,6 @@ class Setup:
         return cls.make(str(folder / SCENARIO_FILE), str(folder / PLAN_FILE), changes)
 
     def keep(self, folder: Path) -> None:
-        """Write down what `resume` needs."""
         shutil.copyfile(self.scenario_path, folder / SCENARIO_FILE)
         shutil.copyfile(self.plan_path, folder / PLAN_FILE)
         body: dict[str, Any] = {"scenario": self.scenario.name, "changes": asdict(self.changes)}
@@ -114,7 +111,6 @@ class Setup:
 
 
 def plan_names() -> tuple[str, ...]:
-    """Names of the shipped plans."""
     return tuple(sorted(path.stem for path in PLANS.glob("*.toml")))
 
 

@@ -94,7 +94,6 @@ class Stage:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Show one line before there is anything to draw."""
         if self._on_screen:
             self._live.update(Text(text), refresh=True)
         elif not self._quiet:
@@ -139,7 +138,6 @@ def screen(progress: Progress, console: Console) -> RenderableType:
 
 
 def _fitted(progress: Progress, console: Console) -> list[ConsoleRenderable]:
-    """Give the parts that have room: the addresses first, then as much of the table as there is."""
     width = console.width - FRAME
     options = console.options.update(width=width)
 
@@ -178,7 +176,6 @@ def mix_table(
 
 
 def share(value: float) -> str:
-    """A share as percent, without the sign."""
     return f"{100 * value:.2f}"
 
 

@@ -36,8 +36,6 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class CellTable:
-    """Rows, and the columns that write them."""
-
     columns: Sequence[Column]
     rows: Sequence[Any]
 
@@ -60,7 +58,6 @@ class Summary:
 
 
 def print_summary(console: Console, summary: Summary) -> None:
-    """Print it, as wide as the console; a file gets each line whole."""
     if summary.heading:
         console.rule(f"[bold]{summary.heading}")
     for part in (*summary.tables, *summary.checks):
@@ -81,8 +78,6 @@ def print_summary(console: Console, summary: Summary) -> None:
 
 
 def cell_table(title: str, shown: Sequence[CellView], write: Writer) -> CellTable:
-    """Some cells beside the truth; `write` writes a share as the table's unit."""
-
     def released(view: CellView) -> str:
         return write(view.share) if view.told else f"< {write(view.most)}"
 
@@ -104,12 +99,10 @@ def told_line(shown: Sequence[CellView], views: Sequence[CellView]) -> str:
 
 
 def name_column(title: str, write: Callable[[Any], str]) -> Column:
-    """A table's first column, which its title heads."""
     return Column(title, write, folds=True, at_least=NAMES)
 
 
 def in_hosts(hosts: int) -> Writer:
-    """Write a share of so many hosts as their number."""
     return lambda value: f"{value * hosts:,.0f}"
 
 

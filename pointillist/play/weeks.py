@@ -24,8 +24,6 @@ MINUTE_S: Final = 60
 
 
 class StorePlayer:
-    """One simulation into one folder of releases."""
-
     def __init__(self, setup: Setup, folder: Path, processes: int) -> None:
         """Lay out the fleet and look at the folder.
 
@@ -95,7 +93,6 @@ def _weeks_per_minute(played_s: float, wall_s: float) -> float:
 
 
 def store_end(summary: dict[str, Any]) -> Summary:
-    """What a person is told: what was written, and what to try next."""
     windows, folder = counted(summary["windows_released"], "window"), summary["store"]
     sql = "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
     lines = (
