@@ -129,10 +129,7 @@ def coordinates_of(task: PlannedTask, shapes: Shapes) -> int:
 
 
 def plan_report(plan: Plan, shapes: Shapes, accountant: bool = False) -> PlanReport:
-    """Compute all figures of a plan.
-
-    Raises      ParameterError naming the bound that the plan breaks
-    """
+    """Compute all figures. Raises ParameterError naming the bound that the plan breaks."""
     plan.check()
     tasks = tuple(_task(plan, task, shapes) for task in plan.tasks)
     cap = plan.operator_cap

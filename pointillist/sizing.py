@@ -100,10 +100,7 @@ class Size:
 
 
 def fit(points: Sequence[tuple[int, float]]) -> Cost:
-    """The straight line through (d, core-microseconds), by least squares.
-
-    Raises      ValueError: fewer than two widths
-    """
+    """Fit (d, core-microseconds) by least squares. Raises ValueError below two widths."""
     if len({d for d, _us in points}) < 2:
         raise ValueError(f"sizing: expected two widths or more, got {len(points)} points")
     widths, costs = np.array(points, dtype=np.float64).T

@@ -25,10 +25,7 @@ CAUSES = ("cause", "fault")
 
 
 def fleet_alerts(fleet: FleetReleases, rules: FleetRules) -> Iterator[Alert]:
-    """Give every change that is told, large enough and not a gap's.
-
-    Raises      ValueError for a name that is none
-    """
+    """Give changes that are large enough and not a gap's. Raises ValueError for an unknown name."""
     asked = [(by, rules.period, False) for by in rules.by]
     if rules.causes:
         asked += [(by, _causes_period(by, rules.period), True) for by in CAUSES]

@@ -283,10 +283,7 @@ def check(
 
 
 def journal_alerts(journal: Path, config: AlertsConfig, outbox: AlertOutbox) -> list[Alert]:
-    """Give the incidents of a host's journal that were not read before; the outbox notes how far.
-
-    Raises      OSError
-    """
+    """Give incidents not read before; the outbox notes how far. Raises OSError."""
     lines = JournalReader().read(read_lines(journal))
     found = [
         (at_ns, alert)

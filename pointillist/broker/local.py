@@ -66,10 +66,7 @@ def installable() -> bool:
 
 
 def install_programs(say: Callable[[str], None]) -> None:
-    """Install what is missing where root may, else say how.
-
-    Raises      BrokerError
-    """
+    """Install what is missing where root may, else say how. Raises BrokerError."""
     missing = missing_programs()
     if not missing:
         return
@@ -95,10 +92,7 @@ def install_programs(say: Callable[[str], None]) -> None:
 
 
 def jars(say: Callable[[str], None]) -> Path:
-    """Give the folder of Kafka's jars, fetched into the user's cache on first use.
-
-    Raises      BrokerError
-    """
+    """Give the folder of jars, fetched into the user's cache once. Raises BrokerError."""
     install_programs(say)
     folder = jar_folder()
     if _fetched():
@@ -213,10 +207,7 @@ class LocalBroker:
         return running if _process(running) is not None else None
 
     def start(self, say: Callable[[str], None] = _silent) -> RunningBroker:
-        """Start it, and wait until it answers; one that runs already is given as it is.
-
-        Raises      BrokerError
-        """
+        """Start it, and wait until it answers; one may run already. Raises BrokerError."""
         if running := self.status():
             return running
         libraries = jars(say)

@@ -94,10 +94,7 @@ def rules(settings: KafkaSettings, role: KafkaRole, user: str) -> list[AclBindin
 
 
 def grant(settings: KafkaSettings, users: Mapping[KafkaRole, str]) -> int:
-    """Set the rules of these users; give how many.
-
-    Raises      TransportRefused, TransportUnavailable
-    """
+    """Set their rules; give how many. Raises TransportRefused, TransportUnavailable."""
     wanted = [rule for role, user in users.items() for rule in rules(settings, role, user)]
     if not wanted:
         return 0
@@ -140,19 +137,13 @@ def differing(settings: KafkaSettings, topics: Iterable[str]) -> list[Difference
 
 
 def visible_topics(settings: KafkaSettings) -> set[str]:
-    """Name the topics that exist and that this user may look at; with the settings' prefix.
-
-    Raises      TransportRefused, TransportUnavailable
-    """
+    """Name them, prefix included. Raises TransportRefused, TransportUnavailable."""
     with _admin(settings) as admin:
         return set(admin.list_topics(timeout=settings.timeout_s).topics)
 
 
 def put_right(settings: KafkaSettings, differences: Iterable[Difference]) -> None:
-    """Set what differs, and nothing else of the topics.
-
-    Raises      TransportRefused, TransportUnavailable
-    """
+    """Set what differs, no more. Raises TransportRefused, TransportUnavailable."""
     by_topic: dict[str, list[ConfigEntry]] = {}
     for difference in differences:
         by_topic.setdefault(difference.topic, []).append(

@@ -189,10 +189,7 @@ def _labels(kept: RecordedSoFar, spans: list[dict[str, Any]] | None) -> dict[str
 
 
 def step_probe(text: str) -> StepProbe:
-    """Read FILE:FUNCTION, or FILE:FUNCTION() where each call is a step.
-
-    Raises      CommandError
-    """
+    """Read FILE:FUNCTION, or FILE:FUNCTION() where each call is a step. Raises CommandError."""
     path, colon, symbol = text.rpartition(":")
     name = symbol.removesuffix("()")
     if not colon or not path or not name:

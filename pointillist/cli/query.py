@@ -143,10 +143,7 @@ def say_simulated(folder: Path) -> None:
 
 
 def _check(folder: Path, csv: bool, json: bool) -> None:
-    """Print windows without an end.
-
-    Raises      CommandError when there is one
-    """
+    """Print windows without an end. Raises CommandError when there is one."""
     from aggregator.releases.releases import windows_without_an_end
 
     say_simulated(folder)

@@ -90,10 +90,7 @@ class LazyGroup(TyperGroup):
         return self.load().make_context(info_name, args, parent, **extra)
 
     def load(self) -> Any:
-        """Import it: the command of its name in the module's group, else that group.
-
-        Raises      CommandError when this installation lacks the module
-        """
+        """Import its module. Raises CommandError where this installation lacks it."""
         try:
             module = importlib.import_module(self._module)
         except ModuleNotFoundError as error:

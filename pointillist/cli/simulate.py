@@ -80,10 +80,7 @@ def new_run_folder(base: Path, name: str, option: str) -> Path:
 
 
 def writable_folder(folder: Path, option: str) -> Path:
-    """Give a folder, made where it is missing.
-
-    Raises      CommandError where it cannot be made or written
-    """
+    """Give a folder, made if missing. Raises CommandError where it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

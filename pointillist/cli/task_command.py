@@ -159,10 +159,7 @@ def sign(
 
 
 def _signed(file: Path, signing: SigningKey) -> bytes:
-    """Sign a draft of this Leader's.
-
-    Raises      ReportRejected, ParameterError; CommandError
-    """
+    """Sign a draft of this Leader's. Raises ReportRejected, ParameterError; CommandError."""
     content = file.read_bytes()
     if content[:16] == labels.TASK:
         task = Task.decode_body(Signed.decode(content, labels.TASK).body)

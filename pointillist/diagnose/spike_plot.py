@@ -49,10 +49,7 @@ def file_name(diagnosis: Diagnosis, clock: BoottimeReader) -> str:
 
 
 def draw_spike(path: Path, series: Series, diagnosis: Diagnosis, clock: BoottimeReader) -> None:
-    """Draw a picture; the file's ending says which kind: `.png` or `.svg`.
-
-    Raises      OSError
-    """
+    """Draw a picture; the file's ending says which kind: `.png` or `.svg`. Raises OSError."""
     rows = 1 + len(series.signals)
     with plt.rc_context(_STYLE):
         figure, grid = plt.subplots(

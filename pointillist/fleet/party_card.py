@@ -46,10 +46,7 @@ def make_certificate(folder: Path, party: str, names: Sequence[str], user: str |
 
 
 def one_certificate(text: str) -> str:
-    """Give the one certificate of a text as PEM, without what may stand around it.
-
-    Raises      ValueError
-    """
+    """Give the one certificate of a text, without what stands around it. Raises ValueError."""
     try:
         found = x509.load_pem_x509_certificates(text.encode())
     except ValueError:

@@ -153,10 +153,7 @@ def lock_folder(base: Path, *, wait: bool) -> IO[bytes]:
 
 
 def write_new(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a new file with exactly this mode, whole or not at all.
-
-    Raises      FileExistsError, OSError
-    """
+    """Write a new file with this mode, whole or not at all. Raises FileExistsError, OSError."""
     partial = _written(path, text, mode)
     try:
         path.hardlink_to(partial)  # unlike a rename, never replaces a file
@@ -165,10 +162,7 @@ def write_new(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file, whole or not at all; its owner and mode stay.
-
-    Raises      OSError
-    """
+    """Replace a file, whole or not at all; its owner and mode stay. Raises OSError."""
     path = path.resolve()
     before = path.stat()
     partial = _written(path, text, stat.S_IMODE(before.st_mode))

@@ -109,10 +109,7 @@ class PartyWishes:
 
 
 def begin_party(base: Path, wishes: PartyWishes) -> PartyFolder:
-    """Make the folder, keys and card of one party.
-
-    Raises      FolderUnusable, CardRefused, PlanFileError, ParameterError, OSError
-    """
+    """Raises FolderUnusable, CardRefused, PlanFileError, ParameterError, OSError."""
     _check_wishes(wishes)
     with new_folder(base) as made:
         folder = PartyFolder(made)
@@ -174,10 +171,7 @@ def _plan_text(hosts: int) -> str:
 
 
 def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
-    """Take another party's card in, and write what can be written with it.
-
-    Raises      CardRefused, OSError
-    """
+    """Take it in, and write what it allows to be written. Raises CardRefused, OSError."""
     content = read_content(path)
     own, card = folder.card(), parse_card(content, str(path), fingerprint)
     if card.party not in _MAY_TAKE[FleetParty(own.party)]:
@@ -294,10 +288,7 @@ class NextStep:
 
 
 def next_steps(folder: PartyFolder) -> list[NextStep]:
-    """Give what a party does next.
-
-    Raises      CardRefused
-    """
+    """Give what a party does next. Raises CardRefused."""
     own = folder.card()
     missing = list(_cards_missing(folder, own))
     if missing:

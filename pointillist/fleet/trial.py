@@ -141,10 +141,7 @@ class TrialSettings:
 
 
 def make_trial(base: Path, settings: TrialSettings) -> TrialFolders:
-    """Write every file of a trial into a new folder.
-
-    Raises      FolderUnusable, OSError, PrivilegeError, KeyFileRefused
-    """
+    """Raises FolderUnusable, OSError, PrivilegeError, KeyFileRefused."""
     socket = TrialFolders(base.resolve()).socket
     if len(bytes(socket)) > LONGEST_SOCKET_BYTES:
         raise FolderUnusable(
@@ -174,10 +171,7 @@ def _write_trial(folders: TrialFolders, settings: TrialSettings) -> None:
 
 
 def read_trial(base: Path) -> TrialSettings:
-    """Read what `make_trial` wrote.
-
-    Raises      FolderUnusable
-    """
+    """Read what `make_trial` wrote. Raises FolderUnusable."""
     path = TrialFolders(base.resolve()).settings
     return read_tree(TrialSettings, path, error=FolderUnusable, file_format=FORMAT)
 

@@ -206,10 +206,7 @@ class TrialRun:
         self._began_s = time.monotonic()
 
     def bring_up(self) -> None:
-        """Run every step that is not done yet; of a series that is over, none.
-
-        Raises      TrialFailed, TrialOver, KeyFileRefused
-        """
+        """Run each step that is not done. Raises TrialFailed, TrialOver, KeyFileRefused."""
         if self.folders.task.exists() and time.time() > self._over_s():
             raise TrialOver(self.folders.base)
         steps = trial_steps(self.folders, self.settings, self._parties(), int(time.time()))
@@ -317,20 +314,14 @@ class TrialRun:
         return f"$ {shell_line(step.words)}\n{_call(step).rstrip() or _NOTHING_TOLD}"
 
     def stay(self) -> None:
-        """Keep everything running until the series is over.
-
-        Raises      TrialFailed
-        """
+        """Keep everything running until the series is over. Raises TrialFailed."""
         while time.time() < self._over_s() + _GRACE_S:
             self._check()
             time.sleep(_POLL_S)
 
 
 def _call(step: TrialStep) -> str:
-    """Run one command to its end; give what it printed.
-
-    Raises      TrialFailed
-    """
+    """Run one command to its end; give what it printed. Raises TrialFailed."""
     done = subprocess.run(_runnable(step.words), capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout)[-2000:].strip()

@@ -124,10 +124,7 @@ class DemoFleet:
         self._seed = secrets.randbits(63) if plan.seed is None else plan.seed
 
     def start(self) -> None:
-        """Start every process, enrol the hosts, sign the tasks.
-
-        Raises      ChildFailed, KeyFileRefused
-        """
+        """Start processes, enrol hosts, sign tasks. Raises ChildFailed, KeyFileRefused."""
         self._began_s = time.monotonic()
         live = self._write_live() if self.plan.live else None
         self._write_parties()

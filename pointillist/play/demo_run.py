@@ -86,10 +86,7 @@ class DemoPages:
 def follow(
     fleet: DemoFleet, family: Family, pages: DemoPages | None, show: Callable[[Progress], None]
 ) -> DemoTally:
-    """Follow the releases until the last window is out; give everything seen.
-
-    Raises      ChildFailed
-    """
+    """Follow the releases until the last window is out. Raises ChildFailed."""
     first = fleet.tasks[0]
     deadline = first.last_window + WINDOW_S + first.lateness_s + GRACE_S
     tally = None

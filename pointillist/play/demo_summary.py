@@ -172,10 +172,7 @@ def _checks(summary: Mapping[str, Any]) -> list[str]:
 def write_results(
     fleet: DemoFleet, tally: DemoTally, summary: Mapping[str, Any], output: Path
 ) -> dict[str, Any]:
-    """Write chart, released Parquet, transcripts and summary.json; give it with their names.
-
-    Raises      OSError
-    """
+    """Write all files; give the summary with their names. Raises OSError."""
     names = {
         "chart": "demo.png",
         "releases": "releases",

@@ -73,10 +73,7 @@ def load_export_config(path: Path, kind: str) -> ExportConfig:
 def enrol_hosts(
     scenario: str, asked: Mapping[str, Any], config_path: Path, kind: str
 ) -> dict[str, Any]:
-    """Make keys, vouchers and join requests of a scenario's hosts, and say what comes next.
-
-    Raises      ExportConfigError, IdentitiesError, ScenarioError
-    """
+    """Make keys and join requests. Raises ExportConfigError, IdentitiesError, ScenarioError."""
     config = load_export_config(config_path, kind)
     catalogue = Catalogue.load()
     inventory = make_inventory(_scenario(scenario, asked), catalogue)

@@ -50,10 +50,7 @@ class RoleProcess:
                 self._lines.put(line)
 
     def message(self, timeout_s: float) -> dict[str, Any]:
-        """Give the next line as JSON.
-
-        Raises      ChildFailed when the process ends or says nothing in time
-        """
+        """Give the next line as JSON. Raises ChildFailed where it ends or is silent."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:

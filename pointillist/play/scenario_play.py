@@ -110,10 +110,7 @@ class Player:
         self._recorded: float | None = None
 
     def play(self, show: Callable[[Progress], None]) -> PlayResult:
-        """Settle every window, then write chart and summary.
-
-        Raises      AnotherRun, WorkerFailed, OSError
-        """
+        """Settle every window. Raises AnotherRun, WorkerFailed, OSError."""
         due = len(self.simulation.due)
         settled = 0
         with TruthWriter(self.folder / CELLS_FILE, self.catalogue) as writer:

@@ -81,10 +81,7 @@ class Setup:
 
     @classmethod
     def resume(cls, folder: Path) -> Self:
-        """Read what `keep` wrote.
-
-        Raises  NoSuchRun, and what `make` raises
-        """
+        """Read what `keep` wrote. Raises NoSuchRun, and what `make` raises."""
         try:
             kept = json.loads((folder / RUN_FILE).read_text())
             changes = Changes(**kept["changes"])
@@ -115,10 +112,7 @@ def plan_names() -> tuple[str, ...]:
 
 
 def plan_path(plan: str, beside: Path | None = None) -> Path:
-    """Give the file of a shipped plan, or of a path (from the working folder or `beside`).
-
-    Raises  ScenarioError
-    """
+    """Give a shipped plan's file, or a path's. Raises ScenarioError."""
     if plan in plan_names():
         return PLANS / f"{plan}.toml"
     for base in (Path(), beside):

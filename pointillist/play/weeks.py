@@ -25,10 +25,7 @@ MINUTE_S: Final = 60
 
 class StorePlayer:
     def __init__(self, setup: Setup, folder: Path, processes: int) -> None:
-        """Lay out the fleet and look at the folder.
-
-        Raises      ScenarioError, ParameterError, JournalError, AnotherStore, MarkUnreadable
-        """
+        """Raises ScenarioError, ParameterError, JournalError, AnotherStore, MarkUnreadable."""
         settings = EngineSettings(noise=Noise.SEEDED, processes=processes)
         self._simulation = Simulation(
             setup.scenario, setup.plan, Catalogue.load(), settings, plays=setup.plays
@@ -39,10 +36,7 @@ class StorePlayer:
         self._released = self._suppressed = 0
 
     def play(self, say: Callable[[str], None]) -> dict[str, Any]:
-        """Play what is missing, with a line for each day; return the summary.
-
-        Raises      WorkerFailed, CompactionUnderWay, OSError
-        """
+        """Play what is missing. Raises WorkerFailed, CompactionUnderWay, OSError."""
         say(self._fill.mark.line)
         began, first_s, day = time.perf_counter(), None, None
         played_s = 0

@@ -231,9 +231,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "diagnosis": judged_methods,
     "stragglers": stragglers,
     "status": status,
-    "keys": lambda: keys_command._table(
-        [{"file": "a.key", "kind": "host", "reason": "word " * 40}]
-    ),
+    "keys": lambda: keys_command._row({"file": "a.key", "kind": "host", "reason": "word " * 40}),
     "history, metrics": lambda: "\n".join(metric_lines(wide_view().levels)),
     "history, activity": lambda: "\n".join(timed_lines(wide_view())),
     "history, kernels": lambda: "\n".join(kernel_lines(wide_view())),
