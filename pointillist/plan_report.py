@@ -16,7 +16,6 @@ from privacy.noise_table import TableSampler
 from privacy.plan import (
     ExpectedRow,
     Plan,
-    PlannedSection,
     PlannedTask,
     SectionFigures,
     SectionShape,
@@ -168,14 +167,8 @@ def _task(plan: Plan, task: PlannedTask, shapes: Shapes) -> TaskFigures:
         weight=task.weight_millionths / MILLION,
         coordinates=coordinates,
         report_bytes=report_length(coordinates, Scheme(plan.scheme)),
-        sections=tuple(_section(plan, task, section, shapes) for section in task.sections),
+        sections=tuple(section_figures(plan, task, s, shapes[s.name]) for s in task.sections),
     )
-
-
-def _section(
-    plan: Plan, task: PlannedTask, section: PlannedSection, shapes: Shapes
-) -> SectionFigures:
-    return section_figures(plan, task, section, shapes[section.name])
 
 
 def _costs(plan: Plan, tasks: Iterable[TaskFigures]) -> HostCosts:

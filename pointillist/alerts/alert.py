@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -116,11 +116,8 @@ class AlertsConfig:
             raise ValueError("expected [alertmanager] or [webhook], got neither: nobody is told")
 
     def owner(self, job: str) -> str:
-        return first_owner(self.owners, job)
-
-
-def first_owner(owners: Sequence[JobOwner], job: str) -> str:
-    return next((each.owner for each in owners if fnmatch.fnmatchcase(job, each.job)), NOBODY)
+        owners = (each.owner for each in self.owners if fnmatch.fnmatchcase(job, each.job))
+        return next(owners, NOBODY)
 
 
 def load_alerts_config(path: Path) -> AlertsConfig:

@@ -30,7 +30,8 @@ def fleet_alerts(fleet: FleetReleases, rules: FleetRules) -> Iterator[Alert]:
     if rules.causes:
         asked += [(by, _causes_period(by, rules.period), True) for by in CAUSES]
     for by, period, rises in asked:
-        for name in _series(fleet, rules, period):
+        series = set(fleet.outcomes(period)["series"])
+        for name in sorted(series.intersection(rules.series) if rules.series else series):
             try:
                 rows = fleet.change(by, period, series=name)
             except NothingReleased:
@@ -43,11 +44,6 @@ def _causes_period(by: str, period: str) -> str:
     least = RollupPeriod.WEEK if by == CAUSES[0] else RollupPeriod.EIGHT_WEEKS
     asked = period_of(period)
     return (asked if asked.seconds > least.seconds else least).value
-
-
-def _series(fleet: FleetReleases, rules: FleetRules, period: str) -> list[str]:
-    known = sorted(set(fleet.outcomes(period)["series"]))
-    return [name for name in known if not rules.series or name in rules.series]
 
 
 def _told(

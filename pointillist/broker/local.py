@@ -150,10 +150,6 @@ STOP_S: Final = 15.0
 _STATE: Final = "broker.json"
 
 
-def _silent(_line: str) -> None:
-    return
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
     """One broker's place in a cluster that somebody else put together."""
@@ -206,7 +202,7 @@ class LocalBroker:
             return None
         return running if _process(running) is not None else None
 
-    def start(self, say: Callable[[str], None] = _silent) -> RunningBroker:
+    def start(self, say: Callable[[str], None] = lambda _: None) -> RunningBroker:
         """Start it, and wait until it answers; one may run already. Raises BrokerError."""
         if running := self.status():
             return running
@@ -281,7 +277,12 @@ class LocalBroker:
         if ports_file.exists():
             return Ports(**json.loads(ports_file.read_text()))
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        ports = self._ports()
+        if self._options.member is None:
+            plain, controller, secure = free_ports(3)
+            tls = secure if self._options.secure else None
+            ports = Ports(plain, controller, tls, loopback())
+        else:
+            ports = self._options.member.ports
         certificate = None
         if self._options.secure:
             _, certificate = write_certificates(self.folder, ports.host)
@@ -290,12 +291,6 @@ class LocalBroker:
         self._format(libraries, ports)
         self._write("ports.json", asdict(ports))
         return ports
-
-    def _ports(self) -> Ports:
-        if self._options.member is not None:
-            return self._options.member.ports
-        plain, controller, secure = free_ports(3)
-        return Ports(plain, controller, secure if self._options.secure else None, loopback())
 
     def _format(self, libraries: Path, ports: Ports) -> None:
         member = self._options.member

@@ -65,7 +65,14 @@ def attach(
     The library looks for this host's agent and does nothing else until that asks it to. It listens
     to an agent that is root, the program's own user, or the agent's user of this machine.
     """
-    library, at = _library(), _reachable(socket or DEFAULT_SOCKET)
+    library, at = library_file(), (socket or DEFAULT_SOCKET).absolute()
+    if not library.exists():
+        machine = platform.machine()
+        raise unavailable(f"expected a library for x86_64, this machine is {machine}")
+    if (length := len(os.fsencode(at))) > MOST_SOCKET_PATH:
+        raise usage_error(
+            f"expected a socket's path of at most {MOST_SOCKET_PATH} bytes, got {length}"
+        )
     variables = {_LOADS: str(library)}
     if at != DEFAULT_SOCKET:
         variables[_FINDS] = str(at)
@@ -75,16 +82,6 @@ def attach(
     if graphs is not Graphs.KERNELS:
         variables[_GRAPHS] = graphs
     emit({"where": where, "environment": variables}, json, _lines(where, variables, library, at))
-
-
-def _reachable(socket: Path) -> Path:
-    whole = socket.absolute()
-    if len(os.fsencode(whole)) > MOST_SOCKET_PATH:
-        raise usage_error(
-            f"expected a socket's path of at most {MOST_SOCKET_PATH} bytes, "
-            f"got {len(os.fsencode(whole))}"
-        )
-    return whole
 
 
 def _uid(user: str) -> int | None:
@@ -98,14 +95,6 @@ def _uid(user: str) -> int | None:
         if user == _USER:
             return None
         raise usage_error(f"expected a user of this machine, got {user}") from None
-
-
-def _library() -> Path:
-    library = library_file()
-    if not library.exists():
-        machine = platform.machine()
-        raise unavailable(f"expected a library for x86_64, this machine is {machine}")
-    return library
 
 
 def _lines(where: Where, variables: dict[str, str], library: Path, socket: Path) -> str:

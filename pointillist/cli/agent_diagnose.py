@@ -15,7 +15,7 @@ import typer
 
 from collectors.boot_clock import read_point
 from collectors.bpf.cgroup_names import hierarchy_of
-from collectors.interface import SourceUnavailable, UnavailableSource
+from collectors.interface import SourceUnavailable
 from collectors.steps.steps_source import StepsSource
 from diagnosis.detect.findings import SpikeBegan
 from diagnosis.detect.journal import JournalReader
@@ -59,16 +59,12 @@ def follow(journal: Path, asked: Asked, tell: Told) -> None:
         "Ctrl-C ends this")  # fmt: skip
     reader = JournalReader()
     told = 0
-    for line in reader.read(_followed(journal, _Until(asked.seconds))):
-        told += asked.wants(line.finding.subject)
-        tell(line.finding, unix_clock(line.offset_ns))
+    with reported(ExitCode.UNAVAILABLE, OSError):
+        for line in reader.read(follow_lines(journal, _Until(asked.seconds).waits)):
+            told += asked.wants(line.finding.subject)
+            tell(line.finding, unix_clock(line.offset_ns))
     if not told:
         say("the agent found nothing meanwhile")
-
-
-def _followed(journal: Path, until: _Until) -> Iterator[bytes]:
-    with reported(ExitCode.UNAVAILABLE, OSError):
-        yield from follow_lines(journal, until.waits)
 
 
 class _Until:
@@ -144,20 +140,12 @@ def _refuse_the_impossible(frames: LiveFrames, asked: Asked) -> None:
                 f"nothing can be found without {absence.source}: {absence.reason}", root
             )
         say(f"source {absence.source} is absent: {absence.reason}")
-    for probe in _unattached(frames):
+    steps = [source for source in frames.running if isinstance(source, StepsSource)]
+    for probe in (gone for source in steps for gone in source.absent):
         if asked.steps:
             raise usage_error(f"--step {probe.source}: {probe.reason}")
         say(f"no steps by {probe.source}: {probe.reason}")  # of a configuration, for other days too
     _need_cgroups(asked.watch)
-
-
-def _unattached(frames: LiveFrames) -> list[UnavailableSource]:
-    return [
-        gone
-        for source in frames.running
-        if isinstance(source, StepsSource)
-        for gone in source.absent
-    ]
 
 
 def _need_cgroups(patterns: Sequence[str]) -> None:
@@ -242,7 +230,12 @@ def diagnose(
     """
     _agree(live, replay, {"--watch": watch, "--step": step, "--seconds": seconds}, rhythm)
     if plots is not None:
-        _folder(plots)
+        import pointillist.diagnose.spike_plot  # noqa: F401  (while libraries can be reached)
+
+        if plots.exists() and not plots.is_dir():
+            raise usage_error(f"--plots {plots}: expected a folder, is a file")
+        with reported(ExitCode.UNAVAILABLE, OSError):
+            plots.mkdir(parents=True, exist_ok=True)
     width = shutil.get_terminal_size((100, 24)).columns
     teller = Teller(typer.echo, as_json=json, plots=plots, verbose=verbose, width=width)
     asked = Asked(tuple(watch or ()), tuple(step or ()), rhythm, subject, seconds)
@@ -250,10 +243,20 @@ def diagnose(
     if replay is not None:
         replay_all(replay, asked, tell)
     elif live:
-        _live(config, asked, tell)
+        path = config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
+        loaded = None if path is None else agent_file.load_file(path)
+        if loaded is not None and not asked.own and agent_answers(loaded.live_socket):
+            with suppress(KeyboardInterrupt):
+                follow(loaded.journal_file, asked, tell)
+        else:
+            run_sources(asked, None if loaded is None else loaded.diagnosis, tell)
     else:
         _journal(config, asked, tell)
-    _summary(teller, plots)
+    if plots is not None:
+        say(f"{counted(teller.drawn, 'picture')} in {plots}")
+        missing = teller.diagnosed - teller.drawn
+        if missing > 0:
+            say(f"{counted(missing, 'spike')} without a picture: its seconds were not kept")
 
 
 def _agree(live: bool, replay: Path | None, live_alone: dict[str, object], rhythm: bool) -> None:
@@ -266,35 +269,6 @@ def _agree(live: bool, replay: Path | None, live_alone: dict[str, object], rhyth
         raise usage_error(
             "--rhythm: expected with --live or --replay", "a journal holds what was found then"
         )
-
-
-def _folder(plots: Path) -> None:
-    import pointillist.diagnose.spike_plot  # noqa: F401  (while libraries can be reached)
-
-    if plots.exists() and not plots.is_dir():
-        raise usage_error(f"--plots {plots}: expected a folder, is a file")
-    with reported(ExitCode.UNAVAILABLE, OSError):
-        plots.mkdir(parents=True, exist_ok=True)
-
-
-def _summary(teller: Teller, plots: Path | None) -> None:
-    if plots is None:
-        return
-    say(f"{counted(teller.drawn, 'picture')} in {plots}")
-    missing = teller.diagnosed - teller.drawn
-    if missing > 0:
-        say(f"{counted(missing, 'spike')} without a picture: its seconds were not kept")
-
-
-def _live(config: Path | None, asked: Asked, tell: Told) -> None:
-
-    path = config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
-    loaded = None if path is None else agent_file.load_file(path)
-    if loaded is not None and not asked.own and agent_answers(loaded.live_socket):
-        with suppress(KeyboardInterrupt):
-            follow(loaded.journal_file, asked, tell)
-        return
-    run_sources(asked, None if loaded is None else loaded.diagnosis, tell)
 
 
 def _journal(config: Path | None, asked: Asked, tell: Told) -> None:

@@ -91,7 +91,8 @@ def history(
     if kind is not None and kind not in KINDS:
         raise usage_error(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     now_ns = time.time_ns()
-    since_ns, until_ns = moment(since, now_ns, "--since"), _until(until, now_ns)
+    since_ns = moment(since, now_ns, "--since")
+    until_ns = None if until is None else moment(until, now_ns, "--until")
     _check_span(since_ns, until_ns, now_ns)
     if json and parquet is not None:
         raise usage_error("--json prints and --parquet writes a file: name one of them")
@@ -133,12 +134,9 @@ def history(
             typer.echo("\n".join(_OF_VIEW[kind](view())) or _nothing(reader))
         else:
             most = None if every or name else MOST_LINES
-            told = _summary(kind, rows, most) if kind else _overview(list(KINDS), rows)
+            lines = {"event": _event_lines, "report": _report_lines}
+            told = "\n".join(lines[kind](rows, most)) if kind else _overview(list(KINDS), rows)
             typer.echo(told or _nothing(reader))
-
-
-def _until(text: str | None, now_ns: int) -> int | None:
-    return None if text is None else moment(text, now_ns, "--until")
 
 
 def _check_span(since_ns: int | None, until_ns: int | None, now_ns: int) -> None:
@@ -220,14 +218,6 @@ _OF_VIEW: Final = {
 }  # fmt: skip
 
 
-def _summary(kind: str, rows: _Rows, most: int | None) -> str:
-    lines_of: dict[str, Callable[[], list[str]]] = {
-        "event": lambda: _event_lines(rows, most),
-        "report": lambda: _report_lines(rows, most),
-    }
-    return "\n".join(lines_of[kind]())
-
-
 def _event_lines(rows: _Rows, most: int | None) -> list[str]:
     found, left = newest(rows("event"), most)
     lines = table_lines(_EVENTS, cells_of(_EVENTS, found), terminal_columns()) if found else []
@@ -271,7 +261,8 @@ class _ParquetFile:
         self._file: BinaryIO = os.fdopen(descriptor, "wb")
 
     def write(self, rows: _Rows) -> int:
-        schema, count = self._schema(), 0
+        columns, count = (*WHEN, *KINDS[self._kind].fields), 0
+        schema = self._pa.schema([(column.name, self._type(column)) for column in columns])
         with self._file, self._parquet.ParquetWriter(self._file, schema) as writer:
             batch: list[dict[str, Any]] = []
             for row in rows(self._kind):
@@ -282,10 +273,6 @@ class _ParquetFile:
                     batch.clear()
             writer.write_table(self._pa.Table.from_pylist(batch, schema=schema))
         return count
-
-    def _schema(self) -> Any:
-        columns = (*WHEN, *KINDS[self._kind].fields)
-        return self._pa.schema([(column.name, self._type(column)) for column in columns])
 
     def _type(self, column: HistoryColumn) -> Any:
         """Give a column's type; a list without members has (bin, count) pairs."""

@@ -28,7 +28,7 @@ from edge_agent.membership import (
 )
 from edge_agent.membership import rekey as carry_on
 from edge_agent.membership import retire as end
-from edge_agent.protocol.roster_book import RosterView, read_signed_past
+from edge_agent.protocol.roster_book import read_signed_past
 from privacy.budget import Entry, peak, spent_at
 from transport.factory import Side, open_transport
 from transport.files.keyfiles import machine_id, mark_ledger
@@ -36,7 +36,6 @@ from transport.files.private_files import TokenUnusable, read_token
 from transport.interface import TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.fields import HostId
-from wire.roster import EntryAnswer
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, log_hint
@@ -129,18 +128,15 @@ def join(
 
 
 def _in_words(standing: JoinStanding) -> str:
-    if standing.answer is None:
+    answer, roster = standing.answer, standing.roster
+    if answer is None:
         return _NOT_ANSWERED
-    if standing.roster is None or not standing.series:
-        return _not_on_a_roster(standing.answer, standing.roster)
-    start = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(standing.roster.effective_from))
-    return (
-        f"Enrolled. A running agent reports the windows from {start} on.\n"
-        "The token has done its work; remove it."
-    )
-
-
-def _not_on_a_roster(answer: EntryAnswer, roster: RosterView | None) -> str:
+    if roster is not None and standing.series:
+        start = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(roster.effective_from))
+        return (
+            f"Enrolled. A running agent reports the windows from {start} on.\n"
+            "The token has done its work; remove it."
+        )
     promised = f"Answered for roster {answer.roster_version}, and not enrolled yet: "
     if roster is None or roster.version < answer.roster_version:
         return promised + "that roster, under both signatures, is not on the log so far."

@@ -10,10 +10,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
@@ -22,7 +22,6 @@ from collectors.interface import SourceUnavailable
 from collectors.profiling.formats import ChromeTraceWriter, PprofWriter
 from collectors.profiling.session import (
     NothingToProfile,
-    ProfiledGpuTime,
     ProfileSession,
     ProfileWriter,
 )
@@ -87,7 +86,10 @@ def profile(
     budget allows, and all of them where no agent runs. The process runs on meanwhile, each call a
     few microseconds longer. Ctrl-C ends early; what was seen is written. Nothing leaves this host.
     """
-    chosen = form or _by_suffix(out)
+    chosen = form or next((f for end, f in _SUFFIXES.items() if out.name.endswith(end)), None)
+    if chosen is None:
+        known = ", ".join(_SUFFIXES)
+        raise usage_error(f"--out: expected a name ending in {known}, got {out.name}", _FORMATS)
     with (
         reported(ExitCode.UNAVAILABLE, NothingToProfile),
         reported(ExitCode.UNAVAILABLE, SourceUnavailable, hint=_LOOK),
@@ -95,36 +97,23 @@ def profile(
         ProfileSession(pid, stacks=stacks, socket=socket or DEFAULT_SOCKET) as session,
     ):
         session.start()
-        compress = chosen is Format.PPROF or out.name.endswith(".gz")
-        with _compressed(file, compress) as target:
-            writer = _writer(chosen, target, session)
+        opened: Any = nullcontext(file)
+        if chosen is Format.PPROF or out.name.endswith(".gz"):
+            opened = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3, mtime=0)
+        with opened as target:
+            if chosen is Format.PPROF:
+                writer: ProfileWriter = PprofWriter(target)
+            else:
+                writer = ChromeTraceWriter(target, session.begun_ns)
             how = _watch(session, writer, seconds)
             writer.finish(session.subject())
         keep()
     lost = f", {session.lost:,} more were not taken down" if session.lost else ""
-    say(_timed(session.timed))
-    say(f"{how}: {session.calls:,} calls{lost}; {amount(out.stat().st_size)} in {out}")
-
-
-def _timed(timed: ProfiledGpuTime) -> str:
-    if timed.share:
-        return timed.said
+    timed = session.timed
     advice = TIMING_ADVICE.get(timed.state, "")
-    return f"GPU time: none, {SAID[timed.state]}{'; ' if advice else ''}{advice}"
-
-
-def _by_suffix(out: Path) -> Format:
-    for suffix, form in _SUFFIXES.items():
-        if out.name.endswith(suffix):
-            return form
-    known = ", ".join(_SUFFIXES)
-    raise usage_error(f"--out: expected a name ending in {known}, got {out.name}", _FORMATS)
-
-
-def _writer(form: Format, file: BinaryIO, session: ProfileSession) -> ProfileWriter:
-    if form is Format.PPROF:
-        return PprofWriter(file)
-    return ChromeTraceWriter(file, session.begun_ns)
+    untimed = f"GPU time: none, {SAID[timed.state]}{'; ' if advice else ''}{advice}"
+    say(timed.said if timed.share else untimed)
+    say(f"{how}: {session.calls:,} calls{lost}; {amount(out.stat().st_size)} in {out}")
 
 
 def _watch(session: ProfileSession, writer: ProfileWriter, seconds: float) -> str:
@@ -210,12 +199,3 @@ def _written(out: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
     finally:
         with suppress(FileNotFoundError):
             part.unlink()
-
-
-@contextmanager
-def _compressed(file: BinaryIO, compress: bool) -> Iterator[BinaryIO]:
-    if not compress:
-        yield file
-        return
-    with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3, mtime=0) as packed:
-        yield packed  # type: ignore[misc]  # a writable binary file in all that is used

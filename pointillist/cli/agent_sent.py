@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -30,7 +31,7 @@ from edge_agent.ledger.left_reports import read_left
 from edge_agent.live import read_ledger
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.history_tables import HistoryUnavailable
-from edge_agent.local.sent_view import PutIn, SentReport, put_into, sections_of, sent_reports
+from edge_agent.local.sent_view import SentReport, put_into, sections_of, sent_reports
 from transport.factory import Side, open_transport
 from transport.interface import TransportUnavailable, UnknownTopic
 from wire.catalogue import Catalogue
@@ -63,8 +64,8 @@ Files = tuple[Path | None, Path | None]
 
 def verdicts_of(
     chosen: Sequence[SentReport], loaded: AgentConfig, files: Files, *, ask_log: bool = False
-) -> list[ReportVerdict | None]:
-    """Check the chosen reports with both transcripts; None each where none were named.
+) -> list[dict[str, Any] | None]:
+    """Check reports with both transcripts, as JSON has it; None each where none were named.
 
     ask_log   whether the log's own copy of the chain is compared, too
     """
@@ -74,7 +75,7 @@ def verdicts_of(
     places = {report.place for report in own if report is not None}
     both = _transcripts(files, lambda *place: place in places)
     chains: Chains = {}
-    verdicts: list[ReportVerdict | None] = []
+    verdicts: list[dict[str, Any] | None] = []
     for mine, report in zip(own, chosen, strict=True):
         if mine is None or report.task is None:
             verdicts.append(None)
@@ -83,7 +84,17 @@ def verdicts_of(
         verdict = check_report(mine, *both, parties, chains)
         if ask_log:
             _ask_log(mine, both[0], parties, loaded, verdict)
-        verdicts.append(verdict)
+        verdicts.append(
+            {
+                "verdict": verdict.verdict,
+                "release": verdict.release,
+                "hosts": verdict.hosts,
+                "why": verdict.outside or verdict.suppressed,
+                "held": verdict.held,
+                "failed": verdict.failed,
+                "could_not_be_checked": verdict.open,
+            }
+        )
     return verdicts
 
 
@@ -135,20 +146,6 @@ def _transcripts(files: Files, wanted: Windows) -> tuple[Transcript, Transcript]
             if path is not None
         )
     return leader, helper
-
-
-def release_body(verdict: ReportVerdict | None) -> dict[str, Any] | None:
-    if verdict is None:
-        return None
-    return {
-        "verdict": verdict.verdict,
-        "release": verdict.release,
-        "hosts": verdict.hosts,
-        "why": verdict.outside or verdict.suppressed,
-        "held": verdict.held,
-        "failed": verdict.failed,
-        "could_not_be_checked": verdict.open,
-    }
 
 
 _EPILOG: Final = examples("""
@@ -206,7 +203,9 @@ def sent(
     if None in files and any(files):
         raise usage_error("a release needs both transcripts: name the other one too")
     agent_file.become_agent(loaded)  # SQLite may make files beside the ledger: they are the agent's
-    found = [r for r in _reports(loaded) if series is None or r.series == series]
+    with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.USAGE, LedgerNone):
+        kept = sent_reports(read_ledger(loaded), read_left(loaded.ledger_file))
+    found = [r for r in kept if series is None or r.series == series]
     if check is not None:
         _check(loaded, _one(found, check, "--check"), files, json)
     elif report is not None:
@@ -219,12 +218,6 @@ def sent(
     else:
         shown = [r for r in found if r.window_end >= since_s]
         _table(shown, limit, loaded, files, json)
-
-
-def _reports(loaded: AgentConfig) -> list[SentReport]:
-    with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.USAGE, LedgerNone):
-        ledger = read_ledger(loaded)
-        return sent_reports(ledger, read_left(loaded.ledger_file))
 
 
 def _one(found: list[SentReport], text: str, option: str) -> SentReport:
@@ -244,7 +237,7 @@ def _one(found: list[SentReport], text: str, option: str) -> SentReport:
 def _full(chosen: list[SentReport], loaded: AgentConfig, files: Files, json: bool) -> None:
     verdicts = verdicts_of(chosen, loaded, files)
     bodies = [
-        _body(report, loaded) | {"release": release_body(verdict)}
+        _body(report, loaded) | {"release": verdict}
         for report, verdict in zip(chosen, verdicts, strict=True)
     ]
     plain = [jsonable(body) for body in bodies]
@@ -260,7 +253,9 @@ def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
             "tag_h": left.tag_h, "cohort": left.cohort, "log": left.log, "topic": REPORTS,
         }  # fmt: skip
     if task is not None:
-        put_in = _put_in(loaded, report)
+        put_in = None
+        with suppress(HistoryUnavailable), HistoryReader(loaded.history_file) as reader:
+            put_in = put_into(lambda kind, name: reader.rows(kind, name=name), report)
         body |= {
             "version": task.version, "scheme": task.scheme.value, "coordinates": task.d,
             "n_min": task.n_min,
@@ -271,14 +266,6 @@ def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
             "sections": sections_of(task, Catalogue.load(), put_in),
         }  # fmt: skip
     return body
-
-
-def _put_in(loaded: AgentConfig, report: SentReport) -> PutIn | None:
-    try:
-        with HistoryReader(loaded.history_file) as reader:
-            return put_into(lambda kind, name: reader.rows(kind, name=name), report)
-    except HistoryUnavailable:
-        return None
 
 
 def _brief(report: SentReport) -> dict[str, Any]:
@@ -309,7 +296,7 @@ def _table(
     newest = shown[-limit:]
     verdicts = verdicts_of(newest, loaded, files)
     bodies = [
-        _brief(report) | {"release": release_body(verdict)}
+        _brief(report) | {"release": verdict}
         for report, verdict in zip(newest, verdicts, strict=True)
     ]
     left_out = len(shown) - len(newest)
@@ -324,7 +311,7 @@ def _check(loaded: AgentConfig, report: SentReport, files: Files, json: bool) ->
             f"the report of {report.series} has no Helper, or its task is no longer kept",
             "a report of scheme local is protected by its own noise; no second party can be asked",
         )
-    body = _brief(report) | {"release": release_body(verdict)}
+    body = _brief(report) | {"release": verdict}
     emit(body, json, check_text(jsonable(body)))
-    if verdict.verdict is not Verdict.RELEASED:
-        raise CommandError(ExitCode.FAILED, f"the report: {verdict.verdict.value}")
+    if verdict["verdict"] is not Verdict.RELEASED:
+        raise CommandError(ExitCode.FAILED, f"the report: {verdict['verdict'].value}")

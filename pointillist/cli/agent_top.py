@@ -15,7 +15,6 @@ import tty
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -24,7 +23,6 @@ from rich.layout import Layout
 from rich.live import Live
 from rich.text import Text
 
-from edge_agent.config import AgentConfig
 from edge_agent.local.proc_view import HostSampler, ProcView
 from edge_agent.local.view_lines import HostView, document
 from edge_agent.local.words import quantity, read_as
@@ -258,7 +256,10 @@ def top(
     noise that the report will carry. Without one it runs the configured sources itself.
     """
     warm_up()  # while this process can still reach all of its libraries
-    loaded = _configured(config)
+    loaded = None  # without a file it looks at /proc alone
+    if config is not None or DEFAULT_CONFIG.exists():
+        loaded = agent_file.load_file(config or DEFAULT_CONFIG)
+        agent_file.become_agent(loaded)
     with open_feed(loaded) as feed:
         on_screen = not (once or json) and sys.stdout.isatty()
         sampler = HostSampler(processes=_MOST_PROCESSES) if on_screen else HostSampler()
@@ -274,14 +275,6 @@ def top(
         else:
             console = Console()
             console.print(picture(host, view, feed.note, console.width))
-
-
-def _configured(path: Path | None) -> AgentConfig | None:
-    if path is None and not DEFAULT_CONFIG.exists():
-        return None
-    loaded = agent_file.load_file(path or DEFAULT_CONFIG)
-    agent_file.become_agent(loaded)
-    return loaded
 
 
 def _live(sampler: HostSampler, feed: Feed, interval: float, page: TopPage) -> None:

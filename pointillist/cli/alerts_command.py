@@ -18,7 +18,7 @@ from transport.settings.config import ConfigError
 from .output import ExitCode, JsonFlag, emit, examples, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from pointillist.alerts.sending import AlertOutbox, AlertRound
+    from pointillist.alerts.sending import AlertOutbox
 
 _EXAMPLES = examples("""
 pointillist alerts check --store releases --config alerts.toml         every minute, until Ctrl-C
@@ -61,7 +61,8 @@ def check(
     send it to that operator's own receiver. What a receiver does not take is kept and sent again;
     with --once the exit code is then 4. Looking costs no privacy budget.
     """
-    from pointillist.alerts.sending import AlertOutbox, OutboxUnusable, taken
+    from pointillist.alerts.sending import AlertOutbox, OutboxUnusable, receivers, taken
+    from pointillist.alerts.sending import check as check_once
 
     if (store is None) == (journal is None):
         raise usage_error("expected --store or --journal, one of them")
@@ -74,23 +75,16 @@ def check(
             outbox = AlertOutbox.load(kept)
         while True:
             with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
-                done = _look(outbox, loaded, store, journal)
+                found = _found(outbox, loaded, store, journal)
+                done = check_once(outbox, found, receivers(loaded), time.time)
             if once or done.new or done.sent or done.away:
-                emit(done, json, _line)
+                line = f"{done.new} new, {done.sent} sent, {done.waiting} wait"
+                emit(done, json, "\n".join([line, *done.away]))
             if once:
                 if done.waiting:
                     raise unavailable(f"{done.waiting} alerts wait: {'; '.join(done.away)}")
                 return
             time.sleep(loaded.every_s)
-
-
-def _look(
-    outbox: AlertOutbox, config: AlertsConfig, store: Path | None, journal: Path | None
-) -> AlertRound:
-    from pointillist.alerts.sending import check as check_once
-    from pointillist.alerts.sending import receivers
-
-    return check_once(outbox, _found(outbox, config, store, journal), receivers(config), time.time)
 
 
 def _found(
@@ -114,8 +108,3 @@ def _found(
     except (OSError, QueryRefused, duckdb.Error) as error:
         say(f"cannot be read now: {error}")
         return []
-
-
-def _line(done: AlertRound) -> str:
-    said = f"{done.new} new, {done.sent} sent, {done.waiting} wait"
-    return "\n".join([said, *done.away])

@@ -152,14 +152,16 @@ def _person_looks_on() -> bool:
 
 
 def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
-    from pointillist.broker.local import BrokerError
+    from pointillist.broker.local import BrokerError, LocalBroker
 
     interrupt_on_signals()
     folder = new_run_folder(out, "demo", "--out")
     folders = RunFolders.make(embedded=not kafka)
     try:
         with ExitStack() as stack:
-            broker = _broker(stack, folders.kafka) if kafka else None
+            broker = None
+            if kafka:
+                broker = stack.enter_context(LocalBroker(folders.kafka)).start(say).bootstrap
             family = stack.enter_context(Family(folders.logs))
             fleet, pages = DemoFleet(replace(plan, kafka=broker), folders, family), None
             if shown.web:
@@ -227,12 +229,6 @@ def _end(
         print_summary(Console(), end)
     if kept.problem is not None:
         raise unavailable(kept.problem)
-
-
-def _broker(stack: ExitStack, folder: Path) -> str:
-    from pointillist.broker.local import LocalBroker
-
-    return stack.enter_context(LocalBroker(folder)).start(say).bootstrap
 
 
 def _check_trace(trace: Path) -> None:

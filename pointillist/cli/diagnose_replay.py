@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -162,7 +163,7 @@ def _replay_recording(path: Path, asked: Asked, tell: Told) -> None:
     recorded = str(facts.get("recorded", ""))
     clock = recording_clock(first.boottime_ns - first.span_ns, path.stem, recorded)
     spikes = 0
-    for found in found_in(diagnoser, _after(first, frames), watching):
+    for found in found_in(diagnoser, chain([first], frames), watching):
         spikes += asked.wants(found.subject) and isinstance(found, SpikeBegan)
         tell(found, clock)
     if not watching.subjects and watching.others:
@@ -181,11 +182,6 @@ def _frames(path: Path) -> Iterator[HostSample]:
 
     with reported(ExitCode.USAGE, RecordingError, OSError):
         yield from iterate(path)
-
-
-def _after(first: HostSample, rest: Iterator[HostSample]) -> Iterator[HostSample]:
-    yield first
-    yield from rest
 
 
 def _header(facts: Mapping[str, Any]) -> str:

@@ -47,28 +47,16 @@ def group_document(group: SpikeGroup) -> dict[str, Any]:
 def group_lines(rows: Sequence[Row]) -> str:
     if not rows:
         return "No unknown spike was found."
-    lines = [line for row in rows for line in _group(row)]
+    lines = []
+    for row in rows:
+        unnamed = "" if row["named"] else ", not named yet"
+        lines.append(f"{row['group']}  {counted(row['spikes'], 'spike')}{unnamed}")
+        lines += [f"  {said}" for said in (*row["where"], row["steps"])]
+        signals = [f"  {signal['words']}" for signal in row["signals"]]
+        lines += [*(signals or ["  no signal was far from usual"]), ""]
     if any(not row["named"] for row in rows):
         lines.append("Name one by what happened then: pointillist diagnosis name FILE GROUP NAME")
     return "\n".join(lines)
-
-
-def _group(row: Row) -> list[str]:
-    lines = [
-        (
-            f"{row['group']}  {counted(row['spikes'], 'spike')}"
-            f"{'' if row['named'] else ', not named yet'}"
-        ),
-        *(f"  {where}" for where in row["where"]),
-        f"  {row['steps']}",
-    ]
-    signals = [f"  {signal['words']}" for signal in row["signals"]]
-    return [*lines, *(signals or ["  no signal was far from usual"]), ""]
-
-
-def named_lines(rows: Sequence[Row], old: str, new: str) -> str:
-    count = next(row["spikes"] for row in rows if row["group"] == new)
-    return f"{old} is now {new!r}: {counted(count, 'spike')}; found again, it keeps the name"
 
 
 def summary(answer: Row) -> str:
@@ -181,7 +169,8 @@ def name(
         renamed = rename(_load_groups(file), group, called)
         save_groups(file, renamed)
     rows = [group_document(group) for group in renamed]
-    emit(rows, json, text=lambda told: named_lines(told, group, called))
+    count = counted(next(row["spikes"] for row in rows if row["group"] == called), "spike")
+    emit(rows, json, f"{group} is now {called!r}: {count}; found again, it keeps the name")
 
 
 @contextmanager

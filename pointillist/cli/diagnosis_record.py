@@ -87,7 +87,12 @@ def record(
     facts: dict[str, Any] = {"recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     if cause is not None:
         facts |= {"workload": workload, "seed": seed, "class": cause, "intensity": ""}
-    kept = _run(out, watch or [], probes, seconds, facts, spans)
+    registry = host_registry()
+    if probes:
+        registry.register("steps", lambda: StepsSource(probes), probes)
+    if os.geteuid() != 0:
+        raise usage_error("expected root: eBPF needs it", "sudo pointillist diagnosis record ...")
+    kept = capture(out, registry, host_framer(tuple(watch or ())), seconds, facts, spans)
     answer = {"file": str(out), "seconds": kept.frames, "subjects": sorted(kept.subjects)}
     emit(answer, json)
     if not answer["subjects"]:
@@ -118,18 +123,6 @@ def _spans(
             f"within --seconds, got {begin:g} {end:g}"
         )
     return [{"cause": cause, "injector": injector, "begin_s": begin, "end_s": end}]
-
-
-def _run(
-    out: Path, watch: list[str], probes: tuple[StepProbe, ...], seconds: float | None,
-    facts: dict[str, Any], spans: list[dict[str, Any]] | None,
-) -> RecordedSoFar:  # fmt: skip
-    registry = host_registry()
-    if probes:
-        registry.register("steps", lambda: StepsSource(probes), probes)
-    if os.geteuid() != 0:
-        raise usage_error("expected root: eBPF needs it", "sudo pointillist diagnosis record ...")
-    return capture(out, registry, host_framer(tuple(watch)), seconds, facts, spans)
 
 
 def capture(

@@ -84,7 +84,9 @@ def experiment(
     folder = writable_folder(out or Path("runs") / f"experiment-{asked.name}", "--out")
     runs = _runs(chosen, file)
     if fresh:
-        _forget(runs, folder)
+        from simulator.experiments.sweep import forget
+
+        forget(runs, folder)
     _sweep(runs, folder, processes, quiet=json)
     body = _report(asked, file, folder, whole=part is None)
     if json:
@@ -94,19 +96,14 @@ def experiment(
         typer.echo(f"{name:8} {path}")
 
 
-def _chosen(asked: Experiment, part: list[str] | None) -> Experiment:
-    if not part:
+def _chosen(asked: Experiment, names: list[str] | None) -> Experiment:
+    if not names:
         return asked
-    names = [experiment_part.name for experiment_part in asked.parts]
-    for name in part:
-        if name not in names:
-            raise usage_error(f"--part: expected one of {', '.join(names)}, got {name!r}")
-    return replace(
-        asked,
-        parts=tuple(
-            experiment_part for experiment_part in asked.parts if experiment_part.name in part
-        ),
-    )
+    known = {part.name: part for part in asked.parts}
+    for name in names:
+        if name not in known:
+            raise usage_error(f"--part: expected one of {', '.join(known)}, got {name!r}")
+    return replace(asked, parts=tuple(part for part in asked.parts if part.name in names))
 
 
 def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
@@ -122,12 +119,6 @@ def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
 
     with reported(ExitCode.USAGE, ScenarioError, PlanFileError, ParameterError):
         return list(runs_of(asked, scenario, plan, Catalogue.load()))
-
-
-def _forget(runs: list[ExperimentRun], folder: Path) -> None:
-    from simulator.experiments.sweep import forget
-
-    forget(runs, folder)
 
 
 def _sweep(runs: list[ExperimentRun], folder: Path, processes: int, *, quiet: bool) -> None:

@@ -125,21 +125,17 @@ def _named(hosts: Path | None, folder: Path) -> list[Path]:
     text = sys.stdin.read() if str(hosts) == "-" else hosts.read_text(encoding="utf-8")
     names = text.split()
     for name in names:
-        _need_host_name(name)
+        if len(name) > _MAX_NAME or _HOST_NAME.fullmatch(name) is None:
+            raise usage_error(
+                f"--hosts: expected names like {_HOST_NAME.pattern}, at most {_MAX_NAME} "
+                f"characters, got {name[:_MAX_NAME]!r}"
+            )
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise usage_error(f"--hosts: expected each host once, got {twice[0]} twice")
     with _writable(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return [folder / f"{name}.token" for name in names]
-
-
-def _need_host_name(text: str) -> None:
-    if len(text) > _MAX_NAME or _HOST_NAME.fullmatch(text) is None:
-        raise usage_error(
-            f"--hosts: expected names like {_HOST_NAME.pattern}, at most {_MAX_NAME} characters, "
-            f"got {text[:_MAX_NAME]!r}"
-        )
 
 
 def _need_name(text: str, option: str) -> None:

@@ -221,26 +221,17 @@ def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
     if not cells:
         say(textwrap.fill(f"0 rows of {', '.join(names)}", width, break_long_words=False))
         return
-    if _columns_needed(cells, names) > width:
-        _draw_records(cells, names, width)
+    widths = [max(map(cell_len, texts)) for texts in zip(names, *cells, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) > width:  # a line a value: no column is lost
+        for number, row in enumerate(cells, 1):
+            typer.echo(f"-- row {number} ".ljust(min(width, 40), "-"))
+            lines = value_lines(zip(names, row, strict=True), width)
+            typer.echo(printable_lines("\n".join(lines)))
         say(f"{counted(len(rows), 'row')}, too wide for {width} columns")
         return
     numbers = {i for i, kind in enumerate(rows.dtypes) if kind.kind in "iuf"}
     typer.echo(printable_lines(_drawn(cells, names, numbers)))
     say(counted(len(rows), "row"))
-
-
-def _columns_needed(rows: list[list[str]], names: list[str]) -> int:
-    widths = list(map(cell_len, names))
-    for row in rows:
-        widths = [max(pair) for pair in zip(widths, map(cell_len, row), strict=True)]
-    return sum(widths) + 2 * max(len(widths) - 1, 0)
-
-
-def _draw_records(rows: list[list[str]], names: list[str], width: int) -> None:
-    for number, row in enumerate(rows, 1):
-        typer.echo(f"-- row {number} ".ljust(min(width, 40), "-"))
-        typer.echo(printable_lines("\n".join(value_lines(zip(names, row, strict=True), width))))
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -163,14 +163,8 @@ def _section_rows(section: Body) -> Iterable[list[str]]:
     yield [many, "", "", ""]
     grows = section["release_noise"] / section["noise"]
     for cell in section["cells"][:_SHOWN_CELLS]:
-        yield [f"  {cell['cell']}", *_numbers(cell, grows)]
-
-
-def _numbers(cell: Body, grows: float) -> list[str]:
-    return [
-        _with_unit(value, cell["unit"])
-        for value in (cell["value"], cell["noise"], cell["noise"] * grows)
-    ]
+        numbers = cell["value"], cell["noise"], cell["noise"] * grows
+        yield [f"  {cell['cell']}", *(_with_unit(number, cell["unit"]) for number in numbers)]
 
 
 def _with_unit(value: float, unit: str) -> str:
@@ -191,8 +185,9 @@ def _after(body: Body) -> Iterable[tuple[str, str]]:
         yield "budget", "the ledger no longer holds that week"
     else:
         share = f"{100 * budget['share']:.3g} % of the week that ended with it was spent"
+        delta = f"{budget['delta']:g}".replace("e-0", "e-")
         of = f"{budget['epsilon']:.2f} of {budget['epsilon_most']:g}"
-        yield "budget", f"{share}: epsilon {of} at delta {_short(budget['delta'])}"
+        yield "budget", f"{share}: epsilon {of} at delta {delta}"
     yield "release", _release_sentence(body["release"])
 
 
@@ -241,10 +236,6 @@ def _conclusion(found: Body) -> str:
 
 def _moment(unix_s: int) -> str:
     return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def _short(delta: float) -> str:
-    return f"{delta:g}".replace("e-0", "e-")
 
 
 def _time(unix_s: int, beside_s: int) -> str:

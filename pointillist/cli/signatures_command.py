@@ -14,7 +14,7 @@ from kernels.kernel_mix import DECIDES, MixMeasure
 from kernels.launches.kineto import TraceError
 from kernels.signature_learning import Rate, SignatureEvaluation, jittered, read_profile, resampled
 from kernels.signature_learning import evaluate as run
-from kernels.signatures import Match, Signature, SignatureError, Signatures, ranking
+from kernels.signatures import Signature, SignatureError, Signatures, ranking
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 from wire.catalogue import Catalogue
 
@@ -25,7 +25,6 @@ pointillist signatures train chat.json.gz=llm_inference train.toml --out signatu
 pointillist signatures evaluate   the packaged signatures, each asked about without its own job
 pointillist signatures explain trace.json.gz   the class, and why not another""")
 
-_VARIANTS: Final = ("500 launches", "5,000 launches", "shares x/ 1.35", "shares x/ 1.8")
 _SEED: Final = 20_261_121
 
 app = typer.Typer(help="Application classes from kernel mixes.", no_args_is_help=True)
@@ -91,7 +90,13 @@ def evaluate(
         for measure in MixMeasure
         for by in ("job", "trace")
     }
-    for label, variant in zip(_VARIANTS, _variants(), strict=True):
+    variants = {
+        "500 launches": resampled(500, _SEED),
+        "5,000 launches": resampled(5_000, _SEED),
+        "shares x/ 1.35": jittered(0.3, _SEED),
+        "shares x/ 1.8": jittered(0.6, _SEED),
+    }
+    for label, variant in variants.items():
         for measure in MixMeasure:
             found[f"{measure.value}, variant: {label}"] = run(known, measure, True, variant)
     emit(
@@ -134,7 +139,12 @@ def explain(
                 **answer,
             }
         answer[measure.value] = {
-            **_match(match),
+            "application": match.application,
+            "nearest": match.nearest,
+            "distance": round(match.distance, 3),
+            "threshold": round(match.threshold, 3),
+            "margin": round(match.margin, 3),
+            "runner_up": match.runner_up,
             "profiles": [
                 {"profile": s.name, "application": s.application, "distance": round(far, 3)}
                 for far, s in ranked[:5]
@@ -171,22 +181,6 @@ def _load(path: Path | None) -> Signatures:
         need_file(path, "signatures", "`pointillist signatures train` writes them")
     with reported(ExitCode.USAGE, SignatureError):
         return Signatures.load(path, Catalogue.load().classes("application"))
-
-
-def _variants() -> tuple[Any, ...]:
-    windows = (resampled(500, _SEED), resampled(5_000, _SEED))
-    return (*windows, jittered(0.3, _SEED), jittered(0.6, _SEED))
-
-
-def _match(match: Match) -> dict[str, Any]:
-    return {
-        "application": match.application,
-        "nearest": match.nearest,
-        "distance": round(match.distance, 3),
-        "threshold": round(match.threshold, 3),
-        "margin": round(match.margin, 3),
-        "runner_up": match.runner_up,
-    }
 
 
 def _plain(result: SignatureEvaluation) -> dict[str, Any]:

@@ -49,13 +49,12 @@ class Terminated(KeyboardInterrupt):
 
 def interrupt_on_signals() -> None:
     """Have SIGTERM and SIGHUP end this process as Ctrl-C does: they raise Terminated."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Terminated
+
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    del number, frame
-    raise Terminated
+        signal.signal(number, interrupt)
 
 
 def new_run_folder(base: Path, name: str, option: str) -> Path:
@@ -414,12 +413,10 @@ def _export(
         raise usage_error("--export: expected no --journals", "they are lived through in simulate")
     with reported(ExitCode.USAGE, ScenarioError, ExportConfigError, IdentitiesError):
         if enrol:
-            emit(enrol_hosts(scenario, asked, config, kind), json, text=_enrolled)
+            made = enrol_hosts(scenario, asked, config, kind)
+            who = f"{made['hosts']:,} hosts of {made['operators']} operators"
+            lines = [f"{who} have keys and join requests.", "", "Next:", *made["next"]]
+            emit(made, json, "\n".join(lines))
         else:
             log_to_stderr()
             emit(export_reports(scenario, asked, config, kind, say), json)
-
-
-def _enrolled(made: dict[str, Any]) -> str:
-    head = f"{made['hosts']:,} hosts of {made['operators']} operators have keys and join requests."
-    return "\n".join([head, "", "Next:", *made["next"]])

@@ -23,6 +23,7 @@ from .output import (
     reported,
     say,
     span,
+    unavailable,
     usage_error,
 )
 
@@ -129,11 +130,8 @@ def text(told: Mapping[str, Any], every: bool) -> str:
     said = [*_remarks(told), "", *_legend(told)]
     if left_out:
         said.append(f"Left out, as the terminal is narrow: {', '.join(left_out)}.")
-    return "\n".join([*lines, "", *(part for line in said for part in _wrapped(line, width))])
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    return textwrap.wrap(line, max(width, 20), subsequent_indent="  ") or [""]
+    wrapper = textwrap.TextWrapper(max(width, 20), subsequent_indent="  ")
+    return "\n".join([*lines, "", *(part for line in said for part in wrapper.wrap(line) or [""])])
 
 
 def verdict(told: Mapping[str, Any]) -> str:
@@ -297,7 +295,13 @@ def stragglers(
 
     emit(told, json, text=lambda _: text(told, every))
     if plot is not None:
-        _draw(plot, judged, f"{title} · {verdict(told)}")
+        from diagnosis.stragglers.job_plot import draw
+
+        try:
+            draw(plot, judged, f"{title} · {verdict(told)}")
+        except OSError as error:
+            raise unavailable(f"cannot write {plot}: {error.strerror or error}") from error
+        say(f"picture in {plot}")
 
 
 def _read(trace: Path) -> tuple[JobJudgement, dict[str, Any], str]:
@@ -342,14 +346,3 @@ def _watched(
     reasons = {rank: str(reason) for rank, reason in found.reasons.items()}
     told = document(judged, [judged_rank.cgroup for judged_rank in ranks], reasons)
     return judged, told, pattern
-
-
-def _draw(plot: Path, judged: JobJudgement, title: str) -> None:
-    from diagnosis.stragglers.job_plot import draw
-
-    try:
-        draw(plot, judged, title)
-    except OSError as error:
-        message = f"cannot write {plot}: {error.strerror or error}"
-        raise CommandError(ExitCode.UNAVAILABLE, message) from error
-    say(f"picture in {plot}")

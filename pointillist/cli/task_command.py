@@ -20,7 +20,6 @@ from aggregator.protocol.directory import Directory, PinnedParties
 from pointillist.plan_file import PlanFileError, default_plan, load_plan
 from privacy.calibrate import WEEK_S
 from privacy.errors import ParameterError
-from privacy.plan import Plan, PlannedTask
 from privacy.signing import SigningKey
 from wire import labels
 from wire.catalogue import Catalogue
@@ -96,7 +95,10 @@ def build(
         need_file(plan, "a plan file", "docs/plan-file.md shows one")
     with reported(ExitCode.USAGE, PlanFileError), reported(ExitCode.REFUSED, ParameterError):
         planned = default_plan() if plan is None else load_plan(plan)
-        chosen = _chosen(planned, series)
+        there = {task.series: task for task in planned.tasks}
+        if series not in there:
+            raise usage_error(f"the plan has no task {series!r}; there are {', '.join(there)}")
+        chosen = there[series]
         first = (int(time.time()) // WEEK_S + 1) * WEEK_S if start is None else start
         wanted = task_plan(
             planned,
@@ -111,14 +113,6 @@ def build(
     draft = Signed(labels.TASK, task.encode_body()).encode()
     out.write_bytes(draft)
     emit({"file": str(out)} | summary(draft), json)
-
-
-def _chosen(plan: Plan, series: str) -> PlannedTask:
-    for task in plan.tasks:
-        if task.series == series:
-            return task
-    there = ", ".join(task.series for task in plan.tasks)
-    raise usage_error(f"the plan has no task {series!r}; there are {there}")
 
 
 @app.command(epilog="Example: pointillist task show m.task --json | jq .sections")

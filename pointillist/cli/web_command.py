@@ -234,7 +234,11 @@ def tokens(token_file: Annotated[Path | None, _TOKEN_FILE] = None, json: JsonFla
         {"name": t.name, "role": t.role, "operator": t.operator, "expires": _day(t.expires_s)}
         for t in known
     ]
-    emit(rows, json, lambda rows: "\n".join(map(_token_line, rows)) or "no tokens")
+    lines = [
+        f"{t.name}  {f'operator {t.operator}' if t.operator else t.role}  until {_day(t.expires_s)}"
+        for t in known
+    ]
+    emit(rows, json, "\n".join(lines) or "no tokens")
 
 
 @app.command("revoke")
@@ -253,11 +257,6 @@ def revoke(
             raise usage_error(f"expected the name of a token, got {name!r}")
         write_tokens(path, kept)
     say(f"revoked {name}")
-
-
-def _token_line(row: dict[str, str | None]) -> str:
-    whose = f"operator {row['operator']}" if row["operator"] else row["role"]
-    return f"{row['name']}  {whose}  until {row['expires']}"
 
 
 def series_owners(fleet: list[str], operators: list[str]) -> SeriesOwners:

@@ -123,7 +123,8 @@ def as_object(finding: Finding, clock: BoottimeReader) -> dict[str, Any]:
 def _head(finding: Finding, clock: BoottimeReader, before: Diagnosis | None) -> str:
     match finding:
         case Diagnosis() if _is_repeated(finding, before):
-            return f"incident: heavy for twenty seconds; still {_cause(finding)}"
+            cause = f"{finding.cause.value} {100 * finding.confidence:.0f} %"
+            return f"incident: heavy for twenty seconds; still {cause}"
         case Diagnosis():
             return diagnosis_said(finding)
         case SpikeBegan():
@@ -131,10 +132,6 @@ def _head(finding: Finding, clock: BoottimeReader, before: Diagnosis | None) -> 
         case SpikeEnded():
             slow = f"slow from {clock.short(finding.onset_ns)}"
             return f"{ended_said(finding)} ({slow}; the calm seconds that tell it included)"
-
-
-def _cause(diagnosis: Diagnosis) -> str:
-    return f"{diagnosis.cause.value} {100 * diagnosis.confidence:.0f} %"
 
 
 def _is_repeated(diagnosis: Diagnosis, before: Diagnosis | None) -> bool:

@@ -68,7 +68,8 @@ def draw_spike(path: Path, series: Series, diagnosis: Diagnosis, clock: Boottime
             _headline(diagnosis, clock), x=0.01, ha="left", fontsize=10, parse_math=False
         )
         _legend(figure, steps, below)
-        figure.savefig(path, dpi=120, facecolor="white", metadata=_no_date(path))
+        undated = {"Date": None} if path.suffix == ".svg" else {}
+        figure.savefig(path, dpi=120, facecolor="white", metadata=undated)
         plt.close(figure)
 
 
@@ -140,7 +141,3 @@ def _from_zero(axes: Axes, values: Sequence[float], unit: str) -> None:
 
 def _gaps(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if value is None else value for value in values]
-
-
-def _no_date(path: Path) -> dict[str, None]:
-    return {"Date": None} if path.suffix == ".svg" else {}

@@ -209,8 +209,12 @@ class TrialRun:
         """Run each step that is not done. Raises TrialFailed, TrialOver, KeyFileRefused."""
         if self.folders.task.exists() and time.time() > self._over_s():
             raise TrialOver(self.folders.base)
-        steps = trial_steps(self.folders, self.settings, self._parties(), int(time.time()))
-        for step in steps:
+        leader, helper = (
+            load_signing_key(path, owner=path.stat().st_uid).public_bytes.hex()
+            for path in (self.folders.leader_key, self.folders.helper_key)
+        )
+        now_s = int(time.time())
+        for step in trial_steps(self.folders, self.settings, (leader, helper), now_s):
             if step.made is not None and step.made.exists():
                 continue
             self._say(f"{step.party}: {step.what}\n  $ {shell_line(step.words)}")
@@ -222,13 +226,6 @@ class TrialRun:
                 _call(step)
         if time.time() > self._over_s():
             raise TrialOver(self.folders.base)
-
-    def _parties(self) -> tuple[str, str]:
-        leader, helper = (
-            load_signing_key(path, owner=path.stat().st_uid).public_bytes.hex()
-            for path in (self.folders.leader_key, self.folders.helper_key)
-        )
-        return leader, helper
 
     def _begin(self, step: TrialStep) -> None:
         if step.service == "leader":  # what an earlier run said is not this one's first release

@@ -68,6 +68,7 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> dict[str, Any]:
     covered, checked = (total.hits, total.trials) if total else (0, 0)
     low, high = _binomial_bounds(checked)
     waits = sorted(latencies_s(fleet)) or [float("nan")]
+    errors = [view.standard_error for views in tally.mix for view in views] or [float("nan")]
     sent, in_leader, in_helper, agree = _compare_transcripts(fleet)
     return {
         "hosts": plan.roster,
@@ -77,7 +78,7 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> dict[str, Any]:
         "epsilon": task.epsilon_millionths / 1e6,
         "delta": task.delta_1e12 / 1e12,
         "epsilon_spent": round(epsilon_spent(fleet, tally), 4),
-        "standard_error_percent_window": _error_percent(tally.mix),
+        "standard_error_percent_window": round(100 * statistics.median(errors), 3),
         "rows_told_from_zero": len(told),
         "rows_told_truly_empty": sum(not view.truth for view in told),
         "cells_checked": checked,
@@ -258,11 +259,6 @@ def _compare_transcripts(fleet: DemoFleet) -> tuple[int, int, int, bool]:
     ids = [report.report_id for report in left if report.fate is Fate.SENT]
     found = [sum(1 for identity in ids if party.contains(identity)) for party in (leader, helper)]
     return len(ids), found[0], found[1], verdict.sound
-
-
-def _error_percent(by_window: list[list[CellView]]) -> float:
-    errors = [view.standard_error for views in by_window for view in views]
-    return round(100 * statistics.median(errors), 3) if errors else float("nan")
 
 
 def _cell(view: CellView) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from pointillist.table import Column
 from simulator.adversaries.attacks import play_scenario
 from simulator.adversaries.cohort import CohortPlan
 from simulator.cell_view import CellView, ranked
-from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
+from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import CHECKPOINT, Simulation, Step, release_of
 from simulator.engine.worker_pool import peak_bytes
 from simulator.experiments.scores import Scores, SectionMean
@@ -129,7 +129,9 @@ class Player:
         self._bias_bounds |= {cell.section: cell.bias_bound for cell in cells if cell.bias_bound}
         counted = {cell.section for cell in cells} & set(SECTIONS)
         if counted and step.outcome.released is not None:
-            self._keep_release(step.outcome)
+            # As a Leader stores it: `pointillist causes` reads it.
+            with Store(self.folder / STORE_FILE, self.folder / RELEASES, self.catalogue) as store:
+                store.write(release_of(step.outcome))
         for section in counted:
             table = cause_table(cells, section)
             self._causes[section] = [
@@ -137,11 +139,6 @@ class Player:
                 for row in table.rows
                 if row.true_hosts or row.told
             ]
-
-    def _keep_release(self, outcome: WindowOutcome) -> None:
-        """Store a release that counts causes as a Leader does: `pointillist causes` reads it."""
-        with Store(self.folder / STORE_FILE, self.folder / RELEASES, self.catalogue) as store:
-            store.write(release_of(outcome))
 
     @property
     def _series(self) -> str:
