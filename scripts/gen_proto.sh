@@ -1,7 +1,6 @@
 #!/bin/sh
 # Generate the protobuf code that is committed: messages into wire/proto, the gRPC stubs into
-# transport/rpc (they import grpc, which wire must not), the profile format of pprof, and what
-# Spark's driver says.
+# transport/rpc (they import grpc, which wire must not), and the profile format of pprof.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -18,5 +17,3 @@ sed -i 's/^import pointillist_pb2 as _/from wire.proto import pointillist_pb2 as
     transport/rpc/pointillist_pb2_grpc.pyi
 "$python" -m grpc_tools.protoc -I collectors/profiling \
     --python_out=collectors/profiling --mypy_out=collectors/profiling pprof.proto
-"$python" -m grpc_tools.protoc -I aggregator/spark \
-    --python_out=aggregator/spark --mypy_out=aggregator/spark reader.proto

@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from aggregator.leader.leader import Leader
 from aggregator.protocol.directory import PinnedParties
-from aggregator.spark.codec import encode_update
 from aggregator.spark.driver_state import PassInput
 from aggregator.spark.executor import COLUMNS, Pass, TaskMemory, from_rows, gather_rows
-from aggregator.spark.messages import Command, ReaderUpdate
+from aggregator.spark.messages import Command, ReaderUpdate, encode_update
 from aggregator.spark.partial_sums import Gathered
 from aggregator.spark.spark_reader import SparkReader
 from aggregator.spark.spark_shell import SparkShell

@@ -24,9 +24,8 @@ from transport.kafka.kafka_aggregator import KafkaOffsets
 from transport.process.supervision import log_to_stderr
 from wire.topics import REPORTS
 
-from .codec import encode_update
 from .driver_process import SparkJob
-from .messages import Command, ReaderUpdate
+from .messages import Command, ReaderUpdate, encode_update
 from .spark_shell import SparkShell, StreamEnded, drop_strange_checkpoint
 from .streaming import ends_of, open_session, start_query
 from .sum_store import SumStore
@@ -38,7 +37,6 @@ class LeaderPipe:
     """The Leader at the other end of a pipe: `spark_shell.LeaderPort`."""
 
     def __init__(self, pipe: Connection) -> None:
-        """Take over a pipe."""
         self._pipe = pipe
         self._heard: deque[Sequence[Command]] = deque()
 
@@ -111,7 +109,6 @@ def run_driver(
 
 
 def main() -> None:
-    """Run what the Leader began."""
     log_to_stderr()
     leader = LeaderPipe(Connection(int(sys.argv[1])))
     run_driver(leader.job(), leader)

@@ -22,7 +22,6 @@ from aggregator.party.config import LeaderConfig, SparkSettings
 from aggregator.protocol.directory import PinnedParties
 from transport.kafka.kafka_frame import KafkaSettings
 
-from .kafka_options import kafka_options
 from .messages import Command
 
 AGAIN_S: Final = 1.0
@@ -84,6 +83,49 @@ def spark_job(config: LeaderConfig, parties: PinnedParties) -> SparkJob:
         raise SparkMissing(f"{jars}: expected {_CONNECTOR} there; make spark fetches it")
     folder = config.state_dir / "spark"
     return SparkJob(config.transport, parties, settings, python, jars, folder)
+
+
+def kafka_options(settings: KafkaSettings) -> dict[str, str]:
+    """Give what Spark's connector is told.
+
+    Raises      KafkaSettingsError; ValueError for what the connector cannot do
+    """
+    options = {
+        "kafka.bootstrap.servers": ",".join(settings.bootstrap),
+        "kafka.security.protocol": settings.protocol,
+        "kafka.fetch.max.bytes": str(16 << 20),
+        "kafka.max.partition.fetch.bytes": str(4 << 20),
+        "groupIdPrefix": settings.named("leader-spark"),
+        # What retention took is late for every window; other readers go on, too.
+        "failOnDataLoss": "false",
+    }
+    if settings.ca_file is not None:
+        options |= {
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.certificates": settings.ca_file.read_text(),
+        }
+    if settings.cert_file is not None and settings.key_file is not None:
+        options |= {
+            "kafka.ssl.keystore.type": "PEM",
+            "kafka.ssl.keystore.certificate.chain": settings.cert_file.read_text(),
+            "kafka.ssl.keystore.key": settings.key_file.read_text(),
+        }
+    if settings.sasl == "OAUTHBEARER":
+        raise ValueError("sasl: expected SCRAM or a client certificate with Spark, got OAUTHBEARER")
+    if settings.sasl is not None:
+        options |= {
+            "kafka.sasl.mechanism": settings.sasl,
+            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule "
+            f"required username={_quoted(settings.username or '')} "
+            f"password={_quoted(settings.password())};",
+        }
+    return options
+
+
+def _quoted(text: str) -> str:
+    """A value of a login configuration of Java."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def python_of(settings: SparkSettings) -> Path:
@@ -212,16 +254,13 @@ class DriverProcess:
         self._end(0.0)
 
     def tell(self, commands: Sequence[Command]) -> None:
-        """Have it told, in this order; none that there is not now."""
         if self._driver is not None:
             self._driver.tell(commands)
 
     def refuse(self, reason: str) -> None:
-        """End one whose words cannot be."""
         self._fell(f"refused: {reason}")
 
     def close(self) -> None:
-        """End it for good."""
         self._end(_END_S)
 
     def _end(self, grace_s: float) -> None:

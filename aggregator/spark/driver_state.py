@@ -64,7 +64,6 @@ class DriverState:
     """The state of one driver; no clock, log or pipe inside."""
 
     def __init__(self, parties: PinnedParties, store: SumStore) -> None:
-        """Begin, knowing nothing but what the store holds."""
         self._parties, self._store = parties, store
         self._generation = self._version = 0
         self._forgot_s = 0.0
@@ -137,7 +136,6 @@ class DriverState:
         self._wanted.drop(command.key)
 
     def _refuse_parked(self, keys: set[BatchKey]) -> None:
-        """Refuse the reports whose epoch came too late."""
         gone = [report for report in self._store.parked if report.key in keys]
         if not gone:
             return
@@ -185,13 +183,11 @@ class DriverState:
     # Batches
 
     def pass_input(self) -> PassInput:
-        """What the next pass begins with."""
         parts = {part for _key, part in self._store.sums}
         before = {part: self._known_of(part) for part in parts}
         return PassInput(self._generation, tuple(self._commands), before, self._version)
 
     def _known_of(self, partition: int) -> KnownHosts:
-        """The hosts of a partition that the store has, by batch."""
         return {
             key: b"".join(found.records for found in sums)
             for (key, part), sums in self._store.sums.items()
@@ -278,7 +274,6 @@ class DriverState:
         return self._wanted.to_read_again()
 
     def give_again(self, place: Place, records: Sequence[Record]) -> None:
-        """Take reports that were read again."""
         self._wanted.give_again(place, records)
 
     # What it says
@@ -302,13 +297,13 @@ class DriverState:
         return ReaderUpdate(
             self._lag(bounds, ends or {}),
             len(bounds or ()),
-            appended_s,
-            [NamedHosts(part.key, part.partition, part.entries, part.late_s) for part in said],
-            [Refusals(part.key, part.reasons) for part in said if part.reasons],
+            tuple(appended_s),
+            tuple(NamedHosts(p.key, p.partition, p.entries, p.late_s) for p in said),
+            tuple(Refusals(part.key, part.reasons) for part in said if part.reasons),
             rejected,
-            self._epochs.take_questions(),
-            dropped,
-            self._wanted.sums(self._gatherer, self._epochs) if self.begun else [],
+            tuple(self._epochs.take_questions()),
+            tuple(dropped),
+            tuple(self._wanted.sums(self._gatherer, self._epochs)) if self.begun else (),
         )
 
     def _lag(self, bounds: Mapping[int, Bounds] | None, ends: Mapping[int, int]) -> int | None:

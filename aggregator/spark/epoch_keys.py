@@ -24,11 +24,9 @@ class EpochKeyCache:
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer is due."""
         return bool(self._asked)
 
     def find(self, host_id: bytes, epoch_id: bytes) -> KnownEpoch | None:
-        """An epoch that was given."""
         return self._known.find(host_id, epoch_id)
 
     def need(self, name: bytes) -> None:
@@ -39,7 +37,6 @@ class EpochKeyCache:
         self._to_ask.append(name)
 
     def take_questions(self) -> list[bytes]:
-        """The names to be asked for now."""
         names, self._to_ask = self._to_ask, []
         return names
 
@@ -50,7 +47,6 @@ class EpochKeyCache:
             names.discard(epoch.host_id + epoch.epoch_id)
 
     def put_unknown(self, name: bytes) -> None:
-        """Take that an epoch has not come."""
         self._asked.discard(name)
         self._unknown.add(name)
         self._new.append(name)

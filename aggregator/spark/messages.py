@@ -1,27 +1,80 @@
 """What Spark's driver and the Leader that keeps it say to each other, over one pipe.
 
 The driver takes reports of the log into windows and names their hosts; the Leader merges the names,
-closes batches, and asks for the sums of the hosts that count. What the driver says is parsed with
-bounds (`codec`); what the Leader says goes to its own child as it is.
+closes batches, and asks for the sums of the hosts that count. What the Leader says goes to its own
+child as it is. The Leader holds the signing key, and the driver's process runs Spark: what that
+says is JSON with bounds, and nothing of it is unpickled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
+from transport.settings.config import build, limited
 from wire.batch import ENTRY
+from wire.fields import MAX_TIME
+from wire.rejection import Reason
 
 NAME_BYTES: Final = 32
 """Of an epoch: host_id || epoch_id; of a report that a batch names: host_id || report_id."""
 UPDATE_BYTES: Final = 4 << 20
 """One update says so much of a kind, and more waits for the next."""
 
+MAX_PARTITIONS: Final = 100_000
+_MAX_COUNT: Final = (1 << 32) - 1
+_COUNT: Final = {"low": 0, "high": _MAX_COUNT}
+_PARTITION: Final = {"low": 0, "high": MAX_PARTITIONS - 1}
+_TASK_ID_BYTES: Final = 32
+
 Place = tuple[BatchKey, int]
 """A window, and a partition of its reports."""
+
+
+class BadMessage(ValueError):
+    """Bytes that are no update of a driver; says what was expected and what came."""
+
+
+def _bytes(content: object) -> bytes:
+    if not isinstance(content, str):
+        raise ValueError(f"expected hex, got {type(content).__name__}")
+    return bytes.fromhex(content)
+
+
+def _read_key(table: Any) -> BatchKey:
+    key = build(BatchKey, table)
+    if len(key.task_id) != _TASK_ID_BYTES:
+        raise ValueError(f"task_id: expected {_TASK_ID_BYTES} bytes, got {len(key.task_id)}")
+    if not (0 <= key.window <= MAX_TIME and 0 <= key.cohort <= _MAX_COUNT):
+        raise ValueError(f"expected a cohort and window, got {key.cohort} and {key.window}")
+    return key
+
+
+def _read_entries(content: object) -> bytes:
+    entries = _bytes(content)
+    if len(entries) % ENTRY.itemsize:
+        raise ValueError(f"expected rows of {ENTRY.itemsize} bytes, got {len(entries)} bytes")
+    return entries
+
+
+def _read_name(content: object) -> bytes:
+    name = _bytes(content)
+    if len(name) != NAME_BYTES:
+        raise ValueError(f"expected {NAME_BYTES} bytes, got {len(name)}")
+    return name
+
+
+def _up_to(most: int) -> Callable[[Any], Any]:
+    def read(number: Any) -> Any:
+        if number is None or (isinstance(number, int | float) and 0 <= number <= most):
+            return number
+        raise ValueError(f"expected a number from 0 to {most}, got another")
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +85,10 @@ class NamedHosts:
     late_s      when the last of them was received, if all came after the window's lateness
     """
 
-    key: BatchKey
-    partition: int
-    entries: bytes
-    late_s: float | None
+    key: BatchKey = field(metadata={"read": _read_key})
+    partition: int = field(metadata=_PARTITION)
+    entries: bytes = field(metadata={"read": _read_entries})
+    late_s: float | None = field(metadata={"read": _up_to(MAX_TIME)})
 
     @property
     def rows(self) -> list[bytes]:
@@ -48,17 +101,17 @@ class NamedHosts:
 class Refusals:
     """Reports of a window that were refused since the last update, by reason."""
 
-    key: BatchKey
-    reasons: Mapping[str, int]
+    key: BatchKey = field(metadata={"read": _read_key})
+    reasons: Mapping[str, int] = field(metadata=_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSum:
     """The sum of the hosts that the Leader named: words of 4 B (8 B in `local`), as sealed."""
 
-    key: BatchKey
-    partition: int
-    hosts: int
+    key: BatchKey = field(metadata={"read": _read_key})
+    partition: int = field(metadata=_PARTITION)
+    hosts: int = field(metadata=_COUNT)
     vector: bytes = field(repr=False)
 
 
@@ -74,15 +127,35 @@ class ReaderUpdate:
     dropped     names of epochs that it no longer waits for
     """
 
-    lag: int | None = 0
-    partitions: int = 0
-    appended_s: Sequence[float] = ()
-    named: Sequence[NamedHosts] = ()
-    refusals: Sequence[Refusals] = ()
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    wanted: Sequence[bytes] = ()
-    dropped: Sequence[bytes] = ()
-    sums: Sequence[PartitionSum] = ()
+    lag: int | None = limited(0, read=_up_to(1 << 62))
+    partitions: int = limited(0, low=0, high=MAX_PARTITIONS)
+    appended_s: tuple[float, ...] = limited((), low=0, high=MAX_TIME)
+    named: tuple[NamedHosts, ...] = ()
+    refusals: tuple[Refusals, ...] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict, metadata=_COUNT)
+    wanted: tuple[bytes, ...] = limited((), read=_read_name)
+    dropped: tuple[bytes, ...] = limited((), read=_read_name)
+    sums: tuple[PartitionSum, ...] = ()
+
+
+def encode_update(update: ReaderUpdate) -> bytes:
+    # A log's own times may be anything, and an update that is refused ends the driver.
+    times = tuple(min(max(0.0, at), MAX_TIME) for at in update.appended_s)
+    said = asdict(replace(update, appended_s=times))
+    return json.dumps(said, default=bytes.hex).encode()
+
+
+def decode_update(raw: bytes) -> ReaderUpdate:
+    """Read an update. Raises BadMessage."""
+    try:
+        table = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise BadMessage("expected an update of Spark's driver, got other bytes") from None
+    update = build(ReaderUpdate, table, error=BadMessage)
+    for counts in (update.rejected, *(refusals.reasons for refusals in update.refusals)):
+        if unknown := next((name for name in counts if name not in set(Reason)), None):
+            raise BadMessage(f"reason: expected one of a refused report, got {unknown[:40]!r}")
+    return update
 
 
 # What the Leader says, in its order. An epoch that it verified and opened it says as it knows it.

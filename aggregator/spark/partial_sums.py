@@ -65,7 +65,6 @@ class PartialSum(NamedHosts):
 
     @property
     def hosts(self) -> dict[bytes, bytes]:
-        """host_id -> dedupe record, in log order."""
         return by_host(self.records)
 
 
@@ -109,7 +108,6 @@ class Gatherer:
     """Knows what the Leader said; everything else is of one pass."""
 
     def __init__(self, parties: PinnedParties) -> None:
-        """Know nothing."""
         self._directory, self._epochs = Directory(parties), KnownEpochs()
         self._settled: set[BatchKey] = set()
         self._closed: set[BatchKey] = set()
@@ -126,7 +124,6 @@ class Gatherer:
 
     @property
     def directory(self) -> Directory:
-        """The tasks and rosters known now."""
         return self._directory
 
     # What the Leader said
@@ -228,7 +225,6 @@ class Gatherer:
     # The windows that reports enter: `intake.ReportWindows`
 
     def is_settled(self, key: BatchKey) -> bool:
-        """Whether a window is over for good."""
         return self._only is None and key in self._settled
 
     def is_frozen(self, key: BatchKey, partition: int) -> bool:  # noqa: ARG002
@@ -236,7 +232,6 @@ class Gatherer:
         return self._only is not None
 
     def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:  # noqa: ARG002
-        """What this pass has brought of a window."""
         return self._windows.get(key)
 
     def begin_window(
@@ -264,7 +259,6 @@ class Gatherer:
         """Do nothing: a pass keeps the vectors of its own records, and gives their sums away."""
 
     def note_admitted(self, heading: Heading, partition: int) -> None:
-        """Note where reports lie."""
         del partition
         notes = self._notes[heading.key]
         notes.offsets += heading.offsets

@@ -28,7 +28,6 @@ from wire.fields import Scheme
 from wire.rejection import Reason
 from wire.topics import EPOCHS
 
-from .codec import decode_update
 from .messages import (
     NAME_BYTES,
     Closed,
@@ -42,6 +41,7 @@ from .messages import (
     SignedTask,
     SumWanted,
     WindowEnded,
+    decode_update,
 )
 
 SILENT_S: Final = 2.0
@@ -97,7 +97,6 @@ class SparkReader:
     measures: Sequence[HealthMetric] = MEASURES
 
     def __init__(self, leader: Leader, driver: DriverPort) -> None:
-        """Read for a Leader, through a driver that has not begun."""
         self._leader, self._driver = leader, driver
         self._commands: list[Command] = []
         self._signed: list[Command] = []
@@ -115,7 +114,6 @@ class SparkReader:
         """Do nothing: the driver reads the reports."""
 
     def learn(self, signed: TaskSeen | RosterSeen) -> None:
-        """Tell of a task or roster, once."""
         content = signed.signed_bytes
         kind = SignedTask if isinstance(signed, TaskSeen) else SignedRoster
         if (command := kind(content)) not in self._signed:
@@ -131,16 +129,13 @@ class SparkReader:
             self._give_epoch(known)
 
     def restored(self) -> None:
-        """Take over the windows that have ended."""
         self._over = self._leader.chains.settled | self._over
 
     def closed(self, key: BatchKey) -> None:
-        """Tell that a window takes nothing more."""
         self._refusals.setdefault(key, Counter())
         self._commands.append(Closed(key))
 
     def ended(self, key: BatchKey, until_s: int) -> None:
-        """Tell that a window has ended."""
         self._over[key] = until_s
         self._due.pop(key, None)
         self._refusals.pop(key, None)
@@ -165,11 +160,9 @@ class SparkReader:
         return None if own is None or lag is None else own + lag
 
     def status(self, now_s: float) -> Mapping[str, object]:
-        """Partitions that nobody reads."""
         return {"partitions_unread": self._partitions if self._is_silent(now_s) else 0}
 
     def close(self) -> None:
-        """End the driver."""
         self._driver.close()
 
     def _is_silent(self, now_s: float) -> bool:

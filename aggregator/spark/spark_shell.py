@@ -112,7 +112,6 @@ class SparkShell:
 
     @property
     def stopped(self) -> bool:
-        """Whether it ends."""
         return self._stopped.is_set()
 
     def begin(self) -> dict[int, int]:
@@ -158,7 +157,6 @@ class SparkShell:
         self._pause(SAY_S)
 
     def _give_again(self) -> None:
-        """Read the reports again that sums are without."""
         with self._lock:
             wanted = self._state.to_read_again()
         for place, offsets in wanted.items():

@@ -24,9 +24,9 @@ from aggregator.protocol.directory import PinnedParties
 from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import REPORTS
 
+from .driver_process import kafka_options
 from .driver_state import PassInput
 from .executor import ARROW, Pass, from_rows, gather_rows
-from .kafka_options import kafka_options
 from .partial_sums import Gathered
 
 _COLUMNS: Final = ("partition", "offset", "value", "unix_micros(timestamp) AS appended_us")
@@ -46,7 +46,6 @@ _ID_S: Final = 60.0
 
 
 def open_session(settings: SparkSettings, jars: Path) -> SparkSession:
-    """Start Spark, or join its cluster."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of executors on this machine
     builder = SparkSession.builder.appName("pointillist-leader").master(settings.master)
     named = ",".join(str(path) for path in sorted(jars.glob("*.jar")))

@@ -84,7 +84,6 @@ class SumStore:
             self.parked.append(_parked_of(row))
 
     def close(self) -> None:
-        """Let go of the file."""
         self._db.close()
         os.close(self._lock)
 
@@ -242,10 +241,7 @@ LeftOut = list[tuple[PartialSum, dict[bytes, int]]]
 
 
 class WantedSums:
-    """What was asked for and is not answered yet."""
-
     def __init__(self, store: SumStore) -> None:
-        """Begin with nothing."""
         self._store = store
         self._wanted: dict[Place, SumWanted] = {}
         self._read_again: dict[Place, list[Record]] = {}
@@ -257,7 +253,6 @@ class WantedSums:
         self._wanted[place] = wanted
 
     def drop(self, key: BatchKey) -> None:
-        """Forget the questions about a window."""
         for place in [place for place in self._wanted if place[0] == key]:
             self._drop(place)
 
@@ -276,11 +271,9 @@ class WantedSums:
         return found
 
     def give_again(self, place: Place, records: Sequence[Record]) -> None:
-        """Take reports that were read again."""
         self._read_again[place] = list(records)
 
     def _touched(self, place: Place, wanted: SumWanted) -> list[PartialSum]:
-        """Sums with any of the hosts that are asked for."""
         hosts = _hosts_of(wanted)
         return [part for part in self._store.sums.get(place, []) if hosts & part.hosts.keys()]
 
@@ -329,7 +322,6 @@ class WantedSums:
     def _vector_of(
         self, place: Place, part: PartialSum, gone: Mapping[bytes, int], gatherer: Gatherer
     ) -> bytes:
-        """The sum of some hosts of a partial sum, made again of their reports."""
         offsets = set(gone.values())
         records = [record for record in self._read_again[place] if record.offset in offsets]
         only = {

@@ -37,14 +37,6 @@ def test_generated_profile_format_is_up_to_date(tmp_path: Path) -> None:
     assert made == (schema / "pprof_pb2.py").read_text(), "run scripts/gen_proto.sh"
 
 
-def test_generated_updates_of_a_driver_are_up_to_date(tmp_path: Path) -> None:
-    schema = ROOT / "aggregator" / "spark"
-    flags = [f"--python_out={tmp_path}", "-I", str(schema)]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *flags, "reader.proto"], check=True)
-    made = (tmp_path / "reader_pb2.py").read_text()
-    assert made == (schema / "reader_pb2.py").read_text(), "run scripts/gen_proto.sh"
-
-
 def test_numbers_of_the_schema_are_the_codes() -> None:
     assert {f"KIND_{kind.name}": kind.value for kind in Kind} == dict(pb.Kind.items()[1:])
     schemes = {f"SCHEME_{Scheme(one).name}": number for number, one in _SCHEMES.items()}

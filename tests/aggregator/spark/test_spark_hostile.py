@@ -10,8 +10,15 @@ import pytest
 
 from aggregator.leader.admission import PARKED_PER_HOST
 from aggregator.protocol.interfaces import BatchKey
-from aggregator.spark.codec import BadMessage, decode_update, encode_update
-from aggregator.spark.messages import NamedHosts, PartitionSum, ReaderUpdate, Refusals
+from aggregator.spark.messages import (
+    BadMessage,
+    NamedHosts,
+    PartitionSum,
+    ReaderUpdate,
+    Refusals,
+    decode_update,
+    encode_update,
+)
 from aggregator.spark.partial_sums import PartialSum
 from aggregator.spark.sum_store import SumStore
 from tests.protocol_kit import (
@@ -173,13 +180,13 @@ A_SUM = PartitionSum(KEY, 1, 2, b"v" * 8)
 SAID = ReaderUpdate(
     7,
     4,
-    [1.0, 2.5],
-    [NamedHosts(KEY, 1, b"e" * 144, None), NamedHosts(KEY, 3, b"", 9.5)],
-    [Refusals(KEY, {"box": 2})],
+    (1.0, 2.5),
+    (NamedHosts(KEY, 1, b"e" * 144, None), NamedHosts(KEY, 3, b"", 9.5)),
+    (Refusals(KEY, {"box": 2}),),
     {"length": 3},
-    [b"w" * 32],
-    [b"d" * 32] * 2,
-    [A_SUM],
+    (b"w" * 32,),
+    (b"d" * 32,) * 2,
+    (A_SUM,),
 )
 
 
@@ -189,7 +196,7 @@ def test_update_comes_as_it_was_said() -> None:
 
 
 def test_times_of_a_log_that_lies_keep_no_update_back() -> None:
-    said = encode_update(ReaderUpdate(appended_s=[-1.0, float("inf"), float("nan"), 1e300]))
+    said = encode_update(ReaderUpdate(appended_s=(-1.0, float("inf"), float("nan"), 1e300)))
     assert all(0 <= at <= MAX_TIME for at in decode_update(said).appended_s)
 
 
@@ -198,7 +205,7 @@ def test_epoch_that_was_given_up_and_asked_for_anew_is_waited_for(
 ) -> None:
     fleet = SparkFleet(world, tmp_path)
     name = seeded_bytes("an epoch", 0)
-    for update in (ReaderUpdate(wanted=[name]), ReaderUpdate(wanted=[name], dropped=[name])):
+    for update in (ReaderUpdate(wanted=(name,)), ReaderUpdate(wanted=(name,), dropped=(name,))):
         fleet.pipe.say(update)
         fleet.settle()
     assert fleet.reader._wanted == {name}
@@ -208,17 +215,20 @@ def test_epoch_that_was_given_up_and_asked_for_anew_is_waited_for(
     ("said", "named"),
     [
         (b"\xff" * 9, "other bytes"),
+        (b"[" * 100_000, "other bytes"),
+        (b"[]", "expected a table"),
+        (replace(SAID, lag=1 << 70), "lag"),
         (replace(SAID, partitions=1 << 30), "partitions"),
-        (replace(SAID, named=[NamedHosts(KEY, 1, b"e" * 71, None)]), "entries"),
-        (replace(SAID, named=[NamedHosts(KEY, 1 << 30, b"", None)]), "partition"),
-        (replace(SAID, named=[NamedHosts(KEY, 1, b"", float("nan"))]), "late_s"),
-        (replace(SAID, refusals=[Refusals(replace(KEY, task_id=b"t"), {})]), "task_id"),
-        (replace(SAID, refusals=[Refusals(replace(KEY, window=1 << 62), {})]), "window"),
-        (replace(SAID, refusals=[Refusals(KEY, {"a reason of its own": 1})]), "reason"),
+        (replace(SAID, named=(NamedHosts(KEY, 1, b"e" * 71, None),)), "entries"),
+        (replace(SAID, named=(NamedHosts(KEY, 1 << 30, b"", None),)), "partition"),
+        (replace(SAID, named=(NamedHosts(KEY, 1, b"", float("nan")),)), "late_s"),
+        (replace(SAID, refusals=(Refusals(replace(KEY, task_id=b"t"), {}),)), "task_id"),
+        (replace(SAID, refusals=(Refusals(replace(KEY, window=1 << 62), {}),)), "window"),
+        (replace(SAID, refusals=(Refusals(KEY, {"a reason of its own": 1}),)), "reason"),
         (replace(SAID, rejected={"\x1b[2J": 1}), "reason"),
-        (replace(SAID, wanted=[b"w" * 31]), "wanted"),
-        (replace(SAID, dropped=[b"d" * 33]), "dropped"),
-        (replace(SAID, sums=[replace(A_SUM, partition=1 << 30)]), "partition"),
+        (replace(SAID, wanted=(b"w" * 31,)), "wanted"),
+        (replace(SAID, dropped=(b"d" * 33,)), "dropped"),
+        (replace(SAID, sums=(replace(A_SUM, partition=1 << 30),)), "partition"),
     ],
 )
 def test_update_that_cannot_be_is_refused(said: bytes | ReaderUpdate, named: str) -> None:
@@ -247,7 +257,7 @@ def test_sum_of_other_hosts_ends_the_driver_that_gave_it(
     fleet.quiesce()
     say = fleet.pipe.say
     fleet.pipe.say = lambda update: say(  # type: ignore[method-assign]
-        replace(update, sums=[spoil(part) for part in update.sums])
+        replace(update, sums=tuple(spoil(part) for part in update.sums))
     )
     fleet.close_slowly(T0 + WINDOW_S + 30)
     assert fleet.pipe.refused

@@ -11,8 +11,13 @@ import pytest
 
 from aggregator.party.config import LeaderConfig, SparkSettings, load_leader_config
 from aggregator.protocol.directory import PinnedParties
-from aggregator.spark.driver_process import SparkMissing, SparkRefused, python_of, spark_job
-from aggregator.spark.kafka_options import kafka_options
+from aggregator.spark.driver_process import (
+    SparkMissing,
+    SparkRefused,
+    kafka_options,
+    python_of,
+    spark_job,
+)
 from pointillist.cli.removed import removed
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.settings.config import ConfigError
