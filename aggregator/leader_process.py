@@ -82,7 +82,6 @@ def _lead(
     roll_ups: RollUps,
     spark: bool,
 ) -> None:
-    """Open the store, which one process does at a time, and work until stopped."""
     rates = config.incident_rates
     detector = Detector.shipped() if rates is None else Detector.load(rates)
     with (
@@ -116,6 +115,5 @@ def _lead(
 
 
 def _by_spark(config: LeaderConfig, leader: Leader) -> ReportReader:
-    """Read by Spark. Raises SparkMissing, SparkRefused."""
     job = spark_job(config, leader.directory.parties)
     return SparkReader(leader, DriverProcess(job))

@@ -44,7 +44,6 @@ class BatchVerdict:
 
 
 def check_signature(signed: SignedBatch, message: bytes, directory: Directory) -> None:
-    """Refuse a batch that the pinned Leader did not sign."""
     if not verify(directory.parties.leader_pk, message, signed.signature):
         raise ReportRejected(Reason.BATCH_SIGNATURE, "the pinned Leader's signature", "another")
 
@@ -106,8 +105,6 @@ def missing_epochs(
 
 
 class HostRules:
-    """The order of checks of one host, and the sum of masks of those that pass."""
-
     def __init__(
         self,
         known: KnownTask,
@@ -117,12 +114,10 @@ class HostRules:
         mask_into: MaskInto,
         lap: Stopwatch = no_stopwatch,
     ) -> None:
-        """Prepare to judge one batch; `used` are hosts already counted in this window."""
         self._known, self._roster, self._book, self._used = known, roster, book, used
         self._mask_into, self._lap = mask_into, lap
 
     def judge(self, signed: SignedBatch) -> BatchVerdict:
-        """Check each host once, and add the masks of the accepted ones, a block at a time."""
         n, d = signed.batch.n, self._known.d
         accepted = np.zeros(n, dtype=np.bool_)
         total = np.zeros(d, dtype=np.uint32)
@@ -214,7 +209,6 @@ def mask_sum_again(
 
 
 def check_accepted(known: KnownTask, roster: VerifiedRoster, hosts: list[bytes]) -> None:
-    """Apply `check_release` to the accepted hosts of a batch."""
     operators = Counter(roster.entries[host].operator for host in hosts)
     check_release(known.task, operators.values())
 

@@ -89,12 +89,10 @@ class Helper:
 
     @property
     def book(self) -> AdmittedEpochs:
-        """The epochs that are verified, and their keys."""
         return self._book
 
     @property
     def directory(self) -> Directory:
-        """The tasks and rosters known now."""
         return self._directory
 
     def learn(self, event: TaskSeen | RosterSeen) -> None:

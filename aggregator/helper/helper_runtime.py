@@ -81,7 +81,6 @@ class HelperRunner:
         self.asked_s = 0.0
 
     def submit_epochs(self, epochs: Sequence[bytes]) -> None:
-        """Verify and keep epochs that the Leader hands over."""
         self._helper.admit_epochs(epochs, self._begin())
 
     def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
@@ -99,7 +98,6 @@ class HelperRunner:
         return reply
 
     def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
-        """Countersign a release, or refuse it; raises as `submit_batch` does."""
         self._settle()
         self._begin()
         reply = self._helper.countersign(entry, vector)
@@ -108,7 +106,6 @@ class HelperRunner:
         return reply
 
     def carry_out_owed(self) -> None:
-        """Store what a full disk held up. Raises StorageUnavailable."""
         self._helper.store_owed()
 
     def _let_out(self) -> None:
@@ -121,7 +118,6 @@ class HelperRunner:
         return self.asked_s
 
     def status(self) -> HelperStatus:
-        """What the Leader may know."""
         rosters = self._helper.directory.rosters
         return HelperStatus(
             version=PROTOCOL_VERSION,

@@ -56,8 +56,6 @@ class FencedOut(Exception):
 
 
 class HelperState:
-    """The Helper's state file and its fence."""
-
     def __init__(
         self, path: Path, fence_path: Path, now_s: float, *, linked_as: bytes | None = None
     ) -> None:
@@ -95,7 +93,6 @@ class HelperState:
         return fence, refuse_before_s
 
     def answer(self, key: BatchKey) -> Answer | None:
-        """The committed answer of this window, if any."""
         row = self._connection.execute(
             _SELECT + "WHERE task_id = ? AND cohort = ? AND window = ?",
             (key.task_id, key.cohort, key.window),
@@ -103,7 +100,6 @@ class HelperState:
         return None if row is None else _answer(row)
 
     def answer_of_hash(self, batch_hash: bytes) -> Answer | None:
-        """The committed answer to this very batch, if any."""
         row = self._connection.execute(_SELECT + "WHERE batch_hash = ?", (batch_hash,)).fetchone()
         return None if row is None else _answer(row)
 
@@ -146,7 +142,6 @@ class HelperState:
             helper_links.make(connection, self._linked_as, kind, item, closed_s)
 
     def chain_end(self) -> ChainHead:
-        """Where the chain of answers and releases stands."""
         return helper_links.newest(self._connection)
 
     def links_after(self, sequence: int) -> list[ChainLink | None]:
@@ -154,7 +149,6 @@ class HelperState:
         return list(helper_links.after(self._connection, sequence))
 
     def passed_through(self, head: ChainHead) -> bool:
-        """Whether the chain of this state once ended so."""
         return helper_links.holds(self._connection, head)
 
     def restored(self, now_s: float, head: ChainHead) -> None:
@@ -175,7 +169,6 @@ class HelperState:
         self._refuse_before_s = max(self._refuse_before_s, closed_s)
 
     def keep_reply(self, key: BatchKey, reply: bytes, share_hash: bytes) -> None:
-        """Store the signed share, so that every later reply has the same bytes."""
         with transaction(self._connection) as connection:
             self._fenced(connection)
             connection.execute(
@@ -198,16 +191,13 @@ class HelperState:
             connection.executemany(KEEP_COUNTER, [(h, *mark) for h, mark in counters.items()])
 
     def epochs(self) -> Iterator[KnownEpoch]:
-        """Every epoch still remembered."""
         for h, e, eh, nb, na, ctr, dead in self._connection.execute("SELECT * FROM epochs"):
             yield KnownEpoch(h, e, eh, nb, na, ctr, bool(dead))
 
     def counters(self) -> dict[bytes, tuple[int, int]]:
-        """The largest ledger counter seen of each host, and that epoch's not_before."""
         return {host: (ctr, begun_s) for host, ctr, begun_s in self._connection.execute(COUNTERS)}
 
     def chain(self, series: str, cohort: int) -> list[tuple[int, bytes]]:
-        """Countersigned releases of one chain: (window, entry bytes), in window order."""
         return list(
             self._connection.execute(
                 "SELECT window, entry FROM chain WHERE series = ? AND cohort = ? ORDER BY window",
@@ -216,7 +206,6 @@ class HelperState:
         )
 
     def chain_entry(self, series: str, cohort: int, window: int) -> bytes | None:
-        """The countersigned release of one window."""
         row = self._connection.execute(
             "SELECT entry FROM chain WHERE series = ? AND cohort = ? AND window = ?",
             (series, cohort, window),
@@ -233,7 +222,6 @@ class HelperState:
         return None if row is None else bytes(row[0])
 
     def chain_head(self, series: str, cohort: int) -> tuple[int, bytes] | None:
-        """The last countersigned release of one chain."""
         row = self._connection.execute(
             "SELECT window, entry FROM chain WHERE series = ? AND cohort = ? "
             "ORDER BY window DESC LIMIT 1",
@@ -259,7 +247,6 @@ class HelperState:
         _write_side(self._fence_path, self.fence, commits)
 
     def prune(self, now_s: float, epoch_retention_s: int) -> None:
-        """Erase batch bodies after a week and epochs after the longest retention."""
         with transaction(self._connection) as connection:
             self._fenced(connection)
             connection.execute(
@@ -272,14 +259,12 @@ class HelperState:
             )
 
     def counts(self) -> dict[str, int]:
-        """Sizes for the status file."""
         (answers,) = self._connection.execute("SELECT count(*) FROM answers").fetchone()
         (epochs,) = self._connection.execute("SELECT count(*) FROM epochs").fetchone()
         (chain,) = self._connection.execute("SELECT count(*) FROM chain").fetchone()
         return {"answers": answers, "epochs": epochs, "releases": chain}
 
     def close(self) -> None:
-        """Let go of the file."""
         self._connection.close()
 
     def check_writable(self) -> None:

@@ -72,7 +72,6 @@ def _read(
 
 
 def _compare(record: Record, helper_pk: bytes, state: SignedBefore) -> None:
-    """Look at one release; what this Helper did not sign says nothing of it."""
     try:
         kind, core = unwrap(record.value, _MAX_BYTES)
         signed = SignedRelease.decode(core)

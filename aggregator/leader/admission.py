@@ -88,7 +88,6 @@ class Admission:
         self.tasks_changed()
 
     def tasks_changed(self) -> None:
-        """Recompute the longest report, and which roster is in force, after a task or roster."""
         lengths = [
             report_length(known.d, known.task.scheme) for known in self._directory.tasks.values()
         ]
@@ -96,27 +95,23 @@ class Admission:
         self._rosters.clear()
 
     def core_place(self, value: bytes) -> int:
-        """Length, then envelope; gives where the report's bytes begin."""
         kind, at = core_place(value, self._max_len)
         if kind is not Kind.REPORT:
             raise ReportRejected(Reason.ENVELOPE, "a report", kind.name)
         return at
 
     def task_of(self, report: Report) -> KnownTask:
-        """The task, which the report's length must fit."""
         known = self._directory.tasks.get(report.task_id)
         if known is None:
             raise ReportRejected(Reason.TASK_UNKNOWN, "a known task", report.task_id.hex())
         return known
 
     def check_task(self, report: Report, known: KnownTask, now_s: float) -> None:
-        """The task is unexpired and of the report's scheme."""
         known.require_unexpired(report.header.window, now_s)
         if report.scheme is not known.task.scheme:
             raise ReportRejected(Reason.SCHEME, known.task.scheme.value, report.scheme.value)
 
     def roster_of(self, report: Report, known: KnownTask) -> VerifiedRoster:
-        """The roster in force at the window's start, with the host in the report's cohort."""
         window = report.header.window
         if window not in self._rosters:
             if len(self._rosters) > 10_000:  # windows are chosen by hosts: keep the cache small
@@ -148,7 +143,6 @@ class Admission:
             raise ReportRejected(Reason.WINDOW_LATE, f"receipt after {end} in time", received_s)
 
     def epoch_of(self, host_id: bytes, epoch_id: bytes, heading: Heading) -> KnownEpoch | None:
-        """A report's verified epoch; None when it has not come."""
         epoch = self._book.find(host_id, epoch_id)
         if epoch is None or (epoch.key is None and not epoch.dead):
             return None
@@ -192,7 +186,6 @@ class Admission:
     def insert(
         self, head: bytes, box: memoryview, heading: Heading, vector: memoryview, partition: int
     ) -> None:
-        """Put an opened report into its window."""
         entry = head[:TASK_AT] + head[REPORT_ID_AT:] + vector[:8]
         record = _dedupe_record(head, box)
         heading.window.add(head[:EPOCH_AT], record, entry, partition, vector)

@@ -56,8 +56,6 @@ PERIODS_S: Final = (3600, 86_400, 604_800)
 
 
 class PeriodSums:
-    """The periods that each chain is in."""
-
     def __init__(self, rules: SumRules) -> None:
         self._rules = rules
         self._sums: dict[Chain, dict[int, ReleasedWindow]] = {}
@@ -132,7 +130,6 @@ def released_window(
     cleared: dict[str, int],
     now_s: float,
 ) -> ReleasedWindow:
-    """Put a release together; nothing in it names a host."""
     hosts = frozen.batch.entries["host_id"][accepted].tolist()
     rejections = dict(frozen.window.rejections)
     for reason, count in cleared.items():
@@ -152,7 +149,6 @@ def released_window(
 
 
 def is_local(frozen: FrozenWindow) -> bool:
-    """Whether this window needs no Helper."""
     return frozen.known.task.scheme is Scheme.LOCAL
 
 
@@ -193,7 +189,6 @@ class Chains:
         self.suppressed: Counter[str] = Counter()
 
     def chain(self, chain: Chain) -> ChainState:
-        """The state of one chain, begun when it is new."""
         state = self._chains.get(chain)
         if state is None:
             state = self._chains[chain] = ChainState(FIRST_PREV)
@@ -202,7 +197,6 @@ class Chains:
     # What a restart brings back
 
     def resume_unsigned(self, release: StoredRelease) -> None:
-        """Take over a release without the Helper's signature, in window order."""
         self.chain(release.chain).unsigned.append(release)
 
     def resume_hosts(self, chain: Chain, signed_batch: bytes) -> None:
@@ -212,7 +206,6 @@ class Chains:
         self.chain(chain).last_hosts = (batch.window, frozenset(hosts))
 
     def resume_frozen(self, stored: StoreFrozen, now_s: float) -> StoreSuppressed | None:
-        """Take over a frozen batch, or settle it when its task or roster is gone for good."""
         signed = SignedBatch.decode(stored.signed_batch)
         known = self._directory.tasks.get(stored.key.task_id)
         roster = self._directory.rosters.get(signed.batch.roster_ver)
@@ -235,12 +228,10 @@ class Chains:
     # Time
 
     def queue(self, frozen: FrozenWindow) -> None:
-        """Put a frozen window into its place in its chain."""
         self.frozen[frozen.key] = frozen
         self.chain(frozen.chain).queue(frozen)
 
     def advance_all(self, now_s: float) -> list[LeaderEffect]:
-        """Go on with every chain, and forget windows whose retention is over."""
         effects: list[LeaderEffect] = []
         for chain in self._chains.values():
             effects += self._advance(chain, now_s)
@@ -278,7 +269,6 @@ class Chains:
     # The Helper's answers
 
     def on_helper(self, event: HelperAnswer) -> list[LeaderEffect]:
-        """Release what the Helper answered, or settle it, or ask again later."""
         reply = event.reply
         if isinstance(reply, ReleaseReply):
             return self._on_signature(event, reply)
@@ -303,7 +293,6 @@ class Chains:
     def _on_share(
         self, frozen: FrozenWindow, reply: BatchReply, now_s: float
     ) -> list[LeaderEffect]:
-        """Verify the share, unmask, release."""
         self._lap("other")
         try:
             share = verified_share(frozen, reply.share, self._directory.parties.helper_pk)
@@ -320,7 +309,6 @@ class Chains:
     def _on_answer(
         self, frozen: FrozenWindow, answer: Answered, now_s: float
     ) -> list[LeaderEffect]:
-        """Unmask and release, or keep the answer until the sum is there."""
         total = self._sum_of(frozen, answer.share.accepted)
         if total is None:
             frozen.answer = answer
@@ -448,7 +436,6 @@ class Chains:
         return self.suppress(frozen.key, hosts, refusal.reason, now_s, detail=detail, share=share)
 
     def _drop(self, frozen: FrozenWindow) -> None:
-        """Forget the vectors: the window is settled."""
         del self.frozen[frozen.key]
         self.chain(frozen.chain).frozen.remove(frozen)
         self.settled[frozen.key] = frozen.give_up_s

@@ -48,7 +48,6 @@ class DeadLetters:
     """
 
     def __init__(self, quota: DeadLetterQuota | None) -> None:
-        """Begin; without a quota nothing is written."""
         self._quota = quota
         self._waiting: deque[bytes] = deque()
         self._minute_s = 0.0
@@ -87,7 +86,6 @@ class DeadLetters:
         return {"written": self.written, "dropped": self.dropped}
 
     def take(self) -> list[bytes]:
-        """Give what is to be written now, once."""
         taken = list(self._waiting)
         self._waiting.clear()
         self.written += len(taken)
@@ -142,23 +140,13 @@ class _Poll:
 
 
 class ReportWindows(Protocol):
-    """The windows that reports enter."""
+    def is_settled(self, key: BatchKey) -> bool: ...
 
-    def is_settled(self, key: BatchKey) -> bool:
-        """Whether a window is over for good."""
-        ...
+    def is_frozen(self, key: BatchKey, partition: int) -> bool: ...
 
-    def is_frozen(self, key: BatchKey, partition: int) -> bool:
-        """Whether a batch names what a window takes of a partition."""
-        ...
+    def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None: ...
 
-    def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:
-        """The window that reports of a partition enter, if anything is known of it."""
-        ...
-
-    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
-        """The same, begun when it is new."""
-        ...
+    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow: ...
 
     def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
         """Set room aside for a window whose first authentic report has come.
@@ -184,7 +172,6 @@ class Intake:
         stopwatch: Stopwatch = no_stopwatch,
         quotas: Quotas | None = None,
     ) -> None:
-        """Start with nothing parked; `rejected` is counted up, by reason."""
         self._quotas = quotas or Quotas()
         self.letters = DeadLetters(self._quotas.dead_letters)
         self._parked_of: Counter[str] = Counter()
@@ -194,7 +181,6 @@ class Intake:
         self.parked_bytes = 0
 
     def tasks_changed(self) -> None:
-        """Take a new task or roster of the directory into account."""
         self._admission.tasks_changed()
 
     def take(self, records: Iterable[Record], received_s: float) -> None:
@@ -260,7 +246,6 @@ class Intake:
     def _begin(
         self, report: Report, known: KnownTask, key: BatchKey, record: Record, received_s: float
     ) -> Heading:
-        """Check what a report's window has in common, and its host on the way."""
         self._admission.check_task(report, known, received_s)
         roster = self._admission.roster_of(report, known)
         frozen = self._windows.is_frozen(key, record.partition)
@@ -325,7 +310,6 @@ class Intake:
             self.take((parked.record,), parked.received_s)
 
     def drop_parked(self, gone: Callable[[Parked], bool]) -> None:
-        """Refuse the reports whose epoch came too late."""
         for host, waiting in list(self.parked.items()):
             kept = [parked for parked in waiting if not gone(parked)]
             for parked in waiting:

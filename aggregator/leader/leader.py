@@ -64,8 +64,6 @@ _CLOSED_AT_ONCE = 200
 
 
 class Leader:
-    """Admission, windows, batches and releases of every task of one Leader."""
-
     def __init__(
         self,
         directory: Directory,
@@ -107,36 +105,29 @@ class Leader:
 
     @property
     def book(self) -> AdmittedEpochs:
-        """The epochs known now."""
         return self._book
 
     @property
     def directory(self) -> Directory:
-        """The tasks and rosters known now."""
         return self._directory
 
     @property
     def released(self) -> int:
-        """Windows released since the start."""
         return self.chains.released
 
     @property
     def suppressed(self) -> Counter[str]:
-        """Windows suppressed since the start, by reason."""
         return self.chains.suppressed
 
     @property
     def open_windows(self) -> Mapping[BatchKey, OpenWindow]:
-        """Windows that still take reports."""
         return self._open
 
     def note_ended(self, key: BatchKey) -> None:
-        """Take that a window's end is durable."""
         self.reader.ended(key, self.chains.settled.get(key, 0))
 
     @property
     def unsettled(self) -> int:
-        """Windows that are open or frozen."""
         return len(self._open) + len(self.chains.frozen)
 
     # What a restart brings back
@@ -201,11 +192,9 @@ class Leader:
     # The windows that reports enter: `intake.ReportWindows`
 
     def is_settled(self, key: BatchKey) -> bool:
-        """Whether a window is over for good."""
         return key in self.chains.settled
 
     def is_frozen(self, key: BatchKey, partition: int = 0) -> bool:  # noqa: ARG002
-        """Whether a batch names what a window takes."""
         return key in self.chains.frozen
 
     def find_window(self, key: BatchKey, partition: int = 0) -> OpenWindow | None:  # noqa: ARG002
@@ -214,7 +203,6 @@ class Leader:
         return self._open.get(key) if frozen is None else frozen.window
 
     def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
-        """The window of a key, begun when it is new."""
         window = self.find_window(key, partition)
         if window is None:
             local = known.task.scheme is Scheme.LOCAL
@@ -222,7 +210,6 @@ class Leader:
         return window
 
     def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
-        """Set room aside for all hosts of a window's cohort."""
         del partition
         key, known = heading.key, heading.known
         hosts = heading.roster.hosts(known.task.series)[key.cohort]
@@ -322,7 +309,6 @@ class Leader:
         return self._freeze(key, window, now_s)
 
     def _freeze(self, key: BatchKey, window: OpenWindow, now_s: float) -> list[LeaderEffect]:
-        """Make the set of reports final; from here on the window takes nothing more."""
         known = self._directory.tasks[key.task_id]
         self.reader.closed(key)
         del self._open[key]
@@ -358,7 +344,6 @@ class Leader:
             self.schedule.forget()
 
     def _is_past(self, key: BatchKey, now_s: float) -> bool:
-        """Whether no report of a window can be admitted any more."""
         known = self._directory.tasks.get(key.task_id)
         if known is None or key in self.chains.settled:
             return True

@@ -135,7 +135,6 @@ class StoreSuppressed:
     share_bytes: bytes | None = None
 
     def public(self) -> SuppressedWindow:
-        """What readers are told of it."""
         task = self.task
         return SuppressedWindow(
             self.series,

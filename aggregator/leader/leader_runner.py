@@ -87,8 +87,6 @@ def _restored(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEf
 
 
 class LeaderRunner:
-    """Feeds a Leader and carries out what it says."""
-
     def __init__(
         self,
         leader: Leader,
@@ -222,7 +220,6 @@ class HelperCalls:
     """A thread of its own that calls the Helper; the Leader's loop takes what came back."""
 
     def __init__(self, helper: HelperPort | None, clock: Callable[[], float]) -> None:
-        """Call nobody yet; without a Helper every call says that it is away."""
         self._helper, self._clock = helper, clock
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
         self._answers = queue.SimpleQueue[HelperAnswer]()
@@ -231,17 +228,14 @@ class HelperCalls:
         """Calls whose answer was not yet taken."""
 
     def begin(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> None:
-        """Call; `epochs` are those that the effect names."""
         self.under_way += 1
         self._pool.submit(self._call, effect, epochs)
 
     def ask_status(self) -> None:
-        """Ask for the Helper's key announcements, where there is one."""
         if self._helper is not None:
             self._pool.submit(self._ask, self._helper)
 
     def answers(self) -> Iterator[HelperAnswer]:
-        """Take what came back of calls."""
         while not self._answers.empty():
             event = self._answers.get_nowait()
             self.under_way -= 1
@@ -253,11 +247,9 @@ class HelperCalls:
             yield self._statuses.get_nowait()
 
     def wait(self) -> None:
-        """Wait until everything that was begun has come back."""
         self._pool.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Wait for the call that is under way, and drop those behind it."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _call(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> None:

@@ -108,8 +108,6 @@ class Ended:
 
 
 class LastWindows:
-    """The newest window of each series that ended since the start."""
-
     def __init__(self) -> None:
         self._last: dict[str, Ended] = {}
 
@@ -128,7 +126,6 @@ class LastWindows:
 
     @property
     def by_series(self) -> Mapping[str, Mapping[str, object]]:
-        """series -> what is told of its newest window."""
         return {series: asdict(ended) for series, ended in self._last.items()}
 
 
@@ -259,7 +256,6 @@ class LeaderShell:
         self._log.info("stopped", unsettled=self._leader.unsettled)
 
     def _turn(self) -> None:
-        """One round of the loop: what is owed, log, answers, time, housekeeping."""
         try:
             self._runner.carry_out()
             if not self._restored:
@@ -299,7 +295,6 @@ class LeaderShell:
             self._runner.feed(self._inbox.popleft())
 
     def _poll(self) -> None:
-        """Poll once; a log that is away is told, and asked again after a pause."""
         try:
             if self._consumer is None:
                 self._publisher.open()
@@ -403,7 +398,6 @@ class LeaderShell:
             self._store.tidy(self._clock())
 
     def _read_signed(self, *, at_start: bool = False) -> None:
-        """Take files that are new, and those that a full disk held up."""
         self._signed.extend(self._folder.new_files())
         while self._signed:
             path, content = self._signed.popleft()

@@ -74,8 +74,6 @@ It would find none where they are now, and not say so: it must not open the file
 
 
 class LeaderFile:
-    """Tables in an SQLite file, locked for as long as they are open."""
-
     def __init__(self, path: Path) -> None:
         """Open or create the file.
 
@@ -96,15 +94,12 @@ class LeaderFile:
             raise
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> StatementRows:
-        """Read."""
         return self._connection.execute(sql, values)
 
     def transaction(self) -> AbstractContextManager[Statements]:
-        """Change."""
         return transaction(self._connection)
 
     def close(self) -> None:
-        """Let go of the file and of its lock."""
         self._connection.close()
         os.close(self._lock)
 
@@ -137,8 +132,6 @@ class FinalRelease:
 
 
 class LeaderState:
-    """The Leader's state; one process at a time."""
-
     def __init__(self, where: Path | StateTables) -> None:
         """Take the state over.
 
@@ -186,16 +179,13 @@ class LeaderState:
         return None if row is None else bytes(row[0])
 
     def epochs(self) -> Iterator[tuple[bytes, bool]]:
-        """Every kept epoch: (raw, dead)."""
         for raw, dead in self._tables.execute("SELECT raw, dead FROM kept_epochs"):
             yield raw, bool(dead)
 
     def counters(self) -> dict[bytes, tuple[int, int]]:
-        """The largest ledger counter seen of each host, and that epoch's not_before."""
         return {host: (ctr, begun_s) for host, ctr, begun_s in self._tables.execute(COUNTERS)}
 
     def store_task(self, effect: StoreTask) -> None:
-        """Keep when a task was accepted first."""
         with self._tables.transaction() as tables:
             tables.execute(
                 "INSERT INTO tasks VALUES (?,?) ON CONFLICT DO NOTHING",
@@ -203,12 +193,10 @@ class LeaderState:
             )
 
     def accepted_s(self) -> dict[bytes, float]:
-        """When each task was accepted first."""
         return dict(self._tables.execute("SELECT task_id, accepted_s FROM tasks"))
 
     @property
     def resumed(self) -> bool:
-        """Whether a Leader has worked on this state before."""
         (known,) = self._tables.execute(
             "SELECT EXISTS (SELECT 1 FROM windows) OR EXISTS (SELECT 1 FROM kept_epochs)"
         ).fetchone()
@@ -222,7 +210,6 @@ class LeaderState:
         return {(task, cohort): window for task, cohort, window in rows}
 
     def last_batches(self) -> dict[Chain, bytes]:
-        """The newest frozen batch of each chain, as far as its bytes are kept."""
         rows = self._tables.execute(_NEWEST.format("batch", "batch IS NOT NULL"))
         return {(series, cohort): batch for series, cohort, batch in rows}
 
@@ -240,7 +227,6 @@ class LeaderState:
             )
 
     def frozen(self) -> list[StoreFrozen]:
-        """Batches without a settlement, in window order."""
         rows = self._tables.execute(
             'SELECT task_id, cohort, "window", series, batch, closed_s, rejections FROM windows '
             'WHERE state = ? ORDER BY "window"',
@@ -266,7 +252,6 @@ class LeaderState:
                 tables.execute(_PUBLISH, _place(effect.key))
 
     def store_suppressed(self, effect: StoreSuppressed) -> None:
-        """Settle a window without a release."""
         with self._tables.transaction() as tables:
             tables.execute(
                 "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,?,NULL,NULL) "
@@ -280,7 +265,6 @@ class LeaderState:
             )
 
     def store_countersigned(self, effect: StoreCountersigned) -> None:
-        """Keep both signatures, erase the vector."""
         with self._tables.transaction() as tables:
             tables.execute(
                 "UPDATE windows SET entry = ?, vector = NULL "
@@ -290,7 +274,6 @@ class LeaderState:
             tables.execute(_PUBLISH, _place(effect.key))
 
     def store_unsigned(self, effect: StoreUnsigned) -> None:
-        """Keep why the Helper did not sign, erase the vector."""
         with self._tables.transaction() as tables:
             tables.execute(
                 "UPDATE windows SET reason = ?, vector = NULL "
@@ -320,7 +303,6 @@ class LeaderState:
         return [BatchKey(*row) for row in rows]
 
     def releases(self) -> list[StoredRelease]:
-        """Every release, in window order within each chain."""
         rows = self._tables.execute(
             'SELECT task_id, cohort, "window", series, entry, vector FROM windows '
             'WHERE state = ? ORDER BY series, cohort, "window"',
@@ -332,7 +314,6 @@ class LeaderState:
         ]
 
     def heads(self) -> dict[Chain, bytes]:
-        """The hash of each chain's last release."""
         rows = self._tables.execute(_NEWEST.format("entry", f"state = '{RELEASED}'"))
         return {
             (series, cohort): SignedRelease.decode(entry).release.hash()
@@ -340,7 +321,6 @@ class LeaderState:
         }
 
     def unsigned(self) -> list[StoredRelease]:
-        """Releases that the Helper has not countersigned, in window order."""
         return [release for release in self.releases() if release.vector]
 
     def prune(self, now_s: float, epoch_retention_s: int) -> None:
@@ -356,12 +336,10 @@ class LeaderState:
             )
 
     def counts(self) -> dict[str, int]:
-        """Windows by state, for the status file."""
         rows = self._tables.execute("SELECT state, count(*) FROM windows GROUP BY state")
         return dict(rows)
 
     def close(self) -> None:
-        """Let go of it."""
         self._tables.close()
 
 

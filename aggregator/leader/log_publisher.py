@@ -45,7 +45,6 @@ class LogPublisher:
     def __init__(
         self, transport: Transport, parties: PinnedParties, *, letters: bool = False
     ) -> None:
-        """Hold what is to be handed over; letters: whether refusals are written of."""
         self._letters = letters
         self._transport, self._parties = transport, parties
         self._producer: Producer | None = None
@@ -63,7 +62,6 @@ class LogPublisher:
         self._producer = self._transport.producer()
 
     def close(self) -> None:
-        """Flush and let go. Raises TransportUnavailable."""
         if self._producer is not None:
             self._producer.close()
 
@@ -87,12 +85,10 @@ class LogPublisher:
             self._put(KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, raw)
 
     def put_task(self, content: bytes) -> None:
-        """Publish a signed task that was accepted."""
         series = Task.decode_body(Signed.decode(content, labels.TASK).body).series
         self._put(TASKS, task_key(series), Kind.TASK, content)
 
     def put_roster(self, content: bytes) -> None:
-        """Publish a signed roster that was accepted."""
         self._put(ROSTERS, roster_key(), Kind.ROSTER, content)
 
     def put_entry(self, content: bytes) -> None:

@@ -75,7 +75,6 @@ class LogWatch:
 
     @property
     def level(self) -> bool:
-        """Whether the log answers and everything in it was read."""
         return self._level
 
     @staticmethod
@@ -160,14 +159,11 @@ TaskCohort = tuple[bytes, int]
 
 
 class Schedule:
-    """The windows that have yet to end."""
-
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._next: dict[TaskCohort, int] = {}
 
     def resume(self, ended: Mapping[TaskCohort, int]) -> None:
-        """Take over the last window of each task and cohort that ended before a restart."""
         for (identity, cohort), window in ended.items():
             if identity in self._directory.tasks:
                 self.ended(BatchKey(identity, cohort, window))
@@ -179,7 +175,6 @@ class Schedule:
         self._next[pair] = max(self._next.get(pair, after), after)
 
     def forget(self) -> None:
-        """Drop what belongs to tasks that are no longer known."""
         known = self._directory.tasks
         self._next = {pair: at for pair, at in self._next.items() if pair[0] in known}
 
@@ -247,8 +242,6 @@ HELPER_S: Final = 120.0
 
 
 class CloseRule:
-    """Says when windows close, by the Leader's clock and by what it knows of the log."""
-
     def __init__(self, directory: Directory, watch: LogWatch) -> None:
         self._directory, self._watch = directory, watch
 
@@ -283,7 +276,6 @@ class CloseRule:
         window: OpenWindow,
         before: tuple[int, frozenset[bytes]],
     ) -> bool:
-        """Whether nearly all hosts have reported: of the window before, or of the roster."""
         roster = self._directory.roster_at(key.window)
         on_roster = 0 if roster is None else roster.hosts(known.task.series).get(key.cohort, 0)
         if on_roster and window.n * 100 >= on_roster * EARLY_CLOSE_PERCENT:

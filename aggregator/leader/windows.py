@@ -28,8 +28,6 @@ LOCAL_WORD: Final = np.dtype("<i8")
 
 
 class PartitionRows:
-    """Rows of one partition in log order."""
-
     def __init__(self, d: int, word: np.dtype[np.uint32] | np.dtype[np.int64]) -> None:
         self._d, self._word = d, word
         self._row_bytes = d * word.itemsize
@@ -49,7 +47,6 @@ class PartitionRows:
         return self._view[at : at + self._row_bytes]
 
     def keep_row(self) -> None:
-        """Take what was written to the free row."""
         self._used += 1
         self.n += 1
 
@@ -100,12 +97,10 @@ class OpenWindow:
 
     @property
     def n(self) -> int:
-        """Hosts admitted."""
         return len(self.hosts)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one host's vector."""
         return self.d * (LOCAL_WORD if self.local else MASKED_WORD).itemsize
 
     @property
@@ -115,7 +110,6 @@ class OpenWindow:
 
     @property
     def lost_to_overload(self) -> bool:
-        """Whether reports of it were refused for want of room."""
         return self.refused or Reason.OVERLOAD in self.rejections
 
     @property
@@ -147,7 +141,6 @@ class OpenWindow:
     def add(
         self, host: bytes, record: bytes, entry: bytes, partition: int, vector: memoryview
     ) -> None:
-        """Admit one host's report, whose vector `row_for` gave the place of."""
         rows = self._rows_of(partition)
         if not self.hosts:
             rows.free_row()[:] = vector
@@ -157,7 +150,6 @@ class OpenWindow:
         rows.keep_row()
 
     def name(self, host: bytes, entry: bytes, partition: int) -> None:
-        """Admit a host whose vector another process keeps."""
         self.hosts[host] = b""
         self.places[host] = (partition, 0)
         self.entries[host] = entry
@@ -170,12 +162,10 @@ class OpenWindow:
         return gone
 
     def reject(self, reason: str) -> None:
-        """Count a report that named this window and was refused."""
         if not self.resumed:
             self.rejections[reason] = self.rejections.get(reason, 0) + 1
 
     def see(self, place: TopicPartition, offset: int) -> None:
-        """Note where a report of this window lies in the log."""
         self.first_seen.setdefault(place, offset)
 
     def batch_entries(self) -> Entries:
@@ -186,7 +176,6 @@ class OpenWindow:
     def sum_accepted(
         self, entries: Entries, accepted: NDArray[np.bool_]
     ) -> NDArray[np.uint32] | NDArray[np.int64]:
-        """Add the vectors of the accepted hosts of a batch."""
         return self.sum_of(entries["host_id"][accepted].tolist())
 
     def sum_of(self, hosts: Iterable[bytes]) -> NDArray[np.uint32] | NDArray[np.int64]:
@@ -241,7 +230,6 @@ class FrozenWindow:
 
     @property
     def chain(self) -> Chain:
-        """The chain that its release will extend."""
         return self.known.task.series, self.key.cohort
 
     @property
@@ -255,7 +243,6 @@ class FrozenWindow:
         return self.known.over_s(self.key.window)
 
     def put_off(self, now_s: float) -> None:
-        """Try again later, each time after a longer pause."""
         self.in_flight = False
         self.retry_at_s = now_s + self.retry_in_s
         self.retry_in_s = min(self.retry_in_s * 2, RETRY_LAST_S)
@@ -287,7 +274,6 @@ class ChainState:
     last_hosts: tuple[int, frozenset[bytes]] = (-1, frozenset())
 
     def queue(self, frozen: FrozenWindow) -> None:
-        """Keep window order, whatever closed first."""
         self.frozen.append(frozen)
         self.frozen.sort(key=lambda window: (window.key.window, window.known.task.version))
 

@@ -67,11 +67,9 @@ class ChannelHelper:
         self._stub = HelperStub(self._channel)
 
     def submit_epochs(self, epochs: Sequence[bytes]) -> None:
-        """Hand over epochs without a batch."""
         self._call(self._stub.SubmitBatch, pb.SubmitBatchRequest(epochs=epochs))
 
     def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
-        """Hand over a batch."""
         request = pb.SubmitBatchRequest(batch=signed_batch, epochs_complete=epochs_complete)
         reply = self._call(self._stub.SubmitBatch, request)
         return BatchReply(
@@ -79,13 +77,11 @@ class ChannelHelper:
         )
 
     def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
-        """Hand over a release to be countersigned."""
         request = pb.SubmitReleaseRequest(release=entry, vector=vector)
         reply = self._call(self._stub.SubmitRelease, request)
         return ReleaseReply(reply.release, reply.refusal)
 
     def status(self) -> HelperStatus:
-        """Ask who answers."""
         reply = self._call(self._stub.Status, pb.StatusRequest(), STATUS_TIMEOUT_S)
         return HelperStatus(
             reply.version,
@@ -109,7 +105,6 @@ class ChannelHelper:
             raise HelperUnavailable(f"expected an answer of the Helper, got {error!r}") from error
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
 
 

@@ -37,8 +37,6 @@ class ChannelAddress:
 
 @dataclass(frozen=True, slots=True)
 class ChannelTable:
-    """Where a channel is, as files say it."""
-
     socket: Path | None = None
     address: str = limited("", read=optional_address)
     ca_file: Path | None = None

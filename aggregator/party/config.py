@@ -238,8 +238,6 @@ class LeaderTables:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderConfig(LeaderFiles, StoreFiles, LeaderTables):
-    """The Leader's configuration."""
-
     transport: TransportSettings
     helper: ChannelAddress | None
 
@@ -362,7 +360,6 @@ def _check_transport(table: TransportTable) -> None:
 
 
 def check_key(name: str, key: bytes) -> None:
-    """Refuse a key of another length."""
     if len(key) != _KEY_BYTES:
         raise ValueError(f"{name}: expected {_KEY_BYTES} bytes in hex, got {len(key)}")
 

@@ -54,15 +54,12 @@ class Standing:
 
 
 class Troubles:
-    """The troubles of one party."""
-
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log
         self._standing: dict[Trouble, Standing] = {}
 
     @property
     def standing(self) -> Mapping[Trouble, Standing]:
-        """What stands now."""
         return dict(self._standing)
 
     def begin(self, trouble: Trouble, now_s: float, detail: str) -> None:
@@ -72,7 +69,6 @@ class Troubles:
             self._log.warning("trouble", what=trouble.value, detail=detail)
 
     def end(self, trouble: Trouble, now_s: float) -> None:
-        """Note that a trouble is over, if it stood."""
         standing = self._standing.pop(trouble, None)
         if standing is not None:
             lasted_s = round(now_s - standing.since_s, 1)
@@ -90,7 +86,6 @@ class Presence(Closing):
         fcntl.flock(self._handle, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """Let it go."""
         os.close(self._handle)
 
 
@@ -188,11 +183,9 @@ class Health(Collector):
         return self._document
 
     def say(self, document: Document) -> None:
-        """Replace the document."""
         self._document = document
 
     def turned(self) -> None:
-        """Note that the loop went round."""
         self._turned_s = time.monotonic()
 
     def stuck(self) -> str:
@@ -203,7 +196,6 @@ class Health(Collector):
         return ""
 
     def not_ready(self) -> str:
-        """Why it cannot do its whole work now; empty while it can."""
         if not self._document:
             return "starting"
         # Details name files and users: they are for the status and the log, which are private.
@@ -248,7 +240,6 @@ class Health(Collector):
         return answer
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the newest document."""
         document = self._document
         for measure in self._measures if document else ():
             yield _family(f"pointillist_{self._party}_{measure.name}", measure, document)
@@ -271,7 +262,6 @@ def _text(start: StartResponse, status: str, body: str) -> list[bytes]:
 
 
 def told(troubles: Troubles) -> dict[str, dict[str, object]]:
-    """The standing troubles as the document has them."""
     return {
         trouble.value: {"since": int(standing.since_s), "detail": standing.detail}
         for trouble, standing in troubles.standing.items()
@@ -282,7 +272,6 @@ STATUS_EVERY_S: Final = 2.0
 
 
 def process_document(started_s: float, now_s: float) -> dict[str, object]:
-    """What every document says of the process that wrote it."""
     return {
         "pid": os.getpid(),
         "version": version("pointillist"),

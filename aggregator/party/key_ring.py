@@ -52,7 +52,6 @@ class KeyRing:
         self._pairs[key_id(key.pair.public_bytes)] = key.pair
 
     def pair(self, kid: bytes) -> HpkeKeyPair | None:
-        """The pair of a key id; None once it is destroyed."""
         return self._pairs.get(kid)
 
     def rotate(self, now_s: float, retention_s: int) -> bool:

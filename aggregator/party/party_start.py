@@ -23,7 +23,6 @@ def silent(line: str) -> None:
 
 
 def prepare_socket(user: str, address: ChannelAddress, peer_group: str | None) -> None:
-    """Make the folder of a socket, if that is where the party listens."""
     if address.socket is not None:
         owner = user if os.geteuid() == 0 else None
         prepare_socket_folder(address.socket, owner, peer_group)
@@ -41,7 +40,6 @@ def prepare_folders(user: str, mode: int, *folders: Path) -> None:
 
 
 def become(user: str, *, umask: int) -> Dropped:
-    """Give root up; files made from here on are the party's own."""
     os.umask(umask)
     return drop_to(user)
 
@@ -61,8 +59,6 @@ def health_served(health: Health, address: HttpAddress | None) -> Iterator[None]
 
 
 def on_signals(stop: Callable[[], None]) -> None:
-    """Stop at SIGTERM and SIGINT."""
-
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
         stop()

@@ -188,8 +188,6 @@ class KnownTask:
 
 
 class VerifiedRoster:
-    """A roster whose signatures verified, indexed by host."""
-
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self.version = roster.version
@@ -205,7 +203,6 @@ class VerifiedRoster:
         return len(self.entries)
 
     def cohort(self, host_id: bytes, series: str) -> int | None:
-        """The host's cohort in a series; None when it does not serve it."""
         members = self._members.get(series)
         if members is None:
             members = self._members[series] = self._members_of(series)
@@ -225,7 +222,6 @@ class VerifiedRoster:
         return found
 
     def operator_hosts(self, operator: str) -> int:
-        """How many hosts of an operator are on the roster."""
         if self._operators is None:
             self._operators = Counter(entry.operator for entry in self.entries.values())
         return self._operators[operator]
@@ -351,12 +347,10 @@ class Directory:
             check_change(roster, earlier, {task.series: task.window_s for task in tasks})
 
     def roster_at(self, window: int) -> VerifiedRoster | None:
-        """The version in force at a window's start."""
         in_force = [r for r in self.rosters.values() if r.effective_from <= window]
         return max(in_force, key=lambda r: r.version, default=None)
 
     def cohorts(self, series: str) -> frozenset[int]:
-        """The cohorts that any known roster has hosts of, for a series."""
         return frozenset(cohort for r in self.rosters.values() for cohort in r.hosts(series))
 
     def longest_retention_s(self) -> int:
@@ -387,5 +381,4 @@ class Directory:
 
 
 def _over_s(task: Task) -> int:
-    """When the retention of a task's last window ends, seconds."""
     return task.last_window + task.window_s + task.retention_s

@@ -99,7 +99,6 @@ class KnownEpochs:
         return self._count
 
     def find(self, host_id: bytes, epoch_id: bytes) -> KnownEpoch | None:
-        """The epoch of this id, dead ones included."""
         name = host_id + epoch_id
         known = self._used.get(name)
         if known is None:
@@ -110,7 +109,6 @@ class KnownEpochs:
         return known
 
     def put(self, known: KnownEpoch) -> None:
-        """Add an epoch, or take over what has changed of it."""
         rows, row = self._rows.get(known.host_id, b""), _packed(known)
         at = _place(rows, known.epoch_id)
         if at >= 0:
@@ -124,7 +122,6 @@ class KnownEpochs:
         self._count += 1
 
     def marks(self, host_id: bytes) -> list[Mark]:
-        """The marks of a host's epochs, the smallest counter first."""
         return sorted(_MARK.iter_unpack(self._rows.get(host_id, b"")))
 
     def forget(self, ended_s: float, now_s: float) -> int:
@@ -156,7 +153,6 @@ def _place(rows: bytes, epoch_id: bytes) -> int:
 
 
 def _end(rows: bytes, at: int) -> int:
-    """When the epoch of a row ends."""
     not_before, length_s = _END.unpack_from(rows, at + _END_AT)
     end: int = not_before + length_s
     return end
@@ -255,7 +251,6 @@ class AdmittedEpochs:
                 self._known.put(known)
 
     def remember(self, known: KnownEpoch) -> None:
-        """Take over an epoch from the durable state."""
         self._known.put(known)
         mark = (known.ledger_ctr, known.not_before)
         self._largest[known.host_id] = max(mark, self.counter(known.host_id))
@@ -301,7 +296,6 @@ class AdmittedEpochs:
         return None
 
     def kill(self, known: KnownEpoch) -> None:
-        """Make an epoch dead from now on; committed answers stand."""
         known.dead = True
         self._known.put(known)
 
@@ -374,7 +368,6 @@ class AdmittedEpochs:
 
 
 def _check_rate(begun_s: int, others_s: list[int]) -> None:
-    """Refuse an epoch with which more than EPOCHS_PER_HOUR would begin within some hour."""
     near = [other for other in others_s if abs(other - begun_s) < HOUR_S]
     if len(near) < EPOCHS_PER_HOUR:
         return

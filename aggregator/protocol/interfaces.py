@@ -85,8 +85,6 @@ class ReleaseReply:
 
 @dataclass(frozen=True, slots=True)
 class HelperStatus:
-    """What a Helper says about itself."""
-
     version: str
     helper_pk: bytes
     clock_s: int
@@ -130,8 +128,6 @@ class TaskSeen:
 
 @dataclass(frozen=True, slots=True)
 class RosterSeen:
-    """A signed roster arrived."""
-
     signed_bytes: bytes
 
 

@@ -30,7 +30,6 @@ class Capacity:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the accepted hosts."""
         return sum(self.gpus_by_model.values())
 
     @staticmethod
@@ -52,7 +51,6 @@ class Capacity:
         return Capacity(dict(by_model), dict(squares_by_model), squares, largest)
 
     def __add__(self, other: Capacity) -> Capacity:
-        """Capacity of two windows together."""
         return Capacity(
             dict(Counter(self.gpus_by_model) + Counter(other.gpus_by_model)),
             dict(Counter(self.squares_by_model) + Counter(other.squares_by_model)),

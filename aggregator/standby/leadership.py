@@ -54,7 +54,6 @@ _LEAVE: Final = "UPDATE lease SET holder = NULL, renewal = NULL WHERE holder = %
 
 
 def leader_database(settings: PostgresqlSettings, timeout_s: float) -> Database:
-    """The database of a Leader's state."""
     version = ("SELECT version FROM pointillist_leader", SCHEMA_VERSION)
     return Database(settings, "leader", timeout_s, version, "pointillist leader schema")
 
@@ -118,7 +117,6 @@ class Leadership:
         return self.term is not None
 
     def _look(self, connection: psycopg.Connection[Any]) -> bytes | None:
-        """The newest renewal; none, if nobody leads."""
         row = connection.execute(_LOOK).fetchone()
         if row is None:
             raise DatabaseUnavailable("leader: expected a row that says who leads, found none")
@@ -176,7 +174,6 @@ class Leadership:
         return self.term
 
     def close(self) -> None:
-        """Let go of the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -260,13 +257,11 @@ class PostgresqlTables:
         self._connection: psycopg.Connection[Any] | None = None
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> StatementRows:
-        """Read."""
         with self._asking() as connection:
             return connection.execute(_in_its_words(sql), values)
 
     @contextmanager
     def transaction(self) -> Iterator[Statements]:
-        """Change, if this process still leads."""
         with self._asking() as connection, connection.transaction():
             row = connection.execute(_TERM).fetchone()
             if row != (self._term.fence, self._term.holder):
@@ -275,7 +270,6 @@ class PostgresqlTables:
             yield _InTransaction(connection)
 
     def close(self) -> None:
-        """Let go of the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -295,8 +289,6 @@ class PostgresqlTables:
 
 
 class _InTransaction:
-    """Statements of one transaction."""
-
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 

@@ -132,7 +132,6 @@ class Turn:
         self._stop_work()
 
     def state(self) -> LeaderState:
-        """The state, to be changed while this machine leads."""
         database = leader_database(self._settings.postgresql, STATE_STEP_S)
         tables = PostgresqlTables(database, self._leadership.own_term(), self._settings.lease_s)
         return LeaderState(tables)

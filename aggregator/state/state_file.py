@@ -153,8 +153,6 @@ class OtherLeader(Exception):
 
 
 class StatementRows(Protocol):
-    """What a statement gives."""
-
     @property
     def rowcount(self) -> int: ...
 
@@ -175,11 +173,7 @@ class Readable(Protocol):
 
 
 class Statements(Readable, Protocol):
-    """Takes statements of one change."""
-
-    def executemany(self, sql: str, values: Iterable[Sequence[Any]], /) -> Any:
-        """Run one for each of these values."""
-        ...
+    def executemany(self, sql: str, values: Iterable[Sequence[Any]], /) -> Any: ...
 
 
 class StateTables(Readable, Protocol):
@@ -192,9 +186,7 @@ class StateTables(Readable, Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Let go of them."""
-        ...
+    def close(self) -> None: ...
 
 
 KEEP_COUNTER: Final = (
