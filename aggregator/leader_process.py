@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_runtime import LeaderShell
-from aggregator.leader.report_reader import ReportReader
 from aggregator.party.config import LeaderConfig
 from aggregator.party.party_start import become, health_served, on_signals, prepare_folders, silent
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint

@@ -49,8 +49,7 @@ from .leader_events import (
     StoreSuppressed,
     StoreUnsigned,
 )
-from .report_reader import Sum
-from .windows import Answered, Chain, ChainState, FrozenWindow, StoredRelease, resume_window
+from .windows import Answered, Chain, ChainState, FrozenWindow, StoredRelease, Sum, resume_window
 
 PERIODS_S: Final = (3600, 86_400, 604_800)
 
@@ -111,7 +110,7 @@ def verified_share(frozen: FrozenWindow, share_bytes: bytes, helper_pk: bytes) -
     return signed.share
 
 
-def unmask(total: NDArray[np.uint32] | NDArray[np.int64], share: Share) -> NDArray[np.int64]:
+def unmask(total: Sum, share: Share) -> NDArray[np.int64]:
     """Subtract the Helper's masks from the accepted hosts' sum, words[d].
 
     Returns     int64[d], steps, lifted from words modulo 2^32 to signed

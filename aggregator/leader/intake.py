@@ -1,10 +1,7 @@
 """Reports of the log on their way into windows: checked one after the other, or parked.
 
-Who holds the windows, the Leader or a pass of Spark, is behind `ReportWindows`.
-
-Letters about messages that were refused: where each lies on the log and why, bounded by time.
-
-A letter never holds more of a message than its place and length, unless that is asked for.
+Who holds the windows, the Leader or a pass of Spark, is behind `ReportWindows`. Letters about
+refused messages hold no more of one than its place and length, unless that is asked for.
 """
 
 from __future__ import annotations
@@ -12,17 +9,29 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aggregator.party.config import DeadLetterQuota, Quotas
+from aggregator.party.health import HealthMetric
 from aggregator.protocol.directory import Directory, KnownTask
-from aggregator.protocol.interfaces import BatchKey, Stopwatch, no_stopwatch
+from aggregator.protocol.epochs import AdmittedEpoch
+from aggregator.protocol.interfaces import (
+    BatchKey,
+    RosterSeen,
+    Stopwatch,
+    TaskSeen,
+    no_stopwatch,
+)
 from transport.interface import Record
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 from wire.report import EPOCH_AT, HEAD_BYTES, REPORT_ID_AT, TASK_AT, Report
+from wire.topics import EPOCHS, REPORTS
 
 from .admission import (
     PARKED_BYTES,
@@ -33,7 +42,7 @@ from .admission import (
     Parked,
     check_host,
 )
-from .windows import OpenWindow
+from .windows import FrozenWindow, OpenWindow, Sum
 
 MINUTE_S: Final = 60.0
 LONGEST_RECORD_BYTES: Final = 16 << 10
@@ -58,10 +67,7 @@ class DeadLetters:
     def note(
         self, record: Record, reason: Reason, now_s: float, host_id: bytes | None = None
     ) -> None:
-        """Write of one refused message.
-
-        host_id     who sent it, where that was authenticated
-        """
+        """Write of a refused message; host_id: who sent it, where that was authenticated."""
         quota = self._quota
         if quota is None:
             return
@@ -127,36 +133,42 @@ class _Poll:
     """Reports that were received at one moment, and what is known of the one at hand.
 
     shared   what they have in common, by what names it
-    begun    all of that, and of which partition
+    begun    all of that
     key      the window that the report names, once that is known
     sender   its host, once its box has opened
     """
 
     received_s: float
     shared: dict[_Shared, Heading] = field(default_factory=dict)
-    begun: list[tuple[int, Heading]] = field(default_factory=list)
+    begun: list[Heading] = field(default_factory=list)
     key: BatchKey | None = None
     sender: bytes | None = None
 
 
 class ReportWindows(Protocol):
+    """The windows that reports enter."""
+
     def is_settled(self, key: BatchKey) -> bool: ...
 
-    def is_frozen(self, key: BatchKey, partition: int) -> bool: ...
+    def is_frozen(self, key: BatchKey) -> bool:
+        """Whether a batch names what a window takes."""
+        ...
 
-    def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None: ...
+    def find_window(self, key: BatchKey) -> OpenWindow | None: ...
 
-    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow: ...
+    def begin_window(self, key: BatchKey, known: KnownTask) -> OpenWindow:
+        """The window of a key, begun when it is new."""
+        ...
 
-    def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
+    def require_room(self, heading: Heading, received_s: float) -> None:
         """Set room aside for a window whose first authentic report has come.
 
         Raises      ReportRejected: overload
         """
         ...
 
-    def note_admitted(self, heading: Heading, partition: int) -> None:
-        """Take note of reports of a partition that are in their window now: of none, too."""
+    def note_admitted(self, heading: Heading) -> None:
+        """Take note of reports that are in their window now: of none, too."""
         ...
 
 
@@ -194,11 +206,11 @@ class Intake:
             try:
                 self._take(record, poll)
             except ReportRejected as refusal:
-                self._count(refusal.reason, poll.key, record.partition)
+                self._count(refusal.reason, poll.key)
                 if refusal.reason is not Reason.QUOTA:
                     self.letters.note(record, refusal.reason, received_s, poll.sender)
-        for partition, heading in poll.begun:
-            self._windows.note_admitted(heading, partition)
+        for heading in poll.begun:
+            self._windows.note_admitted(heading)
 
     def _take(self, record: Record, poll: _Poll) -> None:
         at = self._admission.core_place(record.value)
@@ -218,7 +230,7 @@ class Intake:
         vector = self._admission.open(head, box, heading, epoch, record.partition)
         poll.sender = host_id
         if not window.hosts:
-            self._windows.require_room(heading, record.partition, poll.received_s)
+            self._windows.require_room(heading, poll.received_s)
         self._admission.insert(head, box, heading, vector, record.partition)
         heading.offsets.append(record.offset)
 
@@ -238,7 +250,7 @@ class Intake:
         known = self._admission.task_of(report)
         poll.key = BatchKey(known.task_id, report.header.cohort, report.header.window)
         heading = self._begin(report, known, poll.key, record, poll.received_s)
-        poll.begun.append((record.partition, heading))
+        poll.begun.append(heading)
         if report.scheme is Scheme.MASKED:  # of `local` the tag is checked, too
             poll.shared[name] = heading
         return heading
@@ -248,13 +260,13 @@ class Intake:
     ) -> Heading:
         self._admission.check_task(report, known, received_s)
         roster = self._admission.roster_of(report, known)
-        frozen = self._windows.is_frozen(key, record.partition)
+        frozen = self._windows.is_frozen(key)
         self._admission.check_window(report, known, received_s, frozen=frozen)
         late = received_s > known.window_end(key.window) + known.task.lateness_s
         if self._windows.is_settled(key):
             reason = Reason.WINDOW_LATE if late else Reason.WINDOW_RELEASED
             raise ReportRejected(reason, "an unsettled window", "a settled one")
-        window = self._windows.begin_window(key, record.partition, known)
+        window = self._windows.begin_window(key, known)
         window.see((record.topic, record.partition), record.offset)
         return Heading(known, roster, key, window, received_s if late else None)
 
@@ -273,9 +285,9 @@ class Intake:
         if excess > most:
             raise ReportRejected(Reason.QUOTA, f"at most {most} of {operator} sent again", excess)
 
-    def _count(self, reason: Reason, key: BatchKey | None, partition: int) -> None:
+    def _count(self, reason: Reason, key: BatchKey | None) -> None:
         self._rejected[reason.value] += 1
-        window = None if key is None else self._windows.find_window(key, partition)
+        window = None if key is None else self._windows.find_window(key)
         if window is not None:
             window.reject(reason.value)
 
@@ -315,7 +327,7 @@ class Intake:
             for parked in waiting:
                 if gone(parked):
                     self._hold(parked, -1)
-                    self._count(Reason.EPOCH_UNKNOWN, parked.key, parked.record.partition)
+                    self._count(Reason.EPOCH_UNKNOWN, parked.key)
                     self.letters.note(parked.record, Reason.EPOCH_UNKNOWN, parked.received_s)
             if kept:
                 self.parked[host] = kept
@@ -327,3 +339,57 @@ class Intake:
         self.parked.clear()
         self._parked_of.clear()
         self.parked_bytes = 0
+
+
+class ReportReader:
+    """Puts hosts into the Leader's windows, and adds up the vectors of those that count.
+
+    The Leader's own loop reads; a subclass has another process do it.
+
+    topics      that the Leader's own loop reads
+    measures    what it says beside in the Leader's status
+    """
+
+    topics: Sequence[str] = (EPOCHS, REPORTS)
+    measures: Sequence[HealthMetric] = ()
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    def take(self, records: Sequence[Record], now_s: float) -> None:
+        self._intake.take(records, now_s)
+
+    def turn(self, now_s: float) -> None:
+        """Take what another process has said since, and tell it what is new."""
+
+    def learn(self, signed: TaskSeen | RosterSeen) -> None:  # noqa: ARG002
+        """Take a task or roster that the Leader has accepted."""
+        self._intake.tasks_changed()
+
+    def epoch(self, admitted: AdmittedEpoch) -> None:
+        """Take an epoch that has come, or a twin that makes one dead."""
+        self._intake.unpark(admitted.known.host_id)
+
+    def restored(self) -> None:
+        """Take over what came back from the durable state."""
+
+    def closed(self, key: BatchKey) -> None:
+        """Take that a window's set of reports is final."""
+        self._intake.drop_parked(lambda parked: parked.key == key)
+
+    def ended(self, key: BatchKey, until_s: int) -> None:
+        """Take that a window has ended, durably; reports of it may come until then."""
+
+    def sum_of(self, frozen: FrozenWindow, accepted: NDArray[np.bool_]) -> Sum | None:
+        """Give the sum of the accepted hosts' vectors; None: asked for, and there later."""
+        return frozen.window.sum_of(frozen.batch.entries["host_id"][accepted].tolist())
+
+    def lag(self, own: int | None, now_s: float) -> int | None:  # noqa: ARG002
+        """Records left to read, with those of the loop's own topics; None: the log is away."""
+        return own
+
+    def status(self, now_s: float) -> Mapping[str, object]:  # noqa: ARG002
+        return {}
+
+    def close(self) -> None:
+        """Let go of another process."""

@@ -9,12 +9,9 @@ a restart reads again whatever it still needs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import assert_never
-
-import numpy as np
-from numpy.typing import NDArray
 
 from aggregator.party.config import Quotas
 from aggregator.protocol.directory import Directory, KnownTask
@@ -39,7 +36,7 @@ from wire.rejection import Reason, ReportRejected
 
 from .admission import Heading
 from .chains import Chains
-from .intake import Intake
+from .intake import Intake, ReportReader
 from .leader_events import (
     CommitOffsets,
     EpochsArrived,
@@ -52,8 +49,7 @@ from .leader_events import (
     StoreTask,
     Tick,
 )
-from .report_reader import OwnReader, ReportReader, Sum
-from .schedule import CloseRule, LogWatch, Schedule, WindowRoom
+from .schedule import CloseRule, LogWatch, Schedule, begin_until_s
 from .windows import FrozenWindow, OpenWindow
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
@@ -85,31 +81,23 @@ class Leader:
         raw_epoch   host_id || epoch_id -> an epoch from the durable state
         sum_rules   what is never released; None: by the tasks alone
         """
-        self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
+        self.directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self.watch = LogWatch(resumed=resumed)
         self.schedule = Schedule(directory)
         self._rule = CloseRule(directory, self.watch)
-        self._book = AdmittedEpochs(directory, Seal.LEADER, hpke_keys, ledger_counters, raw_epoch)
-        self._open: dict[BatchKey, OpenWindow] = {}
+        self.book = AdmittedEpochs(directory, Seal.LEADER, hpke_keys, ledger_counters, raw_epoch)
+        self.open_windows: dict[BatchKey, OpenWindow] = {}
         self._next_offset: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._pruned_s = 0.0
         self.rejected: Counter[str] = Counter()
         quotas = quotas or Quotas()
-        self._room = WindowRoom(quotas.window_bytes)
-        self.intake = Intake(directory, self._book, self, self.rejected, stopwatch, quotas)
+        self._memory_quota_bytes = quotas.window_bytes
+        self.intake = Intake(directory, self.book, self, self.rejected, stopwatch, quotas)
         self.admitted = 0
-        rules = sum_rules or SumRules()
-        self.chains = Chains(directory, signing_key, rules, self.rejected, self._sum_of, stopwatch)
-        self.reader = OwnReader(self.intake) if reader is None else reader(self)
-
-    @property
-    def book(self) -> AdmittedEpochs:
-        return self._book
-
-    @property
-    def directory(self) -> Directory:
-        return self._directory
+        self.reader = ReportReader(self.intake) if reader is None else reader(self)
+        rules, sum_of = sum_rules or SumRules(), self.reader.sum_of
+        self.chains = Chains(directory, signing_key, rules, self.rejected, sum_of, stopwatch)
 
     @property
     def released(self) -> int:
@@ -120,26 +108,8 @@ class Leader:
         return self.chains.suppressed
 
     @property
-    def open_windows(self) -> Mapping[BatchKey, OpenWindow]:
-        return self._open
-
-    def note_ended(self, key: BatchKey) -> None:
-        self.reader.ended(key, self.chains.settled.get(key, 0))
-
-    @property
     def unsettled(self) -> int:
-        return len(self._open) + len(self.chains.frozen)
-
-    # What a restart brings back
-
-    def resume_epoch(self, raw: bytes, *, dead: bool) -> None:
-        """Take an epoch over from the durable state; a damaged one is left out."""
-        try:
-            self._book.restore(raw, dead=dead)
-        except ReportRejected as refusal:
-            self.rejected[refusal.reason.value] += 1
-
-    # Events
+        return len(self.open_windows) + len(self.chains.frozen)
 
     def handle(self, event: LeaderEvent) -> list[LeaderEffect]:
         """Take one event and say what to do, in order.
@@ -148,15 +118,22 @@ class Leader:
         """
         match event:
             case ReportsArrived():
-                return self._on_reports(event)
+                self._lap("other")
+                self._note_records(event.records, event.now_s)
+                self.reader.take(event.records, event.now_s)
+                return []
             case Tick():
                 return self._on_tick(event)
             case EpochsArrived():
                 return self._on_epochs(event)
             case TaskSeen():
-                return self._on_task(event)
+                known = self.directory.add_task(
+                    event.signed_bytes, event.now_s, at_start=event.at_start
+                )
+                self.reader.learn(event)
+                return [StoreTask(known.task_id, known.accepted_s)]
             case RosterSeen():
-                self._directory.add_roster(event.signed_bytes)
+                self.directory.add_roster(event.signed_bytes)
                 self.reader.learn(event)
                 return []
             case HelperAnswer():
@@ -164,64 +141,66 @@ class Leader:
             case _:
                 assert_never(event)
 
-    def _on_task(self, event: TaskSeen) -> list[LeaderEffect]:
-        known = self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
-        self.reader.learn(event)
-        return [StoreTask(known.task_id, known.accepted_s)]
-
-    # Reports
-
-    def heard(self, appended_s: Sequence[float], now_s: float) -> None:
+    def note_appended(self, appended_s: Sequence[float], now_s: float) -> None:
         """Take when records were appended, by the log's clock, in the order in which they came."""
-        self.watch.heard(appended_s, now_s, self._rule.shortest_s(now_s))
+        self.watch.note_appended(appended_s, now_s, self._rule.shortest_s(now_s))
 
-    def _hear(self, records: Sequence[Record], now_s: float) -> None:
-        self.heard([record.appended_s for record in records], now_s)
+    def _note_records(self, records: Sequence[Record], now_s: float) -> None:
+        self.note_appended([record.appended_s for record in records], now_s)
         for record in records:
             self._next_offset[record.topic, record.partition] = record.offset + 1
-
-    def _on_reports(self, event: ReportsArrived) -> list[LeaderEffect]:
-        self._lap("other")
-        self._hear(event.records, event.now_s)
-        self.reader.take(event.records, event.now_s)
-        return []
-
-    def _sum_of(self, frozen: FrozenWindow, accepted: NDArray[np.bool_]) -> Sum | None:
-        return self.reader.sum_of(frozen, accepted)
 
     # The windows that reports enter: `intake.ReportWindows`
 
     def is_settled(self, key: BatchKey) -> bool:
         return key in self.chains.settled
 
-    def is_frozen(self, key: BatchKey, partition: int = 0) -> bool:  # noqa: ARG002
+    def is_frozen(self, key: BatchKey) -> bool:
         return key in self.chains.frozen
 
-    def find_window(self, key: BatchKey, partition: int = 0) -> OpenWindow | None:  # noqa: ARG002
+    def find_window(self, key: BatchKey) -> OpenWindow | None:
         """A window that is open or frozen; all partitions share it."""
         frozen = self.chains.frozen.get(key)
-        return self._open.get(key) if frozen is None else frozen.window
+        return self.open_windows.get(key) if frozen is None else frozen.window
 
-    def begin_window(self, key: BatchKey, partition: int, known: KnownTask) -> OpenWindow:
-        window = self.find_window(key, partition)
+    def begin_window(self, key: BatchKey, known: KnownTask) -> OpenWindow:
+        window = self.find_window(key)
         if window is None:
-            local = known.task.scheme is Scheme.LOCAL
-            window = self._open[key] = OpenWindow(known.d, local)
+            window = OpenWindow(known.d, known.task.scheme is Scheme.LOCAL)
+            self.open_windows[key] = window
         return window
 
-    def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
-        del partition
-        key, known = heading.key, heading.known
-        hosts = heading.roster.hosts(known.task.series)[key.cohort]
-        held = self._unsettled_windows()
-        self._room.begin(heading.window, known, key.window, hosts, received_s, held)
+    def require_room(self, heading: Heading, received_s: float) -> None:
+        """Refuse a window whole that cannot be finished, in memory or in time.
+
+        Half of every window would be worth nothing: one below n_min is not released. So under more
+        load than fits, windows that have begun go on, and the next is refused, which costs a
+        fraction of taking it: so a Leader catches up. One window alone may have more memory.
+        """
+        window, known = heading.window, heading.known
+        hosts = heading.roster.hosts(known.task.series)[heading.key.cohort]
+        wanted = hosts * window.row_bytes
+        if window.expected is None:
+            if received_s > begin_until_s(known, heading.key.window, hosts):
+                window.refused = True
+                raise ReportRejected(
+                    Reason.OVERLOAD, "a window with time to be read", "one that comes too late"
+                )
+            taken = sum(other.held_bytes for other in self._unsettled_windows())
+            if taken and taken + wanted > self._memory_quota_bytes:
+                window.refused = True
+                room = max(0, self._memory_quota_bytes - taken)
+                raise ReportRejected(Reason.OVERLOAD, f"a window of at most {room} bytes", wanted)
+        window.room_bytes = wanted
 
     def _unsettled_windows(self) -> list[OpenWindow]:
-        return [*self._open.values(), *(frozen.window for frozen in self.chains.frozen.values())]
+        return [
+            *self.open_windows.values(),
+            *(frozen.window for frozen in self.chains.frozen.values()),
+        ]
 
-    def note_admitted(self, heading: Heading, partition: int) -> None:
+    def note_admitted(self, heading: Heading) -> None:
         """Count reports; those that come late may be the sign of an outage."""
-        del partition
         if heading.late_s is None:
             self.admitted += len(heading.admitted) // ENTRY.itemsize
             return
@@ -239,7 +218,7 @@ class Leader:
 
     def _on_epochs(self, event: EpochsArrived) -> list[LeaderEffect]:
         kept: list[AdmittedEpoch] = []
-        self._hear(event.records, event.now_s)
+        self._note_records(event.records, event.now_s)
         # A host's epochs lie in several partitions; by the log's clock they come in their order.
         for record in sorted(event.records, key=lambda record: record.appended_s):
             try:
@@ -257,7 +236,7 @@ class Leader:
         kind, core = unwrap(value, _MAX_EPOCH)
         if kind is not Kind.EPOCH:
             raise ReportRejected(Reason.ENVELOPE, "an epoch", kind.name)
-        admitted = self._book.admit(core, now_s)
+        admitted = self.book.admit(core, now_s)
         if admitted is not None and admitted.twin:
             self.rejected[Reason.EPOCH_TWIN.value] += 1
         return admitted
@@ -268,7 +247,7 @@ class Leader:
         now_s = event.now_s
         self.watch.tick(now_s, event.lag)
         effects: list[LeaderEffect] = []
-        for keys in self.schedule.over(self._open, now_s):
+        for keys in self.schedule.over(self.open_windows, now_s):
             effects += self._close_in_order(keys, now_s)
         effects += self.chains.advance_all(now_s)
         self._forget(now_s)
@@ -284,35 +263,32 @@ class Leader:
         effects: list[LeaderEffect] = []
         passed: list[BatchKey] = []
         for key in islice(keys, _CLOSED_AT_ONCE):
-            known, window = self._directory.tasks[key.task_id], self._open.get(key)
+            known, window = self.directory.tasks[key.task_id], self.open_windows.get(key)
             before = self.chains.chain((known.task.series, key.cohort)).last_hosts
             closes = self._rule.closes(known, key, window, before, now_s)
             if closes and not (passed and window is not None and window.refused_whole):
                 for closed in (*passed, key):
-                    effects += self._close(closed, self._open.get(closed), now_s)
+                    effects += self._close(closed, self.open_windows.get(closed), now_s)
                     self.schedule.ended(closed)
                 passed.clear()
             elif closes:
                 passed.append(key)
-            elif key.window in self.schedule.named(known) or self._has_enough(window, known):
+            elif key.window in self.schedule.named(known) or (
+                window is not None and window.n >= known.task.n_min
+            ):
                 break
             else:
                 passed.append(key)
         return effects
 
-    def _has_enough(self, window: OpenWindow | None, known: KnownTask) -> bool:
-        return window is not None and window.n >= known.task.n_min
-
     def _close(self, key: BatchKey, window: OpenWindow | None, now_s: float) -> list[LeaderEffect]:
+        """Make the set of reports final; from here on the window takes nothing more."""
         if window is None:
             return self.chains.suppress(key, 0, Reason.N_MIN, now_s)
-        return self._freeze(key, window, now_s)
-
-    def _freeze(self, key: BatchKey, window: OpenWindow, now_s: float) -> list[LeaderEffect]:
-        known = self._directory.tasks[key.task_id]
+        known = self.directory.tasks[key.task_id]
         self.reader.closed(key)
-        del self._open[key]
-        roster = self._directory.roster_at(key.window)
+        del self.open_windows[key]
+        roster = self.directory.roster_at(key.window)
         try:
             if window.n < known.task.n_min or roster is None:
                 raise ReportRejected(Reason.N_MIN, f"{known.task.n_min} rostered hosts", window.n)
@@ -325,7 +301,7 @@ class Leader:
         batch = Batch(TaskId(key.task_id), key.cohort, key.window, roster.version, entries)
         message = batch.unsigned()
         signed = message + self._signing_key.sign(message)
-        self._lap("freeze")
+        self._lap("close")
         window.expected = {}
         frozen = FrozenWindow(key, known, roster, batch, signed, window, now_s)
         self.chains.queue(frozen)
@@ -336,15 +312,15 @@ class Leader:
         if now_s - self._pruned_s < _PRUNE_EVERY_S:
             return
         self._pruned_s = now_s
-        self._book.prune(now_s, self._directory.longest_retention_s())
+        self.book.prune(now_s, self.directory.longest_retention_s())
         self.intake.drop_parked(lambda parked: self._is_past(parked.key, now_s))
-        used = {key.task_id for key in (*self._open, *self.chains.frozen)}
-        if self._directory.drop_past_tasks(now_s, used):
+        used = {key.task_id for key in (*self.open_windows, *self.chains.frozen)}
+        if self.directory.drop_past_tasks(now_s, used):
             self.intake.tasks_changed()
             self.schedule.forget()
 
     def _is_past(self, key: BatchKey, now_s: float) -> bool:
-        known = self._directory.tasks.get(key.task_id)
+        known = self.directory.tasks.get(key.task_id)
         if known is None or key in self.chains.settled:
             return True
         return known.over_s(key.window) <= now_s

@@ -23,7 +23,7 @@ from aggregator.protocol.interfaces import (
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from transport.interface import TopicPartition
-from wire.rejection import Reason
+from wire.rejection import Reason, ReportRejected
 
 from .leader import Leader
 from .leader_events import (
@@ -63,7 +63,10 @@ def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> list[Lea
 
 def _restored(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEffect]:
     for raw, dead in state.epochs():
-        leader.resume_epoch(raw, dead=dead)
+        try:
+            leader.book.restore(raw, dead=dead)
+        except ReportRejected as refusal:  # damaged: it is left out
+            leader.rejected[refusal.reason.value] += 1
     chains = leader.chains
     for chain, head in state.heads().items():
         chains.chain(chain).head = head
@@ -132,7 +135,8 @@ class LeaderRunner:
             self._owed.popleft()
 
     def _ended(self, settled: Settled) -> None:
-        self._leader.note_ended(settled.key)
+        until_s = self._leader.chains.settled.get(settled.key, 0)
+        self._leader.reader.ended(settled.key, until_s)
         self._tell(settled)
 
     def _carry_out(self, effect: LeaderEffect) -> None:

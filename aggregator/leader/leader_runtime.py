@@ -52,7 +52,7 @@ from wire.rejection import ReportRejected
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
-from .intake import LEADER_GROUP
+from .intake import LEADER_GROUP, ReportReader
 from .leader import Leader
 from .leader_events import (
     CallCountersign,
@@ -68,7 +68,6 @@ from .leader_events import (
 from .leader_runner import HelperCalls, LeaderRunner, restore_leader
 from .leader_state import LeaderState
 from .log_publisher import LogPublisher
-from .report_reader import ReportReader
 from .schedule import LogWatch
 
 MEASURES: Final = (

@@ -15,12 +15,6 @@ Reports of a window are due when its lateness ends. After an outage they come la
 fault of their hosts, which try again at pauses of up to 30 s: until they have had the time for it,
 windows that lack reports stay open. An outage shows in three ways: the log answers nothing, it is
 silent for longer than the shortest window, or two records in it were appended that far apart.
-
-Which windows a process takes on: one that cannot be finished is refused whole.
-
-Half of every window would be worth nothing: a window below n_min is not released. So under more
-load than fits, windows that have begun go on, and the next is refused until there is room and time.
-A refused window costs a fraction of one that is taken, which is how a Leader catches up.
 """
 
 from __future__ import annotations
@@ -34,9 +28,8 @@ from typing import Final
 from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.interfaces import BatchKey
 from transport.interface import Consumer, TransportUnavailable
-from wire.rejection import Reason, ReportRejected
 
-from .windows import EARLY_CLOSE_PERCENT, Chain, OpenWindow, freeze_early
+from .windows import Chain, OpenWindow
 
 RESEND_S: Final = 60.0
 """A host tries again within 30 s; reading its control topics and sending may each wait for a
@@ -102,7 +95,7 @@ class LogWatch:
                 self._back_s = max(self._back_s, now_s)
             self._missed = False
 
-    def heard(self, appended_s: Sequence[float], now_s: float, shortest_s: int) -> None:
+    def note_appended(self, appended_s: Sequence[float], now_s: float, shortest_s: int) -> None:
         """Take the times at which records were appended, in the order in which they came.
 
         shortest_s   the shortest window of the tasks that hosts report now
@@ -130,7 +123,7 @@ class LogWatch:
         """Take a report that came after its window's lateness.
 
         fleet        hosts on the roster
-        shortest_s   as of `heard`
+        shortest_s   as of `note_appended`
         """
         window_s = min(RESEND_S, shortest_s)
         before_s = self._late_s.get(host_id, -math.inf)
@@ -237,6 +230,7 @@ def _in_time(key: BatchKey) -> tuple[int, bytes]:
     return key.window, key.task_id
 
 
+EARLY_CLOSE_PERCENT: Final = 99
 HELPER_S: Final = 120.0
 """A window closes so long before its retention or its task ends: later the Helper is silent."""
 
@@ -280,7 +274,11 @@ class CloseRule:
         on_roster = 0 if roster is None else roster.hosts(known.task.series).get(key.cohort, 0)
         if on_roster and window.n * 100 >= on_roster * EARLY_CLOSE_PERCENT:
             return True
-        return freeze_early(window, before, key.window - known.task.window_s)
+        last_start_s, hosts = before
+        if last_start_s != key.window - known.task.window_s or not hosts:
+            return False
+        needed = len(hosts) * EARLY_CLOSE_PERCENT
+        return window.n * 100 >= needed and len(hosts & window.hosts.keys()) * 100 >= needed
 
     def _until_s(self, known: KnownTask, window: int, enough: bool, now_s: float) -> float:
         task, over_s = known.task, known.over_s(window)
@@ -308,44 +306,6 @@ class CloseRule:
 HOSTS_READ_A_SECOND: Final = 333
 """Half of what a Leader reads: a window of 100,000 hosts has five minutes. One that is read within
 a second is never too late before its retention ends."""
-
-
-class WindowRoom:
-    """Bounds the vectors of windows that have not ended."""
-
-    def __init__(self, most_bytes: int) -> None:
-        """Take the bytes that all of them may have together; one window alone may have more."""
-        self._most_bytes = most_bytes
-
-    def begin(
-        self,
-        window: OpenWindow,
-        known: KnownTask,
-        start: int,
-        hosts: int,
-        received_s: float,
-        held: Iterable[OpenWindow],
-    ) -> None:
-        """Set room aside for a window whose first authentic report has come.
-
-        hosts       whose reports may come
-        received_s  when the report came, by the party's own clock
-        held        all windows that have not ended
-        Raises      ReportRejected: overload, as for every later report of the window
-        """
-        wanted = hosts * window.row_bytes
-        if window.expected is None:
-            taken = sum(other.held_bytes for other in held)
-            if received_s > begin_until_s(known, start, hosts):
-                self._refuse(window, "a window with time to be read", "one that comes too late")
-            if taken and taken + wanted > self._most_bytes:
-                room = max(0, self._most_bytes - taken)
-                self._refuse(window, f"a window of at most {room} bytes", wanted)
-        window.room_bytes = wanted
-
-    def _refuse(self, window: OpenWindow, expected: str, got: object) -> None:
-        window.refused = True
-        raise ReportRejected(Reason.OVERLOAD, expected, got)
 
 
 def begin_until_s(known: KnownTask, start: int, hosts: int) -> float:

@@ -23,6 +23,7 @@ from .leader_events import StoreFrozen
 BLOCK_BYTES: Final = 1 << 20
 """Rows of one block: 256 hosts x 1,000 words; memory grows by blocks and sums stay in the cache."""
 
+Sum = NDArray[np.uint32] | NDArray[np.int64]
 MASKED_WORD: Final = np.dtype("<u4")
 LOCAL_WORD: Final = np.dtype("<i8")
 
@@ -50,7 +51,7 @@ class PartitionRows:
         self._used += 1
         self.n += 1
 
-    def sum_of(self, keep: NDArray[np.bool_]) -> NDArray[np.uint32] | NDArray[np.int64]:
+    def sum_of(self, keep: NDArray[np.bool_]) -> Sum:
         """Add the rows of the kept hosts, modulo 2^32 or 2^64.
 
         keep        bool[n], in the order of `keep_row`
@@ -173,12 +174,7 @@ class OpenWindow:
         joined = b"".join(self.entries[host] for host in sorted(self.entries))
         return np.frombuffer(joined, dtype=ENTRY)
 
-    def sum_accepted(
-        self, entries: Entries, accepted: NDArray[np.bool_]
-    ) -> NDArray[np.uint32] | NDArray[np.int64]:
-        return self.sum_of(entries["host_id"][accepted].tolist())
-
-    def sum_of(self, hosts: Iterable[bytes]) -> NDArray[np.uint32] | NDArray[np.int64]:
+    def sum_of(self, hosts: Iterable[bytes]) -> Sum:
         """Add the vectors of admitted hosts, each once: per partition, then together."""
         keep = {part: np.zeros(rows.n, dtype=np.bool_) for part, rows in self.parts.items()}
         for host in hosts:
@@ -191,7 +187,6 @@ class OpenWindow:
         return total
 
 
-EARLY_CLOSE_PERCENT: Final = 99
 RETRY_FIRST_S: Final = 0.5
 RETRY_LAST_S: Final = 30.0
 
@@ -276,17 +271,6 @@ class ChainState:
     def queue(self, frozen: FrozenWindow) -> None:
         self.frozen.append(frozen)
         self.frozen.sort(key=lambda window: (window.key.window, window.known.task.version))
-
-
-def freeze_early(window: OpenWindow, before: tuple[int, frozenset[bytes]], start_s: int) -> bool:
-    """Whether 99 % of the hosts that reported in the window before have reported in this one."""
-    last_start_s, hosts = before
-    if last_start_s != start_s or not hosts:
-        return False
-    needed = len(hosts) * EARLY_CLOSE_PERCENT
-    if window.n * 100 < needed:
-        return False
-    return len(hosts & window.hosts.keys()) * 100 >= needed
 
 
 def resume_window(signed: SignedBatch, known: KnownTask, stored: StoreFrozen) -> OpenWindow:

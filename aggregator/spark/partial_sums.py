@@ -227,19 +227,14 @@ class Gatherer:
     def is_settled(self, key: BatchKey) -> bool:
         return self._only is None and key in self._settled
 
-    def is_frozen(self, key: BatchKey, partition: int) -> bool:  # noqa: ARG002
+    def is_frozen(self, key: BatchKey) -> bool:  # noqa: ARG002
         """Whether a batch names what a window takes: in a pass over what it named."""
         return self._only is not None
 
-    def find_window(self, key: BatchKey, partition: int) -> OpenWindow | None:  # noqa: ARG002
+    def find_window(self, key: BatchKey) -> OpenWindow | None:
         return self._windows.get(key)
 
-    def begin_window(
-        self,
-        key: BatchKey,
-        partition: int,  # noqa: ARG002
-        known: KnownTask,
-    ) -> OpenWindow:
+    def begin_window(self, key: BatchKey, known: KnownTask) -> OpenWindow:
         """The same, begun when it is new, with the hosts that were admitted before."""
         window = self._windows.get(key)
         if window is None:
@@ -255,11 +250,10 @@ class Gatherer:
             self._notes[key] = _Notes(known.over_s(key.window))
         return window
 
-    def require_room(self, heading: Heading, partition: int, received_s: float) -> None:
+    def require_room(self, heading: Heading, received_s: float) -> None:
         """Do nothing: a pass keeps the vectors of its own records, and gives their sums away."""
 
-    def note_admitted(self, heading: Heading, partition: int) -> None:
-        del partition
+    def note_admitted(self, heading: Heading) -> None:
         notes = self._notes[heading.key]
         notes.offsets += heading.offsets
         if heading.admitted and heading.late_s is not None:

@@ -16,9 +16,9 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
-from aggregator.leader.report_reader import Sum
-from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD, FrozenWindow, OpenWindow
+from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD, FrozenWindow, OpenWindow, Sum
 from aggregator.party.health import HealthMetric
 from aggregator.protocol.epochs import AdmittedEpoch, KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, RosterSeen, TaskSeen
@@ -90,13 +90,14 @@ class _SumsDue:
     come: dict[int, Sum] = field(default_factory=dict)
 
 
-class SparkReader:
-    """A `ReportReader` in the Leader's process; no clock, pipe or process inside."""
+class SparkReader(ReportReader):
+    """In the Leader's process; no clock, pipe or process inside."""
 
     topics: Sequence[str] = (EPOCHS,)
     measures: Sequence[HealthMetric] = MEASURES
 
     def __init__(self, leader: Leader, driver: DriverPort) -> None:
+        super().__init__(leader.intake)
         self._leader, self._driver = leader, driver
         self._commands: list[Command] = []
         self._signed: list[Command] = []
@@ -217,7 +218,7 @@ class SparkReader:
         """Take an update. Raises ValueError for a sum that cannot be."""
         self._heard_s, self._lag = now_s, update.lag
         self._partitions = update.partitions or self._partitions
-        self._leader.heard(update.appended_s, now_s)
+        self._leader.note_appended(update.appended_s, now_s)
         for named in update.named:
             self._take_names(named)
         self._leader.rejected.update(update.rejected)
@@ -249,7 +250,7 @@ class SparkReader:
             leader.rejected[late.value] += len(named.entries) // ENTRY.itemsize
             return
         counts = key in self._refusals or not leader.is_frozen(key)
-        window = leader.begin_window(key, named.partition, known)
+        window = leader.begin_window(key, known)
         roster = leader.directory.roster_at(key.window)
         fleet = 0 if roster is None else len(roster)
         for entry in named.rows:

@@ -22,7 +22,7 @@ def test_window_waits_for_a_log_that_is_away_where_its_retention_leaves_time(
     )
     directory, watch = world.directory(), LogWatch()
     watch.tick(T0, 0)
-    watch.heard([], T0, WINDOW_S)
+    watch.note_appended([], T0, WINDOW_S)
     watch.tick(T0 + 1, None)
     rule, key = CloseRule(directory, watch), BatchKey(world.task_id, 0, T0)
     due_s = T0 + WINDOW_S + lateness_s

@@ -19,7 +19,7 @@ def watch() -> LogWatch:
     """A log that served until second 100."""
     made = LogWatch()
     made.tick(0, 0)
-    made.heard([100], 100, WINDOW_S)
+    made.note_appended([100], 100, WINDOW_S)
     return made
 
 
@@ -71,25 +71,25 @@ def test_silence_longer_than_a_window_is_an_outage(watch: LogWatch) -> None:
     now_s = 101 + QUIET_S
     watch.tick(now_s, 0)
     assert watch.silent(now_s, WINDOW_S)
-    watch.heard([now_s], now_s, WINDOW_S)
+    watch.note_appended([now_s], now_s, WINDOW_S)
     assert watch.resent_s == now_s + RESEND_S
 
 
 def test_gap_in_the_log_tells_of_an_outage_that_the_leader_did_not_see() -> None:
     watch = LogWatch(resumed=True)
     watch.tick(1000, 2)
-    watch.heard([100, 100 + QUIET_S, 900, 901], 1000, WINDOW_S)
+    watch.note_appended([100, 100 + QUIET_S, 900, 901], 1000, WINDOW_S)
     watch.tick(1001, 0)
     assert watch.resent_s == 1001 + RESEND_S
     fresh = LogWatch()
-    fresh.heard([100, 900], 905, WINDOW_S)
+    fresh.note_appended([100, 900], 905, WINDOW_S)
     fresh.tick(906, 0)
     assert fresh.resent_s == 900 + RESEND_S
 
 
 def test_clock_of_the_log_that_is_wrong_holds_no_longer_than_a_moment() -> None:
     watch = LogWatch()
-    watch.heard([100, 10_000_000], 500, WINDOW_S)
+    watch.note_appended([100, 10_000_000], 500, WINDOW_S)
     watch.tick(501, 0)
     assert watch.resent_s == 500 + RESEND_S
 

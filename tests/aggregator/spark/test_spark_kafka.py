@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import EpochsArrived
 from aggregator.leader.leader_runtime import LeaderShell
-from aggregator.leader.report_reader import ReportReader
 from aggregator.party.config import SparkSettings
 from aggregator.spark.driver_process import DriverProcess, SparkJob, python_of
 from aggregator.spark.spark_reader import SparkReader

@@ -19,8 +19,8 @@ import yaml
 
 from aggregator.enrolment.tasks import sign_task
 from aggregator.helper.helper_runtime import HelperShell
+from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader_runtime import LeaderShell
-from aggregator.leader.report_reader import OwnReader
 from aggregator.party.channel import ChannelHelper
 from aggregator.party.config import HttpAddress
 from aggregator.party.health import HealthMetric
@@ -55,7 +55,7 @@ _VARIABLE = re.compile(r"\$\w+")
 _LATE_S = 7_200
 
 
-class CountedReader(OwnReader):
+class CountedReader(ReportReader):
     """Says of itself what Spark's says of the log's partitions."""
 
     measures: Sequence[HealthMetric] = SPARK_MEASURES
