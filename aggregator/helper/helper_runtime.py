@@ -26,7 +26,6 @@ from aggregator.party.health import (
     Troubles,
     disk_free,
     process_document,
-    told,
     trouble_measure,
     write_status,
 )
@@ -355,12 +354,12 @@ class HelperShell:
 
     def _say_status(self) -> None:
         """Say how things stand; on a full disk only to those who ask over HTTP."""
-        self.health.say(self._status())
+        self.health.document = self._status()
         with suppress(StorageUnavailable):
             write_status(self._config.status_file, self.health.document)
 
     def _status(self) -> dict[str, object]:
-        troubles = told(self._troubles)
+        troubles = self._troubles.document()
         return {
             **process_document(self._started_s, self._clock()),
             "ready": int(not troubles),

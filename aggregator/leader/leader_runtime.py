@@ -29,7 +29,6 @@ from aggregator.party.health import (
     Troubles,
     disk_free,
     process_document,
-    told,
     trouble_measure,
     write_status,
 )
@@ -421,11 +420,11 @@ class LeaderShell:
     def _say_status(self) -> None:
         """Say how things stand; on a full disk only to those who ask over HTTP."""
         with suppress(StorageUnavailable):
-            self.health.say(self._status())
+            self.health.document = self._status()
             write_status(self._config.status_file, self.health.document)
 
     def _status(self) -> dict[str, object]:
-        leader, troubles = self._leader, told(self._troubles)
+        leader, troubles = self._leader, self._troubles.document()
         return {
             **process_document(self._started_s, self._clock()),
             "ready": int(self._restored and leader.watch.level and not troubles),

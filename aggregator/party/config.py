@@ -1,13 +1,4 @@
-"""Configuration of the parties: TOML read once, unknown keys refused, secrets are paths.
-
-The table [transport] of any configuration: for tools that need the log alone.
-
-What a Leader takes on before it refuses: memory, an operator's excess, dead letters.
-
-What a Leader is told about Spark: the table [spark].
-
-The table [standby] of a Leader that runs on several machines.
-"""
+"""Configuration of the parties: TOML read once, unknown keys refused, secrets are paths."""
 
 from __future__ import annotations
 
@@ -101,10 +92,7 @@ class SparkSettings:
 
     def __post_init__(self) -> None:
         """Refuse what depends on where it is started, or would take protection away."""
-        for name in ("python", "jars"):
-            path: Path | None = getattr(self, name)
-            if path is not None and not path.is_absolute():
-                raise ValueError(f"{name}: expected an absolute path, got {path}")
+        check_paths(self)
         for name in self.options:
             if not name.startswith("spark.") or name.startswith(_OURS):
                 raise ValueError(f"options: expected a setting of Spark that is free, got {name!r}")

@@ -2,8 +2,6 @@
 
 The loop replaces the document as a whole; whoever asks over HTTP reads the newest one. Nothing in
 it names a host.
-
-The document in which a party says how it is, for `status` and whoever watches.
 """
 
 from __future__ import annotations
@@ -45,34 +43,32 @@ class Trouble(StrEnum):
     STORAGE = "storage"
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A trouble that has not ended: since when, unix seconds, and what was said of it."""
-
-    since_s: float
-    detail: str
-
-
 class Troubles:
+    """What stands between a party and its work.
+
+    standing    since when, unix seconds, and what was said of it
+    """
+
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log
-        self._standing: dict[Trouble, Standing] = {}
-
-    @property
-    def standing(self) -> Mapping[Trouble, Standing]:
-        return dict(self._standing)
+        self.standing: dict[Trouble, tuple[float, str]] = {}
 
     def begin(self, trouble: Trouble, now_s: float, detail: str) -> None:
         """Note a trouble; one that stands already is not told again."""
-        if trouble not in self._standing:
-            self._standing[trouble] = Standing(now_s, detail)
+        if trouble not in self.standing:
+            self.standing[trouble] = now_s, detail
             self._log.warning("trouble", what=trouble.value, detail=detail)
 
     def end(self, trouble: Trouble, now_s: float) -> None:
-        standing = self._standing.pop(trouble, None)
-        if standing is not None:
-            lasted_s = round(now_s - standing.since_s, 1)
+        if trouble in self.standing:
+            lasted_s = round(now_s - self.standing.pop(trouble)[0], 1)
             self._log.warning("trouble over", what=trouble.value, lasted_s=lasted_s)
+
+    def document(self) -> dict[str, dict[str, object]]:
+        return {
+            trouble.value: {"since": int(since_s), "detail": detail}
+            for trouble, (since_s, detail) in dict(self.standing).items()  # a call may add one
+        }
 
 
 class Presence(Closing):
@@ -169,21 +165,10 @@ class Health(Collector):
     """The newest document of a party, and when its loop last went round."""
 
     def __init__(self, party: str, measures: Iterable[HealthMetric]) -> None:
-        """Say nothing yet.
-
-        party       `leader`, `helper` or `witness`, part of every metric's name
-        """
+        """Say nothing yet; the party's name is part of every metric's."""
         self._party, self._measures = party, tuple(measures)
-        self._document: Document = {}
+        self.document: Document = {}
         self._turned_s = time.monotonic()
-
-    @property
-    def document(self) -> Document:
-        """What was said last; empty before the first."""
-        return self._document
-
-    def say(self, document: Document) -> None:
-        self._document = document
 
     def turned(self) -> None:
         self._turned_s = time.monotonic()
@@ -196,14 +181,14 @@ class Health(Collector):
         return ""
 
     def not_ready(self) -> str:
-        if not self._document:
+        if not self.document:
             return "starting"
         # Details name files and users: they are for the status and the log, which are private.
         found = [
             f"{name} since {standing['since']}"
-            for name, standing in self._document["troubles"].items()
+            for name, standing in self.document["troubles"].items()
         ]
-        if not self._document["ready"] and not found:
+        if not self.document["ready"] and not found:
             found = ["catching up with the log"]
         return "; ".join(found)
 
@@ -240,7 +225,7 @@ class Health(Collector):
         return answer
 
     def collect(self) -> Iterator[Metric]:
-        document = self._document
+        document = self.document
         for measure in self._measures if document else ():
             yield _family(f"pointillist_{self._party}_{measure.name}", measure, document)
 
@@ -259,13 +244,6 @@ def _family(name: str, measure: HealthMetric, document: Document) -> Metric:
 def _text(start: StartResponse, status: str, body: str) -> list[bytes]:
     start(status, [("Content-Type", "text/plain; charset=utf-8")])
     return [f"{body}\n".encode()]
-
-
-def told(troubles: Troubles) -> dict[str, dict[str, object]]:
-    return {
-        trouble.value: {"since": int(standing.since_s), "detail": standing.detail}
-        for trouble, standing in troubles.standing.items()
-    }
 
 
 STATUS_EVERY_S: Final = 2.0

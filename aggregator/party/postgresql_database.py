@@ -136,6 +136,40 @@ class Database:
         return DatabaseUnavailable(f"{self.name}: expected an answer of PostgreSQL, got {said}")
 
 
+class DatabaseSession:
+    """A connection that begins at the first question, and again after each failure."""
+
+    def __init__(
+        self,
+        database: Database,
+        options: str = "",
+        failures: tuple[type[psycopg.Error], ...] = (psycopg.Error,),
+    ) -> None:
+        """Connect later; any error that is none of `failures` is ours."""
+        self.database, self._options, self._failures = database, options, failures
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def asking(self) -> Iterator[psycopg.Connection[Any]]:
+        """Give the connection for one question, bounded in time.
+
+        Raises      DatabaseUnavailable
+        """
+        try:
+            if self._connection is None:
+                self._connection = self.database.connect(self._options)
+            with self.database.bounded(self._connection):
+                yield self._connection
+        except self._failures as error:
+            self.close()
+            raise self.database.away(error) from error
+
+
 def _tls(settings: PostgresqlSettings) -> Mapping[str, Any]:
     """What libpq takes for it: every setting named, so that no environment adds one."""
     if settings.on_socket:

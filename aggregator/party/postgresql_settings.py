@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
 from transport.settings.config import limited
+
+from .channel_address import check_paths
 
 DEFAULT_PORT: Final = 5432
 
@@ -34,10 +36,7 @@ class PostgresqlSettings:
     key_file: Path | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            path = getattr(self, field.name)
-            if isinstance(path, Path) and not path.is_absolute():
-                raise ValueError(f"{field.name}: expected an absolute path, got {path}")
+        check_paths(self)
         if self.on_socket != (self.ca_file is None):
             raise ValueError("expected ca_file beside a host, and none beside a socket's folder")
         if (self.cert_file is None) != (self.key_file is None):

@@ -25,7 +25,7 @@ import psycopg
 import structlog
 
 from aggregator.party.config import StandbySettings
-from aggregator.party.postgresql_database import Database, DatabaseUnavailable
+from aggregator.party.postgresql_database import Database, DatabaseSession, DatabaseUnavailable
 from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.state.state_file import (
     LeadershipLost,
@@ -70,7 +70,7 @@ class Term:
     holder: bytes
 
 
-class Leadership:
+class Leadership(DatabaseSession):
     """One machine's hold on the lead; used by one thread at a time."""
 
     def __init__(
@@ -85,14 +85,13 @@ class Leadership:
         lease_s     after so many seconds without a renewal another machine may lead
         clock       of this machine alone, in seconds; never set
         """
-        self._database, self._leader_pk, self.lease_s = database, leader_pk, lease_s
-        self._clock = clock
+        self._leader_pk, self.lease_s, self._clock = leader_pk, lease_s, clock
         # A machine that hangs while hands change holds both rows.
-        self._options = (
+        super().__init__(
+            database,
             f"-c lock_timeout={database.timeout_s * 500:.0f} "
-            f"-c idle_in_transaction_session_timeout={database.timeout_s * 1000:.0f}"
+            f"-c idle_in_transaction_session_timeout={database.timeout_s * 1000:.0f}",
         )
-        self._connection: psycopg.Connection[Any] | None = None
         self._seen, self._seen_s = b"", 0.0
         self._until_s = clock()
         self.term: Term | None = None
@@ -108,7 +107,7 @@ class Leadership:
         Raises      DatabaseUnavailable, OtherLeader
         """
         self.term, asked_s = None, self._clock()
-        with self._asking() as connection:
+        with self.asking() as connection:
             seen = self._look(connection)
             if seen is None or self._stays(seen, asked_s):
                 self.term = self._change_hands(connection, seen)
@@ -152,7 +151,7 @@ class Leadership:
         Raises      DatabaseUnavailable, LeadershipLost
         """
         term, asked_s = self.own_term(), self._clock()
-        with self._asking() as connection:
+        with self.asking() as connection:
             renewal = secrets.token_bytes(MARK_BYTES)
             if connection.execute(_RENEW, (renewal, term.holder)).rowcount == 0:
                 raise LeadershipLost(
@@ -163,7 +162,7 @@ class Leadership:
     def leave(self) -> None:
         """Let another machine lead at once; as far as the database answers."""
         term = self.own_term()
-        with suppress(DatabaseUnavailable), self._asking() as connection:
+        with suppress(DatabaseUnavailable), self.asking() as connection:
             connection.execute(_LEAVE, (term.holder,))
         self.close()
 
@@ -172,22 +171,6 @@ class Leadership:
         if self.term is None:
             raise ValueError("expected a machine that leads")
         return self.term
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    @contextmanager
-    def _asking(self) -> Iterator[psycopg.Connection[Any]]:
-        try:
-            if self._connection is None:
-                self._connection = self._database.connect(self._options)
-            with self._database.bounded(self._connection):
-                yield self._connection
-        except psycopg.Error as error:
-            self.close()
-            raise self._database.away(error) from error
 
 
 class Renewals:
@@ -243,7 +226,7 @@ def tables_to_read(settings: StandbySettings) -> PostgresqlTables:
     return PostgresqlTables(database, _NOBODYS, settings.lease_s)
 
 
-class PostgresqlTables:
+class PostgresqlTables(DatabaseSession):
     """`StateTables` of one term; connects at the first statement, and again after a failure."""
 
     def __init__(self, database: Database, term: Term, lease_s: float) -> None:
@@ -252,38 +235,28 @@ class PostgresqlTables:
         lease_s     a transaction that stands still for so long is ended by the server: it would
                     keep others from leading
         """
-        self._database, self._term = database, term
-        self._options = f"-c idle_in_transaction_session_timeout={int(lease_s * 1000)}"
-        self._connection: psycopg.Connection[Any] | None = None
+        options = f"-c idle_in_transaction_session_timeout={int(lease_s * 1000)}"
+        super().__init__(database, options, _AWAY)
+        self._term = term
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> StatementRows:
-        with self._asking() as connection:
+        with self._storing() as connection:
             return connection.execute(_in_its_words(sql), values)
 
     @contextmanager
     def transaction(self) -> Iterator[Statements]:
-        with self._asking() as connection, connection.transaction():
+        with self._storing() as connection, connection.transaction():
             row = connection.execute(_TERM).fetchone()
             if row != (self._term.fence, self._term.holder):
                 found = "none" if row is None else f"another's {row[0]}"
                 raise LeadershipLost(f"expected fence {self._term.fence}, got {found}")
             yield _InTransaction(connection)
 
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
     @contextmanager
-    def _asking(self) -> Iterator[psycopg.Connection[Any]]:
+    def _storing(self) -> Iterator[psycopg.Connection[Any]]:
         try:
-            if self._connection is None:
-                self._connection = self._database.connect(self._options)
-            with self._database.bounded(self._connection):
-                yield self._connection
-        except _AWAY as error:
-            self.close()
-            raise StorageUnavailable("database", self._database.away(error)) from error
+            with self.asking() as connection:
+                yield connection
         except DatabaseUnavailable as error:
             raise StorageUnavailable("database", error) from error
 

@@ -103,7 +103,7 @@ class Turn:
             "troubles": troubles,
         }
         self.health.turned()
-        self.health.say(document)
+        self.health.document = document
         self._notifier.alive()
         write_status(self._config.status_file, document)
 

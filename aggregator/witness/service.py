@@ -38,7 +38,6 @@ from aggregator.party.health import (
     Trouble,
     Troubles,
     process_document,
-    told,
     trouble_measure,
     write_status,
 )
@@ -335,12 +334,12 @@ class WitnessShell:
                     self._troubles.end(Trouble.STORAGE, self._clock())
             self.health.turned()
             self._notifier.alive()
-            self.health.say(self._status())
+            self.health.document = self._status()
             with suppress(StorageUnavailable):
                 write_status(self._config.status_file, self.health.document)
 
     def _status(self) -> dict[str, object]:
-        troubles = told(self._troubles)
+        troubles = self._troubles.document()
         lengths = self._store.lengths()
         served = {key.hex(): lengths.get(key.hex(), 0) for key in self._config.helper_pks}
         return {

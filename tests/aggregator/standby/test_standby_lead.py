@@ -158,7 +158,7 @@ def test_machine_that_hangs_while_it_follows_keeps_no_renewal_waiting(
     held, hung = database.leadership(), database.leadership(timeout_s=0.2)
     assert held.take()
     assert not hung.take()
-    with hung._asking() as connection:
+    with hung.asking() as connection:
         connection.execute("BEGIN")
         connection.execute("UPDATE leadership SET fence = fence + 1")
         connection.execute("UPDATE lease SET holder = NULL")
