@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch
 from aggregator.protocol.interfaces import BODY_RETENTION_S, Stopwatch, no_stopwatch
-from privacy.masks import tag_and_nonce
-from privacy.signing import verify
+from privacy.masks import tag_and_nonce, tags_equal
 from wire.batch import SignedBatch
 from wire.fields import ReportId
 from wire.rejection import Reason, ReportRejected
@@ -41,11 +40,6 @@ class BatchVerdict:
     accepted: NDArray[np.bool_]
     mask_sum: NDArray[np.uint32]
     cleared: Mapping[str, int]
-
-
-def check_signature(signed: SignedBatch, message: bytes, directory: Directory) -> None:
-    if not verify(directory.parties.leader_pk, message, signed.signature):
-        raise ReportRejected(Reason.BATCH_SIGNATURE, "the pinned Leader's signature", "another")
 
 
 def task_of(signed: SignedBatch, directory: Directory) -> KnownTask:

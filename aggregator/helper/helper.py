@@ -44,7 +44,6 @@ from .batch_rules import (
     MaskInto,
     check_accepted,
     check_roster,
-    check_signature,
     check_time,
     mask_sum_again,
     missing_epochs,
@@ -76,37 +75,29 @@ class Helper:
         sum_rules   what is never countersigned; None: by the tasks alone
         checkpoint  told of each step, for tests
         """
-        self._directory, self._signing_key, self._state = directory, signing_key, state
+        self.directory, self._signing_key, self._state = directory, signing_key, state
         self._sum_rules = sum_rules or SumRules()
-        self._book = AdmittedEpochs(directory, Seal.HELPER, hpke_keys, ledger_counters)
+        self.book = AdmittedEpochs(directory, Seal.HELPER, hpke_keys, ledger_counters)
         for seen in seen_epochs:
-            self._book.remember(seen)
+            self.book.remember(seen)
         self._mask_into, self._lap = mask_into, stopwatch
         self.checkpoint = checkpoint
         self._owed: list[KnownEpoch] = []
         self.refused: Counter[str] = Counter()
         self.cleared: Counter[str] = Counter()
 
-    @property
-    def book(self) -> AdmittedEpochs:
-        return self._book
-
-    @property
-    def directory(self) -> Directory:
-        return self._directory
-
     def learn(self, event: TaskSeen | RosterSeen) -> None:
         """Take a task or roster. Raises ReportRejected where it is refused."""
         if isinstance(event, TaskSeen):
-            self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
+            self.directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
         else:
-            self._directory.add_roster(event.signed_bytes)
+            self.directory.add_roster(event.signed_bytes)
 
     def admit_epochs(self, epochs: Sequence[bytes], now_s: float) -> None:
         """Verify and keep epochs. Raises StorageUnavailable: `store_owed` stores them later."""
         for raw in epochs:
             try:
-                admitted = self._book.admit(raw, now_s)
+                admitted = self.book.admit(raw, now_s)
             except ReportRejected as refusal:
                 self.refused[refusal.reason.value] += 1
                 continue
@@ -124,7 +115,7 @@ class Helper:
             return
         self.checkpoint("before RememberEpochs")
         hosts = {known.host_id for known in self._owed}
-        self._state.keep_epochs(self._owed, {host: self._book.counter(host) for host in hosts})
+        self._state.keep_epochs(self._owed, {host: self.book.counter(host) for host in hosts})
         self._owed = []
         self.checkpoint("after RememberEpochs")
 
@@ -147,8 +138,9 @@ class Helper:
     def _answer(self, signed_batch: bytes, complete: bool, now_s: float) -> BatchReply:
         signed = SignedBatch.decode(signed_batch)
         message = signed_batch[:-64]
-        check_signature(signed, message, self._directory)
-        known = task_of(signed, self._directory)
+        if not verify(self.directory.parties.leader_pk, message, signed.signature):
+            raise ReportRejected(Reason.BATCH_SIGNATURE, "the pinned Leader's signature", "another")
+        known = task_of(signed, self.directory)
         if known.task.scheme is not Scheme.MASKED:
             raise ReportRejected(Reason.SCHEME, Scheme.MASKED.value, known.task.scheme.value)
         check_time(known, signed.batch.window, now_s, self._state.refuse_before_s)
@@ -156,8 +148,8 @@ class Helper:
         answered = self._state.answer(key)
         if answered is not None:
             return self._answer_again(answered, signed, known, complete)
-        roster = check_roster(signed, known, self._directory)
-        missing = [] if complete else missing_epochs(signed, roster, self._book)
+        roster = check_roster(signed, known, self.directory)
+        missing = [] if complete else missing_epochs(signed, roster, self.book)
         if missing:
             return BatchReply(need_epochs=missing)
         return self._judge(signed, message, known, roster, now_s)
@@ -173,7 +165,7 @@ class Helper:
         batch = signed.batch
         key = BatchKey(known.task_id, batch.cohort, batch.window)
         used = self._state.used_hosts(known.task.series, batch.window)
-        rules = HostRules(known, roster, self._book, used, self._mask_into, self._lap)
+        rules = HostRules(known, roster, self.book, used, self._mask_into, self._lap)
         verdict = rules.judge(signed)
         hosts: list[bytes] = batch.entries["host_id"][verdict.accepted].tolist()
         try:
@@ -186,7 +178,7 @@ class Helper:
             key,
             known.task.series,
             batch_hash,
-            _bitmap(verdict.accepted),
+            np.packbits(verdict.accepted, bitorder="little").tobytes(),
             batch.n,
             dict(verdict.cleared),
             int(now_s),
@@ -222,18 +214,18 @@ class Helper:
         missing = [
             host + epoch
             for host, epoch, *_ in signed.batch.entries[accepted].tolist()
-            if (found := self._book.find(host, epoch)) is None or found.key is None
+            if (found := self.book.find(host, epoch)) is None or found.key is None
         ]
         if missing and not complete:
             return BatchReply(need_epochs=missing)
-        total = mask_sum_again(signed, accepted, known, self._book, self._mask_into)
+        total = mask_sum_again(signed, accepted, known, self.book, self._mask_into)
         verdict = BatchVerdict(accepted, total, answered.rejections)
         return self._reply(answered.key, answered.batch_hash, verdict)
 
     def _countersigned(self, entry: bytes, vector: bytes) -> bytes:
         signed = SignedRelease.decode(entry)
         release = signed.release
-        if not verify(self._directory.parties.leader_pk, release.unsigned(), signed.sig_leader):
+        if not verify(self.directory.parties.leader_pk, release.unsigned(), signed.sig_leader):
             raise ReportRejected(Reason.RELEASE_SIGNATURE, "the pinned Leader's signature", "other")
         answered = self._state.answer_of_hash(release.batch_hash)
         if answered is None or answered.share_hash != release.share_hash:
@@ -241,7 +233,9 @@ class Helper:
         series, cohort, window = answered.series, answered.key.cohort, answered.key.window
         before = self._state.chain_entry(series, cohort, window)
         if before is not None:
-            return _same_entry(before, signed)
+            if SignedRelease.decode(before).release != release:
+                raise ReportRejected(Reason.RELEASE_CHAIN, "the release already signed", "another")
+            return before
         self._check_kept(answered)
         self._check_link(signed, answered)
         self._check_possible(_vector(vector, signed, answered), answered)
@@ -258,7 +252,7 @@ class Helper:
         Raises      ReportRejected: closed_before_restore
         """
         window = answered.key.window
-        known = self._directory.tasks.get(answered.key.task_id)
+        known = self.directory.tasks.get(answered.key.task_id)
         end_s = window if known is None else known.window_end(window)
         closed_s = self._state.refuse_before_s
         if end_s <= closed_s:
@@ -270,7 +264,7 @@ class Helper:
 
         Raises      ReportRejected: release_vector, impossible_sum
         """
-        known = self._directory.tasks.get(answered.key.task_id)
+        known = self.directory.tasks.get(answered.key.task_id)
         if known is None:
             return
         if vector.shape != (known.d,):
@@ -280,7 +274,7 @@ class Helper:
 
     def _capacity(self, answered: Answer) -> Capacity | None:
         """The accepted hosts' GPUs; None once their ids are erased."""
-        roster = self._directory.roster_at(answered.key.window)
+        roster = self.directory.roster_at(answered.key.window)
         if roster is None or answered.used is None:
             return None
         ids = range(0, len(answered.used), HOST_ID_BYTES)
@@ -298,12 +292,6 @@ class Helper:
             )
 
 
-def _same_entry(stored: bytes, signed: SignedRelease) -> bytes:
-    if SignedRelease.decode(stored).release != signed.release:
-        raise ReportRejected(Reason.RELEASE_CHAIN, "the release already signed", "another")
-    return stored
-
-
 def _vector(vector: bytes, signed: SignedRelease, answered: Answer) -> NDArray[np.int64]:
     """Return int64[d], steps: the vector that the release names, with its check words."""
     if len(vector) % 4 or len(vector) < 12:
@@ -314,7 +302,3 @@ def _vector(vector: bytes, signed: SignedRelease, answered: Answer) -> NDArray[n
         raise ReportRejected(Reason.RELEASE_VECTOR, "the vector of the release", "another")
     check_sum(words, accepted)
     return words.view("<i4").astype(np.int64)
-
-
-def _bitmap(accepted: NDArray[np.bool_]) -> bytes:
-    return np.packbits(accepted, bitorder="little").tobytes()

@@ -1,7 +1,4 @@
-"""The Helper's process: keys, state, the channel, its witness; of the log, releases at a start.
-
-A Helper behind `HelperPort` in this process: its clock, its witness, what it tells of itself.
-"""
+"""The Helper's process: keys, state, the channel, its witness; of the log, releases at a start."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ from .own_releases import compare_releases
 
 
 class HelperRunner:
-    """Settles with the witness before and after each answer."""
+    """A Helper as `HelperPort`: settles with the witness before and after each answer."""
 
     def __init__(
         self,
@@ -104,9 +101,6 @@ class HelperRunner:
             self._let_out()
         return reply
 
-    def carry_out_owed(self) -> None:
-        self._helper.store_owed()
-
     def _let_out(self) -> None:
         self._helper.checkpoint("between commit and witness")
         self._settle()
@@ -117,12 +111,11 @@ class HelperRunner:
         return self.asked_s
 
     def status(self) -> HelperStatus:
-        rosters = self._helper.directory.rosters
         return HelperStatus(
             version=PROTOCOL_VERSION,
             helper_pk=self._helper_pk,
             clock_s=int(self._clock()),
-            roster_version=max(rosters, default=0),
+            roster_version=max(self._helper.directory.rosters, default=0),
             batches_answered=self.batches_answered,
             refused=dict(self._helper.refused),
             key_announcements=list(self._announcements()),
@@ -277,7 +270,7 @@ class HelperShell:
             try:
                 self._read_signed(now_s, at_start)
                 self._keys.rotate(now_s, self._directory.longest_retention_s())
-                self._runner.carry_out_owed()
+                self._helper.store_owed()
                 self._forget(now_s, self._directory.longest_retention_s())
                 if Trouble.STORAGE in self._troubles.standing:
                     self._state.check_writable()

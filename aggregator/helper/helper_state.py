@@ -13,8 +13,10 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import BODY_RETENTION_S, HOST_ID_BYTES, Answer, BatchKey
@@ -63,20 +65,16 @@ class HelperState:
 
         now_s       unix seconds; a restore found now refuses windows that ended before it
         linked_as   identity whose answers and releases are chained for a witness; None: no chain
-        Raises      StateUnusable, TransportUnavailable never
+        Raises      StateUnusable
         """
-        self._path, self._fence_path, self._linked_as = path, fence_path, linked_as
-        self._connection = open_state(path, _SCHEMA + LINK_TABLES)
-        self.fence, self._refuse_before_s = self._take_over(now_s)
-
-    @property
-    def refuse_before_s(self) -> int:
+        self._fence_path, self._linked_as = fence_path, linked_as
+        self._db = open_state(path, _SCHEMA + LINK_TABLES)
+        self.fence, self.refuse_before_s = self._take_over(now_s)
         """Windows that ended by then are refused: set at a restore."""
-        return self._refuse_before_s
 
     def _take_over(self, now_s: float) -> tuple[int, int]:
         side = _read_side(self._fence_path)
-        with transaction(self._connection) as connection:
+        with transaction(self._db) as connection:
             row = connection.execute("SELECT fence, commits, refuse_before_s FROM fence").fetchone()
             fence, commits, refuse_before_s = row or (0, 0, 0)
             fresh = row is None and side is None
@@ -93,19 +91,22 @@ class HelperState:
         return fence, refuse_before_s
 
     def answer(self, key: BatchKey) -> Answer | None:
-        row = self._connection.execute(
-            _SELECT + "WHERE task_id = ? AND cohort = ? AND window = ?",
-            (key.task_id, key.cohort, key.window),
-        ).fetchone()
-        return None if row is None else _answer(row)
+        return self._answer("task_id = ? AND cohort = ? AND window = ?", astuple(key))
 
     def answer_of_hash(self, batch_hash: bytes) -> Answer | None:
-        row = self._connection.execute(_SELECT + "WHERE batch_hash = ?", (batch_hash,)).fetchone()
-        return None if row is None else _answer(row)
+        return self._answer("batch_hash = ?", (batch_hash,))
+
+    def _answer(self, where: str, values: tuple[Any, ...]) -> Answer | None:
+        row = self._first(f"SELECT * FROM answers WHERE {where}", values)  # noqa: S608
+        if row is None:
+            return None
+        task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, *rest = row
+        key, reasons = BatchKey(task_id, cohort, window), json.loads(rejections)
+        return Answer(key, series, batch_hash, bitmap, n_batch, reasons, *rest)
 
     def used_hosts(self, series: str, window: int) -> frozenset[bytes]:
         """Hosts already counted in this window of the series, in any version and cohort."""
-        rows = self._connection.execute(
+        rows = self._db.execute(
             "SELECT used FROM answers WHERE series = ? AND window = ?", (series, window)
         )
         return frozenset(
@@ -122,56 +123,58 @@ class HelperState:
         Raises      FencedOut when a newer Helper took over, StateUnusable when the window was
                     answered meanwhile
         """
-        with transaction(self._connection) as connection:
-            commits = self._fenced(connection) + 1
+        with self._changing() as commits:
             try:
-                connection.execute(
+                self._db.execute(
                     "INSERT INTO answers VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", _row(answer)
                 )
             except sqlite3.IntegrityError as error:
                 raise StateUnusable("window answered by another commit; restart") from error
-            connection.execute("UPDATE fence SET commits = ?", (commits,))
+            self._db.execute("UPDATE fence SET commits = ?", (commits + 1,))
             item = answer_item(answer.batch_hash, answer.bitmap)
-            self._link(connection, LinkKind.ANSWER, item, closed_s)
-        _write_side(self._fence_path, self.fence, commits)
+            self._link(LinkKind.ANSWER, item, closed_s)
+        _write_side(self._fence_path, self.fence, commits + 1)
 
-    def _link(
-        self, connection: sqlite3.Connection, kind: LinkKind, item: bytes, closed_s: int = 0
-    ) -> None:
+    def _link(self, kind: LinkKind, item: bytes, closed_s: int = 0) -> None:
         if self._linked_as is not None:
-            helper_links.make(connection, self._linked_as, kind, item, closed_s)
+            helper_links.make(self._db, self._linked_as, kind, item, closed_s)
+
+    @contextmanager
+    def _changing(self) -> Iterator[int]:
+        """Change, unless a newer Helper is live; gives the commits so far."""
+        with transaction(self._db) as connection:
+            yield self._fenced(connection)
+
+    def _first(self, sql: str, values: tuple[Any, ...]) -> Any:
+        return self._db.execute(sql, values).fetchone()
 
     def chain_end(self) -> ChainHead:
-        return helper_links.newest(self._connection)
+        return helper_links.newest(self._db)
 
     def links_after(self, sequence: int) -> list[ChainLink | None]:
         """The links above a sequence, in order; None for one that only the witness ever had."""
-        return list(helper_links.after(self._connection, sequence))
+        return list(helper_links.after(self._db, sequence))
 
     def passed_through(self, head: ChainHead) -> bool:
-        return helper_links.holds(self._connection, head)
+        return helper_links.holds(self._db, head)
 
     def restored(self, now_s: float, head: ChainHead) -> None:
         """Refuse every window that ended by now or by the witness's word, and go on from its head.
 
         A chain that the witness's is the beginning of is kept.
         """
-        with transaction(self._connection) as connection:
-            self._fenced(connection)
-            closed_s = max(
-                head.closed_s, helper_links.newest(connection).closed_s, math.ceil(now_s)
-            )
-            if not helper_links.holds(connection, head):
-                helper_links.go_on_from(connection, head)
-            connection.execute(
+        with self._changing():
+            closed_s = max(head.closed_s, helper_links.newest(self._db).closed_s, math.ceil(now_s))
+            if not helper_links.holds(self._db, head):
+                helper_links.go_on_from(self._db, head)
+            self._db.execute(
                 "UPDATE fence SET refuse_before_s = max(refuse_before_s, ?)", (closed_s,)
             )
-        self._refuse_before_s = max(self._refuse_before_s, closed_s)
+        self.refuse_before_s = max(self.refuse_before_s, closed_s)
 
     def keep_reply(self, key: BatchKey, reply: bytes, share_hash: bytes) -> None:
-        with transaction(self._connection) as connection:
-            self._fenced(connection)
-            connection.execute(
+        with self._changing():
+            self._db.execute(
                 "UPDATE answers SET reply = ?, share_hash = ? WHERE task_id = ? AND cohort = ? "
                 "AND window = ? AND reply IS NULL",
                 (reply, share_hash, key.task_id, key.cohort, key.window),
@@ -181,100 +184,102 @@ class HelperState:
         self, epochs: Iterable[KnownEpoch], counters: Mapping[bytes, tuple[int, int]]
     ) -> None:
         """Remember verified epochs, dead ones too, and the largest ledger counter of each host."""
-        with transaction(self._connection) as connection:
-            self._fenced(connection)
-            connection.executemany(
+        with self._changing():
+            self._db.executemany(
                 "INSERT INTO epochs VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "
                 "dead = max(dead, excluded.dead)",
-                [_epoch_row(epoch) for epoch in epochs],
+                [
+                    (
+                        *(epoch.host_id, epoch.epoch_id, epoch.epoch_hash, epoch.not_before),
+                        *(epoch.not_after, epoch.ledger_ctr, int(epoch.dead)),
+                    )
+                    for epoch in epochs
+                ],
             )
-            connection.executemany(KEEP_COUNTER, [(h, *mark) for h, mark in counters.items()])
+            self._db.executemany(KEEP_COUNTER, [(h, *mark) for h, mark in counters.items()])
 
     def epochs(self) -> Iterator[KnownEpoch]:
-        for h, e, eh, nb, na, ctr, dead in self._connection.execute("SELECT * FROM epochs"):
+        for h, e, eh, nb, na, ctr, dead in self._db.execute("SELECT * FROM epochs"):
             yield KnownEpoch(h, e, eh, nb, na, ctr, bool(dead))
 
     def counters(self) -> dict[bytes, tuple[int, int]]:
-        return {host: (ctr, begun_s) for host, ctr, begun_s in self._connection.execute(COUNTERS)}
+        return {host: (ctr, begun_s) for host, ctr, begun_s in self._db.execute(COUNTERS)}
 
     def chain(self, series: str, cohort: int) -> list[tuple[int, bytes]]:
         return list(
-            self._connection.execute(
+            self._db.execute(
                 "SELECT window, entry FROM chain WHERE series = ? AND cohort = ? ORDER BY window",
                 (series, cohort),
             )
         )
 
     def chain_entry(self, series: str, cohort: int, window: int) -> bytes | None:
-        row = self._connection.execute(
-            "SELECT entry FROM chain WHERE series = ? AND cohort = ? AND window = ?",
-            (series, cohort, window),
-        ).fetchone()
+        of = "SELECT entry FROM chain WHERE series = ? AND cohort = ? AND window = ?"
+        row = self._first(of, (series, cohort, window))
         return None if row is None else bytes(row[0])
 
     def entry_of_batch(self, batch_hash: bytes) -> bytes | None:
         """The countersigned release of this very batch; bodies of batches are not read for it."""
-        row = self._connection.execute(
+        row = self._first(
             "SELECT entry FROM answers JOIN chain USING (series, cohort, window) "
             "WHERE batch_hash = ?",
             (batch_hash,),
-        ).fetchone()
+        )
         return None if row is None else bytes(row[0])
 
     def chain_head(self, series: str, cohort: int) -> tuple[int, bytes] | None:
-        row = self._connection.execute(
+        found: tuple[int, bytes] | None = self._first(
             "SELECT window, entry FROM chain WHERE series = ? AND cohort = ? "
             "ORDER BY window DESC LIMIT 1",
             (series, cohort),
-        ).fetchone()
-        return None if row is None else (row[0], row[1])
+        )
+        return found
 
     def keep_release(self, series: str, cohort: int, window: int, entry: bytes) -> None:
         """Append a countersigned release to its chain, and count it beside the state.
 
         The first entry of a window stays.
         """
-        with transaction(self._connection) as connection:
-            commits = self._fenced(connection)
-            kept = connection.execute(
+        with self._changing() as before:
+            commits = before
+            kept = self._db.execute(
                 "INSERT OR IGNORE INTO chain VALUES (?,?,?,?)", (series, cohort, window, entry)
             )
             if kept.rowcount:
-                commits += 1
-                connection.execute("UPDATE fence SET commits = ?", (commits,))
+                commits = before + 1
+                self._db.execute("UPDATE fence SET commits = ?", (commits,))
                 release = SignedRelease.decode(entry).release
-                self._link(connection, LinkKind.RELEASE, release.hash())
+                self._link(LinkKind.RELEASE, release.hash())
         _write_side(self._fence_path, self.fence, commits)
 
     def prune(self, now_s: float, epoch_retention_s: int) -> None:
-        with transaction(self._connection) as connection:
-            self._fenced(connection)
-            connection.execute(
+        with self._changing():
+            self._db.execute(
                 "UPDATE answers SET body = NULL, used = NULL "
                 "WHERE committed_s < ? AND body IS NOT NULL",
                 (int(now_s) - BODY_RETENTION_S,),
             )
-            connection.execute(
+            self._db.execute(
                 "DELETE FROM epochs WHERE not_after <= ?", (int(now_s) - epoch_retention_s,)
             )
 
     def counts(self) -> dict[str, int]:
-        (answers,) = self._connection.execute("SELECT count(*) FROM answers").fetchone()
-        (epochs,) = self._connection.execute("SELECT count(*) FROM epochs").fetchone()
-        (chain,) = self._connection.execute("SELECT count(*) FROM chain").fetchone()
-        return {"answers": answers, "epochs": epochs, "releases": chain}
+        tables = {"answers": "answers", "epochs": "epochs", "releases": "chain"}
+        return {
+            name: self._first(f"SELECT count(*) FROM {table}", ())[0]  # noqa: S608
+            for name, table in tables.items()
+        }
 
     def close(self) -> None:
-        self._connection.close()
+        self._db.close()
 
     def check_writable(self) -> None:
         """Make sure that the disk takes a commit.
 
         Raises      StorageUnavailable, FencedOut
         """
-        with transaction(self._connection) as connection:
-            commits = self._fenced(connection)
-            connection.execute("UPDATE fence SET commits = ?", (commits,))
+        with self._changing() as commits:
+            self._db.execute("UPDATE fence SET commits = ?", (commits,))
 
     def _fenced(self, connection: sqlite3.Connection) -> int:
         fence, commits = connection.execute("SELECT fence, commits FROM fence").fetchone()
@@ -287,34 +292,10 @@ class HelperState:
         return int(commits)
 
 
-_SELECT: Final = (
-    "SELECT task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, "
-    "committed_s, body, used, reply, share_hash FROM answers "
-)
-
-
-def _answer(row: tuple[object, ...]) -> Answer:
-    task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, *rest = row
-    key = BatchKey(task_id, cohort, window)  # type: ignore[arg-type]
-    reasons = json.loads(str(rejections))
-    return Answer(key, series, batch_hash, bitmap, n_batch, reasons, *rest)  # type: ignore[arg-type]
-
-
-def _epoch_row(epoch: KnownEpoch) -> tuple[object, ...]:
-    return (
-        *(epoch.host_id, epoch.epoch_id, epoch.epoch_hash, epoch.not_before, epoch.not_after),
-        *(epoch.ledger_ctr, int(epoch.dead)),
-    )
-
-
 def _row(answer: Answer) -> tuple[object, ...]:
-    key = answer.key
-    rejections = json.dumps(answer.rejections, sort_keys=True)
-    return (
-        *(key.task_id, key.cohort, key.window, answer.series, answer.batch_hash, answer.bitmap),
-        *(answer.n_batch, rejections, answer.committed_s, answer.body, answer.used),
-        *(answer.reply, answer.share_hash),
-    )
+    key, series, batch_hash, bitmap, n_batch, rejections, *rest = astuple(answer)
+    reasons = json.dumps(rejections, sort_keys=True)
+    return *key, series, batch_hash, bitmap, n_batch, reasons, *rest
 
 
 def _read_side(path: Path) -> tuple[int, int] | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from contextlib import closing
+from typing import Final
 
 from aggregator.witness.port import RollbackSeen
 from privacy.signing import verify
-from transport.interface import Consumer, Record, Transport, TransportUnavailable, UnknownTopic
+from transport.interface import Record, Transport, TransportUnavailable, UnknownTopic
 from wire.batch import SignedRelease
 from wire.envelope import Kind, unwrap
 from wire.rejection import ReportRejected
 from wire.topics import RELEASES, TOPICS
+
+from .helper_state import HelperState
 
 GROUP: Final = "helper-releases"
 """It commits nothing: each start reads from the oldest release that the log still has."""
@@ -24,17 +27,8 @@ _POLL_S: Final = 0.2
 _MAX_BYTES: Final = next(topic.max_bytes for topic in TOPICS if topic.name == RELEASES)
 
 
-class SignedBefore(Protocol):
-    """What the Helper's state knows of its own signatures."""
-
-    @property
-    def refuse_before_s(self) -> int: ...
-
-    def entry_of_batch(self, batch_hash: bytes) -> bytes | None: ...
-
-
 def compare_releases(
-    log: Transport, helper_pk: bytes, state: SignedBefore, alive: Callable[[], None]
+    log: Transport, helper_pk: bytes, state: HelperState, alive: Callable[[], None]
 ) -> int:
     """Read the topic to its end.
 
@@ -47,37 +41,31 @@ def compare_releases(
         consumer = log.consumer(GROUP, [RELEASES])
     except UnknownTopic:
         return 0
-    try:
-        return _read(consumer, helper_pk, state, alive)
-    finally:
-        consumer.close()
-
-
-def _read(
-    consumer: Consumer, helper_pk: bytes, state: SignedBefore, alive: Callable[[], None]
-) -> int:
     read, until_s = 0, time.monotonic() + MOST_S
-    while read < MOST_RECORDS and time.monotonic() < until_s:
-        records = consumer.poll(_POLL_RECORDS, _POLL_S)
-        for record in records:
-            _compare(record, helper_pk, state)
-        read += len(records)
-        alive()
-        if not records and consumer.lag() == 0:
-            return read
+    with closing(consumer):
+        while read < MOST_RECORDS and time.monotonic() < until_s:
+            records = consumer.poll(_POLL_RECORDS, _POLL_S)
+            for record in records:
+                _compare(record, helper_pk, state)
+            read += len(records)
+            alive()
+            if not records and consumer.lag() == 0:
+                return read
     raise TransportUnavailable(
         f"{RELEASES}: expected its end within {MOST_RECORDS} records and {MOST_S:.0f} s, "
         f"read {read}"
     )
 
 
-def _compare(record: Record, helper_pk: bytes, state: SignedBefore) -> None:
+def _compare(record: Record, helper_pk: bytes, state: HelperState) -> None:
     try:
         kind, core = unwrap(record.value, _MAX_BYTES)
         signed = SignedRelease.decode(core)
     except ReportRejected:
         return
-    if kind is not Kind.RELEASE or _known(signed, state):
+    entry = state.entry_of_batch(signed.release.batch_hash)
+    known = entry is not None and SignedRelease.decode(entry).release == signed.release
+    if kind is not Kind.RELEASE or known:
         return
     if not verify(helper_pk, signed.release.unsigned(), signed.sig_helper):
         return
@@ -89,8 +77,3 @@ def _compare(record: Record, helper_pk: bytes, state: SignedBefore) -> None:
             "back; nothing is answered: with a witness, start once with --after-restore; without "
             "one, set up a Helper with a new identity"
         )
-
-
-def _known(signed: SignedRelease, state: SignedBefore) -> bool:
-    entry = state.entry_of_batch(signed.release.batch_hash)
-    return entry is not None and SignedRelease.decode(entry).release == signed.release

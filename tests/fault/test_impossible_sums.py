@@ -155,7 +155,7 @@ def test_helper_signs_no_impossible_release(
     """A Leader that publishes what no hosts can have sent stands alone with its signature."""
     fleet = run(build_world(HOSTS), tmp_path)
     entry, vector = forged_release(fleet, shift, words(fleet.world.task.d))
-    fleet.helper_state._connection.execute("DELETE FROM chain")
+    fleet.helper_state._db.execute("DELETE FROM chain")
     assert fleet.port.submit_release(entry, vector).refusal == refusal
 
 

@@ -91,7 +91,7 @@ def test_helper_signs_no_second_chain(tmp_path: Path) -> None:
         fleet.close_window(window)
     entries = [entry for _, entry in fleet.helper_state.chain(world.task.series, 0)]
     vector = true_sum(world, world.hosts, T0 + WINDOW_S).astype(np.uint32).astype("<u4").tobytes()
-    fleet.helper_state._connection.execute("DELETE FROM chain WHERE window > ?", (T0,))
+    fleet.helper_state._db.execute("DELETE FROM chain WHERE window > ?", (T0,))
     second = SignedRelease.decode(entries[1]).release
     for changed, sent, reason in (
         (replace(second, prev=bytes(32)), vector, "release_chain"),

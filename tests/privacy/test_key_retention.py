@@ -180,7 +180,7 @@ def kept_on_disk(parties: Parties, name: str) -> set[bytes]:
     if name == "leader":
         found = parties.leader._state._tables.execute("SELECT epoch_id FROM kept_epochs")
     else:
-        found = parties.helper._state._connection.execute("SELECT epoch_id FROM epochs")
+        found = parties.helper._state._db.execute("SELECT epoch_id FROM epochs")
     return {row[0] for row in found}
 
 

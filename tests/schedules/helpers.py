@@ -75,8 +75,8 @@ class HelperProcess(Process):
             with machine.running(self):
                 if not self.alive:
                     self._start()
-                elif self.runner is not None:
-                    self.runner.carry_out_owed()
+                elif self.helper is not None:
+                    self.helper.store_owed()
         except Crash:
             self.kill()
         except StorageUnavailable:

@@ -170,7 +170,7 @@ def _commit_again(state: HelperState, answer: Any, closed_s: int) -> None:
     with suppress(Exception):
         place = answer.key.task_id, answer.key.cohort, answer.key.window
         where = "task_id = ? AND cohort = ? AND window = ?"
-        state._connection.execute(f"DELETE FROM answers WHERE {where}", place)
+        state._db.execute(f"DELETE FROM answers WHERE {where}", place)
     _commit(state, answer, closed_s)
 
 
