@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aggregator.helper.helper_runtime import HelperShell
+from aggregator.helper.helper_runtime import HelperRuntime
 from aggregator.party.config import HelperConfig
 from aggregator.party.party_start import (
     become,
@@ -28,19 +28,19 @@ def run_helper(
 ) -> None:
     """Run the Helper until SIGTERM or SIGINT.
 
-    Raises      what `HelperShell` raises; PrivilegeError
+    Raises      what `HelperRuntime` raises; PrivilegeError
     """
     prepare_socket(config.user, config.address, config.peer_group)
     prepare_folders(config.user, 0o700, config.state_dir, config.fence_file.parent)
     if config.transport is not None:
         prepare_transport(config.transport, Side.AGGREGATOR)
     say(become(config.user, umask=0o077).line)
-    shell = HelperShell(
+    runtime = HelperRuntime(
         config,
         after_restore=after_restore,
         notifier=Notifier.from_environment(),
         checkpoint=checkpoint,
     )
-    on_signals(shell.stop)
-    with health_served(shell.health, config.http):
-        shell.run()
+    on_signals(runtime.stop)
+    with health_served(runtime.health, config.http):
+        runtime.run()

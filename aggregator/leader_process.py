@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.config import LeaderConfig
 from aggregator.party.party_start import become, health_served, on_signals, prepare_folders, silent
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
@@ -41,7 +41,7 @@ def run_leader(
     spark       Spark reads the reports, in place of the Leader's own loop
     say         gets one line about the user it runs as
     roll_ups    brought up to date before windows are removed for their age
-    Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError; SparkMissing;
+    Raises      what `LeaderRuntime` raises; PrivilegeError, DetectorFileError; SparkMissing;
                 LeadershipLost, OtherLeader
     """
     released = (config.database.parent, config.releases_dir)
@@ -98,7 +98,7 @@ def _lead(
             config.transport, Side.AGGREGATOR, retention_s=RETENTION_S, keep=KEPT
         ) as log,
     ):
-        shell = LeaderShell(
+        runtime = LeaderRuntime(
             config,
             log,
             store,
@@ -107,11 +107,11 @@ def _lead(
             notifier=notifier,
             checkpoint=checkpoint,
         )
-        on_signals(shell.stop)
+        on_signals(runtime.stop)
         if turn is not None:
-            turn.on_loss(shell.stop)
-        with health_served(shell.health, config.http):
-            shell.run()
+            turn.on_loss(runtime.stop)
+        with health_served(runtime.health, config.http):
+            runtime.run()
 
 
 def _by_spark(config: LeaderConfig, leader: Leader) -> ReportReader:

@@ -33,8 +33,8 @@ import psutil
 from confluent_kafka import Consumer, Producer
 
 from aggregator.enrolment.tasks import build_task, task_plan, windows_from
-from aggregator.helper.helper_runtime import HelperShell
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.helper.helper_runtime import HelperRuntime
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.channel import prepare_socket_folder
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.config import HelperConfig, LeaderConfig
@@ -235,7 +235,7 @@ class Round:
         )
         store = NotingStore(self.folder / "released")
         with HeldTransport(open_transport(self.log, Side.AGGREGATOR), self.hold) as log:
-            _run(LeaderShell(config, log, store, clock=self.clock))
+            _run(LeaderRuntime(config, log, store, clock=self.clock))
 
     def helper(self) -> None:
         config = HelperConfig(
@@ -249,7 +249,7 @@ class Round:
             peer_group=None,
             status_file=self.folder / "helper.json",
         )
-        _run(HelperShell(config, clock=self.clock))
+        _run(HelperRuntime(config, clock=self.clock))
 
     def released(self, windows: int) -> bool:
         path = self.folder / "released"
@@ -261,7 +261,7 @@ class Round:
         return bool(status["epochs_open"] >= count)
 
 
-def _run(shell: LeaderShell | HelperShell) -> None:
+def _run(shell: LeaderRuntime | HelperRuntime) -> None:
     signal.signal(signal.SIGTERM, lambda *_: shell.stop())
     shell.run()
 

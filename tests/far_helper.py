@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.helper.helper_runtime import HelperShell
+from aggregator.helper.helper_runtime import HelperRuntime
 from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from tests.process_kit import FileClock, helper_config
 
@@ -27,7 +27,7 @@ def main() -> None:
         helper_config(Path(folder), bytes.fromhex(leader_pk)),
         address=tls_address(host_port, Path(tls), "helper"),
     )
-    shell = HelperShell(config, clock=FileClock(Path(folder)))
+    shell = HelperRuntime(config, clock=FileClock(Path(folder)))
     signal.signal(signal.SIGTERM, lambda *_: shell.stop())
     shell.run()
 

@@ -13,7 +13,7 @@ from aggregator.enrolment.tasks import TaskPlan, build_task
 from aggregator.helper.helper import Helper
 from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import HelperState
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.config import LeaderConfig
 from aggregator.party.key_ring import KeyRing
 from aggregator.protocol.directory import Directory, PinnedParties
@@ -179,7 +179,7 @@ class OutageFleet:
         config = leader_config(self.folder, self.world.helper.pk, self.leader_folder())
         self._store = self.make_store(config)
         self._transport = open_transport(self._log.settings, Side.AGGREGATOR)
-        self.leader = LeaderShell(
+        self.leader = LeaderRuntime(
             config,
             self.leader_log(self._transport),
             self._store,

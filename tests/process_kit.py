@@ -13,8 +13,8 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from aggregator.helper.helper_runtime import HelperShell
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.helper.helper_runtime import HelperRuntime
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.config import HelperConfig, LeaderConfig
@@ -158,7 +158,8 @@ def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
 
 
 def helper_process(folder: Path, leader_pk: bytes) -> None:
-    shell = HelperShell(
+    """What runs in the Helper's process."""
+    shell = HelperRuntime(
         helper_config(folder, leader_pk),
         clock=FileClock(folder),
         checkpoint=KillHere(folder, "helper"),
@@ -173,7 +174,7 @@ def leader_process(folder: Path, helper_pk: bytes) -> None:
     assert isinstance(config.transport, EmbeddedSettings)
     with NotingLog(config.transport.folder) as log:
         log.noted = folder / "read"
-        shell = LeaderShell(
+        shell = LeaderRuntime(
             config,
             log,
             FileStore(folder),

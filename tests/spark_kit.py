@@ -17,7 +17,7 @@ from aggregator.spark.executor import COLUMNS, Pass, TaskMemory, from_rows, gath
 from aggregator.spark.messages import Command, ReaderUpdate, encode_update
 from aggregator.spark.partial_sums import Gathered
 from aggregator.spark.spark_reader import SparkReader
-from aggregator.spark.spark_shell import SparkShell
+from aggregator.spark.spark_runtime import SparkRuntime
 from aggregator.spark.sum_store import SumStore
 from tests.fault_notes import note
 from tests.protocol_kit import Fleet, World
@@ -142,13 +142,13 @@ class PipeInMemory:
     def close(self) -> None:
         """Nothing is open."""
 
-    # The driver's end: `spark_shell.LeaderPort`
+    # The driver's end: `spark_runtime.LeaderPort`
 
     def say(self, update: ReaderUpdate) -> None:
         self.updates.append(update)
         self._said.append(encode_update(update))
 
-    def heard(self) -> Sequence[Sequence[Command]]:
+    def commands(self) -> Sequence[Sequence[Command]]:
         told, self._told = self._told, []
         return told
 
@@ -165,7 +165,7 @@ class SparkDriver:
         self.log = GroupOffsets(fleet.group)
         self.passes: list[PassInput] = []
         self.memory = TaskMemory()
-        self.shell = SparkShell(
+        self.shell = SparkRuntime(
             fleet.pipe,
             fleet.world.parties,
             self.store,

@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.config import StandbySettings
 from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
 from aggregator.standby.leadership import Leadership, PostgresqlTables, leader_database
@@ -84,7 +84,7 @@ def standby_process(
     if not turn.leads:
         return
     with turn.leading(), open_transport(config.transport, Side.AGGREGATOR) as transport:
-        shell = LeaderShell(
+        shell = LeaderRuntime(
             config,
             transport,
             FileStore(folder),

@@ -99,7 +99,7 @@ def share_length(n: int, d: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class AggregateShare:
     """The bytes "plst1/share" || bh32 || n_acc4 || bitmap || d x u32 little-endian.
 
     accepted  bool[n] in batch order; bit i is byte i/8, least significant first, padding zero
@@ -123,7 +123,7 @@ class Share:
         return hashlib.sha256(self.unsigned()).digest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Share) and self.unsigned() == other.unsigned()
+        return isinstance(other, AggregateShare) and self.unsigned() == other.unsigned()
 
     def __hash__(self) -> int:
         return hash(self.unsigned())
@@ -150,7 +150,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class SignedShare:
-    share: Share
+    """A share and the Helper's signature over it."""
+
+    share: AggregateShare
     signature: bytes = NO_SIGNATURE
 
     def encode(self) -> bytes:
@@ -158,7 +160,7 @@ class SignedShare:
 
     @classmethod
     def decode(cls, data: bytes, n: int, d: int) -> Self:
-        return cls(Share.decode(data[:-64], n, d), data[-64:])
+        return cls(AggregateShare.decode(data[:-64], n, d), data[-64:])
 
 
 FIRST_PREV: Final = bytes(32)

@@ -17,7 +17,7 @@ from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch, Mark, Seal
 from aggregator.protocol.interfaces import (
     HOST_ID_BYTES,
-    Answer,
+    AggregateShareJob,
     BatchKey,
     BatchReply,
     Checkpoint,
@@ -34,7 +34,14 @@ from aggregator.statistics.possible_sums import SumRules
 from privacy import masks
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
-from wire.batch import FIRST_PREV, Share, SignedBatch, SignedRelease, SignedShare, vector_hash
+from wire.batch import (
+    FIRST_PREV,
+    AggregateShare,
+    SignedBatch,
+    SignedRelease,
+    SignedShare,
+    vector_hash,
+)
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 
@@ -174,7 +181,7 @@ class Helper:
             self.refused[refusal.reason.value] += 1
             return BatchReply(refusal=refusal.reason.value, cleared=verdict.cleared)
         batch_hash = batch.hash()
-        answer = Answer(
+        answer = AggregateShareJob(
             key,
             known.task.series,
             batch_hash,
@@ -192,7 +199,7 @@ class Helper:
         return self._reply(key, batch_hash, verdict)
 
     def _reply(self, key: BatchKey, batch_hash: bytes, verdict: BatchVerdict) -> BatchReply:
-        share = Share(batch_hash, verdict.accepted, verdict.mask_sum)
+        share = AggregateShare(batch_hash, verdict.accepted, verdict.mask_sum)
         share_bytes = SignedShare(share, self._signing_key.sign(share.unsigned())).encode()
         self.checkpoint("before StoreReply")
         self._state.keep_reply(key, share_bytes, share.hash())
@@ -200,7 +207,7 @@ class Helper:
         return BatchReply(share=share_bytes, cleared=verdict.cleared)
 
     def _answer_again(
-        self, answered: Answer, signed: SignedBatch, known: KnownTask, complete: bool
+        self, answered: AggregateShareJob, signed: SignedBatch, known: KnownTask, complete: bool
     ) -> BatchReply:
         """The same stored bytes; after a crash between commit and sum, the sum is made again."""
         if signed.batch.hash() != answered.batch_hash:
@@ -246,7 +253,7 @@ class Helper:
         self.checkpoint("after StoreChainEntry")
         return signed_by_both
 
-    def _check_kept(self, answered: Answer) -> None:
+    def _check_kept(self, answered: AggregateShareJob) -> None:
         """Sign nothing of windows that a restore closed: which releases were signed is forgotten.
 
         Raises      ReportRejected: closed_before_restore
@@ -259,7 +266,7 @@ class Helper:
             expected = f"a window that ended after {closed_s}"
             raise ReportRejected(Reason.CLOSED_BEFORE_RESTORE, expected, end_s)
 
-    def _check_possible(self, vector: NDArray[np.int64], answered: Answer) -> None:
+    def _check_possible(self, vector: NDArray[np.int64], answered: AggregateShareJob) -> None:
         """Hold a release to what its hosts can sum to, as far as task and roster are still known.
 
         Raises      ReportRejected: release_vector, impossible_sum
@@ -272,7 +279,7 @@ class Helper:
         capacity = self._capacity(answered)
         self._sum_rules.of(known.task, int(vector[0]), capacity).check(vector)
 
-    def _capacity(self, answered: Answer) -> Capacity | None:
+    def _capacity(self, answered: AggregateShareJob) -> Capacity | None:
         """The accepted hosts' GPUs; None once their ids are erased."""
         roster = self.directory.roster_at(answered.key.window)
         if roster is None or answered.used is None:
@@ -281,7 +288,7 @@ class Helper:
         hosts = [roster.entries.get(answered.used[at : at + HOST_ID_BYTES]) for at in ids]
         return Capacity.of(host.gpu_models for host in hosts if host is not None)
 
-    def _check_link(self, signed: SignedRelease, answered: Answer) -> None:
+    def _check_link(self, signed: SignedRelease, answered: AggregateShareJob) -> None:
         head = self._state.chain_head(answered.series, answered.key.cohort)
         prev = FIRST_PREV if head is None else SignedRelease.decode(head[1]).release.hash()
         if signed.release.prev != prev:
@@ -292,7 +299,7 @@ class Helper:
             )
 
 
-def _vector(vector: bytes, signed: SignedRelease, answered: Answer) -> NDArray[np.int64]:
+def _vector(vector: bytes, signed: SignedRelease, answered: AggregateShareJob) -> NDArray[np.int64]:
     """Return int64[d], steps: the vector that the release names, with its check words."""
     if len(vector) % 4 or len(vector) < 12:
         raise ReportRejected(Reason.RELEASE_VECTOR, "d words of 4 bytes", len(vector))

@@ -140,7 +140,7 @@ MEASURES: Final = (
 )
 
 
-class HelperShell:
+class HelperRuntime:
     """Serves until `stop`; every event of the state machine happens under one lock."""
 
     def __init__(

@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from aggregator.protocol.epochs import KnownEpoch
-from aggregator.protocol.interfaces import BODY_RETENTION_S, HOST_ID_BYTES, Answer, BatchKey
+from aggregator.protocol.interfaces import (
+    BODY_RETENTION_S,
+    HOST_ID_BYTES,
+    AggregateShareJob,
+    BatchKey,
+)
 from aggregator.state.state_file import (
     COUNTERS,
     KEEP_COUNTER,
@@ -90,19 +95,19 @@ class HelperState:
         _write_side(self._fence_path, fence, commits)
         return fence, refuse_before_s
 
-    def answer(self, key: BatchKey) -> Answer | None:
+    def answer(self, key: BatchKey) -> AggregateShareJob | None:
         return self._answer("task_id = ? AND cohort = ? AND window = ?", astuple(key))
 
-    def answer_of_hash(self, batch_hash: bytes) -> Answer | None:
+    def answer_of_hash(self, batch_hash: bytes) -> AggregateShareJob | None:
         return self._answer("batch_hash = ?", (batch_hash,))
 
-    def _answer(self, where: str, values: tuple[Any, ...]) -> Answer | None:
+    def _answer(self, where: str, values: tuple[Any, ...]) -> AggregateShareJob | None:
         row = self._first(f"SELECT * FROM answers WHERE {where}", values)  # noqa: S608
         if row is None:
             return None
         task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, *rest = row
         key, reasons = BatchKey(task_id, cohort, window), json.loads(rejections)
-        return Answer(key, series, batch_hash, bitmap, n_batch, reasons, *rest)
+        return AggregateShareJob(key, series, batch_hash, bitmap, n_batch, reasons, *rest)
 
     def used_hosts(self, series: str, window: int) -> frozenset[bytes]:
         """Hosts already counted in this window of the series, in any version and cohort."""
@@ -116,7 +121,7 @@ class HelperState:
             for at in range(0, len(used), HOST_ID_BYTES)
         )
 
-    def commit(self, answer: Answer, closed_s: int) -> None:
+    def commit(self, answer: AggregateShareJob, closed_s: int) -> None:
         """Make a verdict final, in one fenced transaction, then count it beside the state.
 
         closed_s    end of the window
@@ -292,7 +297,7 @@ class HelperState:
         return int(commits)
 
 
-def _row(answer: Answer) -> tuple[object, ...]:
+def _row(answer: AggregateShareJob) -> tuple[object, ...]:
     key, series, batch_hash, bitmap, n_batch, rejections, *rest = astuple(answer)
     reasons = json.dumps(rejections, sort_keys=True)
     return *key, series, batch_hash, bitmap, n_batch, reasons, *rest

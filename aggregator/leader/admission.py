@@ -120,12 +120,12 @@ class Admission:
         return check_host(report.host_id, report.header.cohort, self._rosters[window], known)
 
     def check_window(
-        self, report: Report, known: KnownTask, received_s: float, *, frozen: bool
+        self, report: Report, known: KnownTask, received_s: float, *, closed: bool
     ) -> None:
         """A window of the task, the task's d, over by the Leader's own receipt clock and retained.
 
-        Whether it is in time is known by whether its window is still open. A frozen one was over
-        when it froze: a clock that was set back since keeps none of its reports out.
+        Whether it is in time is known by whether its window is still open. A closed one was over
+        when it closed: a clock that was set back since keeps none of its reports out.
         """
         task, header = known.task, report.header
         if header.window % task.window_s:
@@ -137,7 +137,7 @@ class Admission:
         if header.d != known.d:
             raise ReportRejected(Reason.DIMENSION, f"d = {known.d}", header.d)
         end = known.window_end(header.window)
-        if end > received_s + CLOCK_SKEW_S and not frozen:
+        if end > received_s + CLOCK_SKEW_S and not closed:
             raise ReportRejected(Reason.WINDOW_OPEN, f"a window over by {int(received_s)}", end)
         if received_s > end + task.retention_s:
             raise ReportRejected(Reason.WINDOW_LATE, f"receipt after {end} in time", received_s)
@@ -171,7 +171,7 @@ class Admission:
                 Reason.DUPLICATE if same else Reason.SECOND_REPORT, "one report", "another"
             )
         if window.expected is not None and window.expected.get(host_id) != report_id:
-            raise ReportRejected(Reason.WINDOW_LATE, "a report of the frozen batch", "another")
+            raise ReportRejected(Reason.WINDOW_LATE, "a report of the closed batch", "another")
         self._lap("dedupe")
         vector = window.row_for(partition)
         try:

@@ -1,4 +1,4 @@
-"""The second half of a window at the Leader: frozen, sent to the Helper, released or suppressed.
+"""The second half of a window at the Leader: closed, sent to the Helper, released or suppressed.
 
 Releases of one (series, cohort) leave in window order, each with the hash of the one before; a
 window is settled once and never comes back.
@@ -28,8 +28,8 @@ from aggregator.statistics.possible_sums import SumRules
 from privacy.signing import SigningKey, verify
 from wire.batch import (
     FIRST_PREV,
+    AggregateShare,
     Release,
-    Share,
     SignedBatch,
     SignedRelease,
     SignedShare,
@@ -49,7 +49,7 @@ from .leader_events import (
     StoreSuppressed,
     StoreUnsigned,
 )
-from .windows import Answered, Chain, ChainState, FrozenWindow, StoredRelease, Sum, resume_window
+from .windows import Answered, Chain, ChainState, ClosedWindow, StoredRelease, Sum, resume_window
 
 PERIODS_S: Final = (3600, 86_400, 604_800)
 
@@ -94,23 +94,23 @@ def _with(before: ReleasedWindow | None, window: ReleasedWindow, period_s: int) 
     return replace(window, n=before.n + window.n, vector=vector, capacity=capacity)
 
 
-def verified_share(frozen: FrozenWindow, share_bytes: bytes, helper_pk: bytes) -> Share:
+def verified_share(closed: ClosedWindow, share_bytes: bytes, helper_pk: bytes) -> AggregateShare:
     """Decode a share of this very batch.
 
     Raises      ReportRejected: length, field, padding, share_signature, share_batch, n_min
     """
-    signed = SignedShare.decode(share_bytes, frozen.batch.n, frozen.known.d)
+    signed = SignedShare.decode(share_bytes, closed.batch.n, closed.known.d)
     if not verify(helper_pk, share_bytes[:-64], signed.signature):
         raise ReportRejected(Reason.SHARE_SIGNATURE, "the pinned Helper's signature", "another")
-    if signed.share.batch_hash != frozen.batch.hash():
+    if signed.share.batch_hash != closed.batch.hash():
         raise ReportRejected(Reason.SHARE_BATCH, "a share of this batch", "another")
-    n_min = frozen.known.task.n_min
+    n_min = closed.known.task.n_min
     if signed.share.n_accepted < n_min:
         raise ReportRejected(Reason.N_MIN, f"at least {n_min} hosts", signed.share.n_accepted)
     return signed.share
 
 
-def unmask(total: Sum, share: Share) -> NDArray[np.int64]:
+def unmask(total: Sum, share: AggregateShare) -> NDArray[np.int64]:
     """Subtract the Helper's masks from the accepted hosts' sum, words[d].
 
     Returns     int64[d], steps, lifted from words modulo 2^32 to signed
@@ -123,32 +123,32 @@ def unmask(total: Sum, share: Share) -> NDArray[np.int64]:
 
 
 def released_window(
-    frozen: FrozenWindow,
+    closed: ClosedWindow,
     accepted: NDArray[np.bool_],
     vector: NDArray[np.int64],
     cleared: dict[str, int],
     now_s: float,
 ) -> ReleasedWindow:
-    hosts = frozen.batch.entries["host_id"][accepted].tolist()
-    rejections = dict(frozen.window.rejections)
+    hosts = closed.batch.entries["host_id"][accepted].tolist()
+    rejections = dict(closed.window.rejections)
     for reason, count in cleared.items():
         rejections[reason] = rejections.get(reason, 0) + count
     return ReleasedWindow(
-        task_id=frozen.known.task_id,
-        task=frozen.known.task,
-        cohort=frozen.key.cohort,
-        window_start_s=frozen.key.window,
+        task_id=closed.known.task_id,
+        task=closed.known.task,
+        cohort=closed.key.cohort,
+        window_start_s=closed.key.window,
         n=len(hosts),
         vector=vector,
         rejections=rejections,
-        closed_s=frozen.closed_s,
+        closed_s=closed.closed_s,
         released_s=now_s,
-        capacity=Capacity.of(frozen.roster.entries[host].gpu_models for host in hosts),
+        capacity=Capacity.of(closed.roster.entries[host].gpu_models for host in hosts),
     )
 
 
-def is_local(frozen: FrozenWindow) -> bool:
-    return frozen.known.task.scheme is Scheme.LOCAL
+def is_local(closed: ClosedWindow) -> bool:
+    return closed.known.task.scheme is Scheme.LOCAL
 
 
 _TRY_AGAIN = frozenset(
@@ -161,7 +161,7 @@ _COUNTERSIGN_RETRY_S = 5.0
 
 
 class Chains:
-    """Frozen windows, what settles them, and the releases that wait for the Helper's signature."""
+    """Closed windows, what settles them, and the releases that wait for the Helper's signature."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Chains:
         signing_key: SigningKey,
         sum_rules: SumRules,
         rejected: Counter[str],
-        sum_of: Callable[[FrozenWindow, NDArray[np.bool_]], Sum | None],
+        sum_of: Callable[[ClosedWindow, NDArray[np.bool_]], Sum | None],
         stopwatch: Stopwatch,
     ) -> None:
         """Start empty; `resume_*` bring back what the durable state holds.
@@ -181,7 +181,7 @@ class Chains:
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self._sum_rules, self._rejected, self._sum_of = sum_rules, rejected, sum_of
         self._period_sums = PeriodSums(sum_rules)
-        self.frozen: dict[BatchKey, FrozenWindow] = {}
+        self.closed: dict[BatchKey, ClosedWindow] = {}
         self.settled: dict[BatchKey, int] = {}
         self._chains: dict[Chain, ChainState] = {}
         self.released = 0
@@ -204,7 +204,7 @@ class Chains:
         hosts: list[bytes] = batch.entries["host_id"].tolist()
         self.chain(chain).last_hosts = (batch.window, frozenset(hosts))
 
-    def resume_frozen(self, stored: StoreFrozen, now_s: float) -> StoreSuppressed | None:
+    def resume_closed(self, stored: StoreFrozen, now_s: float) -> StoreSuppressed | None:
         signed = SignedBatch.decode(stored.signed_batch)
         known = self._directory.tasks.get(stored.key.task_id)
         roster = self._directory.rosters.get(signed.batch.roster_ver)
@@ -217,7 +217,7 @@ class Chains:
             )
         window = resume_window(signed, known, stored)
         self.queue(
-            FrozenWindow(
+            ClosedWindow(
                 *(stored.key, known, roster, signed.batch, stored.signed_batch, window),
                 stored.closed_s,
             )
@@ -226,9 +226,9 @@ class Chains:
 
     # Time
 
-    def queue(self, frozen: FrozenWindow) -> None:
-        self.frozen[frozen.key] = frozen
-        self.chain(frozen.chain).queue(frozen)
+    def queue(self, closed: ClosedWindow) -> None:
+        self.closed[closed.key] = closed
+        self.chain(closed.chain).queue(closed)
 
     def advance_all(self, now_s: float) -> list[LeaderEffect]:
         effects: list[LeaderEffect] = []
@@ -238,15 +238,15 @@ class Chains:
         return effects
 
     def _advance(self, chain: ChainState, now_s: float) -> list[LeaderEffect]:
-        """Send the oldest frozen window and the oldest unsigned release, one of each at a time."""
+        """Send the oldest closed window and the oldest unsigned release, one of each at a time."""
         effects: list[LeaderEffect] = []
-        while chain.frozen and chain.frozen[0].give_up_s < now_s:
-            first = chain.frozen[0]
+        while chain.closed and chain.closed[0].give_up_s < now_s:
+            first = chain.closed[0]
             expired = first.give_up_s == first.known.task.expiry - 1
             reason = Reason.TASK_EXPIRED if expired else Reason.RETENTION
             effects += self._settle(first, reason, now_s)
-        if chain.frozen:
-            first = chain.frozen[0]
+        if chain.closed:
+            first = chain.closed[0]
             if is_local(first) and first.complete:
                 effects += self._release_local(first, now_s)
             elif first.answer is not None:
@@ -271,73 +271,73 @@ class Chains:
         reply = event.reply
         if isinstance(reply, ReleaseReply):
             return self._on_signature(event, reply)
-        frozen = self.frozen.get(event.key)
-        if frozen is None:
+        closed = self.closed.get(event.key)
+        if closed is None:
             unsigned = self._oldest_unsigned(event.key)
             if unsigned is not None and reply is None:
                 unsigned.in_flight = False
                 unsigned.retry_at_s = event.now_s + _COUNTERSIGN_RETRY_S
             return []
         if reply is None or reply.refusal in _TRY_AGAIN:
-            frozen.put_off(event.now_s)
+            closed.put_off(event.now_s)
             return []
         if reply.share:
-            return self._on_share(frozen, reply, event.now_s)
+            return self._on_share(closed, reply, event.now_s)
         if reply.need_epochs:
-            names = frozen.batch.epoch_names()
+            names = closed.batch.epoch_names()
             wanted = tuple(name for name in dict.fromkeys(reply.need_epochs) if name in names)
-            return [CallHelper(frozen.key, frozen.signed_batch, wanted)]
-        return self._settle(frozen, Reason(reply.refusal), event.now_s)
+            return [CallHelper(closed.key, closed.signed_batch, wanted)]
+        return self._settle(closed, Reason(reply.refusal), event.now_s)
 
     def _on_share(
-        self, frozen: FrozenWindow, reply: BatchReply, now_s: float
+        self, closed: ClosedWindow, reply: BatchReply, now_s: float
     ) -> list[LeaderEffect]:
         self._lap("other")
         try:
-            share = verified_share(frozen, reply.share, self._directory.parties.helper_pk)
+            share = verified_share(closed, reply.share, self._directory.parties.helper_pk)
         except ReportRejected as refusal:
             # Not the answer of the pinned Helper to this batch: ask again until retention ends.
             self._rejected[refusal.reason.value] += 1
-            frozen.put_off(now_s)
+            closed.put_off(now_s)
             return []
-        if not frozen.complete:  # a call of an earlier life: reports are still read again
-            frozen.put_off(now_s)
+        if not closed.complete:  # a call of an earlier life: reports are still read again
+            closed.put_off(now_s)
             return []
-        return self._on_answer(frozen, Answered(share, reply.share, reply.cleared), now_s)
+        return self._on_answer(closed, Answered(share, reply.share, reply.cleared), now_s)
 
     def _on_answer(
-        self, frozen: FrozenWindow, answer: Answered, now_s: float
+        self, closed: ClosedWindow, answer: Answered, now_s: float
     ) -> list[LeaderEffect]:
-        total = self._sum_of(frozen, answer.share.accepted)
+        total = self._sum_of(closed, answer.share.accepted)
         if total is None:
-            frozen.answer = answer
+            closed.answer = answer
             return []
         self._lap("sum")
         try:
             vector = unmask(total, answer.share)
             self._lap("unmask")
             released = released_window(
-                frozen, answer.share.accepted, vector, dict(answer.cleared), now_s
+                closed, answer.share.accepted, vector, dict(answer.cleared), now_s
             )
             self._check_possible(released)
         except ReportRejected as refusal:
-            return self._suppress_sum(frozen, refusal, now_s, answer.share_bytes)
-        return self._release(frozen, released, answer.share.hash(), answer.share_bytes)
+            return self._suppress_sum(closed, refusal, now_s, answer.share_bytes)
+        return self._release(closed, released, answer.share.hash(), answer.share_bytes)
 
-    def _release_local(self, frozen: FrozenWindow, now_s: float) -> list[LeaderEffect]:
-        accepted = np.ones(frozen.batch.n, dtype=np.bool_)
-        total = self._sum_of(frozen, accepted)
+    def _release_local(self, closed: ClosedWindow, now_s: float) -> list[LeaderEffect]:
+        accepted = np.ones(closed.batch.n, dtype=np.bool_)
+        total = self._sum_of(closed, accepted)
         if total is None:
             return []
         self._lap("sum")
         try:
             vector = total.astype(np.int64)
-            check_sum(vector, frozen.batch.n)
-            released = released_window(frozen, accepted, vector, {}, now_s)
+            check_sum(vector, closed.batch.n)
+            released = released_window(closed, accepted, vector, {}, now_s)
             self._check_possible(released)
         except ReportRejected as refusal:
-            return self._suppress_sum(frozen, refusal, now_s)
-        return self._release(frozen, released, _NO_SHARE, b"")
+            return self._suppress_sum(closed, refusal, now_s)
+        return self._release(closed, released, _NO_SHARE, b"")
 
     def _check_possible(self, released: ReleasedWindow) -> None:
         possible = self._sum_rules.of(released.task, released.n, released.capacity)
@@ -345,19 +345,19 @@ class Chains:
         self._period_sums.add(released)
 
     def _release(
-        self, frozen: FrozenWindow, released: ReleasedWindow, share_hash: bytes, share: bytes
+        self, closed: ClosedWindow, released: ReleasedWindow, share_hash: bytes, share: bytes
     ) -> list[LeaderEffect]:
-        chain = self.chain(frozen.chain)
+        chain = self.chain(closed.chain)
         words = released.vector.astype(np.uint32)
-        release = Release(chain.head, frozen.batch.hash(), share_hash, vector_hash(words))
+        release = Release(chain.head, closed.batch.hash(), share_hash, vector_hash(words))
         entry = SignedRelease(release, self._signing_key.sign(release.unsigned())).encode()
         chain.head = release.hash()
-        vector = b"" if is_local(frozen) else words.astype("<u4").tobytes()
+        vector = b"" if is_local(closed) else words.astype("<u4").tobytes()
         self.released += 1
-        self._drop(frozen)
+        self._drop(closed)
         if vector:
-            chain.unsigned.append(StoredRelease(frozen.key, frozen.chain, entry, vector))
-        effects: list[LeaderEffect] = [StoreRelease(frozen.key, released, entry, share, vector)]
+            chain.unsigned.append(StoredRelease(closed.key, closed.chain, entry, vector))
+        effects: list[LeaderEffect] = [StoreRelease(closed.key, released, entry, share, vector)]
         return effects + self._advance(chain, released.released_s)
 
     # The Helper's signatures
@@ -418,23 +418,23 @@ class Chains:
         task = known.task
         return [StoreSuppressed(key, task.series, task, reason.value, now_s, hosts, detail, share)]
 
-    def _settle(self, frozen: FrozenWindow, reason: Reason, now_s: float) -> list[LeaderEffect]:
-        self._drop(frozen)
-        return self.suppress(frozen.key, frozen.batch.n, reason, now_s)
+    def _settle(self, closed: ClosedWindow, reason: Reason, now_s: float) -> list[LeaderEffect]:
+        self._drop(closed)
+        return self.suppress(closed.key, closed.batch.n, reason, now_s)
 
     def _suppress_sum(
         self,
-        frozen: FrozenWindow,
+        closed: ClosedWindow,
         refusal: ReportRejected,
         now_s: float,
         share: bytes | None = None,
     ) -> list[LeaderEffect]:
         """Suppress a window for what its sum is, and keep the share that led to it."""
-        self._drop(frozen)
-        hosts, detail = frozen.batch.n, str(refusal)
-        return self.suppress(frozen.key, hosts, refusal.reason, now_s, detail=detail, share=share)
+        self._drop(closed)
+        hosts, detail = closed.batch.n, str(refusal)
+        return self.suppress(closed.key, hosts, refusal.reason, now_s, detail=detail, share=share)
 
-    def _drop(self, frozen: FrozenWindow) -> None:
-        del self.frozen[frozen.key]
-        self.chain(frozen.chain).frozen.remove(frozen)
-        self.settled[frozen.key] = frozen.give_up_s
+    def _drop(self, closed: ClosedWindow) -> None:
+        del self.closed[closed.key]
+        self.chain(closed.chain).closed.remove(closed)
+        self.settled[closed.key] = closed.give_up_s

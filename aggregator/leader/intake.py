@@ -42,7 +42,7 @@ from .admission import (
     Parked,
     check_host,
 )
-from .windows import FrozenWindow, OpenWindow, Sum
+from .windows import ClosedWindow, OpenWindow, Sum
 
 MINUTE_S: Final = 60.0
 LONGEST_RECORD_BYTES: Final = 16 << 10
@@ -50,7 +50,7 @@ LONGEST_RECORD_BYTES: Final = 16 << 10
 
 
 class DeadLetters:
-    """Gathers letters until the shell takes them.
+    """Gathers letters until the runtime takes them.
 
     A minute's letters and bytes are bounded; what finds no room is counted alone. The message
     itself stays on its topic until that forgets it.
@@ -150,7 +150,7 @@ class ReportWindows(Protocol):
 
     def is_settled(self, key: BatchKey) -> bool: ...
 
-    def is_frozen(self, key: BatchKey) -> bool:
+    def is_closed(self, key: BatchKey) -> bool:
         """Whether a batch names what a window takes."""
         ...
 
@@ -260,8 +260,8 @@ class Intake:
     ) -> Heading:
         self._admission.check_task(report, known, received_s)
         roster = self._admission.roster_of(report, known)
-        frozen = self._windows.is_frozen(key)
-        self._admission.check_window(report, known, received_s, frozen=frozen)
+        closed = self._windows.is_closed(key)
+        self._admission.check_window(report, known, received_s, closed=closed)
         late = received_s > known.window_end(key.window) + known.task.lateness_s
         if self._windows.is_settled(key):
             reason = Reason.WINDOW_LATE if late else Reason.WINDOW_RELEASED
@@ -294,7 +294,7 @@ class Intake:
     def _park(self, head: bytes, heading: Heading, record: Record, received_s: float) -> None:
         """Keep a report until its epoch comes; a host that fills its places loses the rest."""
         if heading.window.closed:
-            raise ReportRejected(Reason.WINDOW_LATE, "a report in time", "a frozen batch")
+            raise ReportRejected(Reason.WINDOW_LATE, "a report in time", "a closed batch")
         waiting = self.parked.setdefault(head[:EPOCH_AT], [])
         size = len(record.value)
         if len(waiting) >= PARKED_PER_HOST or self.parked_bytes + size > PARKED_BYTES:
@@ -380,9 +380,9 @@ class ReportReader:
     def ended(self, key: BatchKey, until_s: int) -> None:
         """Take that a window has ended, durably; reports of it may come until then."""
 
-    def sum_of(self, frozen: FrozenWindow, accepted: NDArray[np.bool_]) -> Sum | None:
+    def sum_of(self, closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Sum | None:
         """Give the sum of the accepted hosts' vectors; None: asked for, and there later."""
-        return frozen.window.sum_of(frozen.batch.entries["host_id"][accepted].tolist())
+        return closed.window.sum_of(closed.batch.entries["host_id"][accepted].tolist())
 
     def lag(self, own: int | None, now_s: float) -> int | None:  # noqa: ARG002
         """Records left to read, with those of the loop's own topics; None: the log is away."""

@@ -1,7 +1,7 @@
-"""The Leader as a state machine: admits reports and epochs, and freezes batches.
+"""The Leader as a state machine: admits reports and epochs, and closes batches.
 
-A window goes open -> frozen -> released or suppressed, never back: late reports are counted and
-nothing is released twice; from the frozen batch on it is the matter of `leader_chains`. Offsets of
+A window goes open -> closed -> released or suppressed, never back: late reports are counted and
+nothing is released twice; from the closed batch on it is the matter of `leader_chains`. Offsets of
 the log are committed only up to the first report of the oldest window that is not settled, so that
 a restart reads again whatever it still needs.
 """
@@ -50,7 +50,7 @@ from .leader_events import (
     Tick,
 )
 from .schedule import CloseRule, LogWatch, Schedule, begin_until_s
-from .windows import FrozenWindow, OpenWindow
+from .windows import ClosedWindow, OpenWindow
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
 
@@ -109,7 +109,7 @@ class Leader:
 
     @property
     def unsettled(self) -> int:
-        return len(self.open_windows) + len(self.chains.frozen)
+        return len(self.open_windows) + len(self.chains.closed)
 
     def handle(self, event: LeaderEvent) -> list[LeaderEffect]:
         """Take one event and say what to do, in order.
@@ -155,13 +155,13 @@ class Leader:
     def is_settled(self, key: BatchKey) -> bool:
         return key in self.chains.settled
 
-    def is_frozen(self, key: BatchKey) -> bool:
-        return key in self.chains.frozen
+    def is_closed(self, key: BatchKey) -> bool:
+        return key in self.chains.closed
 
     def find_window(self, key: BatchKey) -> OpenWindow | None:
-        """A window that is open or frozen; all partitions share it."""
-        frozen = self.chains.frozen.get(key)
-        return self.open_windows.get(key) if frozen is None else frozen.window
+        """A window that is open or closed; all partitions share it."""
+        closed = self.chains.closed.get(key)
+        return self.open_windows.get(key) if closed is None else closed.window
 
     def begin_window(self, key: BatchKey, known: KnownTask) -> OpenWindow:
         window = self.find_window(key)
@@ -196,7 +196,7 @@ class Leader:
     def _unsettled_windows(self) -> list[OpenWindow]:
         return [
             *self.open_windows.values(),
-            *(frozen.window for frozen in self.chains.frozen.values()),
+            *(closed.window for closed in self.chains.closed.values()),
         ]
 
     def note_admitted(self, heading: Heading) -> None:
@@ -303,9 +303,9 @@ class Leader:
         signed = message + self._signing_key.sign(message)
         self._lap("close")
         window.expected = {}
-        frozen = FrozenWindow(key, known, roster, batch, signed, window, now_s)
-        self.chains.queue(frozen)
-        self.chains.chain(frozen.chain).last_hosts = (key.window, frozenset(window.hosts))
+        closed = ClosedWindow(key, known, roster, batch, signed, window, now_s)
+        self.chains.queue(closed)
+        self.chains.chain(closed.chain).last_hosts = (key.window, frozenset(window.hosts))
         return [StoreFrozen(key, known.task.series, signed, now_s, dict(window.rejections))]
 
     def _forget(self, now_s: float) -> None:
@@ -314,7 +314,7 @@ class Leader:
         self._pruned_s = now_s
         self.book.prune(now_s, self.directory.longest_retention_s())
         self.intake.drop_parked(lambda parked: self._is_past(parked.key, now_s))
-        used = {key.task_id for key in (*self.open_windows, *self.chains.frozen)}
+        used = {key.task_id for key in (*self.open_windows, *self.chains.closed)}
         if self.directory.drop_past_tasks(now_s, used):
             self.intake.tasks_changed()
             self.schedule.forget()

@@ -1,6 +1,6 @@
 """What goes into and comes out of the Leader's state machine.
 
-A shell carries effects out strictly in their order: an effect that stores something is durable
+A runtime carries effects out strictly in their order: an effect that stores something is durable
 before the next one begins, and a failure stops the process rather than skip one.
 """
 

@@ -84,8 +84,8 @@ def _restored(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEf
     leader.reader.restored()
     return [
         suppressed
-        for stored in state.frozen()
-        if (suppressed := chains.resume_frozen(stored, now_s)) is not None
+        for stored in state.closed()
+        if (suppressed := chains.resume_closed(stored, now_s)) is not None
     ]
 
 

@@ -82,7 +82,7 @@ MEASURES: Final = (
         "series",
         of=lambda last: {series: ended["window_end"] for series, ended in last.items()},
     ),
-    HealthMetric("windows_unsettled", "windows_unsettled", "windows open or frozen"),
+    HealthMetric("windows_unsettled", "windows_unsettled", "windows open or closed, not settled"),
     HealthMetric("windows_released", "windows_released", "since the start", counter=True),
     HealthMetric(
         "windows_suppressed", "windows_suppressed", "since the start", "reason", counter=True
@@ -140,7 +140,7 @@ RETRY_S: Final = 1.0
 TIDY_EVERY_S: Final = 1.0
 
 
-class LeaderShell:
+class LeaderRuntime:
     """One loop and one thread that calls the Helper; only the loop touches the state machine.
 
     A log, a disk or a Helper that is away is waited out: nothing that was read is lost, what must

@@ -1,6 +1,6 @@
-"""What the Leader keeps beside the log: frozen batches, releases and their chain, epochs.
+"""What the Leader keeps beside the log: closed batches, releases and their chain, epochs.
 
-A frozen batch is stored before it is sent, so that after a crash the same bytes are sent again. The
+A closed batch is stored before it is sent, so that after a crash the same bytes are sent again. The
 dedupe record is the log itself: its offsets are committed only for settled windows.
 
 A Leader's tables in a file of its machine; in a database they are `standby`'s.
@@ -116,7 +116,7 @@ _NEWEST: Final = (
 )
 """Of each chain a column of the newest window for which something holds."""
 
-FROZEN: Final = "frozen"
+CLOSED: Final = "frozen"
 RELEASED: Final = "released"
 SUPPRESSED: Final = "suppressed"
 
@@ -221,16 +221,16 @@ class LeaderState:
                 "ON CONFLICT DO NOTHING",
                 (
                     *(effect.key.task_id, effect.key.cohort, effect.key.window),
-                    *(effect.series, FROZEN, effect.closed_s),
+                    *(effect.series, CLOSED, effect.closed_s),
                     *(json.dumps(dict(effect.rejections)), effect.signed_batch),
                 ),
             )
 
-    def frozen(self) -> list[StoreFrozen]:
+    def closed(self) -> list[StoreFrozen]:
         rows = self._tables.execute(
             'SELECT task_id, cohort, "window", series, batch, closed_s, rejections FROM windows '
             'WHERE state = ? ORDER BY "window"',
-            (FROZEN,),
+            (CLOSED,),
         )
         return [
             StoreFrozen(BatchKey(*key), series, batch, closed_s, json.loads(rejections))
@@ -245,7 +245,7 @@ class LeaderState:
                 'WHERE task_id = ? AND cohort = ? AND "window" = ? AND state = ?',
                 (
                     *(RELEASED, effect.share_bytes, effect.entry, effect.vector),
-                    *(effect.key.task_id, effect.key.cohort, effect.key.window, FROZEN),
+                    *(effect.key.task_id, effect.key.cohort, effect.key.window, CLOSED),
                 ),
             )
             if settled.rowcount and not effect.vector:  # no signature is to come
@@ -260,7 +260,7 @@ class LeaderState:
                 (
                     *(effect.key.task_id, effect.key.cohort, effect.key.window),
                     *(effect.series, SUPPRESSED, effect.reason, effect.now_s),
-                    *(effect.share_bytes, FROZEN),
+                    *(effect.share_bytes, CLOSED),
                 ),
             )
 
@@ -298,7 +298,7 @@ class LeaderState:
         """Windows settled that started after `since_s`: reports of them may still come."""
         rows = self._tables.execute(
             'SELECT task_id, cohort, "window" FROM windows WHERE state <> ? AND "window" >= ?',
-            (FROZEN, int(since_s)),
+            (CLOSED, int(since_s)),
         )
         return [BatchKey(*row) for row in rows]
 
@@ -329,7 +329,7 @@ class LeaderState:
             tables.execute(
                 "UPDATE windows SET batch = NULL, share = NULL "
                 "WHERE state <> ? AND closed_s < ? AND batch IS NOT NULL",
-                (FROZEN, now_s - BODY_RETENTION_S),
+                (CLOSED, now_s - BODY_RETENTION_S),
             )
             tables.execute(
                 "DELETE FROM kept_epochs WHERE not_after <= ?", (int(now_s) - epoch_retention_s,)

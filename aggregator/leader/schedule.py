@@ -7,7 +7,7 @@ in under the version they have. Other windows end as well, where reports of them
 A window closes when nothing in it is waited for any more: at once when it is complete, else when
 its lateness ends, or after an outage of the log when every host has had the time to send again. A
 window with too few hosts for a release loses nothing by waiting longer, so it does: one window
-more, and while nobody at all is heard.
+more, and while nothing at all is read.
 
 Whether the log served without a break, by what the Leader reads of it.
 
@@ -59,7 +59,7 @@ class LogWatch:
         self._missed = resumed
         self._level = False
         self._back_s = -math.inf
-        self._heard_s: float | None = None
+        self._last_read_s: float | None = None
         self._appended_s: float | None = None
         self._late_s: dict[bytes, float] = {}
         """Hosts of the roster that came late, and when the last time."""
@@ -88,7 +88,7 @@ class LogWatch:
     def tick(self, now_s: float, lag: int | None) -> None:
         """Take how many records are left to read; None while the log does not answer."""
         self._level = lag == 0
-        if lag is None and self._heard_s is not None:
+        if lag is None and self._last_read_s is not None:
             self._missed = True
         if self._level:
             if self._missed:
@@ -106,7 +106,7 @@ class LogWatch:
             self._look_back(appended_s, now_s, shortest_s)
         if self.silent(now_s, shortest_s):
             self._back_s = max(self._back_s, now_s)
-        self._heard_s = now_s
+        self._last_read_s = now_s
 
     def _look_back(self, appended_s: Iterable[float], now_s: float, shortest_s: int) -> None:
         """Find outages in what is read late: by the log's own times, which nobody else keeps."""
@@ -116,8 +116,8 @@ class LogWatch:
             self._appended_s = max(at_s, self._appended_s or at_s)
 
     def silent(self, now_s: float, shortest_s: int) -> bool:
-        """Whether no host has been heard for longer than a window, which all of them report."""
-        return self._heard_s is not None and now_s - self._heard_s > _longest(shortest_s)
+        """Whether nothing was read for longer than a window, which all of them report."""
+        return self._last_read_s is not None and now_s - self._last_read_s > _longest(shortest_s)
 
     def came_late(self, host_id: bytes, fleet: int, now_s: float, shortest_s: int) -> None:
         """Take a report that came after its window's lateness.

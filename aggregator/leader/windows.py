@@ -1,6 +1,6 @@
 """The masked vectors of one open window, kept until the Helper has said which hosts count.
 
-What the Leader holds per window: open ones, frozen ones in the order of their chain.
+What the Leader holds per window: open ones, closed ones in the order of their chain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aggregator.protocol.directory import KnownTask, VerifiedRoster
 from aggregator.protocol.interfaces import BatchKey
 from transport.interface import TopicPartition
-from wire.batch import ENTRY, Batch, Entries, Share, SignedBatch
+from wire.batch import ENTRY, AggregateShare, Batch, Entries, SignedBatch
 from wire.rejection import Reason
 
 from .leader_events import StoreFrozen
@@ -74,7 +74,7 @@ class OpenWindow:
     places      host_id -> (partition, row)
     entries     72 B of a batch entry for each host, in order of admission
     first_seen  where the log must be read again from while this window is not settled
-    expected    host_id -> report_id, once frozen: only what the batch names is still admitted,
+    expected    host_id -> report_id, once closed: only what the batch names is still admitted,
                 which after a restart is all of it and otherwise nothing
     excess      operator -> reports of its hosts beyond the first of each
     room_bytes  set aside for the vectors that may come
@@ -120,7 +120,7 @@ class OpenWindow:
 
     @property
     def closed(self) -> bool:
-        """Frozen in this process: it takes nothing more, and nothing may wait for it."""
+        """Closed in this process: it takes nothing more, and nothing may wait for it."""
         return self.expected is not None and not self.resumed
 
     def row_for(self, partition: int) -> memoryview:
@@ -198,13 +198,13 @@ Chain = tuple[str, int]
 class Answered:
     """A Helper's verified share of a batch, and how many bits it cleared, by reason."""
 
-    share: Share
+    share: AggregateShare
     share_bytes: bytes
     cleared: Mapping[str, int]
 
 
 @dataclass(slots=True, eq=False)
-class FrozenWindow:
+class ClosedWindow:
     """A batch whose bytes are final, waiting for the Helper.
 
     answer      the Helper's, while the sum of the hosts that it accepted is still to come
@@ -261,16 +261,16 @@ class StoredRelease:
 
 @dataclass(slots=True)
 class ChainState:
-    """One chain: hash of its last release, frozen windows and unsigned releases in order."""
+    """One chain: hash of its last release, closed windows and unsigned releases in order."""
 
     head: bytes
-    frozen: list[FrozenWindow] = field(default_factory=list)
+    closed: list[ClosedWindow] = field(default_factory=list)
     unsigned: list[StoredRelease] = field(default_factory=list)
     last_hosts: tuple[int, frozenset[bytes]] = (-1, frozenset())
 
-    def queue(self, frozen: FrozenWindow) -> None:
-        self.frozen.append(frozen)
-        self.frozen.sort(key=lambda window: (window.key.window, window.known.task.version))
+    def queue(self, closed: ClosedWindow) -> None:
+        self.closed.append(closed)
+        self.closed.sort(key=lambda window: (window.key.window, window.known.task.version))
 
 
 def resume_window(signed: SignedBatch, known: KnownTask, stored: StoreFrozen) -> OpenWindow:

@@ -67,7 +67,7 @@ class ReleasedWindow:
     n                accepted hosts, known to both aggregators
     vector           int64[task.d], steps, signed lift of the unmasked sum, check words at 0 and 1
     rejections       reason -> reports refused for this window, by the Leader and by the Helper
-    closed_s         unix seconds at which the batch was frozen
+    closed_s         unix seconds at which the batch was closed
     released_s       unix seconds at which the vector was unmasked
     capacity         GPUs of the accepted hosts; without it shares divide by the section's own sum
     """

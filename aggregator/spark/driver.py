@@ -26,7 +26,7 @@ from wire.topics import REPORTS
 
 from .driver_process import SparkJob
 from .messages import Command, ReaderUpdate, encode_update
-from .spark_shell import SparkShell, StreamEnded, drop_strange_checkpoint
+from .spark_runtime import SparkRuntime, StreamEnded, drop_strange_checkpoint
 from .streaming import ends_of, open_session, start_query
 from .sum_store import SumStore
 
@@ -34,11 +34,11 @@ _NAME_BYTES = 16
 
 
 class LeaderPipe:
-    """The Leader at the other end of a pipe: `spark_shell.LeaderPort`."""
+    """The Leader at the other end of a pipe: `spark_runtime.LeaderPort`."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._heard: deque[Sequence[Command]] = deque()
+        self._commands: deque[Sequence[Command]] = deque()
 
     def job(self) -> SparkJob:
         """Read what the Leader says first. Raises EOFError, OSError."""
@@ -48,16 +48,16 @@ class LeaderPipe:
         return found
 
     def listen(self, ended: Callable[[], None]) -> None:
-        """Hear from now on, in a thread of its own; `ended` is called when the Leader is gone."""
+        """Receive in a thread of its own; `ended` is called when the Leader is gone."""
 
-        def hear() -> None:
+        def receive() -> None:
             try:
                 while True:
-                    self._heard.append(pickle.loads(self._pipe.recv_bytes()))  # noqa: S301
+                    self._commands.append(pickle.loads(self._pipe.recv_bytes()))  # noqa: S301
             except (EOFError, OSError):
                 ended()
 
-        Thread(target=hear, name="leader", daemon=True).start()
+        Thread(target=receive, name="leader", daemon=True).start()
 
     def say(self, update: ReaderUpdate) -> None:
         """Say what is new. Raises StreamEnded where nobody listens."""
@@ -66,9 +66,9 @@ class LeaderPipe:
         except OSError as error:
             raise StreamEnded("the Leader is gone") from error
 
-    def heard(self) -> Sequence[Sequence[Command]]:
+    def commands(self) -> Sequence[Sequence[Command]]:
         """What it has said since, each time at once."""
-        return [self._heard.popleft() for _ in range(len(self._heard))]
+        return [self._commands.popleft() for _ in range(len(self._commands))]
 
 
 def run_driver(
@@ -85,23 +85,23 @@ def run_driver(
     store = SumStore(job.folder / "sums.sqlite")
     session = open_session(job.settings, job.jars)
     log = KafkaOffsets(job.log, LEADER_GROUP, REPORTS)
-    shell = SparkShell(leader, job.parties, store, log, clock=clock, checkpoint=checkpoint)
-    on_signals(shell.stop)
-    leader.listen(shell.stop)
+    runtime = SparkRuntime(leader, job.parties, store, log, clock=clock, checkpoint=checkpoint)
+    on_signals(runtime.stop)
+    leader.listen(runtime.stop)
     folder = job.folder / "checkpoint"
     drop_strange_checkpoint(folder, store)
-    starts = shell.begin()
+    starts = runtime.begin()
     name = os.urandom(_NAME_BYTES)
     query = start_query(
-        session, job.log, job.settings, starts, folder, job.parties, name, shell.take
+        session, job.log, job.settings, starts, folder, job.parties, name, runtime.take
     )
     try:
-        while not shell.stopped:
-            shell.turn(ends_of(query))
-            if not query.isActive and not shell.stopped:
+        while not runtime.stopped:
+            runtime.turn(ends_of(query))
+            if not query.isActive and not runtime.stopped:
                 raise StreamEnded(f"streaming query ended: {type(query.exception()).__name__}")
     finally:
-        shell.stop()
+        runtime.stop()
         query.stop()
         session.stop()
         log.close()

@@ -167,16 +167,16 @@ class _Driver:
         self.updates: Queue[bytes | None] = Queue(MOST_UPDATES)
         self._commands: SimpleQueue[bytes] = SimpleQueue()
         self._commands.put(pickle.dumps(job))
-        for work in (self._hear, self._speak):
+        for work in (self._receive, self._send):
             Thread(target=work, name="spark-driver", daemon=True).start()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         with suppress(EOFError, OSError):
             while True:
                 self.updates.put(self._pipe.recv_bytes(UPDATE_BYTES))
         self.updates.put(None)
 
-    def _speak(self) -> None:
+    def _send(self) -> None:
         with suppress(OSError):
             while command := self._commands.get():
                 self._pipe.send_bytes(command)
@@ -216,7 +216,7 @@ class DriverProcess:
         self._job, self._program, self._clock = job, program, clock
         self._log = structlog.get_logger("leader-spark")
         self._driver: _Driver | None = None
-        self._again_s = self._heard_s = clock()
+        self._again_s = self._last_update_s = clock()
 
     def said(self) -> Sequence[bytes | None]:
         """What it has said since the last call; None: another has begun, and knows nothing."""
@@ -231,8 +231,8 @@ class DriverProcess:
                     break
                 found.append(update)
         if found:
-            self._heard_s = self._clock()
-        elif self._clock() - self._heard_s > HANGS_S:
+            self._last_update_s = self._clock()
+        elif self._clock() - self._last_update_s > HANGS_S:
             self._fell(f"it said nothing for {HANGS_S:g} s")
         return found
 
@@ -244,7 +244,7 @@ class DriverProcess:
         except OSError as error:
             self._fell(str(error))
             return ()
-        self._heard_s = inf  # Spark begins as slowly as it likes
+        self._last_update_s = inf  # Spark begins as slowly as it likes
         self._log.info("driver began")
         return (None,)
 

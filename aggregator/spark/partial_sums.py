@@ -227,7 +227,7 @@ class Gatherer:
     def is_settled(self, key: BatchKey) -> bool:
         return self._only is None and key in self._settled
 
-    def is_frozen(self, key: BatchKey) -> bool:  # noqa: ARG002
+    def is_closed(self, key: BatchKey) -> bool:  # noqa: ARG002
         """Whether a batch names what a window takes: in a pass over what it named."""
         return self._only is not None
 

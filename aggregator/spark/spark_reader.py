@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
-from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD, FrozenWindow, OpenWindow, Sum
+from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD, ClosedWindow, OpenWindow, Sum
 from aggregator.party.health import HealthMetric
 from aggregator.protocol.epochs import AdmittedEpoch, KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, RosterSeen, TaskSeen
@@ -105,7 +105,7 @@ class SparkReader(ReportReader):
         self._wanted: set[bytes] = set()
         self._refusals: dict[BatchKey, Counter[str]] = {}
         self._due: dict[BatchKey, _SumsDue] = {}
-        self._heard_s: float | None = None
+        self._last_update_s: float | None = None
         self._lag: int | None = None
         self._partitions = 1
 
@@ -142,12 +142,12 @@ class SparkReader(ReportReader):
         self._refusals.pop(key, None)
         self._commands.append(WindowEnded(key, until_s))
 
-    def sum_of(self, frozen: FrozenWindow, accepted: NDArray[np.bool_]) -> Sum | None:
+    def sum_of(self, closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Sum | None:
         """Ask each partition for its part; give the whole once all of them have come."""
-        due = self._due.get(frozen.key)
+        due = self._due.get(closed.key)
         if due is None or not np.array_equal(due.accepted, accepted):
-            due = self._due[frozen.key] = _SumsDue(accepted, _by_partition(frozen, accepted))
-            self._ask(frozen.key, due)
+            due = self._due[closed.key] = _SumsDue(accepted, _by_partition(closed, accepted))
+            self._ask(closed.key, due)
         if due.come.keys() != due.hosts.keys():
             return None
         total, *others = due.come.values()
@@ -167,7 +167,7 @@ class SparkReader(ReportReader):
         self._driver.close()
 
     def _is_silent(self, now_s: float) -> bool:
-        return self._heard_s is None or abs(now_s - self._heard_s) > SILENT_S
+        return self._last_update_s is None or abs(now_s - self._last_update_s) > SILENT_S
 
     # The driver
 
@@ -191,18 +191,18 @@ class SparkReader(ReportReader):
 
     def _begin(self) -> None:
         """Forget what was named: another driver reads from the commit, and learns everything."""
-        self._heard_s = None
+        self._last_update_s = None
         self._wanted.clear()
         for key, window in self._leader.open_windows.items():
             self._leader.admitted -= window.unname()
             counted = self._refusals.get(key, Counter())
             window.rejections = dict(Counter(window.rejections) - counted)
         self._refusals.clear()
-        frozen = self._leader.chains.frozen
+        closed = self._leader.chains.closed
         self._commands = [
             *self._signed,
             *(WindowEnded(key, until_s) for key, until_s in self._over.items()),
-            *(Rebuild(key, _reports_of(window)) for key, window in frozen.items()),
+            *(Rebuild(key, _reports_of(window)) for key, window in closed.items()),
         ]
         for key, due in self._due.items():
             self._ask(key, due)
@@ -216,7 +216,7 @@ class SparkReader(ReportReader):
 
     def _take(self, update: ReaderUpdate, now_s: float) -> None:
         """Take an update. Raises ValueError for a sum that cannot be."""
-        self._heard_s, self._lag = now_s, update.lag
+        self._last_update_s, self._lag = now_s, update.lag
         self._partitions = update.partitions or self._partitions
         self._leader.note_appended(update.appended_s, now_s)
         for named in update.named:
@@ -249,7 +249,7 @@ class SparkReader(ReportReader):
             late = Reason.WINDOW_RELEASED if named.late_s is None else Reason.WINDOW_LATE
             leader.rejected[late.value] += len(named.entries) // ENTRY.itemsize
             return
-        counts = key in self._refusals or not leader.is_frozen(key)
+        counts = key in self._refusals or not leader.is_closed(key)
         window = leader.begin_window(key, known)
         roster = leader.directory.roster_at(key.window)
         fleet = 0 if roster is None else len(roster)
@@ -265,7 +265,7 @@ class SparkReader(ReportReader):
     def _take_refusals(self, key: BatchKey, reasons: Mapping[str, int]) -> None:
         """Count what a window lost; a driver begun after it closed counts it a second time."""
         window = self._leader.find_window(key)
-        closed_before = self._leader.is_frozen(key) and key not in self._refusals
+        closed_before = self._leader.is_closed(key) and key not in self._refusals
         if window is None or window.resumed or closed_before:
             return
         self._refusals.setdefault(key, Counter()).update(reasons)
@@ -273,15 +273,15 @@ class SparkReader(ReportReader):
 
     def _take_sum(self, part: PartitionSum) -> None:
         """Keep a partition's sum. Raises ValueError for one of other hosts or another length."""
-        due, frozen = self._due.get(part.key), self._leader.chains.frozen.get(part.key)
-        if due is None or frozen is None or part.partition in due.come:
+        due, closed = self._due.get(part.key), self._leader.chains.closed.get(part.key)
+        if due is None or closed is None or part.partition in due.come:
             return
         hosts = due.hosts.get(part.partition, b"")
-        word_bytes = frozen.known.task.scheme.word_bytes
-        wanted = len(hosts) // HOST_ID_BYTES, frozen.known.d * word_bytes
+        word_bytes = closed.known.task.scheme.word_bytes
+        wanted = len(hosts) // HOST_ID_BYTES, closed.known.d * word_bytes
         if not hosts or (part.hosts, len(part.vector)) != wanted:
             raise ValueError(f"sum: expected {wanted}, got {(part.hosts, len(part.vector))}")
-        due.come[part.partition] = _words(part.vector, frozen.known.task.scheme)
+        due.come[part.partition] = _words(part.vector, closed.known.task.scheme)
 
 
 def _name(window: OpenWindow, partition: int, entry: bytes) -> str | None:
@@ -299,17 +299,17 @@ def _name(window: OpenWindow, partition: int, entry: bytes) -> str | None:
     return None
 
 
-def _by_partition(frozen: FrozenWindow, accepted: NDArray[np.bool_]) -> Mapping[int, bytes]:
+def _by_partition(closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Mapping[int, bytes]:
     """Partition -> the accepted hosts that were named of it."""
     hosts: dict[int, bytearray] = {}
-    for host in frozen.batch.entries["host_id"][accepted].tolist():
-        hosts.setdefault(frozen.window.places[host][0], bytearray()).extend(host)
+    for host in closed.batch.entries["host_id"][accepted].tolist():
+        hosts.setdefault(closed.window.places[host][0], bytearray()).extend(host)
     return {partition: bytes(named) for partition, named in hosts.items()}
 
 
-def _reports_of(frozen: FrozenWindow) -> bytes:
+def _reports_of(closed: ClosedWindow) -> bytes:
     """host_id || report_id of each report of a batch."""
-    rows = frozen.batch.entries
+    rows = closed.batch.entries
     hosts, reports = rows["host_id"].tolist(), rows["report_id"].tolist()
     return b"".join(host + report for host, report in zip(hosts, reports, strict=True))
 

@@ -1,4 +1,4 @@
-"""Spark itself: a streaming query over the report topic whose sink is the shell's store.
+"""Spark itself: a streaming query over the report topic whose sink is the runtime's store.
 
 The one module that imports PySpark, and it is imported in Spark's environment alone.
 """

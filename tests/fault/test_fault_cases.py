@@ -66,10 +66,10 @@ def test_point_is_noted_when_it_is_reached_and_only_then() -> None:
     with watched([point]) as watch:
         owner, name = find("aggregator.leader.intake:Intake._count")
         with pytest.raises(AttributeError):
-            getattr(owner, name)(None, "window_late", None, 0)
+            getattr(owner, name)(None, "window_late", None)
         assert point not in watch.reached
         with pytest.raises(AttributeError):
-            getattr(owner, name)(None, "duplicate", None, 0)
+            getattr(owner, name)(None, "duplicate", None)
     assert point in watch.reached
 
 

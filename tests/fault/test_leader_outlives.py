@@ -194,7 +194,7 @@ def frozen_fleet(world: World, folder: Path) -> Fleet:
     fleet.send_epochs(open_epochs(world))
     fleet.send(honest_reports(world))
     fleet.close_window()
-    assert len(fleet.state.frozen()) == 1
+    assert len(fleet.state.closed()) == 1
     return fleet
 
 
@@ -208,7 +208,7 @@ def test_frozen_batch_whose_task_is_gone_is_settled(fleet: Fleet, tmp_path: Path
     assert isinstance(owed, StoreSuppressed)
     assert (owed.series, owed.hosts, owed.public().n_min) == ("minute", 10, None)
     state.store_suppressed(owed)
-    assert state.frozen() == []
+    assert state.closed() == []
     assert (state.counts(), empty.suppressed) == ({"suppressed": 1}, {"task_unknown": 1})
     state.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.protocol.interfaces import HelperUnavailable
 from tests.certificate_kit import Authority
 from tests.far_helper import tls_address
@@ -55,14 +55,14 @@ def fleet(hosts: LedgerHosts, tmp_path: Path, link: Link) -> Iterator[ProcessFle
 
 
 @pytest.fixture
-def leader(fleet: ProcessFleet) -> LeaderShell:
+def leader(fleet: ProcessFleet) -> LeaderRuntime:
     config = leader_config(fleet.folder, fleet.world.helper_key.public_bytes)
     address = tls_address(ADDRESS, fleet.folder / "tls", "leader")
     store = FileStore(fleet.folder)
-    return LeaderShell(replace(config, helper=address), fleet.log, store, clock=fleet.clock)
+    return LeaderRuntime(replace(config, helper=address), fleet.log, store, clock=fleet.clock)
 
 
-def turns(fleet: ProcessFleet, leader: LeaderShell) -> bool:
+def turns(fleet: ProcessFleet, leader: LeaderRuntime) -> bool:
     """A turn of the Leader, and a second of everybody's clock."""
     leader._turn()
     leader._calls.wait()
@@ -73,7 +73,7 @@ def turns(fleet: ProcessFleet, leader: LeaderShell) -> bool:
 @pytest.mark.release
 @pytest.mark.fault_case("parties-cut-off")
 def test_link_between_the_parties_down_costs_no_window(
-    fleet: ProcessFleet, leader: LeaderShell, hosts: LedgerHosts, link: Link
+    fleet: ProcessFleet, leader: LeaderRuntime, hosts: LedgerHosts, link: Link
 ) -> None:
     helper = leader._helper
     assert helper is not None
@@ -94,14 +94,14 @@ def test_link_between_the_parties_down_costs_no_window(
     assert (verdict.windows, verdict.released, verdict.lost) == (2, 18, {})
 
 
-def _answers(leader: LeaderShell) -> bool:
+def _answers(leader: LeaderRuntime) -> bool:
     try:
         return leader._helper is not None and leader._helper.status().version != ""
     except HelperUnavailable:
         return False
 
 
-def _troubles(leader: LeaderShell) -> str:
+def _troubles(leader: LeaderRuntime) -> str:
     return str(leader._status()["troubles"])
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.protocol.released import ReleasedWindow
 from tests.fault_fleet import STEP_S, FaultFleet, NotingStore
 from tests.outage_kit import HOSTS, leader_config
@@ -106,7 +106,7 @@ class SecondLeader:
         self._store = NotingStore(config, self.written)
         self._log = open_transport(config.transport, Side.AGGREGATOR)
         log = MirroredLog(self._log, fleet.world.host_ids[0])
-        self.shell = LeaderShell(
+        self.shell = LeaderRuntime(
             config, cast("Transport", log), self._store,
             helper=fleet.helper_port(), clock=fleet.leader_now_s, pause=lambda _s: None,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.config import HttpAddress, load_helper_config, load_leader_config
 from aggregator.party.health import Health
 from aggregator.releases.store import Store
@@ -66,7 +66,7 @@ class InProcess:
         self.fleet = fleet
         _, self._helper_state, helper = start_helper(fleet.world, fleet.folder, fleet.clock)  # type: ignore[arg-type]
         self.store = Store(self.config.database, self.config.releases_dir, CATALOGUE)
-        self.shell = LeaderShell(
+        self.shell = LeaderRuntime(
             self.config,
             fleet.log,
             self.store,
@@ -162,7 +162,7 @@ def test_helper_that_is_away_is_told_once_and_its_return(
     fleet: ProcessFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet.start("helper")
-    shell = LeaderShell(
+    shell = LeaderRuntime(
         leader_config(fleet.folder, fleet.world.helper_key.public_bytes),
         fleet.log,
         Store(fleet.folder / "store" / "r.duckdb", fleet.folder / "parquet", CATALOGUE),
@@ -183,7 +183,7 @@ def test_helper_that_is_away_is_told_once_and_its_return(
     assert ["over" in line for line in lines] == [False, True]
 
 
-def turned(shell: LeaderShell) -> bool:
+def turned(shell: LeaderRuntime) -> bool:
     shell._turn()
     return True
 
@@ -193,7 +193,7 @@ def passes(fleet: ProcessFleet) -> bool:
     return True
 
 
-def troubles(shell: LeaderShell) -> dict[str, Any]:
+def troubles(shell: LeaderRuntime) -> dict[str, Any]:
     found: dict[str, Any] = shell._status()["troubles"]  # type: ignore[assignment]
     return found
 

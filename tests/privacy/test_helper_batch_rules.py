@@ -29,7 +29,7 @@ from tests.protocol_kit import (
     true_sum,
     vector_of,
 )
-from wire.batch import ENTRY, Batch, Share, SignedBatch, SignedShare
+from wire.batch import ENTRY, AggregateShare, Batch, SignedBatch, SignedShare
 from wire.fields import TaskId
 from wire.rejection import ReportRejected
 
@@ -82,7 +82,7 @@ class Bench:
     def ask(self, batch: bytes, *, complete: bool = True) -> BatchReply:
         return self.runner.submit_batch(batch, epochs_complete=complete)
 
-    def share(self, batch: bytes, reply: BatchReply) -> Share:
+    def share(self, batch: bytes, reply: BatchReply) -> AggregateShare:
         n = SignedBatch.decode(batch).batch.n
         return SignedShare.decode(reply.share, n, self.world.task.d).share
 

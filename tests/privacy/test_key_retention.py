@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from aggregator.enrolment.tasks import sign_roster, sign_task
-from aggregator.helper.helper_runtime import HelperShell
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.helper.helper_runtime import HelperRuntime
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.leader.schedule import HELPER_S
 from aggregator.party.key_ring import DAY_S, OVERLAP_S
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S, SealingKeys, open_epoch
@@ -96,11 +96,11 @@ class Parties:
     def start(self) -> None:
         """Start both, as `run` does; the Leader calls the Helper without a channel between."""
         world = self.world
-        self.helper = HelperShell(
+        self.helper = HelperRuntime(
             helper_config(self.folder, world.leader_key.public_bytes), clock=self.clock
         )
         self.helper._housekeeping(at_start=True)
-        self.leader = LeaderShell(
+        self.leader = LeaderRuntime(
             leader_config(self.folder, world.helper_key.public_bytes),
             self.log,
             self.store,
@@ -140,7 +140,7 @@ class Parties:
             producer.send(EPOCHS, raw[16:48], wrap(Kind.EPOCH, raw))
         producer.close()
 
-    def _announced(self, shell: LeaderShell | HelperShell, now_s: int) -> KeyAnnouncement:
+    def _announced(self, shell: LeaderRuntime | HelperRuntime, now_s: int) -> KeyAnnouncement:
         keys = [KeyAnnouncement.decode(raw) for raw in shell._keys.announcements(now_s)]
         return [key for key in keys if key.not_before <= now_s][-1]
 

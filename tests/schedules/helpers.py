@@ -13,7 +13,7 @@ from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import FencedOut, HelperState
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.interfaces import (
-    Answer,
+    AggregateShareJob,
     BatchReply,
     HelperStatus,
     HelperUnavailable,
@@ -34,9 +34,10 @@ from wire.fields import KeyId, key_id
 class NotedHelperState(HelperState):
     """The production state; each commit is told once it is durable."""
 
-    on_commit: Callable[[Answer], None]
+    on_commit: Callable[[AggregateShareJob], None]
 
-    def commit(self, answer: Answer, closed_s: int) -> None:
+    def commit(self, answer: AggregateShareJob, closed_s: int) -> None:
+        """See `HelperState.commit`."""
         super().commit(answer, closed_s)
         self.on_commit(answer)
 
@@ -61,7 +62,9 @@ class HelperProcess(Process):
         self.state: NotedHelperState | None = None
         self.runner: HelperRunner | None = None
         self.helper: Helper | None = None
-        self.on_commit: Callable[[HelperProcess, Answer], None] = lambda _process, _answer: None
+        self.on_commit: Callable[[HelperProcess, AggregateShareJob], None] = (
+            lambda _process, _answer: None
+        )
 
     @property
     def files(self) -> tuple[Path, Path]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.leader.intake import Intake
-from aggregator.protocol.interfaces import Answer, BatchKey, BatchReply
+from aggregator.protocol.interfaces import AggregateShareJob, BatchKey, BatchReply
 from aggregator.protocol.released import ReleasedWindow
 from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
 from tests.schedules.agents import Agent, noisy_vector
@@ -109,7 +109,8 @@ class Oracle:
             if not by.ledger.has_spent(host, window):
                 self.say(f"window {window}: a report left before its budget was spent")
 
-    def note_commit(self, newest: bool, helper: HelperProcess, answer: Answer) -> None:
+    def note_commit(self, newest: bool, helper: HelperProcess, answer: AggregateShareJob) -> None:
+        """A Helper made a verdict final."""
         if not newest:
             self.say(f"window {answer.key.window}: a Helper answered that had been succeeded")
         used = answer.used or b""

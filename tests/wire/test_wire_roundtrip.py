@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wire import labels
-from wire.batch import ENTRY, Batch, Share, SignedBatch, SignedShare
+from wire.batch import ENTRY, AggregateShare, Batch, SignedBatch, SignedShare
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, EpochHeader
 from wire.fields import (
@@ -123,7 +123,7 @@ def test_batch_round_trips(hosts: set[bytes], window: int, seed: int) -> None:
 @settings(deadline=None)
 def test_share_round_trips(accepted: list[bool], vector: list[int]) -> None:
     bits, words = np.array(accepted), np.array(vector, dtype=np.uint32)
-    share = SignedShare(Share(b"b" * 32, bits, words), b"s" * 64)
+    share = SignedShare(AggregateShare(b"b" * 32, bits, words), b"s" * 64)
     decoded = SignedShare.decode(share.encode(), len(bits), len(words))
     assert decoded == share
     assert decoded.share.n_accepted == sum(accepted)

@@ -23,7 +23,7 @@ from aggregator.enrolment.enrolment import (
 from aggregator.enrolment.roster_draft import EnrolmentError
 from aggregator.enrolment.roster_review import RosterEvidence
 from aggregator.enrolment.tasks import check_and_countersign
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.protocol.directory import Directory, PinnedParties
 from edge_agent.membership import hardware_names
 from pointillist.cli.leader_command import app
@@ -319,7 +319,7 @@ def test_countersigned_answer_is_published_and_others_are_not(tmp_path: Path) ->
     assert said["kind"] == "entry"
     (tmp_path / "signed" / "a.entry").write_bytes(answer)
     (tmp_path / "signed" / "b.entry").write_bytes(signed)
-    shell = LeaderShell(
+    shell = LeaderRuntime(
         leader_config(tmp_path, HELPER.public_bytes), fleet.log, ListStore(), clock=lambda: T0
     )
     shell._turn()

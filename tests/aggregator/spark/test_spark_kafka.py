@@ -13,7 +13,7 @@ import pytest
 from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import EpochsArrived
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.config import SparkSettings
 from aggregator.spark.driver_process import DriverProcess, SparkJob, python_of
 from aggregator.spark.spark_reader import SparkReader
@@ -64,7 +64,7 @@ def leader_by_spark(folder: Path, helper_pk: bytes, log: KafkaSettings) -> None:
         return SparkReader(leader, DriverProcess(job, program=program))
 
     with open_transport(log, Side.AGGREGATOR) as transport:
-        shell = LeaderShell(
+        shell = LeaderRuntime(
             config,
             transport,
             FileStore(folder),

@@ -16,7 +16,7 @@ from aggregator.protocol.interfaces import (
     ReleaseReply,
 )
 from aggregator.spark.partial_sums import Gathered
-from aggregator.spark.spark_shell import drop_strange_checkpoint
+from aggregator.spark.spark_runtime import drop_strange_checkpoint
 from aggregator.spark.sum_store import SumStore
 from aggregator.state.state_file import StateUnusable
 from tests.fault_cases import STEPS
@@ -300,7 +300,7 @@ def test_more_unsettled_windows_than_parked_places_outlive_a_restart(
         fleet.publish(honest_bytes(world, window), after(window))
         fleet.quiesce(3)
         fleet.tick(window + WINDOW_S + 30)
-    assert len(fleet.leader.chains.frozen) == len(windows)
+    assert len(fleet.leader.chains.closed) == len(windows)
     fleet.restart_leader()
     fleet.quiesce()
     fleet.port = helper

@@ -172,7 +172,7 @@ SCRIPT: list[Callable[[LeaderState], Any]] = [
     lambda s: s.unsigned(),
     lambda s: s.store_unsigned(StoreUnsigned(key(120), "refused")),
     lambda s: s.store_countersigned(StoreCountersigned(key(180), b"both signed")),
-    lambda s: (s.releases(), s.unsigned(), s.counts(), s.last_ended(), s.frozen()),
+    lambda s: (s.releases(), s.unsigned(), s.counts(), s.last_ended(), s.closed()),
     lambda s: [(final.cohort, final.entry) for final in s.to_publish(9)],
     lambda s: s.published(s.to_publish(1)[0]),
     lambda s: [final.entry for final in s.to_publish(9)],

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aggregator.helper import helper_runtime
-from aggregator.helper.helper_runtime import HelperShell
+from aggregator.helper.helper_runtime import HelperRuntime
 from aggregator.helper.own_releases import compare_releases
 from aggregator.party.channel import ChannelHelper
 from aggregator.party.channel_address import ChannelAddress
@@ -132,7 +132,7 @@ class Running:
     def __init__(self, fleet: ProcessFleet, **changes: Any) -> None:
         base = helper_config(fleet.folder, fleet.world.leader_key.public_bytes)
         self.config: HelperConfig = replace(base, **changes)
-        self.shell = HelperShell(self.config, clock=fleet.clock)
+        self.shell = HelperRuntime(self.config, clock=fleet.clock)
         self.ended: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -300,9 +300,9 @@ def test_rolled_back_process_ends_and_says_how_to_go_on(
     )
     stand.stop()
     with pytest.raises(WitnessUnavailable):
-        HelperShell(config, clock=fleet.clock, after_restore=True)
+        HelperRuntime(config, clock=fleet.clock, after_restore=True)
     stand.start()
-    shell = HelperShell(config, clock=fleet.clock, after_restore=True)
+    shell = HelperRuntime(config, clock=fleet.clock, after_restore=True)
     shell.stop()
     shell.run()
     assert shell.health.document["refuses_windows_before"] == LATER

@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from aggregator.enrolment.tasks import sign_task
-from aggregator.helper.helper_runtime import HelperShell
+from aggregator.helper.helper_runtime import HelperRuntime
 from aggregator.leader.intake import ReportReader
-from aggregator.leader.leader_runtime import LeaderShell
+from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.channel import ChannelHelper
 from aggregator.party.config import HttpAddress
 from aggregator.party.health import HealthMetric
@@ -72,7 +72,7 @@ class ServedFleet:
         self.fleet = ProcessFleet(build_world(9, sections=tuple(sections)), folder)
         self.clock = self.fleet.clock
         world = self.fleet.world
-        self.helper = HelperShell(
+        self.helper = HelperRuntime(
             helper_config(folder, world.leader_key.public_bytes), clock=self.clock
         )
         self._threads = [self._started(self.helper.run)]
@@ -80,7 +80,7 @@ class ServedFleet:
         assert config.helper is not None
         until((folder / "run" / "h.sock").exists)
         self.store = Store(folder / "store" / "r.duckdb", folder / "parquet", CATALOGUE)
-        self.leader = LeaderShell(
+        self.leader = LeaderRuntime(
             config, self.fleet.log, self.store, helper=ChannelHelper(config.helper),
             reader=lambda leader: CountedReader(leader.intake), clock=self.clock,
         )  # fmt: skip

@@ -44,7 +44,7 @@ class LeaderPort(Protocol):
         """Say what is new. Raises StreamEnded where nobody listens."""
         ...
 
-    def heard(self) -> Sequence[Sequence[Command]]:
+    def commands(self) -> Sequence[Sequence[Command]]:
         """What it has said since, each time at once."""
         ...
 
@@ -77,7 +77,7 @@ class SparkBatch(Protocol):
         ...
 
 
-class SparkShell:
+class SparkRuntime:
     """Reads all partitions, for as long as the process lives."""
 
     def __init__(
@@ -149,8 +149,8 @@ class SparkShell:
             update = self._state.update(bounds, ends)
         self._leader.say(update)
         with self._lock:
-            for commands in self._leader.heard():
-                self._state.handle(commands, self._clock())
+            for said in self._leader.commands():
+                self._state.handle(said, self._clock())
         if bounds is not None:
             with suppress(TransportUnavailable):  # the next turn says so
                 self._commit()
