@@ -158,7 +158,6 @@ def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
 
 
 def helper_process(folder: Path, leader_pk: bytes) -> None:
-    """What runs in the Helper's process."""
     shell = HelperRuntime(
         helper_config(folder, leader_pk),
         clock=FileClock(folder),

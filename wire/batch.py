@@ -150,8 +150,6 @@ class AggregateShare:
 
 @dataclass(frozen=True, slots=True)
 class SignedShare:
-    """A share and the Helper's signature over it."""
-
     share: AggregateShare
     signature: bytes = NO_SIGNATURE
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch
 from aggregator.protocol.interfaces import BODY_RETENTION_S, Stopwatch, no_stopwatch
-from privacy.masks import tag_and_nonce, tags_equal
+from privacy.masks import tag_and_nonce
 from wire.batch import SignedBatch
 from wire.fields import ReportId
 from wire.rejection import Reason, ReportRejected

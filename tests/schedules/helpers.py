@@ -37,7 +37,6 @@ class NotedHelperState(HelperState):
     on_commit: Callable[[AggregateShareJob], None]
 
     def commit(self, answer: AggregateShareJob, closed_s: int) -> None:
-        """See `HelperState.commit`."""
         super().commit(answer, closed_s)
         self.on_commit(answer)
 

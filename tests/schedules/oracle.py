@@ -110,7 +110,6 @@ class Oracle:
                 self.say(f"window {window}: a report left before its budget was spent")
 
     def note_commit(self, newest: bool, helper: HelperProcess, answer: AggregateShareJob) -> None:
-        """A Helper made a verdict final."""
         if not newest:
             self.say(f"window {answer.key.window}: a Helper answered that had been succeeded")
         used = answer.used or b""
