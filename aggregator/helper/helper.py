@@ -13,22 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.protocol import interfaces
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch, Mark, Seal
-from aggregator.protocol.interfaces import (
-    HOST_ID_BYTES,
-    AggregateShareJob,
-    BatchKey,
-    BatchReply,
-    Checkpoint,
-    ReleaseReply,
-    RosterSeen,
-    Stopwatch,
-    TaskSeen,
-    check_sum,
-    no_checkpoint,
-    no_stopwatch,
-)
+from aggregator.protocol.interfaces import HOST_ID_BYTES, AggregateShareJob, BatchKey, BatchReply
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.possible_sums import SumRules
 from privacy import masks
@@ -45,17 +33,8 @@ from wire.batch import (
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 
-from .batch_rules import (
-    BatchVerdict,
-    HostRules,
-    MaskInto,
-    check_accepted,
-    check_roster,
-    check_time,
-    mask_sum_again,
-    missing_epochs,
-    task_of,
-)
+from . import batch_rules
+from .batch_rules import BatchVerdict
 from .helper_state import HelperState
 
 
@@ -72,9 +51,9 @@ class Helper:
         ledger_counters: dict[bytes, Mark] | None = None,
         seen_epochs: Iterable[KnownEpoch] = (),
         sum_rules: SumRules | None = None,
-        mask_into: MaskInto = masks.mask_into,
-        stopwatch: Stopwatch = no_stopwatch,
-        checkpoint: Checkpoint = no_checkpoint,
+        mask_into: batch_rules.MaskInto = masks.mask_into,
+        stopwatch: interfaces.Stopwatch = interfaces.no_stopwatch,
+        checkpoint: interfaces.Checkpoint = interfaces.no_checkpoint,
     ) -> None:
         """Start from durable state; epochs seen before come without their keys.
 
@@ -93,9 +72,9 @@ class Helper:
         self.refused: Counter[str] = Counter()
         self.cleared: Counter[str] = Counter()
 
-    def learn(self, event: TaskSeen | RosterSeen) -> None:
+    def learn(self, event: interfaces.TaskSeen | interfaces.RosterSeen) -> None:
         """Take a task or roster. Raises ReportRejected where it is refused."""
-        if isinstance(event, TaskSeen):
+        if isinstance(event, interfaces.TaskSeen):
             self.directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
         else:
             self.directory.add_roster(event.signed_bytes)
@@ -134,29 +113,29 @@ class Helper:
             self.refused[refusal.reason.value] += 1
             return BatchReply(refusal=refusal.reason.value)
 
-    def countersign(self, entry: bytes, vector: bytes) -> ReleaseReply:
+    def countersign(self, entry: bytes, vector: bytes) -> interfaces.ReleaseReply:
         """Countersign a release and its vector, d u32 little-endian, or refuse it."""
         try:
-            return ReleaseReply(entry=self._countersigned(entry, vector))
+            return interfaces.ReleaseReply(entry=self._countersigned(entry, vector))
         except ReportRejected as refusal:
             self.refused[refusal.reason.value] += 1
-            return ReleaseReply(refusal=refusal.reason.value)
+            return interfaces.ReleaseReply(refusal=refusal.reason.value)
 
     def _answer(self, signed_batch: bytes, complete: bool, now_s: float) -> BatchReply:
         signed = SignedBatch.decode(signed_batch)
         message = signed_batch[:-64]
         if not verify(self.directory.parties.leader_pk, message, signed.signature):
             raise ReportRejected(Reason.BATCH_SIGNATURE, "the pinned Leader's signature", "another")
-        known = task_of(signed, self.directory)
+        known = batch_rules.task_of(signed, self.directory)
         if known.task.scheme is not Scheme.MASKED:
             raise ReportRejected(Reason.SCHEME, Scheme.MASKED.value, known.task.scheme.value)
-        check_time(known, signed.batch.window, now_s, self._state.refuse_before_s)
+        batch_rules.check_time(known, signed.batch.window, now_s, self._state.refuse_before_s)
         key = BatchKey(known.task_id, signed.batch.cohort, signed.batch.window)
         answered = self._state.answer(key)
         if answered is not None:
             return self._answer_again(answered, signed, known, complete)
-        roster = check_roster(signed, known, self.directory)
-        missing = [] if complete else missing_epochs(signed, roster, self.book)
+        roster = batch_rules.check_roster(signed, known, self.directory)
+        missing = [] if complete else batch_rules.missing_epochs(signed, roster, self.book)
         if missing:
             return BatchReply(need_epochs=missing)
         return self._judge(signed, message, known, roster, now_s)
@@ -172,11 +151,11 @@ class Helper:
         batch = signed.batch
         key = BatchKey(known.task_id, batch.cohort, batch.window)
         used = self._state.used_hosts(known.task.series, batch.window)
-        rules = HostRules(known, roster, self.book, used, self._mask_into, self._lap)
+        rules = batch_rules.HostRules(known, roster, self.book, used, self._mask_into, self._lap)
         verdict = rules.judge(signed)
         hosts: list[bytes] = batch.entries["host_id"][verdict.accepted].tolist()
         try:
-            check_accepted(known, roster, hosts)
+            batch_rules.check_accepted(known, roster, hosts)
         except ReportRejected as refusal:
             self.refused[refusal.reason.value] += 1
             return BatchReply(refusal=refusal.reason.value, cleared=verdict.cleared)
@@ -225,7 +204,7 @@ class Helper:
         ]
         if missing and not complete:
             return BatchReply(need_epochs=missing)
-        total = mask_sum_again(signed, accepted, known, self.book, self._mask_into)
+        total = batch_rules.mask_sum_again(signed, accepted, known, self.book, self._mask_into)
         verdict = BatchVerdict(accepted, total, answered.rejections)
         return self._reply(answered.key, answered.batch_hash, verdict)
 
@@ -307,5 +286,5 @@ def _vector(vector: bytes, signed: SignedRelease, answered: AggregateShareJob) -
     accepted = int.from_bytes(answered.bitmap, "little").bit_count()
     if vector_hash(words) != signed.release.vector_hash:
         raise ReportRejected(Reason.RELEASE_VECTOR, "the vector of the release", "another")
-    check_sum(words, accepted)
+    interfaces.check_sum(words, accepted)
     return words.view("<i4").astype(np.int64)

@@ -11,33 +11,14 @@ from typing import Final
 import structlog
 
 from aggregator.enrolment.tasks import TASK_SUFFIX, SignedFolder
+from aggregator.party import health
 from aggregator.party.channel import serve
 from aggregator.party.config import HelperConfig
-from aggregator.party.health import (
-    DISK_MEASURE,
-    STATUS_EVERY_S,
-    Health,
-    HealthMetric,
-    Presence,
-    Trouble,
-    Troubles,
-    disk_free,
-    process_document,
-    trouble_measure,
-    write_status,
-)
+from aggregator.party.health import STATUS_EVERY_S, HealthMetric, Trouble
 from aggregator.party.key_ring import KeyRing
+from aggregator.protocol import interfaces
 from aggregator.protocol.directory import Directory, PinnedParties
-from aggregator.protocol.interfaces import (
-    PROTOCOL_VERSION,
-    BatchReply,
-    Checkpoint,
-    HelperStatus,
-    ReleaseReply,
-    RosterSeen,
-    TaskSeen,
-    no_checkpoint,
-)
+from aggregator.protocol.interfaces import BatchReply, RosterSeen, TaskSeen
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
 from aggregator.statistics.possible_sums import SumRules
 from aggregator.witness.backends import kind_of_witness, open_witness
@@ -93,7 +74,7 @@ class HelperRunner:
             self.batches_answered += 1
         return reply
 
-    def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
+    def submit_release(self, entry: bytes, vector: bytes) -> interfaces.ReleaseReply:
         self._settle()
         self._begin()
         reply = self._helper.countersign(entry, vector)
@@ -110,9 +91,9 @@ class HelperRunner:
         self._helper.store_owed()
         return self.asked_s
 
-    def status(self) -> HelperStatus:
-        return HelperStatus(
-            version=PROTOCOL_VERSION,
+    def status(self) -> interfaces.HelperStatus:
+        return interfaces.HelperStatus(
+            version=interfaces.PROTOCOL_VERSION,
             helper_pk=self._helper_pk,
             clock_s=int(self._clock()),
             roster_version=max(self._helper.directory.rosters, default=0),
@@ -126,7 +107,9 @@ FORGET_EVERY_S: Final = 60.0
 _GRACE_S: Final = 5.0
 
 MEASURES: Final = (
-    trouble_measure(Trouble.STORAGE, Trouble.LOG_AWAY, Trouble.WITNESS_AWAY, Trouble.ROLLED_BACK),
+    health.trouble_measure(
+        Trouble.STORAGE, Trouble.LOG_AWAY, Trouble.WITNESS_AWAY, Trouble.ROLLED_BACK
+    ),
     HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
     HealthMetric("leader_seen", "leader_seen_seconds", "when the Leader last asked, unix time"),
     HealthMetric("batches_answered", "batches_answered", "since the start", counter=True),
@@ -136,7 +119,7 @@ MEASURES: Final = (
     HealthMetric("cleared", "cleared", "hosts left out of batches", "reason", counter=True),
     HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
     HealthMetric("refuses_windows_before", "refuses_windows_before_seconds", "0, or when restored"),
-    DISK_MEASURE,
+    health.DISK_MEASURE,
 )
 
 
@@ -150,7 +133,7 @@ class HelperRuntime:
         clock: Callable[[], float] = time.time,
         after_restore: bool = False,
         notifier: Notifier | None = None,
-        checkpoint: Checkpoint = no_checkpoint,
+        checkpoint: interfaces.Checkpoint = interfaces.no_checkpoint,
     ) -> None:
         """Open keys and state; call it after privileges are dropped.
 
@@ -203,9 +186,9 @@ class HelperRuntime:
         )
         self._forgot_s = self._pruned_s = 0.0
         self._notifier = notifier or Notifier()
-        self._troubles = Troubles(self._log)
-        self.health = Health("helper", MEASURES)
-        self._presence = Presence(config.status_file)
+        self._troubles = health.Troubles(self._log)
+        self.health = health.Health("helper", MEASURES)
+        self._presence = health.Presence(config.status_file)
         self._started_s = clock()
 
     def stop(self) -> None:
@@ -349,12 +332,12 @@ class HelperRuntime:
         """Say how things stand; on a full disk only to those who ask over HTTP."""
         self.health.document = self._status()
         with suppress(StorageUnavailable):
-            write_status(self._config.status_file, self.health.document)
+            health.write_status(self._config.status_file, self.health.document)
 
     def _status(self) -> dict[str, object]:
         troubles = self._troubles.document()
         return {
-            **process_document(self._started_s, self._clock()),
+            **health.process_document(self._started_s, self._clock()),
             "ready": int(not troubles),
             "troubles": troubles,
             "leader_seen": int(self._runner.asked_s),
@@ -369,7 +352,7 @@ class HelperRuntime:
             "batches_answered": self._runner.batches_answered,
             "refused": dict(self._helper.refused),
             "cleared": dict(self._helper.cleared),
-            "disk_free": disk_free(
+            "disk_free": health.disk_free(
                 {"state": self._config.state_dir, "fence": self._config.fence_file.parent}
             ),
             "stored": self._state.counts(),

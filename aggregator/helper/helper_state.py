@@ -25,14 +25,8 @@ from aggregator.protocol.interfaces import (
     AggregateShareJob,
     BatchKey,
 )
-from aggregator.state.state_file import (
-    COUNTERS,
-    KEEP_COUNTER,
-    StateUnusable,
-    open_state,
-    transaction,
-    write_durably,
-)
+from aggregator.state import state_file
+from aggregator.state.state_file import COUNTERS, KEEP_COUNTER, transaction, write_durably
 from aggregator.witness import chain as helper_links
 from aggregator.witness.chain import LINK_TABLES
 from wire.batch import SignedRelease
@@ -73,7 +67,7 @@ class HelperState:
         Raises      StateUnusable
         """
         self._fence_path, self._linked_as = fence_path, linked_as
-        self._db = open_state(path, _SCHEMA + LINK_TABLES)
+        self._db = state_file.open_state(path, _SCHEMA + LINK_TABLES)
         self.fence, self.refuse_before_s = self._take_over(now_s)
         """Windows that ended by then are refused: set at a restore."""
 
@@ -134,7 +128,9 @@ class HelperState:
                     "INSERT INTO answers VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", _row(answer)
                 )
             except sqlite3.IntegrityError as error:
-                raise StateUnusable("window answered by another commit; restart") from error
+                raise state_file.StateUnusable(
+                    "window answered by another commit; restart"
+                ) from error
             self._db.execute("UPDATE fence SET commits = ?", (commits + 1,))
             item = answer_item(answer.batch_hash, answer.bitmap)
             self._link(LinkKind.ANSWER, item, closed_s)
@@ -310,7 +306,7 @@ def _read_side(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise StateUnusable(f"{path}: expected a fence file, got {error}") from error
+        raise state_file.StateUnusable(f"{path}: expected a fence file, got {error}") from error
 
 
 def _write_side(path: Path, fence: int, commits: int) -> None:

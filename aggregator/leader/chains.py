@@ -38,17 +38,8 @@ from wire.batch import (
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 
-from .leader_events import (
-    CallCountersign,
-    CallHelper,
-    HelperAnswer,
-    LeaderEffect,
-    StoreCountersigned,
-    StoreFrozen,
-    StoreRelease,
-    StoreSuppressed,
-    StoreUnsigned,
-)
+from . import leader_events as events
+from .leader_events import HelperAnswer, LeaderEffect, StoreRelease, StoreSuppressed
 from .windows import Answered, Chain, ChainState, ClosedWindow, StoredRelease, Sum, resume_window
 
 PERIODS_S: Final = (3600, 86_400, 604_800)
@@ -204,7 +195,7 @@ class Chains:
         hosts: list[bytes] = batch.entries["host_id"].tolist()
         self.chain(chain).last_hosts = (batch.window, frozenset(hosts))
 
-    def resume_closed(self, stored: StoreFrozen, now_s: float) -> StoreSuppressed | None:
+    def resume_closed(self, stored: events.StoreFrozen, now_s: float) -> StoreSuppressed | None:
         signed = SignedBatch.decode(stored.signed_batch)
         known = self._directory.tasks.get(stored.key.task_id)
         roster = self._directory.rosters.get(signed.batch.roster_ver)
@@ -253,7 +244,7 @@ class Chains:
                 effects += self._on_answer(first, first.answer, now_s)
             elif first.complete and not first.in_flight and now_s >= first.retry_at_s:
                 first.in_flight = True
-                effects.append(CallHelper(first.key, first.signed_batch))
+                effects.append(events.CallHelper(first.key, first.signed_batch))
         return effects + self._countersign_next(chain, now_s)
 
     def _countersign_next(self, chain: ChainState, now_s: float) -> list[LeaderEffect]:
@@ -263,7 +254,7 @@ class Chains:
         if oldest.in_flight or now_s < oldest.retry_at_s:
             return []
         oldest.in_flight = True
-        return [CallCountersign(oldest.key, oldest.entry, oldest.vector)]
+        return [events.CallCountersign(oldest.key, oldest.entry, oldest.vector)]
 
     # The Helper's answers
 
@@ -286,7 +277,7 @@ class Chains:
         if reply.need_epochs:
             names = closed.batch.epoch_names()
             wanted = tuple(name for name in dict.fromkeys(reply.need_epochs) if name in names)
-            return [CallHelper(closed.key, closed.signed_batch, wanted)]
+            return [events.CallHelper(closed.key, closed.signed_batch, wanted)]
         return self._settle(closed, Reason(reply.refusal), event.now_s)
 
     def _on_share(
@@ -381,13 +372,13 @@ class Chains:
         if not reply.entry:
             self._rejected[reply.refusal] += 1
             del chain.unsigned[0]
-            kept = StoreUnsigned(event.key, reply.refusal)
+            kept = events.StoreUnsigned(event.key, reply.refusal)
             return [kept, *self._countersign_next(chain, event.now_s)]
         if not self._countersigned(unsigned, reply.entry):
             self._rejected[Reason.RELEASE_SIGNATURE.value] += 1
             return []
         del chain.unsigned[0]
-        return [StoreCountersigned(event.key, reply.entry)]
+        return [events.StoreCountersigned(event.key, reply.entry)]
 
     def _countersigned(self, unsigned: StoredRelease, entry: bytes) -> bool:
         try:

@@ -14,16 +14,10 @@ from itertools import islice
 from typing import assert_never
 
 from aggregator.party.config import Quotas
+from aggregator.protocol import interfaces
 from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.epochs import AdmittedEpoch, AdmittedEpochs, Mark, Seal
-from aggregator.protocol.interfaces import (
-    HOST_ID_BYTES,
-    BatchKey,
-    RosterSeen,
-    Stopwatch,
-    TaskSeen,
-    no_stopwatch,
-)
+from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, Stopwatch
 from aggregator.statistics.possible_sums import SumRules
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
@@ -34,21 +28,11 @@ from wire.epoch import EPOCH_BYTES
 from wire.fields import Scheme, TaskId
 from wire.rejection import Reason, ReportRejected
 
+from . import leader_events as events
 from .admission import Heading
 from .chains import Chains
 from .intake import Intake, ReportReader
-from .leader_events import (
-    CommitOffsets,
-    EpochsArrived,
-    HelperAnswer,
-    KeepEpochs,
-    LeaderEffect,
-    LeaderEvent,
-    ReportsArrived,
-    StoreFrozen,
-    StoreTask,
-    Tick,
-)
+from .leader_events import LeaderEffect
 from .schedule import CloseRule, LogWatch, Schedule, begin_until_s
 from .windows import ClosedWindow, OpenWindow
 
@@ -72,7 +56,7 @@ class Leader:
         sum_rules: SumRules | None = None,
         quotas: Quotas | None = None,
         reader: Callable[[Leader], ReportReader] | None = None,
-        stopwatch: Stopwatch = no_stopwatch,
+        stopwatch: Stopwatch = interfaces.no_stopwatch,
     ) -> None:
         """Start empty; `resume_*` bring back what the durable state holds, before any event.
 
@@ -111,32 +95,32 @@ class Leader:
     def unsettled(self) -> int:
         return len(self.open_windows) + len(self.chains.closed)
 
-    def handle(self, event: LeaderEvent) -> list[LeaderEffect]:
+    def handle(self, event: events.LeaderEvent) -> list[LeaderEffect]:
         """Take one event and say what to do, in order.
 
         Raises      ReportRejected for a task or roster that is refused
         """
         match event:
-            case ReportsArrived():
+            case events.ReportsArrived():
                 self._lap("other")
                 self._note_records(event.records, event.now_s)
                 self.reader.take(event.records, event.now_s)
                 return []
-            case Tick():
+            case events.Tick():
                 return self._on_tick(event)
-            case EpochsArrived():
+            case events.EpochsArrived():
                 return self._on_epochs(event)
-            case TaskSeen():
+            case interfaces.TaskSeen():
                 known = self.directory.add_task(
                     event.signed_bytes, event.now_s, at_start=event.at_start
                 )
                 self.reader.learn(event)
-                return [StoreTask(known.task_id, known.accepted_s)]
-            case RosterSeen():
+                return [events.StoreTask(known.task_id, known.accepted_s)]
+            case interfaces.RosterSeen():
                 self.directory.add_roster(event.signed_bytes)
                 self.reader.learn(event)
                 return []
-            case HelperAnswer():
+            case events.HelperAnswer():
                 return self.chains.on_helper(event)
             case _:
                 assert_never(event)
@@ -216,7 +200,7 @@ class Leader:
 
     # Epochs
 
-    def _on_epochs(self, event: EpochsArrived) -> list[LeaderEffect]:
+    def _on_epochs(self, event: events.EpochsArrived) -> list[LeaderEffect]:
         kept: list[AdmittedEpoch] = []
         self._note_records(event.records, event.now_s)
         # A host's epochs lie in several partitions; by the log's clock they come in their order.
@@ -230,7 +214,7 @@ class Leader:
             if admitted is not None:
                 kept.append(admitted)
                 self.reader.epoch(admitted)
-        return [KeepEpochs(kept)] if kept else []
+        return [events.KeepEpochs(kept)] if kept else []
 
     def _admit_epoch(self, value: bytes, now_s: float) -> AdmittedEpoch | None:
         kind, core = unwrap(value, _MAX_EPOCH)
@@ -243,7 +227,7 @@ class Leader:
 
     # Time
 
-    def _on_tick(self, event: Tick) -> list[LeaderEffect]:
+    def _on_tick(self, event: events.Tick) -> list[LeaderEffect]:
         now_s = event.now_s
         self.watch.tick(now_s, event.lag)
         effects: list[LeaderEffect] = []
@@ -306,7 +290,7 @@ class Leader:
         closed = ClosedWindow(key, known, roster, batch, signed, window, now_s)
         self.chains.queue(closed)
         self.chains.chain(closed.chain).last_hosts = (key.window, frozenset(window.hosts))
-        return [StoreFrozen(key, known.task.series, signed, now_s, dict(window.rejections))]
+        return [events.StoreFrozen(key, known.task.series, signed, now_s, dict(window.rejections))]
 
     def _forget(self, now_s: float) -> None:
         if now_s - self._pruned_s < _PRUNE_EVERY_S:
@@ -333,4 +317,4 @@ class Leader:
                 offsets[place] = min(offsets.get(place, first), first)
         moved = {tp: at for tp, at in offsets.items() if at > self._committed.get(tp, -1)}
         self._committed.update(moved)
-        return [CommitOffsets(moved)] if moved else []
+        return [events.CommitOffsets(moved)] if moved else []

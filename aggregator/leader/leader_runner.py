@@ -12,36 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final, assert_never
 
-from aggregator.protocol.interfaces import (
-    BatchReply,
-    Checkpoint,
-    HelperPort,
-    HelperUnavailable,
-    ReleaseReply,
-    no_checkpoint,
-)
+from aggregator.protocol import interfaces
+from aggregator.protocol.interfaces import BatchReply, HelperPort, ReleaseReply
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from transport.interface import TopicPartition
 from wire.rejection import Reason, ReportRejected
 
+from . import leader_events as events
 from .leader import Leader
-from .leader_events import (
-    CallCountersign,
-    CallHelper,
-    CommitOffsets,
-    HelperAnswer,
-    KeepEpochs,
-    LeaderEffect,
-    LeaderEvent,
-    Settled,
-    StoreCountersigned,
-    StoreFrozen,
-    StoreRelease,
-    StoreSuppressed,
-    StoreTask,
-    StoreUnsigned,
-)
+from .leader_events import CallCountersign, CallHelper, HelperAnswer, LeaderEffect, Settled
 from .leader_state import LeaderState
 
 
@@ -98,7 +78,7 @@ class LeaderRunner:
         *,
         commit: Callable[[Mapping[TopicPartition, int]], None],
         call: Callable[[CallHelper | CallCountersign], None],
-        checkpoint: Checkpoint = no_checkpoint,
+        checkpoint: interfaces.Checkpoint = interfaces.no_checkpoint,
         tell: Callable[[Settled], None] = _untold,
     ) -> None:
         """Wire the ends up.
@@ -112,7 +92,7 @@ class LeaderRunner:
         self._tell = tell
         self._owed: deque[LeaderEffect] = deque()
 
-    def feed(self, event: LeaderEvent) -> None:
+    def feed(self, event: events.LeaderEvent) -> None:
         """Handle one event, after what earlier ones still owe.
 
         Raises      StorageUnavailable: what is left is owed, and carried out by the next call
@@ -141,29 +121,29 @@ class LeaderRunner:
 
     def _carry_out(self, effect: LeaderEffect) -> None:
         match effect:
-            case KeepEpochs():
+            case events.KeepEpochs():
                 self._state.keep_epochs(effect)
-            case StoreFrozen():
+            case events.StoreFrozen():
                 self._state.store_frozen(effect)
             case CallHelper() | CallCountersign():
                 self._call(effect)
-            case StoreRelease():
+            case events.StoreRelease():
                 # The store first: it takes the same window twice, the settled mark ends retries.
                 self._store.write(effect.released)
                 self._checkpoint("between store and transcript")
                 self._state.store_release(effect)
                 self._ended(effect)
-            case StoreTask():
+            case events.StoreTask():
                 self._state.store_task(effect)
-            case StoreSuppressed():
+            case events.StoreSuppressed():
                 self._store.suppress(effect.public())
                 self._state.store_suppressed(effect)
                 self._ended(effect)
-            case StoreCountersigned():
+            case events.StoreCountersigned():
                 self._state.store_countersigned(effect)
-            case StoreUnsigned():
+            case events.StoreUnsigned():
                 self._state.store_unsigned(effect)
-            case CommitOffsets():
+            case events.CommitOffsets():
                 self._commit(effect.offsets)
             case _:
                 assert_never(effect)
@@ -200,7 +180,7 @@ def _reply(
             for part in _parts(epochs):
                 port.submit_epochs(part)
         reply = port.submit_batch(effect.signed_batch, epochs_complete=effect.wanted is not None)
-    except HelperUnavailable:
+    except interfaces.HelperUnavailable:
         return None
     if reply.share:
         # Nothing signs these words, and every reader of the release gets them.
@@ -262,5 +242,5 @@ class HelperCalls:
     def _ask(self, helper: HelperPort) -> None:
         try:
             self._statuses.put(tuple(helper.status().key_announcements))
-        except HelperUnavailable:
+        except interfaces.HelperUnavailable:
             self._statuses.put(None)

@@ -17,30 +17,14 @@ from typing import Final
 import structlog
 
 from aggregator.enrolment.tasks import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
+from aggregator.party import health
 from aggregator.party.channel import ChannelHelper
 from aggregator.party.config import LeaderConfig
-from aggregator.party.health import (
-    DISK_MEASURE,
-    STATUS_EVERY_S,
-    Health,
-    HealthMetric,
-    Presence,
-    Trouble,
-    Troubles,
-    disk_free,
-    process_document,
-    trouble_measure,
-    write_status,
-)
+from aggregator.party.health import STATUS_EVERY_S, HealthMetric, Trouble
 from aggregator.party.key_ring import KeyRing
+from aggregator.protocol import interfaces
 from aggregator.protocol.directory import Directory, PinnedParties
-from aggregator.protocol.interfaces import (
-    Checkpoint,
-    HelperPort,
-    RosterSeen,
-    TaskSeen,
-    no_checkpoint,
-)
+from aggregator.protocol.interfaces import RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
 from aggregator.statistics.possible_sums import SumRules
@@ -51,26 +35,17 @@ from wire.rejection import ReportRejected
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
+from . import leader_events as events
 from .intake import LEADER_GROUP, ReportReader
 from .leader import Leader
-from .leader_events import (
-    CallCountersign,
-    CallHelper,
-    EpochsArrived,
-    LeaderEvent,
-    ReportsArrived,
-    Settled,
-    StoreRelease,
-    StoreSuppressed,
-    Tick,
-)
+from .leader_events import CallCountersign, CallHelper, Settled
 from .leader_runner import HelperCalls, LeaderRunner, restore_leader
 from .leader_state import LeaderState
 from .log_publisher import LogPublisher
 from .schedule import LogWatch
 
 MEASURES: Final = (
-    trouble_measure(*Trouble),
+    health.trouble_measure(*Trouble),
     HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
     HealthMetric("standby", "standby", "1 while another machine leads"),
     HealthMetric("log_lag", "log_lag_records", "records left to read; -1 while the log is away"),
@@ -91,7 +66,7 @@ MEASURES: Final = (
     HealthMetric("rejected", "rejected", "reports and epochs refused", "reason", counter=True),
     HealthMetric("dead_letters", "dead_letters", "of refused messages", "outcome", counter=True),
     HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
-    DISK_MEASURE,
+    health.DISK_MEASURE,
 )
 
 
@@ -112,9 +87,9 @@ class LastWindows:
     def note(self, settled: Settled) -> None:
         """Take a window that ended; one before the newest changes nothing."""
         match settled:
-            case StoreRelease():
+            case events.StoreRelease():
                 task, outcome, hosts = settled.released.task, "released", settled.released.n
-            case StoreSuppressed(task=Task() as task):
+            case events.StoreSuppressed(task=Task() as task):
                 outcome, hosts = settled.reason, settled.hosts
             case _:
                 return
@@ -153,13 +128,13 @@ class LeaderRuntime:
         transport: Transport,
         store: ReleaseStore,
         *,
-        helper: HelperPort | None = None,
+        helper: interfaces.HelperPort | None = None,
         state: LeaderState | None = None,
         reader: Callable[[Leader], ReportReader] | None = None,
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
         notifier: Notifier | None = None,
-        checkpoint: Checkpoint = no_checkpoint,
+        checkpoint: interfaces.Checkpoint = interfaces.no_checkpoint,
     ) -> None:
         """Open keys, state and the channel; call it after privileges are dropped.
 
@@ -204,13 +179,13 @@ class LeaderRuntime:
             checkpoint=checkpoint,
             tell=self._note_settled,
         )
-        self._inbox: deque[LeaderEvent] = deque()
+        self._inbox: deque[events.LeaderEvent] = deque()
         self._calls = HelperCalls(helper, clock)
         self._notifier = notifier or Notifier()
-        self._troubles = Troubles(self._log)
+        self._troubles = health.Troubles(self._log)
         self._last = LastWindows()
-        self.health = Health("leader", (*MEASURES, *self._reader.measures))
-        self._presence = Presence(config.status_file)
+        self.health = health.Health("leader", (*MEASURES, *self._reader.measures))
+        self._presence = health.Presence(config.status_file)
         self._started_s = clock()
         self._helper_seen_s = 0.0
         self._due: dict[str, float] = {}
@@ -260,7 +235,7 @@ class LeaderRuntime:
                 self._restore()
             self._read()
             self._drain()
-            self._runner.feed(Tick(self._clock(), self._lag_of_all()))
+            self._runner.feed(events.Tick(self._clock(), self._lag_of_all()))
             self._housekeeping()
         except OSError as error:  # the disk takes nothing; what was read is kept
             self._troubles.begin(Trouble.STORAGE, self._clock(), str(error))
@@ -321,9 +296,9 @@ class LeaderRuntime:
         epochs = [record for record in records if record.topic == EPOCHS]
         reports = [record for record in records if record.topic == REPORTS]
         if epochs:
-            self._inbox.append(EpochsArrived(epochs, now_s))
+            self._inbox.append(events.EpochsArrived(epochs, now_s))
         if reports:
-            self._inbox.append(ReportsArrived(reports, now_s))
+            self._inbox.append(events.ReportsArrived(reports, now_s))
 
     def _publish(self) -> None:
         self._publisher.put_letters(self._leader.intake.letters)
@@ -336,7 +311,7 @@ class LeaderRuntime:
     def _note_settled(self, effect: Settled) -> None:
         """One line for each window without a release: how many hosts of how many, never which."""
         self._last.note(effect)
-        if isinstance(effect, StoreRelease):
+        if isinstance(effect, events.StoreRelease):
             return
         n_min = "an unknown number" if effect.task is None else effect.task.n_min
         self._log.warning(
@@ -421,12 +396,12 @@ class LeaderRuntime:
         """Say how things stand; on a full disk only to those who ask over HTTP."""
         with suppress(StorageUnavailable):
             self.health.document = self._status()
-            write_status(self._config.status_file, self.health.document)
+            health.write_status(self._config.status_file, self.health.document)
 
     def _status(self) -> dict[str, object]:
         leader, troubles = self._leader, self._troubles.document()
         return {
-            **process_document(self._started_s, self._clock()),
+            **health.process_document(self._started_s, self._clock()),
             "ready": int(self._restored and leader.watch.level and not troubles),
             "troubles": troubles,
             "standby": 0,
@@ -442,7 +417,7 @@ class LeaderRuntime:
             "reports_admitted": leader.admitted,
             "rejected": dict(leader.rejected),
             "dead_letters": leader.intake.letters.counts(),
-            "disk_free": disk_free(
+            "disk_free": health.disk_free(
                 {"state": self._config.state_dir, "releases": self._config.releases_dir}
             ),
             "stored": self._state.counts(),

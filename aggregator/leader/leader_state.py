@@ -20,28 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from aggregator.protocol.interfaces import BODY_RETENTION_S, BatchKey
-from aggregator.state.state_file import (
-    COUNTERS,
-    KEEP_COUNTER,
-    StatementRows,
-    Statements,
-    StateTables,
-    StateUnusable,
-    StorageUnavailable,
-    open_state,
-    transaction,
-)
+from aggregator.state import state_file
+from aggregator.state.state_file import COUNTERS, StateUnusable
 from wire.batch import SignedRelease
 
-from .leader_events import (
-    KeepEpochs,
-    StoreCountersigned,
-    StoreFrozen,
-    StoreRelease,
-    StoreSuppressed,
-    StoreTask,
-    StoreUnsigned,
-)
+from . import leader_events as events
 from .windows import Chain, StoredRelease
 
 _SCHEMA: Final = """
@@ -88,16 +71,16 @@ class LeaderFile:
             os.close(self._lock)
             raise StateUnusable(f"{path}: expected no other Leader, got a live one") from error
         try:
-            self._connection = open_state(path, _SCHEMA, [_KEPT_BY_NAME])
+            self._connection = state_file.open_state(path, _SCHEMA, [_KEPT_BY_NAME])
         except BaseException:
             os.close(self._lock)
             raise
 
-    def execute(self, sql: str, values: Sequence[Any] = (), /) -> StatementRows:
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> state_file.StatementRows:
         return self._connection.execute(sql, values)
 
-    def transaction(self) -> AbstractContextManager[Statements]:
-        return transaction(self._connection)
+    def transaction(self) -> AbstractContextManager[state_file.Statements]:
+        return state_file.transaction(self._connection)
 
     def close(self) -> None:
         self._connection.close()
@@ -132,7 +115,7 @@ class FinalRelease:
 
 
 class LeaderState:
-    def __init__(self, where: Path | StateTables) -> None:
+    def __init__(self, where: Path | state_file.StateTables) -> None:
         """Take the state over.
 
         where       a file, opened or created; or tables that are open
@@ -140,7 +123,7 @@ class LeaderState:
         """
         self._tables = LeaderFile(where) if isinstance(where, Path) else where
 
-    def keep_epochs(self, effect: KeepEpochs) -> None:
+    def keep_epochs(self, effect: events.KeepEpochs) -> None:
         """Store verified epochs and the hosts' largest ledger counters; a twin marks one dead."""
         with self._tables.transaction() as tables:
             tables.executemany(
@@ -153,7 +136,7 @@ class LeaderState:
                 ],
             )
             tables.executemany(
-                KEEP_COUNTER,
+                state_file.KEEP_COUNTER,
                 [(e.known.host_id, e.header.ledger_ctr, e.known.not_before) for e in effect.epochs],
             )
 
@@ -174,7 +157,7 @@ class LeaderState:
                 "SELECT raw FROM kept_epochs WHERE host_id = ? AND epoch_id = ?",
                 (name[:16], name[16:]),
             ).fetchone()
-        except StorageUnavailable as error:
+        except state_file.StorageUnavailable as error:
             raise StateUnusable(str(error)) from error
         return None if row is None else bytes(row[0])
 
@@ -185,7 +168,7 @@ class LeaderState:
     def counters(self) -> dict[bytes, tuple[int, int]]:
         return {host: (ctr, begun_s) for host, ctr, begun_s in self._tables.execute(COUNTERS)}
 
-    def store_task(self, effect: StoreTask) -> None:
+    def store_task(self, effect: events.StoreTask) -> None:
         with self._tables.transaction() as tables:
             tables.execute(
                 "INSERT INTO tasks VALUES (?,?) ON CONFLICT DO NOTHING",
@@ -213,7 +196,7 @@ class LeaderState:
         rows = self._tables.execute(_NEWEST.format("batch", "batch IS NOT NULL"))
         return {(series, cohort): batch for series, cohort, batch in rows}
 
-    def store_frozen(self, effect: StoreFrozen) -> None:
+    def store_frozen(self, effect: events.StoreFrozen) -> None:
         """Store a batch's bytes; the first ones of a window stay."""
         with self._tables.transaction() as tables:
             tables.execute(
@@ -226,18 +209,18 @@ class LeaderState:
                 ),
             )
 
-    def closed(self) -> list[StoreFrozen]:
+    def closed(self) -> list[events.StoreFrozen]:
         rows = self._tables.execute(
             'SELECT task_id, cohort, "window", series, batch, closed_s, rejections FROM windows '
             'WHERE state = ? ORDER BY "window"',
             (CLOSED,),
         )
         return [
-            StoreFrozen(BatchKey(*key), series, batch, closed_s, json.loads(rejections))
+            events.StoreFrozen(BatchKey(*key), series, batch, closed_s, json.loads(rejections))
             for *key, series, batch, closed_s, rejections in rows
         ]
 
-    def store_release(self, effect: StoreRelease) -> None:
+    def store_release(self, effect: events.StoreRelease) -> None:
         """Settle a window with its release; the first entry stays."""
         with self._tables.transaction() as tables:
             settled = tables.execute(
@@ -251,7 +234,7 @@ class LeaderState:
             if settled.rowcount and not effect.vector:  # no signature is to come
                 tables.execute(_PUBLISH, _place(effect.key))
 
-    def store_suppressed(self, effect: StoreSuppressed) -> None:
+    def store_suppressed(self, effect: events.StoreSuppressed) -> None:
         with self._tables.transaction() as tables:
             tables.execute(
                 "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,?,NULL,NULL) "
@@ -264,7 +247,7 @@ class LeaderState:
                 ),
             )
 
-    def store_countersigned(self, effect: StoreCountersigned) -> None:
+    def store_countersigned(self, effect: events.StoreCountersigned) -> None:
         with self._tables.transaction() as tables:
             tables.execute(
                 "UPDATE windows SET entry = ?, vector = NULL "
@@ -273,7 +256,7 @@ class LeaderState:
             )
             tables.execute(_PUBLISH, _place(effect.key))
 
-    def store_unsigned(self, effect: StoreUnsigned) -> None:
+    def store_unsigned(self, effect: events.StoreUnsigned) -> None:
         with self._tables.transaction() as tables:
             tables.execute(
                 "UPDATE windows SET reason = ?, vector = NULL "

@@ -11,25 +11,12 @@ from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import Checkpoint
 from privacy.signing import verify
 from transport.interface import Producer, Transport, create_topics
-from wire import labels
+from wire import labels, topics
 from wire.envelope import Kind, Signed, wrap
 from wire.epoch import KeyAnnouncement
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer
 from wire.task import Task
-from wire.topics import (
-    DEAD_LETTERS,
-    ENTRIES,
-    KEYS,
-    RELEASES,
-    ROSTERS,
-    TASKS,
-    announcement_key,
-    join_key,
-    release_key,
-    roster_key,
-    task_key,
-)
 
 from .intake import DeadLetters
 from .leader_state import LeaderState
@@ -58,7 +45,7 @@ class LogPublisher:
         """
         create_topics(self._transport)
         if self._letters:
-            self._transport.create_topic(DEAD_LETTERS, 1)
+            self._transport.create_topic(topics.DEAD_LETTERS, 1)
         self._producer = self._transport.producer()
 
     def close(self) -> None:
@@ -82,14 +69,19 @@ class LogPublisher:
                 key.party_pk, key.unsigned(), key.signature
             ):
                 continue
-            self._put(KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, raw)
+            self._put(
+                topics.KEYS,
+                topics.announcement_key(key.party_pk, key.key_id),
+                Kind.KEY_ANNOUNCEMENT,
+                raw,
+            )
 
     def put_task(self, content: bytes) -> None:
         series = Task.decode_body(Signed.decode(content, labels.TASK).body).series
-        self._put(TASKS, task_key(series), Kind.TASK, content)
+        self._put(topics.TASKS, topics.task_key(series), Kind.TASK, content)
 
     def put_roster(self, content: bytes) -> None:
-        self._put(ROSTERS, roster_key(), Kind.ROSTER, content)
+        self._put(topics.ROSTERS, topics.roster_key(), Kind.ROSTER, content)
 
     def put_entry(self, content: bytes) -> None:
         """Answer a join request, once both parties have signed the answer.
@@ -103,12 +95,12 @@ class LogPublisher:
         ):
             raise ReportRejected(Reason.ROSTER_SIGNATURE, "both parties' signatures", "others")
         host_pk = EntryAnswer.decode_body(signed.body).entry.ed25519_pk
-        self._put(ENTRIES, join_key(host_pk), Kind.ENTRY_ANSWER, content)
+        self._put(topics.ENTRIES, topics.join_key(host_pk), Kind.ENTRY_ANSWER, content)
 
     def put_letters(self, letters: DeadLetters) -> None:
         """Publish letters about refused messages; while others wait, they wait where they are."""
         if not self._waiting:
-            self._waiting.extend((DEAD_LETTERS, b"", letter) for letter in letters.take())
+            self._waiting.extend((topics.DEAD_LETTERS, b"", letter) for letter in letters.take())
 
     def flush(self) -> None:
         """Make everything that was put durable on the log.
@@ -131,8 +123,8 @@ class LogPublisher:
         if not final or self._producer is None:
             return
         for release in final:
-            key = release_key(release.series, release.cohort)
-            self._producer.send(RELEASES, key, wrap(Kind.RELEASE, release.entry))
+            key = topics.release_key(release.series, release.cohort)
+            self._producer.send(topics.RELEASES, key, wrap(Kind.RELEASE, release.entry))
         self._producer.flush()
         checkpoint("between log and published")
         state.published(final[-1])

@@ -18,22 +18,9 @@ from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
 from transport.interface import Record
 from wire.rejection import Reason
 
+from . import messages
 from .epoch_keys import EpochKeyCache
-from .messages import (
-    UPDATE_BYTES,
-    Closed,
-    Command,
-    EpochUnknown,
-    NamedHosts,
-    Place,
-    ReaderUpdate,
-    Rebuild,
-    Refusals,
-    SignedRoster,
-    SignedTask,
-    SumWanted,
-    WindowEnded,
-)
+from .messages import Command, Place, SumWanted
 from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum, report_id
 from .sum_store import Source, SumStore, WantedSums
 
@@ -106,28 +93,28 @@ class DriverState:
 
     def _handle(self, command: Command) -> None:
         match command:
-            case SignedTask() | SignedRoster():
+            case messages.SignedTask() | messages.SignedRoster():
                 self._commands.append(command)
             case KnownEpoch():
                 self._commands.append(command)
                 self._epochs.put(command)
                 self._opened.add(command.host_id + command.epoch_id)
-            case EpochUnknown():
+            case messages.EpochUnknown():
                 self._epochs.put_unknown(command.name)
-            case Rebuild():
+            case messages.Rebuild():
                 self._commands.append(command)
                 self._rebuilt[command.key] = command.named
-            case Closed():
+            case messages.Closed():
                 self._commands.append(command)
                 self._closed.add(command.key)
                 self._refuse_parked({command.key})
             case SumWanted():
                 self._wanted.want(command)
-            case WindowEnded():
+            case messages.WindowEnded():
                 self._commands.append(command)
                 self._settle(command)
 
-    def _settle(self, command: WindowEnded) -> None:
+    def _settle(self, command: messages.WindowEnded) -> None:
         self._settled[command.key] = command.until_s
         self._closed.discard(command.key)
         self._rebuilt.pop(command.key, None)
@@ -171,11 +158,11 @@ class DriverState:
         match command:
             case KnownEpoch():
                 return command.not_after > ended_s
-            case WindowEnded():
+            case messages.WindowEnded():
                 return command.key in self._settled
-            case Closed():
+            case messages.Closed():
                 return command.key in self._closed
-            case Rebuild():
+            case messages.Rebuild():
                 return command.key in self._rebuilt
             case _:
                 return True
@@ -280,7 +267,7 @@ class DriverState:
 
     def update(
         self, bounds: Mapping[int, Bounds] | None, ends: Mapping[int, int] | None = None
-    ) -> ReaderUpdate:
+    ) -> messages.ReaderUpdate:
         """Say what is new.
 
         ends        offsets behind the newest batch that Spark has done: what lies before them and
@@ -288,18 +275,18 @@ class DriverState:
         bounds      of each partition, asked for before; None while the log is away
         """
         said, size = list[PartialSum](), 0
-        while self._to_say and size < UPDATE_BYTES and self.begun:
+        while self._to_say and size < messages.UPDATE_BYTES and self.begun:
             said.append(self._to_say.popleft())
             size += len(said[-1].entries)
         rejected, self.rejected = dict(self.rejected), Counter()
         appended_s, self._appended_s = self._appended_s, []
         dropped, self._dropped = self._dropped, []
-        return ReaderUpdate(
+        return messages.ReaderUpdate(
             self._lag(bounds, ends or {}),
             len(bounds or ()),
             tuple(appended_s),
-            tuple(NamedHosts(p.key, p.partition, p.entries, p.late_s) for p in said),
-            tuple(Refusals(part.key, part.reasons) for part in said if part.reasons),
+            tuple(messages.NamedHosts(p.key, p.partition, p.entries, p.late_s) for p in said),
+            tuple(messages.Refusals(part.key, part.reasons) for part in said if part.reasons),
             rejected,
             tuple(self._epochs.take_questions()),
             tuple(dropped),

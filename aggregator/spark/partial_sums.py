@@ -23,16 +23,8 @@ from transport.interface import Record
 from wire.fields import Scheme
 from wire.rejection import ReportRejected
 
-from .messages import (
-    NAME_BYTES,
-    Closed,
-    Command,
-    NamedHosts,
-    Rebuild,
-    SignedRoster,
-    SignedTask,
-    WindowEnded,
-)
+from . import messages
+from .messages import NAME_BYTES, Command
 
 RECORD_BYTES: Final = 144
 """The dedupe record of a host: the first 128 B of its report and its box's tag."""
@@ -42,7 +34,7 @@ KnownHosts = Mapping[BatchKey, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class PartialSum(NamedHosts):
+class PartialSum(messages.NamedHosts):
     """Hosts of one window that one pass admitted, and the sum of their vectors.
 
     late_s      when they were received, if any came after the window's lateness
@@ -140,19 +132,19 @@ class Gatherer:
 
     def _handle(self, command: Command, now_s: float) -> None:
         match command:
-            case SignedTask():
+            case messages.SignedTask():
                 self._directory.add_task(command.content, now_s, at_start=True)
                 self._intake.tasks_changed()
-            case SignedRoster():
+            case messages.SignedRoster():
                 self._directory.add_roster(command.content)
                 self._intake.tasks_changed()
             case KnownEpoch():
                 self._epochs.put(command)
-            case Rebuild():
+            case messages.Rebuild():
                 self._rebuilt[command.key] = command.named
-            case Closed():
+            case messages.Closed():
                 self._closed.add(command.key)
-            case WindowEnded():
+            case messages.WindowEnded():
                 self._settled.add(command.key)
             case _:
                 pass

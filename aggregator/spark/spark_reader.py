@@ -28,21 +28,8 @@ from wire.fields import Scheme
 from wire.rejection import Reason
 from wire.topics import EPOCHS
 
-from .messages import (
-    NAME_BYTES,
-    Closed,
-    Command,
-    EpochUnknown,
-    NamedHosts,
-    PartitionSum,
-    ReaderUpdate,
-    Rebuild,
-    SignedRoster,
-    SignedTask,
-    SumWanted,
-    WindowEnded,
-    decode_update,
-)
+from . import messages
+from .messages import NAME_BYTES, Command, PartitionSum
 
 SILENT_S: Final = 2.0
 """The driver speaks twenty times a second; one that is silent so long may have reports unread."""
@@ -116,7 +103,7 @@ class SparkReader(ReportReader):
 
     def learn(self, signed: TaskSeen | RosterSeen) -> None:
         content = signed.signed_bytes
-        kind = SignedTask if isinstance(signed, TaskSeen) else SignedRoster
+        kind = messages.SignedTask if isinstance(signed, TaskSeen) else messages.SignedRoster
         if (command := kind(content)) not in self._signed:
             self._signed.append(command)
             self._commands.append(command)
@@ -134,13 +121,13 @@ class SparkReader(ReportReader):
 
     def closed(self, key: BatchKey) -> None:
         self._refusals.setdefault(key, Counter())
-        self._commands.append(Closed(key))
+        self._commands.append(messages.Closed(key))
 
     def ended(self, key: BatchKey, until_s: int) -> None:
         self._over[key] = until_s
         self._due.pop(key, None)
         self._refusals.pop(key, None)
-        self._commands.append(WindowEnded(key, until_s))
+        self._commands.append(messages.WindowEnded(key, until_s))
 
     def sum_of(self, closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Sum | None:
         """Ask each partition for its part; give the whole once all of them have come."""
@@ -180,7 +167,7 @@ class SparkReader(ReportReader):
                 began = True
                 continue
             try:
-                self._take(decode_update(raw), now_s)
+                self._take(messages.decode_update(raw), now_s)
             except ValueError as error:
                 self._driver.refuse(str(error))
                 break
@@ -201,20 +188,20 @@ class SparkReader(ReportReader):
         closed = self._leader.chains.closed
         self._commands = [
             *self._signed,
-            *(WindowEnded(key, until_s) for key, until_s in self._over.items()),
-            *(Rebuild(key, _reports_of(window)) for key, window in closed.items()),
+            *(messages.WindowEnded(key, until_s) for key, until_s in self._over.items()),
+            *(messages.Rebuild(key, _reports_of(window)) for key, window in closed.items()),
         ]
         for key, due in self._due.items():
             self._ask(key, due)
 
     def _ask(self, key: BatchKey, due: _SumsDue) -> None:
         self._commands += [
-            SumWanted(key, partition, hosts)
+            messages.SumWanted(key, partition, hosts)
             for partition, hosts in due.hosts.items()
             if partition not in due.come
         ]
 
-    def _take(self, update: ReaderUpdate, now_s: float) -> None:
+    def _take(self, update: messages.ReaderUpdate, now_s: float) -> None:
         """Take an update. Raises ValueError for a sum that cannot be."""
         self._last_update_s, self._lag = now_s, update.lag
         self._partitions = update.partitions or self._partitions
@@ -229,7 +216,7 @@ class SparkReader(ReportReader):
             known = self._leader.book.find(name[:HOST_ID_BYTES], name[HOST_ID_BYTES:])
             if known is None or not self._give_epoch(known):
                 self._wanted.add(name)
-                self._commands.append(EpochUnknown(name))
+                self._commands.append(messages.EpochUnknown(name))
         for part in update.sums:
             self._take_sum(part)
 
@@ -240,7 +227,7 @@ class SparkReader(ReportReader):
         self._commands.append(replace(known, key=key, helper_keys={}, box_keys={}))
         return True
 
-    def _take_names(self, named: NamedHosts) -> None:
+    def _take_names(self, named: messages.NamedHosts) -> None:
         leader, key = self._leader, named.key
         known = leader.directory.tasks.get(key.task_id)
         if known is None:

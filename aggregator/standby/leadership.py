@@ -27,13 +27,8 @@ import structlog
 from aggregator.party.config import StandbySettings
 from aggregator.party.postgresql_database import Database, DatabaseSession, DatabaseUnavailable
 from aggregator.party.postgresql_settings import PostgresqlSettings
-from aggregator.state.state_file import (
-    LeadershipLost,
-    OtherLeader,
-    StatementRows,
-    Statements,
-    StorageUnavailable,
-)
+from aggregator.state import state_file
+from aggregator.state.state_file import LeadershipLost, StatementRows, Statements
 
 SCHEMA_VERSION: Final = 1
 RENEWALS: Final = 5
@@ -121,7 +116,7 @@ class Leadership(DatabaseSession):
             raise DatabaseUnavailable("leader: expected a row that says who leads, found none")
         leader_pk, renewal = row
         if leader_pk not in {None, self._leader_pk}:
-            raise OtherLeader(
+            raise state_file.OtherLeader(
                 f"expected the state of Leader {self._leader_pk.hex()}, "
                 f"got that of {leader_pk.hex()}"
             )
@@ -258,7 +253,7 @@ class PostgresqlTables(DatabaseSession):
             with self.asking() as connection:
                 yield connection
         except DatabaseUnavailable as error:
-            raise StorageUnavailable("database", error) from error
+            raise state_file.StorageUnavailable("database", error) from error
 
 
 class _InTransaction:
