@@ -18,7 +18,7 @@ import numpy as np
 from aggregator.enrolment.tasks import build_task, task_plan, windows_from
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.correction import Corrected, Detector, Rates, Reported, change, correct
-from aggregator.statistics.possible_sums import PossibleSums, SumRules
+from aggregator.statistics.range_checks import SumRanges, SumRules
 from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import default_plan, equal_sections
@@ -54,7 +54,7 @@ QUIET_HOURS: Final = (12, 1_000, 10_000, 100_000, 1_000_000)
 _Z: Final = 1.959964
 
 
-def tasks_of(plan: Plan, catalogue: Catalogue) -> Iterable[tuple[Task, PossibleSums]]:
+def tasks_of(plan: Plan, catalogue: Catalogue) -> Iterable[tuple[Task, SumRanges]]:
     """Give each task, and what all its hosts together can sum to."""
     rules = SumRules(catalogue)
     gpus = Capacity.of([((H100, plan.gpus_per_host),)] * plan.hosts)
@@ -91,7 +91,7 @@ def lie_rows(plan: Plan, catalogue: Catalogue) -> list[Part]:
     ]
 
 
-def _lie_row(task: Task, spec: SectionSpec, sums: PossibleSums) -> Part:
+def _lie_row(task: Task, spec: SectionSpec, sums: SumRanges) -> Part:
     full = sums.n * spec.cap_steps
     error = float(sums.deviation[sums.places[spec.name].start])
     beyond = sums.reach * error

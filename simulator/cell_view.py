@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggregator.statistics.discoveries import q_values, told_from_zero
+from aggregator.statistics.discoveries import is_significant, q_values
 from aggregator.statistics.ratios import normal_quantile
 
 if TYPE_CHECKING:  # the demo's screen needs no Parquet before its fleet has started
@@ -30,7 +30,7 @@ class CellView:
 
     @property
     def told(self) -> bool:
-        return told_from_zero(self.q_value)
+        return is_significant(self.q_value)
 
     @property
     def half(self) -> float:

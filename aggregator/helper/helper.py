@@ -18,7 +18,7 @@ from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch, Mark, Seal
 from aggregator.protocol.interfaces import HOST_ID_BYTES, AggregateShareJob, BatchKey, BatchReply
 from aggregator.protocol.released import Capacity
-from aggregator.statistics.possible_sums import SumRules
+from aggregator.statistics.range_checks import SumRules
 from privacy import masks
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify

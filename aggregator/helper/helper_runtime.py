@@ -20,7 +20,7 @@ from aggregator.protocol import interfaces
 from aggregator.protocol.directory import Directory, PinnedParties
 from aggregator.protocol.interfaces import BatchReply, RosterSeen, TaskSeen
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
-from aggregator.statistics.possible_sums import SumRules
+from aggregator.statistics.range_checks import SumRules
 from aggregator.witness.backends import kind_of_witness, open_witness
 from aggregator.witness.chain import Unwitnessed, WitnessedChain
 from aggregator.witness.port import RollbackSeen, Witness, WitnessUnavailable

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.interfaces import BatchKey, BatchReply, ReleaseReply, Stopwatch, check_sum
 from aggregator.protocol.released import Capacity, ReleasedWindow
-from aggregator.statistics.possible_sums import SumRules
+from aggregator.statistics.range_checks import SumRules
 from privacy.signing import SigningKey, verify
 from wire.batch import (
     FIRST_PREV,

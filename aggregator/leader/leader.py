@@ -17,8 +17,12 @@ from aggregator.party.config import Quotas
 from aggregator.protocol import interfaces
 from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.epochs import AdmittedEpoch, AdmittedEpochs, Mark, Seal
-from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, Stopwatch
-from aggregator.statistics.possible_sums import SumRules
+from aggregator.protocol.interfaces import (
+    HOST_ID_BYTES,
+    BatchKey,
+    Stopwatch,
+)
+from aggregator.statistics.range_checks import SumRules
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.interface import Record, TopicPartition

@@ -27,7 +27,7 @@ from aggregator.protocol.directory import Directory, PinnedParties
 from aggregator.protocol.interfaces import RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
-from aggregator.statistics.possible_sums import SumRules
+from aggregator.statistics.range_checks import SumRules
 from transport.interface import Consumer, Record, TopicPartition, Transport, TransportUnavailable
 from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue

@@ -1,10 +1,7 @@
 """The root-cause table of a released window: hosts, share, 95 % interval, trend.
 
-Laid out like published tables of training interruptions (component, cause, count, percentage), and
-made of released cells alone, so that anybody who holds a release can make it again. Docs:
+Made of released cells alone, so that anybody who holds a release can make it again. Docs:
 docs/root-causes.md.
-
-Why a table of causes is corrected or not, and what its numbers are about, in words.
 """
 
 from __future__ import annotations
@@ -17,19 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from .correction import (
-    LEAST_TRIALS,
-    Corrected,
-    CorrectionRefused,
-    Detector,
-    Rates,
-    Reported,
-    change,
-    correct,
-    correctable,
-)
+from . import correction as correcting
 from .correction import SECTION as INCIDENTS
-from .discoveries import q_values, told_from_zero
+from .correction import Corrected, Detector, Rates, Reported
+from .discoveries import is_significant, q_values
 from .ratios import BELOW_NOISE_ERRORS, expected_by_chance, fieller, normal_quantile
 
 NOT_DETECTED: Final = "not corrected: faults are read from logs and counters, not detected"
@@ -55,26 +43,18 @@ def chosen_rates(
             f"not corrected: the rates are of model {detector.model}, the agents run {agents_model}"
         )
     rates = detector.rates(window_s)
-    if not correctable(rates).any():
-        return None, (
-            f"not corrected: of no cause does the bench have {LEAST_TRIALS} runs, one of them told "
-            "rightly, and fewer false alarms than finds"
-        )
+    if not correcting.correctable(rates).any():
+        least = f"{correcting.LEAST_TRIALS} runs, one of them told rightly"
+        why = f"not corrected: of no cause does the bench have {least}"
+        return None, f"{why}, and fewer false alarms than finds"
     runs, hours = int(detector.trials.sum()), detector.worker_hours
     return rates, (
         f"corrected by {runs} runs and {hours:.1f} worker-hours of model {detector.model}"
     )
 
 
-def why_as_reported(rates: Rates, causes: Sequence[str]) -> list[str | None]:
-    """Say of each cause that cannot be corrected why not, and what its hosts may pass for."""
-    return [
-        None if fine else _why(rates, causes, place)
-        for place, fine in enumerate(correctable(rates))
-    ]
-
-
-def _why(rates: Rates, causes: Sequence[str], place: int) -> str:
+def _why_as_reported(rates: Rates, causes: Sequence[str], place: int) -> str:
+    """Say of a cause that cannot be corrected why not, and what its hosts may pass for."""
     trials, right = int(rates.trials[place]), int(rates.counts[place, place])
     runs = f"{trials} run{'' if trials == 1 else 's'}"
     taken = [
@@ -87,8 +67,8 @@ def _why(rates: Rates, causes: Sequence[str], place: int) -> str:
         return "no bench made it"
     if not right:
         return f"never told rightly in {runs}{passed}"
-    if trials < LEAST_TRIALS:
-        return f"{runs} of it in the bench, {LEAST_TRIALS} are needed{passed}"
+    if trials < correcting.LEAST_TRIALS:
+        return f"{runs} of it in the bench, {correcting.LEAST_TRIALS} are needed{passed}"
     return (
         f"its hosts report it with probability {rates.detection[place, place]:.3f}, hosts without "
         f"any cause by false alarm with {rates.false_alarm[place]:.3f}{passed}"
@@ -118,8 +98,6 @@ COMPONENTS: Final = MappingProxyType(
 
 
 class Trend(StrEnum):
-    """How a cause moved against the window before."""
-
     RISING = "rising"
     FALLING = "falling"
     STEADY = "no change beyond noise"
@@ -158,7 +136,7 @@ class CauseRow:
     false_high          how many of `hosts` false alarms could still account for
     below_noise         hosts is under 2 standard errors
     q_value             smallest false-discovery rate, among the table's causes, at which hosts is
-                        told from zero
+                        significant
     as_reported         why this cause is not corrected although the table is; None: it is, or
                         nothing is
     change ...          hosts more than in the window before, at this window's size; None without
@@ -187,9 +165,9 @@ class CauseRow:
     q_value: float = 1.0
 
     @property
-    def told(self) -> bool:
-        """Whether hosts is told from zero: else no number to quote."""
-        return told_from_zero(self.q_value)
+    def significant(self) -> bool:
+        """Whether hosts differs from zero: else no number to quote."""
+        return is_significant(self.q_value)
 
     @property
     def most(self) -> float:
@@ -225,8 +203,7 @@ class CauseTable:
 
     @property
     def shown(self) -> tuple[CauseRow, ...]:
-        """The rows that are drawn as numbers."""
-        return tuple(row for row in self.rows if row.told)
+        return tuple(row for row in self.rows if row.significant)
 
 
 def cause_table(
@@ -242,7 +219,11 @@ def cause_table(
     agents_model    the model that the fleet's agents run, as their diagnoses name it
     Raises          ValueError when `before` is no window right before this one
     """
-    if before is not None and not _follows(now, before):
+    same = ("series", "cohort", "window_s", "section", "causes")
+    if before is not None and (
+        before.window_start_s + before.window_s != now.window_start_s
+        or any(getattr(now, name) != getattr(before, name) for name in same)
+    ):
         raise ValueError(
             f"expected the window of {now.section} before {now.window_start_s}, "
             f"got {before.section} at {before.window_start_s}"
@@ -250,15 +231,17 @@ def cause_table(
     rates, correction = None, NOT_DETECTED
     if now.section == INCIDENTS:
         rates, correction = chosen_rates(now.causes, now.window_s, detector, agents_model)
-    why: Sequence[str | None] = [None] * len(now.causes)
+    why: list[str | None] = [None] * len(now.causes)
     used = Rates.perfect(len(now.causes))
     try:
-        found = correct(now.reported, rates or used)
+        found = correcting.correct(now.reported, rates or used)
         if rates is not None:
-            used, why = rates, why_as_reported(rates, now.causes)
-    except CorrectionRefused as refused:
+            used = rates
+            for place in np.flatnonzero(~correcting.correctable(rates)).tolist():
+                why[place] = _why_as_reported(rates, now.causes, place)
+    except correcting.CorrectionRefused as refused:
         rates, correction = None, f"not corrected: {refused}"
-        found = correct(now.reported, used)
+        found = correcting.correct(now.reported, used)
     rows = _rows(now, before, found, used, why)
     return CauseTable(
         now.series, now.cohort, now.window_start_s, now.window_s, now.section, now.reported.hosts,
@@ -270,7 +253,7 @@ def cause_table(
 
 
 def judged(rows: Sequence[CauseRow], *, corrected: bool) -> tuple[CauseRow, ...]:
-    """Tell a table's rows from zero, and put those that are first, by hosts.
+    """Find which of a table's rows are significant, and put those first, by hosts.
 
     A detector that mistakes one cause for another makes the errors of both go together.
     """
@@ -278,18 +261,11 @@ def judged(rows: Sequence[CauseRow], *, corrected: bool) -> tuple[CauseRow, ...]
     errors = np.array([row.standard_error for row in rows])
     found = q_values(hosts, errors, independent=not corrected)
     told = (replace(row, q_value=float(q)) for row, q in zip(rows, found, strict=True))
-    return tuple(sorted(told, key=_order))
-
-
-def component(cause: str) -> str:
-    """What of a host a cause is of; of one that this version does not know, "other"."""
-    return COMPONENTS.get(cause, "other")
-
-
-def _follows(now: CauseWindow, before: CauseWindow) -> bool:
-    same = ("series", "cohort", "window_s", "section", "causes")
-    return before.window_start_s + before.window_s == now.window_start_s and all(
-        getattr(now, name) == getattr(before, name) for name in same
+    return tuple(
+        sorted(
+            told,
+            key=lambda row: (not row.significant, -row.hosts * row.significant, row.cause),
+        )
     )
 
 
@@ -307,7 +283,7 @@ def _rows(
     parts = fieller(
         found.share, found.share.sum(), np.diag(found.covariance), with_whole.sum(), with_whole
     )
-    moved = None if before is None else change(now.reported, before.reported, rates)
+    moved = None if before is None else correcting.change(now.reported, before.reported, rates)
     rows = []
     for at, cause in enumerate(now.causes):
         step = None if moved is None else (float(moved[0][at]), reach * float(moved[1][at]))
@@ -316,7 +292,7 @@ def _rows(
         rows.append(
             CauseRow(
                 cause=cause,
-                component=component(cause),
+                component=COMPONENTS.get(cause, "other"),  # a later version's
                 reported=float(now.reported.value[at]),
                 hosts=n * float(found.share[at]),
                 standard_error=n * float(error[at]),
@@ -348,7 +324,3 @@ def _trend(step: tuple[float, float] | None) -> Trend:
     if abs(moved) <= reach:
         return Trend.STEADY
     return Trend.RISING if moved > 0 else Trend.FALLING
-
-
-def _order(row: CauseRow) -> tuple[bool, float, str]:
-    return not row.told, -row.hosts if row.told else 0.0, row.cause

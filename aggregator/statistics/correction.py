@@ -13,11 +13,6 @@ another cause stays in that cause's number.
 A host reports at most so many of its causes, drawn at random. Released sums do not say which causes
 came together, so this is not corrected: a table carries the release's own bound. Docs:
 docs/root-causes.md.
-
-How well agents tell causes apart, as measured: counts of a bench, read from a file with bounds.
-
-The file holds counts alone; rates and their uncertainty are computed here, so that a rate is never
-believed further than its runs carry it. Docs: docs/root-causes.md.
 """
 
 from __future__ import annotations
@@ -68,13 +63,11 @@ class Rates:
     def only(self, kept: Kept) -> Rates:
         """The same for some causes alone; the others are never reported, and have no trials."""
         both = np.outer(kept, kept)
+        low, high = self.false_alarm_low, self.false_alarm_high
         return Rates(
             np.where(both, self.detection, 0.0),
-            np.where(kept, self.trials, 0),
-            np.where(both, self.counts, 0),
-            np.where(kept, self.false_alarm, 0.0),
-            np.where(kept, self.false_alarm_low, 0.0),
-            np.where(kept, self.false_alarm_high, 0.0),
+            *(np.where(kept, self.trials, 0), np.where(both, self.counts, 0)),
+            *(np.where(kept, rate, 0.0) for rate in (self.false_alarm, low, high)),
         )
 
     @classmethod
@@ -125,12 +118,10 @@ class Reported:
 
     @property
     def share(self) -> Floats:
-        """float64[k], of the hosts."""
         return self.value / self.hosts
 
     @property
     def noise(self) -> Floats:
-        """float64[k, k], covariance of share."""
         return np.diag((self.standard_error / self.hosts) ** 2)
 
 
@@ -281,7 +272,9 @@ class DetectorFileError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detector:
-    """What a bench measured of incidents, on held-out runs.
+    """What a bench measured of incidents, on held-out runs: counts alone.
+
+    Rates and their uncertainty follow from them: a rate is never believed further than its runs.
 
     model            name, version and hash of the model that was measured, as diagnoses carry it
     classes          causes, in the catalogue's order
@@ -358,15 +351,9 @@ class Detector:
         tried = self.trials > 0
         detection = np.eye(len(self.classes))
         detection[tried] = self.counts[tried] / self.trials[tried][:, None]
-        low, high = _poisson_bounds(self.false_incidents)
-        return Rates(
-            detection,
-            self.trials,
-            self.counts,
-            self._in_window(self.false_incidents.astype(np.float64), window_s),
-            self._in_window(low, window_s),
-            self._in_window(high, window_s),
-        )
+        events = (self.false_incidents.astype(np.float64), *_poisson_bounds(self.false_incidents))
+        alarms = (self._in_window(some, window_s) for some in events)
+        return Rates(detection, self.trials, self.counts, *alarms)
 
     def _in_window(self, events: Floats, window_s: int) -> Floats:
         """Probability that a host with so many events in the measured hours has one in a window."""

@@ -1,20 +1,17 @@
-"""Which released cells differ from zero, of all that are looked at together.
+"""Which released cells are significant: differ from zero, of all that are looked at together.
 
 One cell in 44 that is truly empty passes two standard errors, so a table of many cells has rows
 that are not there. The step-up rule bounds the share of such rows among those that are shown.
 Families, and what the rate promises: docs/statistics.md.
-
-SQL that tells cells from zero, as `discoveries.q_values` does, without leaving the database.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from wire.catalogue import LEFT_OUT
 
@@ -26,16 +23,13 @@ FALSE_DISCOVERY_RATE: Final = 0.01
 _upper_tail = np.frompyfunc(lambda z: 0.5 * math.erfc(z / math.sqrt(2.0)), 1, 1)
 
 
-def p_values(z: npt.ArrayLike) -> Floats:
-    """Give the chance that noise alone is as high: one-sided, by the normal distribution.
-
-    z           float[...], values in standard errors
-    """
-    return np.asarray(_upper_tail(np.asarray(z, np.float64)), np.float64)
+def p_values(z: Floats) -> Floats:
+    """Give the chance that noise alone is as high as z standard errors, one-sided."""
+    return np.asarray(_upper_tail(z), np.float64)
 
 
 def q_values(values: Floats, standard_errors: Floats, *, independent: bool = True) -> Floats:
-    """Give each cell the smallest false-discovery rate at which it is told from zero.
+    """Give each cell the smallest false-discovery rate at which it is significant.
 
     values, standard_errors    float64[k], one family, same unit; a cell without an error is as
                                exact as its sign: q is 0 above zero, else 1
@@ -58,11 +52,7 @@ def q_values(values: Floats, standard_errors: Floats, *, independent: bool = Tru
     return np.minimum(q, 1.0)
 
 
-@overload
-def told_from_zero(q_value: float) -> bool: ...
-@overload
-def told_from_zero(q_value: Floats) -> npt.NDArray[np.bool_]: ...
-def told_from_zero(q_value: float | Floats) -> bool | npt.NDArray[np.bool_]:
+def is_significant(q_value: float) -> bool:
     """Whether a cell differs from zero at the false-discovery rate of every table."""
     return q_value <= FALSE_DISCOVERY_RATE
 
@@ -121,9 +111,7 @@ SELECT *, CASE WHEN z < 0 THEN 2.0::DOUBLE - tail ELSE tail END * 0.5::DOUBLE AS
 
 
 def judged_sql(source: str, value: str, dependent: str, family: str = _FAMILY) -> str:
-    """SQL that adds `q_value` to rows, as discoveries.q_values does.
-
-    Families of other windows cost nothing.
+    """SQL that adds `q_value` to rows, as `q_values` does; families of other windows cost nothing.
 
     source      rows of cells; value: their column in errors of `standard_error`
     dependent   whether a row's error is correlated with the others of its family
@@ -148,15 +136,13 @@ FROM judged
 
 
 def _ratio(parts: tuple[Sequence[float], Sequence[float]], x: str) -> str:
-    return f"({_polynomial(parts[0], x)} / {_polynomial(parts[1], x)})"
-
-
-def _polynomial(terms: Sequence[float], x: str) -> str:
-    """Horner's form of a polynomial, constant term first."""
-    text = _number(terms[-1])
-    for term in reversed(terms[:-1]):
-        text = f"({text} * {x} + {_number(term)})"
-    return text
+    texts = []
+    for terms in parts:  # Horner's form, constant term first
+        text = _number(terms[-1])
+        for term in reversed(terms[:-1]):
+            text = f"({text} * {x} + {_number(term)})"
+        texts.append(text)
+    return f"({texts[0]} / {texts[1]})"
 
 
 def _number(value: float) -> str:

@@ -4,11 +4,6 @@ A share divides one noisy sum by another. Its interval is found by inverting a t
 the set of shares r for which numerator - r x denominator could be pure noise. There is no bounded
 set where the denominator itself could be noise: the share is then suppressed, not drawn with a
 huge bar.
-
-Shares with their Fieller intervals, in SQL.
-
-The same arithmetic as `ratios.fieller`, in the same order of operations, so that a number reads the
-same to the last bit wherever it is made; tests hold it.
 """
 
 from __future__ import annotations
@@ -60,12 +55,9 @@ def wilson_low(hits: npt.NDArray[np.int64], trials: npt.NDArray[np.int64]) -> Fl
     return np.where(trials > 0, np.maximum(low, 0.0), 0.0)
 
 
-def expected_by_chance(cells: int, errors: float = BELOW_NOISE_ERRORS) -> float:
-    """How many of so many empty cells rise above `errors` standard errors by chance.
-
-    For a screen of which some cells are not empty, an upper bound.
-    """
-    return cells * NormalDist().cdf(-errors)
+def expected_by_chance(cells: int) -> float:
+    """How many of so many cells rise above two standard errors by chance, if all are empty."""
+    return cells * NormalDist().cdf(-BELOW_NOISE_ERRORS)
 
 
 def fieller(
@@ -75,7 +67,6 @@ def fieller(
     var_denominator: Floats,
     covariance: Floats,
     sampling: Floats | float = 0.0,
-    confidence: float = CONFIDENCE,
 ) -> CellRatios:
     """Return numerator / denominator with its interval, suppressed where the denominator is noise.
 
@@ -83,18 +74,12 @@ def fieller(
     sampling    variance of numerator - r x denominator from measuring only some hosts, divided by
                 r (1 - r), which bounds the spread between hosts of a share r (Bhatia and Davis
                 2000); 0 when every host measured
-    Returns     Ratios of float64[k]
     Source      Fieller 1954; `sampling` adds one term to the same quadratic, as in Wilson's
                 interval of a proportion
     """
-    z2 = normal_quantile(confidence) ** 2
-    x, d, vx, vd, cov, extra = np.broadcast_arrays(
-        *(
-            np.asarray(a, np.float64)
-            for a in (numerator, denominator, var_numerator, var_denominator, covariance)
-        ),
-        np.asarray(sampling, np.float64),
-    )
+    z2 = normal_quantile() ** 2
+    given = (numerator, denominator, var_numerator, var_denominator, covariance, sampling)
+    x, d, vx, vd, cov, extra = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in given))
     known = (d > 0) & (d**2 > z2 * vd)
     safe = np.where(known, d, 1.0)
     value = np.where(known, x / safe, np.nan)
@@ -168,6 +153,7 @@ _MEETS: Final = "wide_high >= 0 AND wide_low <= 1"
 def shares_sql(source: str) -> str:
     """Add `share`, `share_low` and `share_high` to rows, NULL where the denominator is noise.
 
+    The arithmetic of `fieller` in the same order of operations: the same to the last bit.
     source      rows with numerator x, denominator d, their variances vx and vd, their covariance
                 cov, and extra, as the `sampling` of `ratios.fieller`; none NULL
     Returns     SQL of the same rows, without these six

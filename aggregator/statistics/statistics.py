@@ -5,8 +5,6 @@ hosts: the noise, whose size is known exactly; rounding, at most 1/4 step^2 a ho
 is part of what a section means (a mean is that of min(x, full scale)); and indicators that hosts
 left out, of which the release has a bound. What separates a share from the fleet's is, on top,
 that only some hosts measured.
-
-Which cells of a catalogue section are named, measured, and of one GPU model.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from math import isnan
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +40,6 @@ def model_groups(section: Section) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def group_members(section: Section) -> dict[str, npt.NDArray[np.bool_]]:
-    """Give each group's cells, groups in their order."""
     groups = np.array(model_groups(section))
     return {group: groups == group for group in dict.fromkeys(model_groups(section))}
 
@@ -60,17 +58,14 @@ def named_cells(section: Section) -> npt.NDArray[np.intp]:
 
 @lru_cache(maxsize=256)
 def measured_cells(section: Section) -> npt.NDArray[np.bool_]:
-    """Which cells are named and measured."""
     return np.array([not is_reserved(c) and leaf_of(c) != UNMEASURED for c in section.cells])
 
 
 def gpus_of(capacity: Capacity, section: Section, group: str) -> int:
-    """Count the GPUs of a group of cells."""
     return capacity.gpus_by_model.get(model_of(section, group), 0) if group else capacity.gpus
 
 
 def model_of(section: Section, group: str) -> int:
-    """Index of a group's GPU model."""
     return list(group_members(section)).index(group)
 
 
@@ -81,7 +76,6 @@ def reserved_cells(section: Section) -> tuple[int, ...]:
 
 
 def leaf_of(cell: str) -> str:
-    """Last part of a cell's name."""
     return cell.rsplit("/", 1)[-1]
 
 
@@ -162,19 +156,10 @@ class CellBasis:
     sampling: Floats
     bias_bound: float
 
-    def of(self, cells: npt.NDArray[np.intp], bias_bound: float) -> CellBasis:
-        """Give that of some cells."""
-        return CellBasis(
-            self.section,
-            self.steps[cells],
-            self.scale[cells],
-            self.variance[cells],
-            self.whole[cells],
-            self.whole_variance[cells],
-            self.covariance[cells],
-            self.sampling[cells],
-            bias_bound,
-        )
+
+CELL_ARRAYS: Final = (
+    "steps", "scale", "variance", "whole", "whole_variance", "covariance", "sampling",
+)  # fmt: skip
 
 
 def estimate(
@@ -220,7 +205,7 @@ def _sections(
         raise ValueError(f"expected check words of {n} accepted hosts, got others")
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         section = catalogue.section(spec.name)
-        yield _Released.of(section, spec, vector[place], n, capacity, task.window_s)
+        yield _Released(section, spec, vector[place], n, capacity, task.window_s)
 
 
 def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float]]:
@@ -238,63 +223,47 @@ def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float
 
 @lru_cache(maxsize=256)
 def _scale(section: Section, spec: SectionSpec) -> Floats:
-    """Return float64[k]: readable units of one step."""
     return spec.q * np.array([per_base for _, per_base in released_units(section, spec)])
 
 
-@dataclass(frozen=True, slots=True)
 class _Released:
     """One section of one vector in readable units; arrays float64[k]."""
 
-    section: Section
-    spec: SectionSpec
-    n: int
-    capacity: Capacity | None
-    window_s: int
-    steps: npt.NDArray[np.int64]
-    scale: Floats
-    value: Floats
-    variance: Floats
-    rounding: Floats
-
-    @staticmethod
-    def of(
+    def __init__(
+        self,
         section: Section,
         spec: SectionSpec,
         steps: npt.NDArray[np.int64],
         n: int,
         capacity: Capacity | None,
         window_s: int,
-    ) -> _Released:
-        scale = _scale(section, spec)
+    ) -> None:
+        self.section, self.spec, self.steps = section, spec, steps
+        self.n, self.capacity, self.window_s = n, capacity, window_s
+        self.scale = _scale(section, spec)
+        self.value = steps * self.scale
         # Whole multiples of a step are never rounded.
-        rounding = ROUNDING_VARIANCE * n if spec.q > 1 else 0.0
-        noise = (spec.sigma_1024 / SIGMA_UNIT) ** 2 * n * scale**2
-        value = steps * scale
-        return _Released(
-            section,
-            spec,
-            n,
-            capacity,
-            window_s,
-            steps,
-            scale,
-            value,
-            noise + rounding * scale**2 + _choice_variance(section, value),
-            rounding * scale**2,
-        )
+        self.rounding = (ROUNDING_VARIANCE * n if spec.q > 1 else 0.0) * self.scale**2
+        noise = (spec.sigma_1024 / SIGMA_UNIT) ** 2 * n * self.scale**2
+        choice = 0.0
+        if spec.kind is SectionKind.INDICATORS:
+            # A host that leaves each of its own out with probability p adds p (1 - p) <= p, hosts^2
+            # to a cell's variance, and the p of all hosts are what LEFT_OUT counts on average.
+            choice = max(float(self.value[section.index(LEFT_OUT)]), 0.0)
+        self.variance = noise + self.rounding + choice
 
     def basis(self) -> CellBasis:
         """Give what the named classes' numbers follow from."""
-        bias_bound = 0.0
+        whole, places, bias_bound = self._whole(), named_cells(self.section), 0.0
         if self.spec.kind is SectionKind.INDICATORS:
             left_out = self.section.index(LEFT_OUT)
             error = float(np.sqrt(self.variance[left_out]))
-            bias_bound = _upper_bound(float(self.value[left_out]), error, self.n)
-        return self._whole().of(named_cells(self.section), bias_bound)
+            most = float(self.value[left_out]) + normal_quantile(2 * BIAS_CONFIDENCE - 1) * error
+            bias_bound = min(max(most, 0.0), float(self.n))
+        chosen = {name: getattr(whole, name)[places] for name in CELL_ARRAYS}
+        return CellBasis(self.spec.name, **chosen, bias_bound=bias_bound)
 
     def cells(self) -> list[Cell]:
-        """Build the cells of the named classes."""
         basis = self.basis()
         value, error = basis.steps * basis.scale, np.sqrt(basis.variance)
         reach = normal_quantile() * error
@@ -302,32 +271,17 @@ class _Released:
             value, basis.whole, basis.variance, basis.whole_variance, basis.covariance,
             basis.sampling,
         )  # fmt: skip
-        below = value < BELOW_NOISE_ERRORS * error
+        columns = (
+            *(value, error, value - reach, value + reach, shares.value, shares.low, shares.high),
+            *(value < BELOW_NOISE_ERRORS * error, np.full_like(value, basis.bias_bound)),
+            *(getattr(basis, name) for name in CELL_ARRAYS),
+        )
+        numbers = zip(*(column.tolist() for column in columns), strict=True)
+        names, kind = self.section.cells, self.spec.kind.value
         units = released_units(self.section, self.spec)
         return [
-            Cell(
-                self.spec.name,
-                self.section.cells[place],
-                units[place][0],
-                self.spec.kind.value,
-                float(value[i]),
-                float(error[i]),
-                float(value[i] - reach[i]),
-                float(value[i] + reach[i]),
-                _known(shares.value[i]),
-                _known(shares.low[i]),
-                _known(shares.high[i]),
-                bool(below[i]),
-                basis.bias_bound,
-                int(basis.steps[i]),
-                float(basis.scale[i]),
-                float(basis.variance[i]),
-                _known(basis.whole[i]),
-                float(basis.whole_variance[i]),
-                float(basis.covariance[i]),
-                float(basis.sampling[i]),
-            )
-            for i, place in enumerate(named_cells(self.section))
+            Cell(self.spec.name, names[place], units[place][0], kind, *map(_known, row))
+            for place, row in zip(named_cells(self.section).tolist(), numbers, strict=True)
         ]
 
     def _whole(self) -> CellBasis:
@@ -385,26 +339,5 @@ class _Released:
         return gpus_of(capacity, self.section, group) * self.window_s, squares * self.window_s**2
 
 
-def _choice_variance(section: Section, value: Floats) -> float:
-    """Bound what the choice among a host's indicators adds to a cell's variance, in hosts^2.
-
-    A host that leaves each of its own out with probability p adds p (1 - p) <= p, and the p of all
-    hosts are what LEFT_OUT counts on average.
-    """
-    if section.kind is not SectionKind.INDICATORS:
-        return 0.0
-    return max(float(value[section.index(LEFT_OUT)]), 0.0)
-
-
-def _upper_bound(left_out: float, standard_error: float, n: int) -> float:
-    """Bound from above the mean of a released LEFT_OUT: what any cell beside it may lack.
-
-    left_out, standard_error    as released, hosts
-    n                           accepted hosts; no cell lacks more
-    """
-    reach = normal_quantile(2 * BIAS_CONFIDENCE - 1) * standard_error
-    return min(max(left_out + reach, 0.0), float(n))
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+def _known(number: Any) -> Any:
+    return None if isnan(number) else number

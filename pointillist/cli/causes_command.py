@@ -165,7 +165,7 @@ def remarks(table: CauseTable) -> list[str]:
     lines = [table.correction + _HINTS.get(table.correction, "")]
     lines += [table.scope] if table.scope else []
     lines.append(_low(table.bias_bound))
-    others = [f"{row.cause} < {row.most:,.0f}" for row in table.rows if not row.told]
+    others = [f"{row.cause} < {row.most:,.0f}" for row in table.rows if not row.significant]
     if others:
         lines.append(f"not significant, 95 % intervals end at: {', '.join(others)}")
     lines.append(

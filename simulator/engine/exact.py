@@ -36,7 +36,7 @@ from aggregator.leader.leader_state import LeaderState
 from aggregator.protocol.directory import Directory, PinnedParties
 from aggregator.protocol.interfaces import HelperPort
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.statistics.possible_sums import SumRules
+from aggregator.statistics.range_checks import SumRules
 from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey

@@ -16,7 +16,7 @@ from aggregator.enrolment.tasks import build_task, task_plan
 from aggregator.helper.batch_rules import check_release
 from aggregator.protocol.interfaces import check_sum
 from aggregator.protocol.released import Capacity
-from aggregator.statistics.possible_sums import SumRules
+from aggregator.statistics.range_checks import SumRules
 from privacy.calibrate import WEEK_S
 from privacy.plan import Plan, PlannedTask
 from simulator.fleet.hosts import FleetState, HostInventory

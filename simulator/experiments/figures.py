@@ -11,7 +11,7 @@ from typing import Final
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullLocator
 
-from aggregator.statistics.discoveries import told_from_zero
+from aggregator.statistics.discoveries import is_significant
 
 from .figure_frame import (
     AXIS_NAMES,
@@ -373,7 +373,7 @@ def draw_mix(rows: Rows) -> DrawnFigure | None:
     figure, (plot,) = new_figure(height=0.9 + 0.27 * len(cells))
     for place, cell in enumerate(reversed(cells)):
         reach = 100 * Z95 * cell["standard_error"]
-        if not told_from_zero(cell.get("q_value", 1.0)):
+        if not is_significant(cell.get("q_value", 1.0)):
             most = max(100 * cell["share"], 0.0) + reach
             plot.barh(place, most, color="#eceff1", hatch="////",
                       edgecolor="#cfd6db", linewidth=0)  # fmt: skip

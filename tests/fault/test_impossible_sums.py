@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, ReleaseReply
-from aggregator.statistics.possible_sums import SumRules
+from aggregator.statistics.range_checks import SumRules
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import export_transcript, verify_transcripts
 from tests.protocol_kit import (

@@ -16,7 +16,7 @@ from aggregator.releases.releases import query, read_causes, read_releases
 from aggregator.releases.store import Store
 from aggregator.statistics.causes import CauseWindow, cause_table
 from aggregator.statistics.correction import Reported
-from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, q_values, told_from_zero
+from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, is_significant, q_values
 from pointillist.cli.causes_command import drawn, remarks
 from pointillist.play.stage import mix_table, share
 from pointillist.play.summary import Summary, cell_table, print_summary, told_line
@@ -58,7 +58,7 @@ def told(truth: np.ndarray, error: float, seed: int) -> np.ndarray:
     """Which cells are significant in each of many releases: bool[releases, cells]."""
     released = truth + np.random.default_rng(seed).normal(0, error, (DRAWS, len(truth)))
     errors = np.full(len(truth), error)
-    return np.array([told_from_zero(q_values(row, errors)) for row in released])
+    return np.array([q_values(row, errors) <= FALSE_DISCOVERY_RATE for row in released])
 
 
 def _views(row: np.ndarray, error: float) -> list[CellView]:
@@ -127,7 +127,7 @@ def test_views_have_the_q_values_of_each_section_of_each_release(tmp_path: Path)
 
 def test_latest_leaves_empty_what_is_not_told_from_zero(tmp_path: Path) -> None:
     latest = query("SELECT * FROM latest", released(tmp_path))
-    told_rows = latest.q_value.map(told_from_zero)
+    told_rows = latest.q_value.map(is_significant)
     assert latest[told_rows].value.notna().all()
     assert latest[~told_rows].value.isna().all()
     assert "disk_io" in set(latest[told_rows].cell)

@@ -21,7 +21,7 @@ from wire.catalogue import MS_PER_S, Catalogue, Section
 from wire.rejection import Reason, ReportRejected
 from wire.task import CHECK_WORDS, SectionSpec, Task
 
-from .statistics import UNMEASURED, gpus_of, leaf_of, model_groups, reserved_cells
+from .statistics import gpus_of, is_partition, model_groups, reserved_cells
 
 FALSE_SUPPRESSION: Final = 1e-9
 """At most so many sums of honest hosts are refused, by all tests of a sum together.
@@ -48,7 +48,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class PossibleSums:
+class SumRanges:
     """What n accepted hosts can sum to, and how far noise may carry it beyond.
 
     high        float64[d], steps: most that each word can be; no word is below 0
@@ -92,40 +92,31 @@ class PossibleSums:
         vector      int64[d], steps, check words included
         Raises      ReportRejected (impossible_sum), which names a section and no number
         """
-        outside = self._outside(vector)
+        steps = vector.astype(np.float64)
+        outside = np.maximum(np.maximum(steps - self.high, -steps), 0.0)
+        outside[:CHECK_WORDS] = 0.0
+        outside /= np.maximum(self.deviation, 1e-9)
         for section, place in self.places.items():
             beyond = outside[place]
             empty = beyond[self.high[place] == 0]
-            if (beyond > self.reach).any():
-                raise self._refusal(section, "a word beyond its range")
-            if float(empty @ empty) > self.reach_sq(len(empty)):
-                raise self._refusal(section, "more than noise where nothing can be")
-            if float(beyond @ beyond) > self.reach_sq(len(beyond)):
-                raise self._refusal(section, "words beyond their ranges together")
+            self._need((beyond <= self.reach).all(), section, "a word beyond its range")
+            nothing = float(empty @ empty) <= self.reach_sq(len(empty))
+            self._need(nothing, section, "more than noise where nothing can be")
+            together = float(beyond @ beyond) <= self.reach_sq(len(beyond))
+            self._need(together, section, "words beyond their ranges together")
         for total in self.totals:
-            self._check_total(total, vector)
+            found = float(steps[total.words].sum())
+            noise = self.reach * sqrt(float((self.deviation[total.words] ** 2).sum()))
+            fits = total.low - noise <= found <= total.high + noise
+            self._need(fits, total.section, "a total beyond its range")
 
-    def _outside(self, vector: NDArray[np.int64]) -> Floats:
-        """Return float64[d]: by how many deviations each word lies outside its range; 0 inside."""
-        steps = vector.astype(np.float64)
-        beyond = np.maximum(np.maximum(steps - self.high, -steps), 0.0)
-        beyond[:CHECK_WORDS] = 0.0
-        return beyond / np.maximum(self.deviation, 1e-9)
-
-    def _check_total(self, total: Total, vector: NDArray[np.int64]) -> None:
-        found = float(vector[total.words].astype(np.float64).sum())
-        noise = self.reach * sqrt(float((self.deviation[total.words] ** 2).sum()))
-        if not total.low - noise <= found <= total.high + noise:
-            raise self._refusal(total.section, "a total beyond its range")
-
-    def _refusal(self, where: str, what: str) -> ReportRejected:
-        expected = f"what {self.n} hosts can sum to in {where}"
-        return ReportRejected(Reason.IMPOSSIBLE_SUM, expected, what)
+    def _need(self, holds: object, section: str, what: str) -> None:
+        if not holds:
+            expected = f"what {self.n} hosts can sum to in {section}"
+            raise ReportRejected(Reason.IMPOSSIBLE_SUM, expected, what)
 
 
 class SumRules:
-    """Works out what hosts can sum to, window by window."""
-
     def __init__(self, catalogue: Catalogue | None = None) -> None:
         """Take the catalogue that says which places have no class yet.
 
@@ -133,7 +124,7 @@ class SumRules:
         """
         self._catalogue = catalogue
 
-    def of(self, task: Task, n: int, capacity: Capacity | None = None) -> PossibleSums:
+    def of(self, task: Task, n: int, capacity: Capacity | None = None) -> SumRanges:
         """Give the ranges of one window, or of the sum of equal windows.
 
         n           accepted hosts, over all the windows
@@ -146,25 +137,16 @@ class SumRules:
             words = np.arange(place.start, place.stop)
             high[words] = float(n * spec.cap_steps)
             totals.append(Total(spec.name, words, 0.0, float(n * spec.bound_steps)))
-            section = self._section(task, spec)
-            if section is None:
+            if self._catalogue is None or self._catalogue.hash != task.catalogue_hash:
                 continue
-            if capacity is not None and _is_partition(section):
+            section = self._catalogue.section(spec.name)
+            if capacity is not None and is_partition(section):
                 for wall in _wall_times(section, spec, words, n, capacity, task.window_s):
                     high[wall.words] = np.minimum(high[wall.words], wall.high)
                     totals.append(wall)
             high[words[list(reserved_cells(section))]] = 0.0
         deviation = task.sigma_vector_1024() / SIGMA_UNIT * sqrt(n)
-        return PossibleSums(n, high, deviation, places, tuple(totals))
-
-    def _section(self, task: Task, spec: SectionSpec) -> Section | None:
-        if self._catalogue is None or self._catalogue.hash != task.catalogue_hash:
-            return None
-        return self._catalogue.section(spec.name)
-
-
-def _is_partition(section: Section) -> bool:
-    return any(leaf_of(cell) == UNMEASURED for cell in section.cells)
+        return SumRanges(n, high, deviation, places, tuple(totals))
 
 
 def _wall_times(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aggregator.leader.chains import PeriodSums
 from aggregator.protocol.released import Capacity
-from aggregator.statistics.possible_sums import FALSE_SUPPRESSION, PossibleSums, SumRules
+from aggregator.statistics.range_checks import FALSE_SUPPRESSION, SumRanges, SumRules
 from aggregator.statistics.statistics import reserved_cells
 from tests.aggregator.releases.release_kit import (
     CATALOGUE,
@@ -36,7 +36,7 @@ IDLE = {
 """Every GPU's wall time is somewhere in each partition."""
 
 
-def possible(n: int = N, gpus: Capacity | None = None) -> PossibleSums:
+def possible(n: int = N, gpus: Capacity | None = None) -> SumRanges:
     return SumRules(CATALOGUE).of(TASK, n, gpus or capacity(n))
 
 
@@ -44,7 +44,7 @@ def word(section: str, cell: str) -> int:
     return int(PLACES[section].start) + CATALOGUE.section(section).index(cell)
 
 
-def refused(vector: NDArray[np.int64], sums: PossibleSums | None = None) -> str:
+def refused(vector: NDArray[np.int64], sums: SumRanges | None = None) -> str:
     """Why a vector is not released, "" when it is."""
     try:
         (sums or possible()).check(vector)
