@@ -28,7 +28,7 @@ from aggregator.statistics.causes import (
 from aggregator.statistics.correction import Detector, Reported
 from wire.catalogue import LEFT_OUT
 
-from .release_files import release_path
+from .release_files import release_path, utc
 
 
 class CausesUnreadable(ValueError):
@@ -84,36 +84,23 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
 
 CAUSE_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in CAUSE_MEANINGS.items()])
 _ROW: Final = tuple(field.name for field in fields(CauseRow) if field.name in CAUSE_MEANINGS)
-_RELEASED: Final = (
-    "series", "cohort", "window_start", "window_s", "section", "cell", "value", "standard_error",
-    "n_hosts", "bias_bound",
-)  # fmt: skip
-RELEASED_COLUMNS: Final = ", ".join(_RELEASED)
+_TABLE: Final = tuple(field.name for field in fields(CauseTable) if field.name in CAUSE_MEANINGS)
+RELEASED_COLUMNS: Final = (
+    "series, cohort, window_start, window_s, section, cell, value, standard_error, n_hosts, "
+    "bias_bound"
+)
 """What `tables_of` needs of a release, for SQL."""
 
 
 def cause_path(folder: Path, series: str, cohort: int, start: datetime) -> Path:
-    """Where the tables of one release lie."""
     return release_path(folder / FOLDER, series, cohort, start)
 
 
 def cause_columns(tables: Iterable[CauseTable]) -> pa.Table:
-    """Give one row a cause, tables in order."""
     rows = [
-        {
-            "series": table.series,
-            "cohort": table.cohort,
-            "window_start": datetime.fromtimestamp(table.window_start_s, UTC).replace(tzinfo=None),
-            "window_s": table.window_s,
-            "section": table.section,
-            "n_hosts": table.n,
-            "corrected": table.corrected,
-            "correction": table.correction,
-            "by_chance": table.by_chance,
-            "scope": table.scope,
-            "bias_bound": table.bias_bound,
-            **{name: getattr(row, name) for name in _ROW},
-        }
+        {name: getattr(table, name) for name in _TABLE}
+        | {"window_start": utc(table.window_start_s), "n_hosts": table.n}
+        | {name: getattr(row, name) for name in _ROW}
         for table in tables
         for row in table.rows
     ]
@@ -127,27 +114,22 @@ def tables_read(records: Iterable[Record]) -> list[CauseTable]:
     Raises      CausesUnreadable
     """
     try:
-        return _tables_read(records)
+        records = [dict.fromkeys(CAUSE_MEANINGS) | dict(record) for record in records]
+        return [_table(rows) for rows in _grouped(records)][::-1]
     except (TypeError, ValueError, OverflowError) as error:
         raise CausesUnreadable(f"expected root causes as a Leader stores them: {error}") from error
 
 
-def _tables_read(records: Iterable[Record]) -> list[CauseTable]:
-    found = []
-    records = [dict.fromkeys(CAUSE_MEANINGS) | dict(record) for record in records]
-    for rows in _grouped(records, ("window_start", "series", "cohort", "section")):
-        first = rows[0]
-        made = [CauseRow(**{name: _read(name, row[name]) for name in _ROW}) for row in rows]
-        corrected = bool(first["corrected"])
-        found.append(
-            CauseTable(
-                first["series"], first["cohort"], _seconds(first["window_start"]),
-                first["window_s"], first["section"], first["n_hosts"], corrected,
-                first["correction"], judged(made, corrected=corrected), first["by_chance"],
-                _read("scope", first["scope"]) or "", _read("bias_bound", first["bias_bound"]),
-            )
-        )  # fmt: skip
-    return found[::-1]
+def _table(rows: Sequence[Record]) -> CauseTable:
+    first = rows[0]
+    made = [CauseRow(**{name: _read(name, row[name]) for name in _ROW}) for row in rows]
+    corrected = bool(first["corrected"])
+    return CauseTable(
+        first["series"], first["cohort"], _seconds(first["window_start"]), first["window_s"],
+        first["section"], first["n_hosts"], corrected, first["correction"],
+        judged(made, corrected=corrected), first["by_chance"],
+        _read("scope", first["scope"]) or "", _read("bias_bound", first["bias_bound"]),
+    )  # fmt: skip
 
 
 def tables_of(
@@ -157,27 +139,25 @@ def tables_of(
 
     released    rows of `releases`, the columns of `RELEASED_COLUMNS` at least
     """
-    windows = list(_windows(released))
-    known = {_key(window, window.window_start_s): window for window in windows}
     made = []
-    for window in windows:
-        before = known.get(_key(window, window.window_start_s - window.window_s))
-        if before is not None and before.causes != window.causes:
+    ended: dict[tuple[str, int, str, int, int], CauseWindow] = {}
+    for one in _windows(released):
+        same = one.series, one.cohort, one.section, one.window_s
+        before = ended.get((*same, one.window_start_s))
+        if before is not None and before.causes != one.causes:
             before = None  # the catalogue gained a cause in between
-        made.append(cause_table(window, before, detector, agents_model))
+        made.append(cause_table(one, before, detector, agents_model))
+        ended[*same, one.window_start_s + one.window_s] = one
     return made[::-1]
-
-
-def _key(window: CauseWindow, start_s: int) -> tuple[str, int, str, int, int]:
-    return window.series, window.cohort, window.section, window.window_s, start_s
 
 
 def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:
     chosen = (
         row for row in released if row["section"] in CAUSE_SECTIONS and row["cell"] != LEFT_OUT
     )
-    for rows in _grouped(chosen, ("window_start", "series", "cohort", "section")):
-        rows.sort(key=_catalogued)
+    for rows in _grouped(chosen):
+        # A later catalogue's causes come last.
+        rows.sort(key=lambda row: (_PLACES.get(row["cell"], len(_PLACES)), row["cell"]))
         first = rows[0]
         yield CauseWindow(
             first["series"], first["cohort"], _seconds(first["window_start"]), first["window_s"],
@@ -191,20 +171,16 @@ def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:
         )  # fmt: skip
 
 
-def _grouped(records: Iterable[Record], keys: Sequence[str]) -> list[list[Record]]:
-    """Group rows that agree in `keys`, groups in ascending order of them."""
+def _grouped(records: Iterable[Record]) -> list[list[Record]]:
+    """Group the rows of each window, section and cohort, windows in order of time."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+        key = record["window_start"], record["series"], record["cohort"], record["section"]
+        groups.setdefault(key, []).append(record)
     return [groups[key] for key in sorted(groups)]
 
 
 _PLACES: Final = {cause: place for place, cause in enumerate(COMPONENTS)}
-
-
-def _catalogued(row: Record) -> tuple[int, str]:
-    """Order of the catalogue; causes of a later one come last."""
-    return _PLACES.get(row["cell"], len(_PLACES)), row["cell"]
 
 
 def _seconds(when: datetime) -> int:
@@ -224,18 +200,15 @@ def _read(name: str, value: Any) -> Any:
 
     Raises      ValueError
     """
-    found = _typed(name, value)
-    if found is None and name not in _MAY_LACK:
-        raise ValueError(f"a row without {name}")
-    return found
-
-
-def _typed(name: str, value: Any) -> Any:
     if name == "trend":
         return Trend(value)
     kind = CAUSE_MEANINGS[name][0]
     if pa.types.is_floating(kind):
-        return None if value is None or np.isnan(value) else float(value)
-    if pa.types.is_string(kind):
-        return value if isinstance(value, str) else None
-    return bool(value) if pa.types.is_boolean(kind) else value
+        value = None if value is None or np.isnan(value) else float(value)
+    elif pa.types.is_string(kind):
+        value = value if isinstance(value, str) else None
+    elif pa.types.is_boolean(kind):
+        value = bool(value)
+    if value is None and name not in _MAY_LACK:
+        raise ValueError(f"a row without {name}")
+    return value

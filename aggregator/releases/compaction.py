@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
@@ -27,7 +26,17 @@ from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 from . import packs
 from .cause_files import CAUSE_SCHEMA
 from .cause_files import FOLDER as CAUSES_FOLDER
-from .packs import CELL_SCHEMA, CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Pack, Single, write_merged
+from .packs import (
+    CELL_SCHEMA,
+    CELLS,
+    MEMBER_SCHEMA,
+    MEMBERS,
+    PLAIN,
+    Pack,
+    Single,
+    cast_to,
+    write_merged,
+)
 from .release_files import (
     BASIS,
     MEANINGS,
@@ -120,8 +129,9 @@ class Compaction:
                 self._clear(root)
                 if failed is None:
                     self._remove_old(root, today, done)
-                for series, day, singles in _closed(root, today):
-                    self._pack_day(root, schema, series, day, singles, done)
+                closed = [single for single in packs.all_singles(root) if single.day < today]
+                for _, singles in groupby(closed, key=lambda single: (single.series, single.day)):
+                    self._pack_day(root, schema, list(singles), done)
         if failed is not None:
             raise failed
         return done
@@ -151,25 +161,18 @@ class Compaction:
         yield self.folder / CAUSES_FOLDER, CAUSE_SCHEMA
 
     def _clear(self, root: Path) -> None:
-        """Remove what a crash left over."""
         for leftover in (root / packs.FOLDER).glob("series=*/period=*/.generation=*"):
             shutil.rmtree(leftover)
         for pack in list(packs.all_packs(root, superseded=True)):
             _drop(pack)
 
     def _pack_day(
-        self,
-        root: Path,
-        schema: pa.Schema,
-        series: str,
-        day: date,
-        singles: Sequence[Single],
-        done: Compacted,
+        self, root: Path, schema: pa.Schema, singles: Sequence[Single], done: Compacted
     ) -> None:
         """Put one day of a series into its packs; then its files are no longer needed."""
         waiting = [one for one in singles if not packs.is_packed(root, one.path)]
-        for period, rows in _read(waiting, day, schema):
-            self._write(root, series, period, rows, schema)
+        for period, rows in _read(waiting, schema):
+            self._write(root, singles[0].series, period, rows, schema)
             done.packs += 1
         for single in singles:
             single.path.unlink(missing_ok=True)
@@ -181,10 +184,9 @@ class Compaction:
     def _write(
         self, root: Path, series: str, period: str, rows: PackRows, schema: pa.Schema
     ) -> None:
-        """Write the next generation of a pack, and remove the one before."""
         before = packs.active_pack(root, series, period)
         number = 1 if before is None else before.generation + 1
-        target = packs.next_path(root, series, period, number)
+        target = packs.period_folder(root, series, period) / f"generation={number:06d}"
         partial = target.with_name(f".{target.name}.partial")
         public_folder(target.parent)
         shutil.rmtree(partial, ignore_errors=True)
@@ -242,22 +244,13 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _closed(root: Path, today: date) -> Iterator[tuple[str, date, list[Single]]]:
-    """Give the files of each series and day before today, oldest day first."""
-    found = [single for single in packs.all_singles(root) if single.day < today]
-    for (series, day), singles in groupby(found, key=lambda single: (single.series, single.day)):
-        yield series, day, list(singles)
-
-
-def _read(
-    singles: Sequence[Single], day: date, schema: pa.Schema
-) -> Iterator[tuple[str, PackRows]]:
+def _read(singles: Sequence[Single], schema: pa.Schema) -> Iterator[tuple[str, PackRows]]:
     """Read files of one day, by the period whose pack takes them."""
     by_period: dict[str, list[tuple[Single, pa.Table]]] = {}
     for single in singles:
         table = pq.read_table(single.path, partitioning=None)
         window_s = table["window_s"][0].as_py() if table.num_rows else None
-        by_period.setdefault(packs.period_of(day, window_s), []).append((single, table))
+        by_period.setdefault(packs.period_of(single.day, window_s), []).append((single, table))
     for period, read in by_period.items():
         members = pa.Table.from_pylist([_member(*one) for one in read], MEMBER_SCHEMA)
         with_basis = [table for _, table in read if _has_basis(table)]
@@ -290,24 +283,14 @@ def _encoded(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table | None:
         field.with_type(pa.dictionary(pa.int32(), pa.string())) if field.name in _TEXTS else field
         for field in schema
     ]
-    columns = []
-    for wanted in fields:
-        parts = [_column(table, wanted) for table in tables]
-        columns.append(pa.chunked_array([c for part in parts for c in part.chunks], wanted.type))
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields)).unify_dictionaries()
-
-
-def _column(table: pa.Table, wanted: pa.Field) -> pa.ChunkedArray:
-    if wanted.name not in table.schema.names:
-        return pa.chunked_array([pa.nulls(table.num_rows, wanted.type)])
-    return pc.cast(table[wanted.name], wanted.type)
+    wanted = pa.schema(fields)
+    return pa.concat_tables([cast_to(table, wanted) for table in tables]).unify_dictionaries()
 
 
 def _write_files(folder: Path, before: Pack | None, rows: PackRows, schema: pa.Schema) -> None:
     """Write what a pack holds: the rows of the pack before, and the new ones."""
     for name, kind, fresh in ((CELLS, CELL_SCHEMA, rows.cells), (PLAIN, schema, rows.plain)):
-        old = [] if before is None else [before.path / name]
-        old = [path for path in old if path.exists()]
+        old = [before.path / name] if before is not None and (before.path / name).exists() else []
         if old or fresh is not None:
             write_merged(folder / name, kind, old, fresh)
     members = rows.members

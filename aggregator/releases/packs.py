@@ -9,8 +9,6 @@ It is never changed. What comes later makes the next generation, and readers tak
 single window's file that the pack names among its members is left over and counts no more, so each
 window is seen once at every moment.
 
-Writing the files of a pack: rows of old and new windows merged, a few cells at a time.
-
 Rows are sorted by cohort, section, cell and time. A row group holds a few cells of one section, so
 that a question about one cell reads little; and what all of them share (hosts, the whole of the
 shares, moments) repeats itself word for word, which zstd makes nothing of as long as a column's
@@ -60,8 +58,6 @@ MEMBER_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Pack:
-    """One pack, by where it lies."""
-
     path: Path
     series: str
     period: str
@@ -69,16 +65,13 @@ class Pack:
 
     @cached_property
     def members(self) -> frozenset[str]:
-        """Names of the files that it stands for."""
         return _names(self.path / MEMBERS)
 
     @property
     def days(self) -> tuple[date, date]:
-        """First and last day of the period."""
         return days_of(self.period)
 
     def covers(self, day: date) -> bool:
-        """Whether a day is in the period."""
         first, last = self.days
         return first <= day <= last
 
@@ -96,12 +89,10 @@ class Single:
 
     @property
     def window_start(self) -> datetime:
-        """First moment of the window, UTC."""
         return datetime.strptime(self.path.name.split("-")[0], "%Y%m%dT%H%M%SZ")  # noqa: DTZ007
 
     @property
     def cohort(self) -> int:
-        """Its cohort."""
         return int(self.path.stem.split("-c")[1].split("-")[0])
 
 
@@ -113,7 +104,6 @@ class Listing:
     packs: tuple[Pack, ...]
 
     def files(self, name: str) -> list[Path]:
-        """Give the packs' files of one name."""
         return [pack.path / name for pack in self.packs if (pack.path / name).exists()]
 
 
@@ -151,8 +141,7 @@ def windows_by_hour(root: Path) -> Counter[tuple[str, datetime]]:
 
 
 def active_pack(root: Path, series: str, period: str) -> Pack | None:
-    """Give the pack that counts, None where there is none."""
-    found = list(_generations(_period_folder(root, series, period), series, period))
+    found = list(_generations(period_folder(root, series, period), series, period))
     return found[-1] if found else None
 
 
@@ -164,12 +153,10 @@ def is_packed(root: Path, single: Path) -> bool:
 
 
 def series_of(single: Path) -> str:
-    """Series of a window's file, by its folder."""
     return unquote(single.parent.parent.name.removeprefix("series="))
 
 
 def day_of(single: Path) -> date:
-    """Day of a window's file, by its folder."""
     return date.fromisoformat(single.parent.name.removeprefix("date="))
 
 
@@ -190,11 +177,6 @@ def all_packs(root: Path, *, superseded: bool = False) -> Iterator[Pack]:
             yield from found[:-1] if superseded else found[-1:]
 
 
-def next_path(root: Path, series: str, period: str, generation: int) -> Path:
-    """Where a pack will lie."""
-    return _period_folder(root, series, period) / f"generation={generation:06d}"
-
-
 def period_of(day: date, window_s: int | None) -> str:
     """Name the period whose pack takes a window: a week, or a year where it lasts a day."""
     week, year = periods_of(day)
@@ -208,7 +190,6 @@ def periods_of(day: date) -> tuple[str, str]:
 
 
 def days_of(period: str) -> tuple[date, date]:
-    """Give the first and the last day of a period."""
     year, _, week = period.partition("-W")
     if not week:
         return date(int(year), 1, 1), date(int(year), 12, 31)
@@ -216,7 +197,7 @@ def days_of(period: str) -> tuple[date, date]:
     return monday, monday + timedelta(days=6)
 
 
-def _period_folder(root: Path, series: str, period: str) -> Path:
+def period_folder(root: Path, series: str, period: str) -> Path:
     return root / FOLDER / f"series={quote(series, safe='')}" / f"period={period}"
 
 
@@ -259,7 +240,7 @@ CELL_SCHEMA: Final = pa.schema(
         *BASIS.items(),
     ]
 )
-"""Of the file of cells: what `packed_columns` gives the rest of. The series is in the path."""
+"""Of the file of cells: what `releases.DERIVED` gives the rest of. The series is in the path."""
 
 GROUP_CELLS: Final = 16
 """Of a week of minutes: 160,000 rows in 0.6 MB. With 64 cells a year of the shipped plan is a
@@ -300,7 +281,7 @@ def write_merged(
                 merged = _merged(group, fresh.take(_in_order(group, keys)[1]), keys)
                 writer.write_table(merged, row_group_size=merged.num_rows)
         for cells in _grouped(fresh.spans):
-            added = _cast(pa.concat_tables(fresh.take(cells)), schema)
+            added = cast_to(pa.concat_tables(fresh.take(cells)), schema)
             writer.write_table(added, row_group_size=added.num_rows)
         for group in ready:
             writer.write_table(group, row_group_size=group.num_rows)
@@ -340,17 +321,16 @@ def _layout(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _row_groups(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Read a file row group by row group; columns that it lacks are empty."""
     with pq.ParquetFile(path) as file:
         for number in range(file.num_row_groups):
-            yield _cast(file.read_row_group(number), schema)
+            yield cast_to(file.read_row_group(number), schema)
 
 
 def _merged(group: pa.Table, fresh: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     """Put new rows of a row group's cells among its own."""
     if not fresh:
         return group
-    both = pa.concat_tables([group, _cast(pa.concat_tables(fresh), group.schema)])
+    both = pa.concat_tables([group, cast_to(pa.concat_tables(fresh), group.schema)])
     return _in_order(both, keys)[0]
 
 
@@ -397,13 +377,12 @@ def _grouped(keys: Iterable[Key]) -> Iterator[list[Key]]:
             yield of_section[at : at + GROUP_CELLS]
 
 
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if table.schema.equals(schema):
         return table
+    known = set(table.schema.names)
     columns = [
-        table[field.name].cast(field.type)
-        if field.name in table.schema.names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema
+        table[f.name].cast(f.type) if f.name in known else pa.nulls(table.num_rows, f.type)
+        for f in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)

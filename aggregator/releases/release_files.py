@@ -1,12 +1,6 @@
 """How released Parquet is laid out, for the store that writes it and for its readers.
 
-A released window as rows, one a cell.
-
-Files that readers under other users may read, and see whole or not at all.
-
-The mark of a folder of releases that a simulation wrote: no fleet stands behind it.
-
-A file beside the releases. Whoever shows numbers of the folder says what it says.
+Readers under other users see a file whole or not at all.
 """
 
 from __future__ import annotations
@@ -88,7 +82,7 @@ Q_VALUE = {
     "q_value": (
         pa.float64(),
         (
-            "smallest false-discovery rate at which the row is told from zero, among the cells of "
+            "smallest false-discovery rate at which the row is significant, among the cells of "
             f"its section in this release; above {FALSE_DISCOVERY_RATE:g}: no number to quote"
         ),
     )
@@ -205,7 +199,6 @@ def public_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -224,7 +217,7 @@ class MarkUnreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedMark:
-    """What was simulated.
+    """What was simulated: no fleet stands behind the folder, and whoever shows its numbers says so.
 
     fidelity        of the simulator's engine
     weeks           of the fleet's time, all of them
@@ -244,7 +237,6 @@ class SimulatedMark:
 
     @property
     def fleet(self) -> str:
-        """Say in a few words what was simulated."""
         return (
             f"{self.hosts:,} hosts of the scenario {self.scenario}, seed {self.seed}, "
             f"fidelity {self.fidelity}"
@@ -279,7 +271,6 @@ def read_mark(folder: str | os.PathLike[str]) -> SimulatedMark | None:
 
 
 def write_mark(folder: Path, mark: SimulatedMark) -> None:
-    """Write it whole, durably."""
     public_folder(folder)
     partial = folder / f".{NAME}.partial"
     partial.write_text(json.dumps({"format": FORMAT, **asdict(mark)}, indent=1) + "\n")

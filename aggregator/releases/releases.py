@@ -2,13 +2,6 @@
 
 SQL runs in an in-memory DuckDB that can read the releases folder and nothing else, and may only
 select: no other file, no network, no extension, no write.
-
-SQL of where the rows of a folder come from: files of single windows, and packs, as one table.
-
-The columns of a release, in SQL, from what a pack keeps of it.
-
-The same arithmetic as `statistics.estimate`, in the same order of operations, so that a window
-reads the same to the last bit before and after it is packed; tests hold it.
 """
 
 from __future__ import annotations
@@ -48,7 +41,11 @@ SELECT series, cohort, window_start, window_s, section, cell, unit, kind, value,
     bias_bound, n_hosts, epsilon, delta, domain, released_at, rejections
 FROM ({shares_sql(_INPUTS)})
 """
-"""To be formatted with `packed`, which selects `series` and `pack_files.CELL_SCHEMA`."""
+"""To be formatted with `packed`, which selects `series` and `packs.CELL_SCHEMA`.
+
+The arithmetic of `statistics.estimate` in the same order of operations: a window reads the same to
+the last bit before and after it is packed.
+"""
 
 
 Meanings = Mapping[str, tuple[pa.DataType, str]]
@@ -77,7 +74,8 @@ def released(listing: Listing) -> str:
 
 def rows(listing: Listing, meanings: Meanings) -> str:
     """Select these columns and `date` of the files that have them as they are."""
-    parts = [f"SELECT {_typed_nulls(meanings)} WHERE false"]
+    columns = {name: _SQL_TYPES[str(kind)] for name, (kind, _) in meanings.items()}
+    parts = [_no_rows(columns | {"date": "DATE"})]
     if singles := [single.path for single in listing.singles]:
         parts.append(f"SELECT * FROM {_read_sql(singles, _SINGLE, by_name=True)}")
     if plain := listing.files(PLAIN):
@@ -88,29 +86,15 @@ def rows(listing: Listing, meanings: Meanings) -> str:
 
 def ends(listing: Listing) -> str:
     """Select the members of a listing's packs: a row for each window, and its series."""
-    names = ", ".join(MEMBER_SCHEMA.names)
     if not listing.packs:
-        nulls = ", ".join(
-            f"CAST(NULL AS {_SQL_TYPES[str(field.type)]}) AS {field.name}"
-            for field in MEMBER_SCHEMA
-        )
-        return f"SELECT NULL::VARCHAR AS series, {nulls} WHERE false"
+        columns = {"series": "VARCHAR"} | {f.name: _SQL_TYPES[str(f.type)] for f in MEMBER_SCHEMA}
+        return _no_rows(columns)
+    names = ", ".join(MEMBER_SCHEMA.names)
     return f"SELECT series, {names} FROM {_read_sql(listing.files(MEMBERS), _PACKED)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """The files that hold the newest window of each series and cohort, and which windows these are.
-
-    condition   on their rows, in SQL
-    """
-
-    listing: Listing
-    condition: str
-
-
-def newest(listing: Listing, packed: Iterable[tuple[str, int, datetime]]) -> Newest:
-    """Find the newest windows of a listing.
+def _newest(listing: Listing, packed: Iterable[tuple[str, int, datetime]]) -> str:
+    """Select the newest window of each series and cohort of a listing.
 
     packed      series, cohort and start of the newest window that packs hold
     """
@@ -134,7 +118,7 @@ def newest(listing: Listing, packed: Iterable[tuple[str, int, datetime]]) -> New
         for (series, cohort), start in latest.items()
     )
     condition = f"(series, cohort, window_start) IN ({windows})" if windows else "false"
-    return Newest(Listing(tuple(singles), tuple(packs)), condition)
+    return f"FROM ({released(Listing(tuple(singles), tuple(packs)))}) WHERE {condition}"
 
 
 def literal(text: str) -> str:
@@ -157,11 +141,9 @@ def _union(parts: Sequence[str]) -> str:
     return " UNION ALL BY NAME ".join(parts)
 
 
-def _typed_nulls(meanings: Meanings) -> str:
-    columns = {name: _SQL_TYPES[str(kind)] for name, (kind, _) in meanings.items()} | {
-        "date": "DATE"
-    }
-    return ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns.items())
+def _no_rows(columns: Mapping[str, str]) -> str:
+    nulls = ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns.items())
+    return f"SELECT {nulls} WHERE false"
 
 
 Moment = datetime | date | str | int | float
@@ -171,7 +153,7 @@ _ATTEMPTS: Final = 20
 """At a folder that a compaction goes through meanwhile; each takes the folder as it is then."""
 
 
-_TOLD = f"""
+_SIGNIFICANT = f"""
 SELECT * REPLACE (
     CASE WHEN q_value <= {FALSE_DISCOVERY_RATE} THEN value END AS value,
     CASE WHEN q_value <= {FALSE_DISCOVERY_RATE} THEN share END AS share
@@ -179,11 +161,7 @@ SELECT * REPLACE (
 """
 
 
-_CAUSE_FAMILY: Final = "series, cohort, window_start, section"
-
-
 _WINDOWS = """
-CREATE VIEW windows AS
 SELECT series, cohort, window_start, any_value(window_s) AS window_s, 'released' AS outcome,
     NULL::VARCHAR AS reason, any_value(n_hosts) AS n_hosts, NULL::INTEGER AS n_min,
     any_value(released_at) AS settled_at
@@ -260,7 +238,7 @@ def read_releases(
     Returns         a DataFrame with the columns of `query --schema` and `date`
     Raises          FileNotFoundError when there is no such folder
     """
-    return _read("releases", folder, series=series, section=section, since=since, until=until)
+    return _read("releases", folder, series, section, since, until)
 
 
 def read_causes(
@@ -271,7 +249,7 @@ def read_causes(
     until: Moment | None = None,
 ) -> pd.DataFrame:
     """Return the Leader's root-cause tables, one row a cause; arguments as `read_releases`."""
-    return _read("causes", folder, section=section, since=since, until=until)
+    return _read("causes", folder, None, section, since, until)
 
 
 def read_windows(
@@ -282,7 +260,7 @@ def read_windows(
     until: Moment | None = None,
 ) -> pd.DataFrame:
     """Return how each window ended, released or suppressed and why; as `read_releases`."""
-    return _read("windows", folder, series=series, since=since, until=until)
+    return _read("windows", folder, series, None, since, until)
 
 
 def windows_without_an_end(folder: str | os.PathLike[str]) -> pd.DataFrame:
@@ -299,7 +277,7 @@ def query(sql: str, folder: str | os.PathLike[str], more: MoreViews | None = Non
 
     `releases` has every released cell; `released` has the same without `q_value`, so that one cell
     of a long time is quick to read; `latest` has the newest window of every series and cohort,
-    with value and share NULL where they are not told from zero; `windows` says how every window
+    with value and share NULL where they are not significant; `windows` says how every window
     ended; `causes` has the root-cause tables.
     more        views beside them
     Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
@@ -315,11 +293,10 @@ def query(sql: str, folder: str | os.PathLike[str], more: MoreViews | None = Non
 def _read(
     view: str,
     folder: str | os.PathLike[str],
-    *,
-    series: str | None = None,
-    section: str | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
+    series: str | None,
+    section: str | None,
+    since: Moment | None,
+    until: Moment | None,
 ) -> pd.DataFrame:
     conditions: list[tuple[str, object]] = [
         ("series = ?", series),
@@ -341,7 +318,7 @@ def moment(when: Moment) -> datetime:
     """
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
-    if isinstance(when, int | float):
+    elif isinstance(when, int | float):
         when = datetime.fromtimestamp(when, UTC)
     if not isinstance(when, datetime):
         when = datetime(when.year, when.month, when.day, tzinfo=UTC)
@@ -353,9 +330,8 @@ def _must_only_read(statements: Sequence[duckdb.Statement]) -> None:
         raise QueryRefused(f"expected one SQL statement, got {len(statements)}")
     # EXPLAIN ANALYZE would carry out what it explains.
     if statements[0].type != duckdb.StatementType.SELECT:
-        raise QueryForbidden(
-            f"expected a SELECT, got {statements[0].type.name}: a query can only read"
-        )
+        got = statements[0].type.name
+        raise QueryForbidden(f"expected a SELECT, got {got}: a query can only read")
 
 
 def _run(
@@ -410,36 +386,27 @@ def open_views(
     root = Path(folder).resolve()
     if not root.is_dir():
         raise FileNotFoundError(f"no folder of releases at {root}")
-    if more is not None and more.database is not None:
-        return _cursor(more.database, more)
-    database = open_duckdb()
+    kept = None if more is None else more.database
+    database = open_duckdb() if kept is None else kept.cursor()
     try:
-        if more is None or not more.alone:
+        if kept is None and (more is None or not more.alone):
             _create_views(database, root, sql)
         if more is not None:
             more.create(database)
-        _close_to_all_but(database, [root, *(more.folders if more is not None else ())])
+        if kept is None:
+            _close_to_all_but(database, [root, *(more.folders if more is not None else ())])
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _cursor(database: duckdb.DuckDBPyConnection, more: MoreViews) -> duckdb.DuckDBPyConnection:
-    cursor = database.cursor()
-    try:
-        more.create(cursor)
-    except BaseException:
-        cursor.close()
-        raise
-    return cursor
-
-
 def _create_views(database: duckdb.DuckDBPyConnection, root: Path, sql: str | None) -> None:
     named = {view for view in _VIEWS if sql is None or view in sql.lower()}
-    for view, create in _VIEWS.items():
-        if view in named | _needed(named):
-            create(database, root)
+    named |= {part for view in named for part in _MADE_OF.get(view, ())}
+    for view, select in _VIEWS.items():
+        if view in named:
+            database.execute(f"CREATE VIEW {view} AS {select(database, root)}")
 
 
 def _close_to_all_but(database: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
@@ -451,53 +418,31 @@ def _close_to_all_but(database: duckdb.DuckDBPyConnection, folders: Sequence[Pat
     database.execute("SET lock_configuration = true")
 
 
-def _needed(named: set[str]) -> set[str]:
-    """Give the views that these are made of."""
-    return {view for other in named for view in _MADE_OF.get(other, ())}
-
-
-def _create_released(database: duckdb.DuckDBPyConnection, root: Path) -> None:
-    database.execute(f"CREATE VIEW released AS {released(list_folder(root))}")
-
-
-def _create_releases(database: duckdb.DuckDBPyConnection, root: Path) -> None:
-    del root
-    database.execute(f"CREATE VIEW releases AS {judged_sql('FROM released', 'value', 'false')}")
-
-
-def _create_causes(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+def _causes(_: duckdb.DuckDBPyConnection, root: Path) -> str:
     causes = rows(list_folder(root / CAUSES_FOLDER), CAUSE_MEANINGS)
-    judged = judged_sql(causes, "hosts", "corrected", _CAUSE_FAMILY)
-    database.execute(f"CREATE VIEW causes AS {judged}")
+    return judged_sql(causes, "hosts", "corrected", "series, cohort, window_start, section")
 
 
-def _create_suppressed(database: duckdb.DuckDBPyConnection, root: Path) -> None:
-    suppressed = rows(list_folder(root / SUPPRESSED_FOLDER), SUPPRESSED_MEANINGS)
-    database.execute(f"CREATE VIEW suppressed AS {suppressed}")
-
-
-def _create_latest(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+def _latest(database: duckdb.DuckDBPyConnection, root: Path) -> str:
     listing = list_folder(root)
     starts = f"SELECT series, cohort, max(window_start) FROM ({ends(listing)}) GROUP BY ALL"
-    found = newest(listing, database.execute(starts).fetchall())
-    chosen = f"FROM ({released(found.listing)}) WHERE {found.condition}"
-    judged = judged_sql(chosen, "value", "false")
-    database.execute(f"CREATE VIEW latest AS {_TOLD} FROM ({judged})")
+    chosen = _newest(listing, database.execute(starts).fetchall())
+    return f"{_SIGNIFICANT} FROM ({judged_sql(chosen, 'value', 'false')})"
 
 
-def _create_windows(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+def _windows(_: duckdb.DuckDBPyConnection, root: Path) -> str:
     listing = list_folder(root)
     singles = rows(replace(listing, packs=()), MEANINGS)
-    database.execute(_WINDOWS.format(singles=singles, packed=ends(listing)))
+    return _WINDOWS.format(singles=singles, packed=ends(listing))
 
 
-_VIEWS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection, Path], None]]] = {
-    "released": _create_released,
-    "releases": _create_releases,
-    "latest": _create_latest,
-    "causes": _create_causes,
-    "suppressed": _create_suppressed,
-    "windows": _create_windows,
+_VIEWS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection, Path], str]]] = {
+    "released": lambda _, root: released(list_folder(root)),
+    "releases": lambda *_: judged_sql("FROM released", "value", "false"),
+    "latest": _latest,
+    "causes": _causes,
+    "suppressed": lambda _, root: rows(list_folder(root / SUPPRESSED_FOLDER), SUPPRESSED_MEANINGS),
+    "windows": _windows,
 }
 """In an order in which each finds those that it is made of."""
 _MADE_OF: Final = {"releases": ("released",), "windows": ("suppressed",)}

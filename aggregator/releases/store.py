@@ -6,8 +6,6 @@ without its files; the next start writes what is missing. Closed days go from th
 (`compaction.py`); what a pack has, the DuckDB file lets go of, so it holds about two days.
 Writing a release again changes nothing, and another vector under the same key is refused: a release
 is final.
-
-Compaction beside the Leader's loop: a thread of its own, once an hour.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -29,7 +27,7 @@ from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.state.state_file import StorageUnavailable
 from aggregator.statistics.causes import CAUSE_SECTIONS
 from aggregator.statistics.correction import Detector
-from aggregator.statistics.statistics import estimate
+from aggregator.statistics.statistics import Cell, estimate
 from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 
@@ -38,6 +36,7 @@ from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
 from .compaction import NO_ROLL_UPS, Compacted, Compaction, CompactionUnderWay, RollUps
 from .packs import DAY_S, is_packed
 from .release_files import (
+    BASIS,
     COLUMNS,
     SCHEMA,
     SUPPRESSED_FOLDER,
@@ -50,16 +49,50 @@ from .release_files import (
     write_whole,
 )
 from .releases import open_duckdb, read_releases
-from .store_tables import (
-    FORGOTTEN_AT_ONCE,
-    OLDER_SUPPRESSED,
-    OLDER_WINDOWS,
-    TABLES,
-    StoredWindow,
-    forget,
-)
 
 EVERY_S: Final = 3600
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS windows (
+    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, digest BLOB NOT NULL,
+    PRIMARY KEY (series, cohort, window_start)
+);
+CREATE TABLE IF NOT EXISTS cells (
+    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, window_s INTEGER,
+    section VARCHAR, cell VARCHAR,
+    unit VARCHAR, kind VARCHAR, value DOUBLE, standard_error DOUBLE, low DOUBLE, high DOUBLE,
+    share DOUBLE, share_low DOUBLE, share_high DOUBLE, below_noise BOOLEAN,
+    bias_bound DOUBLE, n_hosts INTEGER,
+    epsilon DOUBLE, delta DOUBLE, domain VARCHAR, released_at TIMESTAMP, rejections VARCHAR,
+    PRIMARY KEY (series, cohort, window_start, section, cell)
+);
+CREATE TABLE IF NOT EXISTS suppressed (
+    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, window_s INTEGER, version INTEGER,
+    reason VARCHAR, n_hosts INTEGER, n_min INTEGER, settled_at TIMESTAMP,
+    UNIQUE (series, cohort, window_start, version)
+);
+ALTER TABLE cells ADD COLUMN IF NOT EXISTS bias_bound DOUBLE;
+""" + "".join(
+    f"ALTER TABLE cells ADD COLUMN IF NOT EXISTS {name} "
+    f"{'BIGINT' if pa.types.is_integer(kind) else 'DOUBLE'};"
+    for name, kind in BASIS.items()
+)
+
+FORGOTTEN_AT_ONCE: Final = 10
+"""Windows, so that the Leader's loop waits 0.1 s at most."""
+
+_OLDER_WINDOWS: Final = """
+SELECT series, cohort, window_start FROM windows
+WHERE window_start < ? AND window_start < (
+    SELECT max(newest.window_start) FROM windows AS newest
+    WHERE newest.series = windows.series AND newest.cohort = windows.cohort
+)
+ORDER BY window_start
+"""
+_OLDER_SUPPRESSED: Final = (
+    "SELECT series, cohort, window_start, version FROM suppressed WHERE window_start < ?"
+)
+_OF_WINDOW: Final = "WHERE series = ? AND cohort = ? AND window_start = ?"
 
 
 class _Stopped(Exception):
@@ -67,10 +100,9 @@ class _Stopped(Exception):
 
 
 class Upkeep(Closing):
-    """Compacts one folder, as often as it is due."""
+    """Compacts one folder beside the Leader's loop, in a thread of its own, once an hour."""
 
     def __init__(self, folder: Path, keep_days: Mapping[str, int], roll_ups: RollUps) -> None:
-        """Begin with nothing; see `Compaction`."""
         self._folder = folder
         self._compaction = Compaction(folder, keep_days, roll_ups, self._go_on)
         self._ending = threading.Event()
@@ -91,7 +123,7 @@ class Upkeep(Closing):
         if self._running is None:
             if now_s >= self._due_s:
                 self._due_s = now_s + EVERY_S
-                self._running = self._threads.submit(self._compaction.run, _day(now_s))
+                self._running = self._threads.submit(self._compaction.run, utc(now_s).date())
             return False
         if not self._running.done():
             return False
@@ -105,17 +137,12 @@ class Upkeep(Closing):
         return True
 
     def keeps(self, root: Path, single: Path, now_s: float) -> bool:
-        """Whether a window's file is in a pack, or too old to be kept at all."""
-        return is_packed(root, single) or self._compaction.is_too_old(single, _day(now_s))
+        return is_packed(root, single) or self._compaction.is_too_old(single, utc(now_s).date())
 
     def _go_on(self, step: str) -> None:
         del step
         if self._ending.is_set():
             raise _Stopped
-
-
-def _day(now_s: float) -> date:
-    return datetime.fromtimestamp(now_s, UTC).date()
 
 
 _FAILING: Final = (
@@ -165,19 +192,18 @@ class Store(Closing):
             )
         self._path = path
         self._catalogue = catalogue
-        self._gone: deque[StoredWindow] = deque()
+        self._gone: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._upkeep = Upkeep(self._folder, keep_days or {}, roll_ups)
         self._opened: duckdb.DuckDBPyConnection | None = None
 
     def close(self) -> None:
-        """End upkeep and close the DuckDB file."""
         self._upkeep.close()
         self._close_file()
 
     def _close_file(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     @property
     def _database(self) -> duckdb.DuckDBPyConnection:
@@ -186,7 +212,7 @@ class Store(Closing):
             public_folder(self._folder)
             try:
                 self._opened = open_duckdb(self._path)
-                self._opened.execute(TABLES)
+                self._opened.execute(_TABLES)
             except duckdb.Error as error:  # open elsewhere, damaged, on a disk that fails
                 raise StorageUnavailable(self._path, _first_line(error)) from error
         return self._opened
@@ -196,18 +222,24 @@ class Store(Closing):
         """Tell a disk that takes nothing from a mistake of ours."""
         try:
             yield
-        except StorageUnavailable:
-            self._let_go()
-            raise
         except (*_FAILING, OSError) as error:
-            self._let_go()
+            with suppress(duckdb.Error):
+                self._close_file()
+            if isinstance(error, StorageUnavailable):
+                raise
             where = getattr(error, "filename", None) or self._path
             raise StorageUnavailable(where, _first_line(error)) from error
 
-    def _let_go(self) -> None:
-        with suppress(duckdb.Error):
-            self._close_file()
-        self._opened = None
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.begin()
+        try:
+            yield
+            self._database.commit()
+        except BaseException:
+            with suppress(duckdb.Error):  # a full disk has ended the whole database
+                self._database.rollback()
+            raise
 
     def write(self, release: ReleasedWindow) -> None:
         """Keep one release; a second time does nothing.
@@ -253,31 +285,31 @@ class Store(Closing):
             self._complete_at_first()
             if self._upkeep.turn(now_s):
                 self._gone.extend(self._kept_elsewhere(now_s))
-            some = [self._gone.popleft() for _ in range(min(len(self._gone), FORGOTTEN_AT_ONCE))]
-            if some:
-                forget(self._database, some)
+            if self._gone:
+                self._forget()
 
-    def _kept_elsewhere(self, now_s: float) -> list[StoredWindow]:
-        """Give what the database need not keep: packs have it, or it is too old for them.
+    def _forget(self) -> None:
+        with self._transaction():
+            for _ in range(min(len(self._gone), FORGOTTEN_AT_ONCE)):
+                table, key = self._gone.popleft()
+                if table == "windows":
+                    self._database.execute(f"DELETE FROM cells {_OF_WINDOW}", key)
+                version = " AND version IS NOT DISTINCT FROM ?" if table == "suppressed" else ""
+                self._database.execute(f"DELETE FROM {table} {_OF_WINDOW}{version}", key)
+
+    def _kept_elsewhere(self, now_s: float) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Give what the database need not keep, by table: packs have it, or it is too old for them.
 
         The newest window of a cohort stays: the causes of the next one are compared with it.
         """
         before = utc(now_s - now_s % DAY_S)
-        windows = self._database.execute(OLDER_WINDOWS, (before,)).fetchall()
-        suppressed = self._database.execute(OLDER_SUPPRESSED, (before,)).fetchall()
+        for key in self._database.execute(_OLDER_WINDOWS, (before,)).fetchall():
+            if self._upkeep.keeps(self._folder, release_path(self._folder, *key), now_s):
+                yield "windows", key
         apart = self._folder / SUPPRESSED_FOLDER
-        return [
-            *(
-                StoredWindow(*key)
-                for key in windows
-                if self._upkeep.keeps(self._folder, release_path(self._folder, *key), now_s)
-            ),
-            *(
-                StoredWindow(key[0], key[1], key[2], suppressed=True, version=key[3])
-                for key in suppressed
-                if self._upkeep.keeps(apart, suppressed_path(self._folder, *key), now_s)
-            ),
-        ]
+        for key in self._database.execute(_OLDER_SUPPRESSED, (before,)).fetchall():
+            if self._upkeep.keeps(apart, suppressed_path(self._folder, *key), now_s):
+                yield "suppressed", key
 
     def _export_suppressed(
         self, series: str, cohort: int, start: datetime, version: int | None
@@ -286,19 +318,11 @@ class Store(Closing):
         if _is_there(self._folder / SUPPRESSED_FOLDER, target):
             return
         rows = self._database.sql(
-            "SELECT * FROM suppressed WHERE series = ? AND cohort = ? AND "
-            "window_start = ? AND version IS NOT DISTINCT FROM ?",
+            f"SELECT * FROM suppressed {_OF_WINDOW} AND version IS NOT DISTINCT FROM ?",
             params=(series, cohort, start, version),
         ).to_arrow_table()
         public_folder(target.parent.parent.parent)
         write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
-
-    def _repair_suppressed(self) -> None:
-        kept = self._database.execute(
-            "SELECT series, cohort, window_start, version FROM suppressed ORDER BY ALL"
-        ).fetchall()
-        for key in kept:
-            self._export_suppressed(*key)
 
     def repair(self) -> int:
         """Write the files of each release that a crash left without; return how many there were.
@@ -315,17 +339,18 @@ class Store(Closing):
     def _complete(self) -> int:
         for leftover in self._folder.glob("**/series=*/date=*/.*.partial"):
             leftover.unlink()
+        known = "SELECT series, cohort, window_start FROM windows ORDER BY ALL"
         missing = [
             key
-            for key in self._database.execute(
-                "SELECT series, cohort, window_start FROM windows ORDER BY ALL"
-            ).fetchall()
+            for key in self._database.execute(known).fetchall()
             if not _is_there(self._folder, release_path(self._folder, *key))
             or self._lacks_causes(*key)
         ]
         for series, cohort, start in missing:
             self._export(series, cohort, start)
-        self._repair_suppressed()
+        suppressed = "SELECT series, cohort, window_start, version FROM suppressed ORDER BY ALL"
+        for key in self._database.execute(suppressed).fetchall():
+            self._export_suppressed(*key)
         return len(missing)
 
     def _check_same(self, release: ReleasedWindow) -> None:
@@ -341,11 +366,13 @@ class Store(Closing):
             until=start + timedelta(microseconds=1),
         )
         found = found[found.cohort == release.cohort]
-        cells = estimate(release.task, self._catalogue, release.vector, release.n, release.capacity)
-        values = {(cell.section, cell.cell): cell.value for cell in cells}
+        values = {(cell.section, cell.cell): cell.value for cell in self._estimated(release)}
         known = dict(zip(zip(found.section, found.cell, strict=True), found.value, strict=True))
         if values != known or set(found.n_hosts) != {release.n}:
             raise _conflict(release)
+
+    def _estimated(self, one: ReleasedWindow) -> list[Cell]:
+        return estimate(one.task, self._catalogue, one.vector, one.n, one.capacity)
 
     def _insert(self, release: ReleasedWindow) -> None:
         """Insert in one transaction, unless this very release is already there."""
@@ -353,35 +380,25 @@ class Store(Closing):
         digest = sha256(
             release.n.to_bytes(8, "big") + release.vector.astype("<i8").tobytes()
         ).digest()
-        known = self._database.execute(
-            "SELECT digest FROM windows WHERE series = ? AND cohort = ? AND window_start = ?", key
-        ).fetchone()
+        asked = f"SELECT digest FROM windows {_OF_WINDOW}"
+        known = self._database.execute(asked, key).fetchone()
         if known is not None:
             if known[0] != digest:
                 raise _conflict(release)
             return
-        rows = release_rows(
-            release,
-            estimate(release.task, self._catalogue, release.vector, release.n, release.capacity),
-        )
-        self._database.begin()
+        rows = release_rows(release, self._estimated(release))
         try:
-            self._database.execute("INSERT INTO windows VALUES (?, ?, ?, ?)", (*key, digest))
-            self._database.register("released_rows", rows)
-            self._database.execute("INSERT INTO cells BY NAME SELECT * FROM released_rows")
-            self._database.commit()
-        except BaseException:
-            with suppress(duckdb.Error):  # a full disk has ended the whole database
-                self._database.rollback()
-            raise
+            with self._transaction():
+                self._database.execute("INSERT INTO windows VALUES (?, ?, ?, ?)", (*key, digest))
+                self._database.register("released_rows", rows)
+                self._database.execute("INSERT INTO cells BY NAME SELECT * FROM released_rows")
         finally:
             with suppress(duckdb.Error):
                 self._database.unregister("released_rows")
 
     def _export(self, series: str, cohort: int, start: datetime) -> None:
         rows = self._database.sql(
-            f"SELECT {', '.join(COLUMNS)} FROM cells "  # noqa: S608  (names of this module)
-            "WHERE series = ? AND cohort = ? AND window_start = ? ORDER BY rowid",
+            f"SELECT {', '.join(COLUMNS)} FROM cells {_OF_WINDOW} ORDER BY rowid",
             params=(series, cohort, start),
         ).to_arrow_table()
         write_whole(rows.cast(SCHEMA), release_path(self._folder, series, cohort, start))
@@ -392,8 +409,7 @@ class Store(Closing):
         if _is_there(self._folder / CAUSES_FOLDER, target):
             return False
         counted = self._database.execute(
-            "SELECT 1 FROM cells WHERE series = ? AND cohort = ? AND window_start = ? "
-            "AND list_contains(?, section) LIMIT 1",
+            f"SELECT 1 FROM cells {_OF_WINDOW} AND list_contains(?, section) LIMIT 1",
             (series, cohort, start, list(CAUSE_SECTIONS)),
         ).fetchall()
         return bool(counted)
@@ -401,7 +417,7 @@ class Store(Closing):
     def _export_causes(self, series: str, cohort: int, start: datetime) -> None:
         """Write the root-cause tables of a release that counts causes."""
         released = self._database.sql(
-            f"SELECT {RELEASED_COLUMNS} FROM cells "  # noqa: S608  (names of this package)
+            f"SELECT {RELEASED_COLUMNS} FROM cells "
             "WHERE series = ? AND cohort = ? AND list_contains(?, section) "
             "AND (window_start = ? OR window_start + to_seconds(window_s) = ?)",
             params=(series, cohort, list(CAUSE_SECTIONS), start, start),
