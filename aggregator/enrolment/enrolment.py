@@ -1,7 +1,4 @@
-"""Enrolment: join requests under operators' vouchers become roster entries of a coming week.
-
-Join requests from the log into the folder that `leader roster build` reads, within bounds.
-"""
+"""Enrolment: join requests under operators' vouchers become roster entries of a coming week."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from privacy.sealing import HpkeKeyPair, SealError
 from privacy.signing import SigningKey
 from transport.files.keyfiles import load_hpke_key
 from transport.files.private_files import UnfitFile, read_bounded
-from transport.interface import Record, Transport
+from transport.interface import Transport
 from transport.settings.config import build, limited, read_table
 from wire import labels
 from wire.envelope import Kind, Signed, unwrap
@@ -28,24 +25,16 @@ from wire.roster import EntryAnswer, Plan, PlanMembership, Roster
 from wire.topics import JOINS, TOPICS
 
 from .operators import OperatorKey, OperatorKeys, check_vouched, operator_keys
-from .roster_draft import (
-    EnrolmentError,
-    RefusedRequest,
-    RosterDraft,
-    draft_roster,
-    entry_of,
-    next_start,
-)
+from .roster_draft import EnrolmentError, RefusedRequest, draft_roster, entry_of, next_start
+from .tasks import sign_body, sign_roster
 
 
 class NothingEnrolled(EnrolmentError):
     """Every request was refused, and nothing else of the roster was to change."""
 
     def __init__(self, refused: Sequence[RefusedRequest]) -> None:
-        super().__init__(
-            f"expected a request that may join, got {len(refused):,} that may not; no roster is "
-            "written"
-        )
+        got = f"got {len(refused):,} that may not; no roster is written"
+        super().__init__(f"expected a request that may join, {got}")
         self.refused = refused
 
 
@@ -92,7 +81,6 @@ def read_spent(plans_file: Path) -> frozenset[bytes]:
 
 
 def write_spent(plans_file: Path, spent: Collection[bytes]) -> None:
-    """Replace the list of used vouchers durably."""
     lines = "".join(f"{digest.hex()}\n" for digest in sorted(spent))
     write_durably(spent_file(plans_file), lines.encode())
 
@@ -179,12 +167,39 @@ def enrol_folder(
     }
     now = int(time.time() if now_s is None else now_s)
     sound, refused = _checked(waiting, enrolment, leader.public_bytes, now)
-    previous = None if previous_file is None else _read_roster(previous_file)
+    previous = None
+    if previous_file is not None:
+        signed = Signed.decode(previous_file.read_bytes(), labels.ROSTER)
+        previous = Roster.decode_body(signed.body)
     start_s = now if at_once else next_start(previous, now)
     draft = draft_roster(previous, enrolment.plans, sound, start_s, spent, remove)
     refused = sorted([*refused, *draft.refused], key=lambda found: found.source)
-    _need_change(draft, refused, remove)
-    return _signed(draft, refused, enrolment, leader, spent, len(remove))
+    if refused and not draft.enrolled and not remove:
+        raise NothingEnrolled(refused)
+    if not draft.roster.entries:
+        raise EnrolmentError(
+            "expected at least one host, from a request that has no answer yet or from the roster "
+            "before (--previous), got none"
+        )
+    roster, enrolled = draft.roster, draft.enrolled
+    summary = {
+        "version": roster.version,
+        "effective_from": roster.effective_from,
+        "hosts": len(roster.entries),
+        "enrolled": len(enrolled),
+        "removed": len(remove),
+    }
+    return Enrolled(
+        sign_roster(roster, leader, None),
+        b"".join(request.encode() for request in enrolled.values()),
+        {
+            Path(source).with_suffix(".entry"): _answer(request, enrolment, roster, leader)
+            for source, request in enrolled.items()
+        },
+        summary,
+        refused,
+        spent | {request.voucher.voucher_id for request in enrolled.values()},
+    )
 
 
 def read_requests(folder: Path) -> dict[Path, JoinRequest | ReportRejected]:
@@ -222,67 +237,12 @@ def _checked(
     return sound, refused
 
 
-def _need_change(
-    draft: RosterDraft, refused: Sequence[RefusedRequest], remove: Collection[bytes]
-) -> None:
-    if refused and not draft.enrolled and not remove:
-        raise NothingEnrolled(refused)
-    if not draft.roster.entries:
-        raise EnrolmentError(
-            "expected at least one host, from a request that has no answer yet or from the roster "
-            "before (--previous), got none"
-        )
-
-
-def _read_roster(file: Path) -> Roster:
-    return Roster.decode_body(Signed.decode(file.read_bytes(), labels.ROSTER).body)
-
-
-def _signed(
-    draft: RosterDraft,
-    refused: Sequence[RefusedRequest],
-    enrolment: Enrolment,
-    leader: SigningKey,
-    spent: Collection[bytes],
-    removed: int,
-) -> Enrolled:
-    roster, enrolled = draft.roster, draft.enrolled
-    answers = {
-        Path(source).with_suffix(".entry"): _answer(request, enrolment, roster, leader)
-        for source, request in enrolled.items()
-    }
-    summary = {
-        "version": roster.version,
-        "effective_from": roster.effective_from,
-        "hosts": len(roster.entries),
-        "enrolled": len(enrolled),
-        "removed": removed,
-    }
-    return Enrolled(
-        _sign(labels.ROSTER, roster.encode_body(), leader),
-        b"".join(request.encode() for request in enrolled.values()),
-        answers,
-        summary,
-        refused,
-        frozenset(spent) | {request.voucher.voucher_id for request in enrolled.values()},
-    )
-
-
 def _answer(
     request: JoinRequest, enrolment: Enrolment, roster: Roster, leader: SigningKey
 ) -> bytes:
-    body = EntryAnswer(
-        request.hash(),
-        roster.version,
-        roster.effective_from,
-        entry_of(request, 0),
-        enrolment.plans[request.voucher.plan],
-    ).encode_body()
-    return _sign(labels.ENTRY_ANSWER, body, leader)
-
-
-def _sign(label: bytes, body: bytes, leader: SigningKey) -> bytes:
-    return Signed(label, body, leader.sign(Signed(label, body).unsigned())).encode()
+    plan, at = enrolment.plans[request.voucher.plan], (roster.version, roster.effective_from)
+    body = EntryAnswer(request.hash(), *at, entry_of(request, 0), plan).encode_body()
+    return sign_body(labels.ENTRY_ANSWER, body, leader, None).encode()
 
 
 GROUP: Final = "roster-build"
@@ -334,7 +294,10 @@ def fetch_requests(
             read += len(records)
             for record in records:
                 try:
-                    request = open_join(_core(record), pairs)
+                    kind, core = unwrap(record.value, _TOPIC.max_bytes)
+                    if kind is not Kind.JOIN_REQUEST:
+                        raise ReportRejected(Reason.ENVELOPE, "a join request", kind.name)
+                    request = open_join(core, pairs)
                     check_request(request, enrolment, leader_pk, now_s)
                     if request.hash() in asked:
                         found["repeated"] += 1
@@ -373,10 +336,3 @@ def open_join(core: bytes, pairs: Mapping[bytes, HpkeKeyPair]) -> JoinRequest:
     if request.ed25519_pk != sealed.ed25519_pk:
         raise ReportRejected(Reason.JOIN_SEAL, "the key of the host that sealed it", "another")
     return request
-
-
-def _core(record: Record) -> bytes:
-    kind, core = unwrap(record.value, _TOPIC.max_bytes)
-    if kind is not Kind.JOIN_REQUEST:
-        raise ReportRejected(Reason.ENVELOPE, "a join request", kind.name)
-    return core

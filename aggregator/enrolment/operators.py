@@ -60,18 +60,15 @@ def check_vouched(
     keys = operators.get(voucher.operator)
     if keys is None:
         known = ", ".join(sorted(operators)) or "none"
-        raise ReportRejected(
-            Reason.JOIN_VOUCHER, f"an operator whose key is pinned ({known})", voucher.operator
-        )
+        expected = f"an operator whose key is pinned ({known})"
+        raise ReportRejected(Reason.JOIN_VOUCHER, expected, voucher.operator)
     signed = voucher.unsigned()
     if not any(verify(key, signed, voucher.signature) for key in keys):
-        raise ReportRejected(
-            Reason.JOIN_VOUCHER, f"a voucher signed by the key of {voucher.operator}", "another"
-        )
+        expected = f"a voucher signed by the key of {voucher.operator}"
+        raise ReportRejected(Reason.JOIN_VOUCHER, expected, "another")
     if voucher.not_after < now_s:
-        raise ReportRejected(
-            Reason.JOIN_VOUCHER, f"a voucher in force at {int(now_s)}", voucher.not_after
-        )
+        expected = f"a voucher in force at {int(now_s)}"
+        raise ReportRejected(Reason.JOIN_VOUCHER, expected, voucher.not_after)
     message = request.unsigned()
     if not verify(voucher.token_pk, message, request.token_signature):
         raise ReportRejected(Reason.JOIN_TOKEN, "the token's signature of this host", "another")
@@ -101,11 +98,8 @@ def check_hosts_vouched(
     lacking = []
     for entry in roster.entries:
         if entry.operator not in operators:
-            raise ReportRejected(
-                Reason.JOIN_VOUCHER,
-                f"host {entry.host_id.hex()} of an operator whose key is pinned",
-                entry.operator,
-            )
+            expected = f"host {entry.host_id.hex()} of an operator whose key is pinned"
+            raise ReportRejected(Reason.JOIN_VOUCHER, expected, entry.operator)
         if known.get(entry.host_id) == _claim(entry):
             continue
         request = asked.get(entry.ed25519_pk)

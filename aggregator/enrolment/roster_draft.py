@@ -1,16 +1,13 @@
-"""The next roster: requests that may join, and each other one with the reason why it may not.
-
-Hosts that leave: the next roster without them, by id, by operator, or all as a fleet ends.
-"""
+"""The next roster: who may join, who may not and why, and who leaves."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from privacy.budget import WEEK_S
 from privacy.signing import SigningKey, verify
@@ -21,17 +18,7 @@ from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
 from wire.roster import Plan, Roster, RosterEntry
 
-from .tasks import sign_roster
-
-TOKEN, HOST, PART = "token", "host", "part"
-_Claim = tuple[str, bytes]
-
-_CLASHES: Final = {
-    TOKEN: (Reason.JOIN_TOKEN, "a token used once"),
-    HOST: (Reason.JOIN_HARDWARE, "a host that asks once"),
-    PART: (Reason.JOIN_HARDWARE, "hardware that no other request has"),
-}
-"""Of two requests for the same thing nobody here can tell which is right: both are refused."""
+from .tasks import roster_counts, sign_roster
 
 
 class EnrolmentError(ValueError):
@@ -54,7 +41,6 @@ class RefusedRequest:
 
     @classmethod
     def of(cls, source: str, refusal: ReportRejected, asked: JoinRequest | None) -> RefusedRequest:
-        """Take down why a request was refused."""
         host = None if asked is None else bytes(host_id(asked.ed25519_pk))
         return cls(source, host, refusal.reason, refusal.expected, refusal.got)
 
@@ -111,7 +97,8 @@ def draft_roster(
             refused[source] = refusal
     refused |= _clashes({s: asked for s, asked in requests.items() if s not in refused})
     enrolled = {source: asked for source, asked in requests.items() if source not in refused}
-    table = _plan_table(previous, plans)
+    old = () if previous is None else previous.plans
+    table = old + tuple(plan for plan in plans.values() if plan not in old)
     entries = staying | {
         host_id(asked.ed25519_pk): entry_of(asked, table.index(plans[asked.voucher.plan]))
         for asked in enrolled.values()
@@ -130,20 +117,9 @@ def entry_of(request: JoinRequest, plan: int) -> RosterEntry:
 
     plan        its place in the roster's plans
     """
-    return RosterEntry(
-        host_id(request.ed25519_pk),
-        request.ed25519_pk,
-        request.voucher.operator,
-        plan,
-        request.gpu_models,
-        request.hardware,
-        request.voucher.voucher_id,
-    )
-
-
-def _plan_table(previous: Roster | None, plans: Mapping[str, Plan]) -> tuple[Plan, ...]:
-    old = () if previous is None else previous.plans
-    return old + tuple(plan for plan in plans.values() if plan not in old)
+    voucher, key = request.voucher, request.ed25519_pk
+    machine = request.gpu_models, request.hardware
+    return RosterEntry(host_id(key), key, voucher.operator, plan, *machine, voucher.voucher_id)
 
 
 def _staying(previous: Roster | None, remove: Collection[bytes]) -> dict[bytes, RosterEntry]:
@@ -167,16 +143,12 @@ def _need_new(
     Raises      ReportRejected: join_token, join_hardware
     """
     if asked.voucher.voucher_id in spent:
-        raise ReportRejected(
-            Reason.JOIN_TOKEN, "a token used once", "one that enrolled a host before"
-        )
+        got = "one that enrolled a host before"
+        raise ReportRejected(Reason.JOIN_TOKEN, "a token used once", got)
     host = host_id(asked.ed25519_pk)
     if host in staying:
-        raise ReportRejected(
-            Reason.JOIN_HARDWARE,
-            "a host not enrolled yet; remove its request, and it stays as it is",
-            host.hex(),
-        )
+        expected = "a host not enrolled yet; remove its request, and it stays as it is"
+        raise ReportRejected(Reason.JOIN_HARDWARE, expected, host.hex())
     taken = [part for part in asked.hardware_ids if part in owners]
     if taken:
         other = owners[taken[0]].host_id.hex()
@@ -190,26 +162,22 @@ def _need_new(
 
 
 def _clashes(requests: Mapping[str, JoinRequest]) -> dict[str, ReportRejected]:
-    """Refuse what more than one request claims."""
-    claimed: defaultdict[_Claim, list[str]] = defaultdict(list)
+    """Refuse what more than one request claims: nobody here can tell which is right."""
+    claimed: defaultdict[tuple[Reason, str, bytes], list[str]] = defaultdict(list)
     for source, asked in requests.items():
-        for claim in _claims(asked):
-            claimed[claim].append(source)
+        host = host_id(asked.ed25519_pk)
+        claimed[Reason.JOIN_TOKEN, "a token used once", asked.voucher.voucher_id].append(source)
+        claimed[Reason.JOIN_HARDWARE, "a host that asks once", host].append(source)
+        for part in asked.hardware_ids:
+            expected = "hardware that no other request has"
+            claimed[Reason.JOIN_HARDWARE, expected, part].append(source)
     refused: dict[str, ReportRejected] = {}
-    for (kind, _), sources in claimed.items():
-        if len(sources) > 1:
-            reason, expected = _CLASHES[kind]
-            for source in sources:
-                other = next(name for name in sources if name != source)
-                refused.setdefault(
-                    source, ReportRejected(reason, expected, f"one that {other} has too")
-                )
+    for (reason, expected, _), sources in claimed.items():
+        for source in sources if len(sources) > 1 else ():
+            other = next(name for name in sources if name != source)
+            clash = ReportRejected(reason, expected, f"one that {other} has too")
+            refused.setdefault(source, clash)
     return refused
-
-
-def _claims(asked: JoinRequest) -> list[_Claim]:
-    parts = [(PART, bytes(part)) for part in asked.hardware_ids]
-    return [(TOKEN, asked.voucher.voucher_id), (HOST, bytes(host_id(asked.ed25519_pk))), *parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +208,7 @@ def without(
     hosts = _hosts_of(previous, leaving)
     start_s = next_start(previous, int(time.time() if now_s is None else now_s))
     roster = draft_roster(previous, {}, {}, start_s, remove=hosts).roster
-    left = Counter(entry.operator for entry in roster.entries)
-    summary = {
-        "version": roster.version,
-        "effective_from": roster.effective_from,
-        "hosts": len(roster.entries),
-        "removed": len(hosts),
-        "operators": len(left),
-        "largest_operator": max(left.values(), default=0),
-    }
-    return sign_roster(roster, leader, None), summary
+    return sign_roster(roster, leader, None), roster_counts(roster, removed=len(hosts))
 
 
 def read_signed_roster(file: Path, leader_pk: bytes) -> Roster:
@@ -260,13 +219,11 @@ def read_signed_roster(file: Path, leader_pk: bytes) -> Roster:
     """
     signed = Signed.decode(file.read_bytes(), labels.ROSTER)
     if not verify(leader_pk, signed.unsigned(), signed.sig_leader):
-        raise ReportRejected(
-            Reason.ROSTER_SIGNATURE, f"{file} under the signature of this Leader", "another"
-        )
+        expected = f"{file} under the signature of this Leader"
+        raise ReportRejected(Reason.ROSTER_SIGNATURE, expected, "another")
     if signed.sig_helper == NO_SIGNATURE:
-        raise ReportRejected(
-            Reason.ROSTER_SIGNATURE, f"{file} as the Helper countersigned it", "one that it did not"
-        )
+        expected = f"{file} as the Helper countersigned it"
+        raise ReportRejected(Reason.ROSTER_SIGNATURE, expected, "one that it did not")
     return Roster.decode_body(signed.body)
 
 

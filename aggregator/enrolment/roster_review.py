@@ -1,14 +1,11 @@
-"""What the Helper's operator signs of a roster: its hosts' vouchers, and the change it makes.
-
-How much of a roster one week may change: what the Helper's tool signs without being told to.
-"""
+"""What the Helper's operator signs of a roster: its hosts' vouchers, and the change it makes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -120,14 +117,7 @@ def _touched(before: Roster, after: Roster) -> set[bytes]:
 
 def _rows(roster: Roster) -> dict[bytes, tuple[RosterEntry, Plan]]:
     """Entries by host, without the place of the plan: it moves with the table."""
-    found = {}
-    for entry in roster.entries:
-        where = RosterEntry(
-            entry.host_id, entry.ed25519_pk, entry.operator, 0, entry.gpu_models,
-            entry.hardware, entry.voucher_id,
-        )  # fmt: skip
-        found[bytes(entry.host_id)] = (where, roster.plans[entry.plan])
-    return found
+    return {e.host_id: (replace(e, plan=0), roster.plans[e.plan]) for e in roster.entries}
 
 
 Counts = Mapping[str, int | float]
@@ -178,30 +168,32 @@ def review_roster(
     bodies = {_body(signed, labels.ROSTER, *signers) for signed in evidence.earlier}
     earlier = [Roster.decode_body(body) for body in bodies]
     known = [Task.decode_body(_body(signed, labels.TASK, parties)) for signed in evidence.tasks]
-    tasks = _served(roster, [task for task in known if task.expiry > now_s])
+    tasks = _served(roster, known, now_s)
     demo = _is_demos(roster, known, evidence)
     before = _one_before(roster, earlier, first=evidence.first)
-    _check_time(roster, earlier, now_s, demo=demo)
+    if earlier and roster.effective_from <= now_s and not demo:
+        expected = f"a start after now, {int(now_s)}"
+        raise ReportRejected(Reason.ROSTER_CHANGE, expected, roster.effective_from)
+    others = {past.version: past.effective_from for past in earlier}
+    check_start(roster.version, roster.effective_from, others, at_once=demo)
     counts: dict[str, int | float] = dict(difference(roster, before))
     change = None if before is None or demo else weekly_change(roster, earlier, now_s)
     if change is not None:
         counts["hosts_changed_in_a_week"] = change.hosts
         counts["percent_changed_in_a_week"] = round(change.percent, 1)
     tell(counts)
-    check_hosts_vouched(
-        roster,
-        earlier,
-        split_requests(evidence.vouchers),
-        evidence.operators,
-        parties.leader_pk,
-        now_s,
-    )
+    requests = split_requests(evidence.vouchers)
+    pinned = evidence.operators, parties.leader_pk
+    check_hosts_vouched(roster, earlier, requests, *pinned, now_s)
     if change is not None:
         t = min((task.t for task in tasks), default=None)
         check_weekly_change(change, evidence.accepted_change, t)
     if not demo:
         check_change(roster, earlier, {task.series: task.window_s for task in tasks})
-    _check_fits(roster, tasks)
+    known_roster = VerifiedRoster(roster)
+    for task in tasks:
+        for cohort in {m.cohort for p in roster.plans for m in p if m.series == task.series}:
+            known_roster.check_fits(task, cohort)
     return counts
 
 
@@ -267,25 +259,20 @@ def signed_tasks(folder: Path, parties: PinnedParties) -> list[bytes]:
     return found
 
 
-def _served(roster: Roster, tasks: Sequence[Task]) -> list[Task]:
-    """The newest task of each series that a roster names."""
+def _served(roster: Roster, tasks: Sequence[Task], now_s: float) -> list[Task]:
+    """The newest task in use of each series that a roster names."""
     named = _named(roster)
-    newest: dict[str, Task] = {}
-    for task in tasks:
-        if task.series in named:
-            newest[task.series] = max(
-                task, newest.get(task.series, task), key=lambda known: known.version
-            )
-    return list(newest.values())
+    found = [task for task in tasks if task.expiry > now_s and task.series in named]
+    found.sort(key=lambda task: task.version)
+    return list({task.series: task for task in found}.values())
 
 
 def _one_before(roster: Roster, earlier: Sequence[Roster], *, first: bool) -> Roster | None:
     before = max(earlier, key=lambda past: past.version, default=None)
     last = 0 if before is None else before.version
     if roster.version != last + 1:
-        raise ReportRejected(
-            Reason.ROSTER_CHANGE, f"version {last + 1}, after the one before", roster.version
-        )
+        expected = f"version {last + 1}, after the one before"
+        raise ReportRejected(Reason.ROSTER_CHANGE, expected, roster.version)
     if first != (before is None):
         # A Leader that starts over with version 1 would have nothing compared.
         raise ReportRejected(
@@ -295,22 +282,6 @@ def _one_before(roster: Roster, earlier: Sequence[Roster], *, first: bool) -> Ro
             "both" if first else "neither",
         )
     return before
-
-
-def _check_time(roster: Roster, earlier: Sequence[Roster], now_s: float, *, demo: bool) -> None:
-    if earlier and roster.effective_from <= now_s and not demo:
-        raise ReportRejected(
-            Reason.ROSTER_CHANGE, f"a start after now, {int(now_s)}", roster.effective_from
-        )
-    others = {past.version: past.effective_from for past in earlier}
-    check_start(roster.version, roster.effective_from, others, at_once=demo)
-
-
-def _check_fits(roster: Roster, tasks: Sequence[Task]) -> None:
-    known = VerifiedRoster(roster)
-    for task in tasks:
-        for cohort in {m.cohort for p in roster.plans for m in p if m.series == task.series}:
-            known.check_fits(task, cohort)
 
 
 def _body(content: bytes, label: bytes, *signers: PinnedParties) -> bytes:

@@ -1,11 +1,9 @@
-"""From a plan and the catalogue to a task with every bound checked, and to its signed bytes.
-
-Tasks and rosters as files: draft, the Leader's signature, the Helper's, and the folder read.
-"""
+"""From a plan and the catalogue to a checked task; tasks and rosters as signed files."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from wire.envelope import SIGNED_OVERHEAD_BYTES, Signed
 from wire.fields import MAX_EPOCH_S, MAX_ROSTER_BODY, NO_SIGNATURE, Scheme, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Roster
-from wire.task import DEMO_DOMAIN, SectionKind, SectionSpec, Task, TaskTerms
+from wire.task import DEMO_DOMAIN, SectionSpec, Task, TaskTerms
 
 from .roster_review import NO_EVIDENCE, RosterEvidence, review_roster
 
@@ -128,11 +126,8 @@ def build_task(catalogue: Catalogue, plan: TaskPlan) -> Task:
 
 def _check_cohort(plan: TaskPlan, corrupted: int) -> None:
     if plan.largest_operator > corrupted:
-        raise ParameterError(
-            "corrupted hosts t",
-            f"at least the largest operator ({plan.largest_operator})",
-            corrupted,
-        )
+        least = f"at least the largest operator ({plan.largest_operator})"
+        raise ParameterError("corrupted hosts t", least, corrupted)
     calibrate.honest_hosts(plan.n_max, plan.n_min, corrupted)
     if not plan.weights:
         raise ParameterError("sections", "at least one", 0)
@@ -145,9 +140,8 @@ def _check_cohort(plan: TaskPlan, corrupted: int) -> None:
 
 def _times(plan: TaskPlan) -> tuple[int, int]:
     if plan.window_s < 1 or plan.last_window < plan.first_window:
-        raise ParameterError(
-            "windows", "window_s >= 1 and first <= last", (plan.first_window, plan.last_window)
-        )
+        got = plan.first_window, plan.last_window
+        raise ParameterError("windows", "window_s >= 1 and first <= last", got)
     lateness_s, retention_s = next(
         (late, kept) for longest, late, kept in _CADENCES if plan.window_s <= longest
     )
@@ -155,16 +149,12 @@ def _times(plan: TaskPlan) -> tuple[int, int]:
     retention_s = retention_s if plan.retention_s is None else plan.retention_s
     least = 0 if plan.domain == DEMO_DOMAIN else MAX_EPOCH_S + lateness_s + HELPER_OUTAGE_S
     if not max(least, lateness_s) <= retention_s <= BODY_RETENTION_S - 86_400:
-        raise ParameterError(
-            "retention",
-            f"{max(least, lateness_s)} s (epoch, lateness, Helper outage) to 6 days",
-            retention_s,
-        )
+        expected = f"{max(least, lateness_s)} s (epoch, lateness, Helper outage) to 6 days"
+        raise ParameterError("retention", expected, retention_s)
     over_s = plan.last_window + plan.window_s + retention_s
     if plan.expiry < over_s:
-        raise ParameterError(
-            "expiry", f"{over_s} (the retention of the last window) or later", plan.expiry
-        )
+        expected = f"{over_s} (the retention of the last window) or later"
+        raise ParameterError("expiry", expected, plan.expiry)
     return lateness_s, retention_s
 
 
@@ -173,37 +163,22 @@ def _sections(catalogue: Catalogue, plan: TaskPlan, corrupted: int) -> tuple[Sec
     touched = calibrate.windows_touched(plan.window_s, windows)
     honest = 1 if plan.scheme is Scheme.LOCAL else plan.n_min - corrupted
     mu = calibrate.gdp_mu_1e9(plan.epsilon_millionths, plan.delta_1e12)
-    return tuple(
-        _section(catalogue, plan, name, weight, (touched, mu, honest))
-        for name, weight in plan.weights.items()
-    )
-
-
-def _section(
-    catalogue: Catalogue, plan: TaskPlan, name: str, weight: int, noise: tuple[int, int, int]
-) -> SectionSpec:
-    section = catalogue.section(name)
-    touched, mu, honest = noise
-    cap, bound, q = section.resolve(plan.gpus_per_host, plan.window_s)
-    delta_sq = calibrate.sensitivity_sq_steps(cap, bound, q)
-    sigma = calibrate.sigma_local_1024(delta_sq, touched, weight, mu, honest)
-    calibrate.check_catalogue_sigma(sigma)
-    if plan.scheme is Scheme.MASKED:
-        calibrate.check_modulus(plan.n_max, cap // q, sigma)
-    kind = SectionKind(section.kind)
-    return SectionSpec(
-        section_id=section.id,
-        name=name,
-        kind=kind,
-        length=section.length,
-        coordinate_cap=cap,
-        l1_bound=bound,
-        m=section.m if kind is SectionKind.INDICATORS else 0,
-        q=q,
-        weight_millionths=weight,
-        rate_millionths=plan.rates.get(name, FULL_RATE),
-        sigma_1024=sigma,
-    )
+    found = []
+    for name, weight in plan.weights.items():
+        section = catalogue.section(name)
+        cap, bound, q = section.resolve(plan.gpus_per_host, plan.window_s)
+        delta_sq = calibrate.sensitivity_sq_steps(cap, bound, q)
+        sigma = calibrate.sigma_local_1024(delta_sq, touched, weight, mu, honest)
+        calibrate.check_catalogue_sigma(sigma)
+        if plan.scheme is Scheme.MASKED:
+            calibrate.check_modulus(plan.n_max, cap // q, sigma)
+        found.append(
+            SectionSpec(
+                section.id, name, section.kind, section.length, cap, bound, section.m, q, weight,
+                plan.rates.get(name, FULL_RATE), sigma,
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 def sign_task(task: Task, leader: SigningKey, helper: SigningKey | None) -> tuple[TaskId, bytes]:
@@ -217,12 +192,10 @@ def sign_task(task: Task, leader: SigningKey, helper: SigningKey | None) -> tupl
 
 
 def sign_roster(roster: Roster, leader: SigningKey, helper: SigningKey | None) -> bytes:
-    """Sign a roster by both parties at once."""
     return sign_body(labels.ROSTER, roster.encode_body(), leader, helper).encode()
 
 
 def sign_body(label: bytes, body: bytes, leader: SigningKey, helper: SigningKey | None) -> Signed:
-    """Put both signatures around a body."""
     message = Signed(label, body).unsigned()
     second = NO_SIGNATURE if helper is None else helper.sign(message)
     return Signed(label, body, leader.sign(message), second)
@@ -299,16 +272,12 @@ def check_task_noise(task: Task) -> None:
     honest = 1 if local else calibrate.honest_hosts(task.n_max, task.n_min, task.t)
     touched = calibrate.windows_touched(task.window_s, task.windows)
     for section in task.sections:
-        delta_sq = calibrate.sensitivity_sq_steps(
-            section.coordinate_cap, section.l1_bound, section.q
-        )
-        least = calibrate.sigma_local_1024(
-            delta_sq, touched, section.weight_millionths, task.mu_1e9, honest
-        )
+        cap, bound, weight = section.coordinate_cap, section.l1_bound, section.weight_millionths
+        delta_sq = calibrate.sensitivity_sq_steps(cap, bound, section.q)
+        least = calibrate.sigma_local_1024(delta_sq, touched, weight, task.mu_1e9, honest)
         if section.sigma_1024 < least:
-            raise ParameterError(
-                f"sigma of {section.name}", f"at least {least}/1024 steps", section.sigma_1024
-            )
+            expected = f"at least {least}/1024 steps"
+            raise ParameterError(f"sigma of {section.name}", expected, section.sigma_1024)
         calibrate.check_catalogue_sigma(section.sigma_1024)
         if not local:
             calibrate.check_modulus(task.n_max, section.cap_steps, section.sigma_1024)
@@ -325,7 +294,6 @@ _Body = Task | Roster | EntryAnswer
 
 
 def _decoded(label: bytes, body: bytes) -> _Body:
-    """Decode once: a task takes longer than its signature."""
     if label == labels.ROSTER:
         return Roster.decode_body(body)
     return EntryAnswer.decode_body(body) if label == labels.ENTRY_ANSWER else Task.decode_body(body)
@@ -338,7 +306,7 @@ def _summary(signed: Signed, body: _Body) -> dict[str, Any]:
     }
     match body:
         case Roster():
-            return _roster_summary(body) | signatures
+            return {"kind": "roster"} | roster_counts(body) | signatures
         case EntryAnswer():
             found = {"kind": "entry", "host_id": body.entry.host_id.hex()}
             return found | {"roster_version": body.roster_version} | signatures
@@ -346,21 +314,23 @@ def _summary(signed: Signed, body: _Body) -> dict[str, Any]:
             return _task_summary(body, task_id(signed.unsigned())) | signatures
 
 
-def _roster_summary(roster: Roster) -> dict[str, Any]:
-    operators: dict[str, int] = {}
-    for entry in roster.entries:
-        operators[entry.operator] = operators.get(entry.operator, 0) + 1
+def roster_counts(roster: Roster, **more: int) -> dict[str, Any]:
+    """What a roster says; `more` stands behind its hosts."""
+    operators = Counter(entry.operator for entry in roster.entries)
     return {
-        "kind": "roster",
         "version": roster.version,
         "effective_from": roster.effective_from,
         "hosts": len(roster.entries),
+        **more,
         "operators": len(operators),
         "largest_operator": max(operators.values(), default=0),
     }
 
 
 def _task_summary(task: Task, identity: bytes) -> dict[str, Any]:
+    def plain(*names: str) -> dict[str, Any]:
+        return {name: getattr(task, name) for name in names}
+
     sections: list[Mapping[str, Any]] = [
         {
             "name": section.name,
@@ -375,24 +345,15 @@ def _task_summary(task: Task, identity: bytes) -> dict[str, Any]:
     return {
         "kind": "task",
         "task_id": identity.hex(),
-        "series": task.series,
-        "version": task.version,
-        "domain": task.domain,
+        **plain("series", "version", "domain"),
         "scheme": task.scheme.value,
         "leader": task.leader_pk.hex(),
         "helper": task.helper_pk.hex() or None,
-        "window_s": task.window_s,
-        "first_window": task.first_window,
-        "last_window": task.last_window,
+        **plain("window_s", "first_window", "last_window"),
         "windows_per_week": calibrate.windows_touched(task.window_s, task.windows),
         "epsilon": task.epsilon_millionths / 10**6,
         "delta": task.delta_1e12 / 10**12,
-        "n_max": task.n_max,
-        "n_min": task.n_min,
-        "t": task.t,
-        "min_operators": task.min_operators,
-        "expiry": task.expiry,
-        "d": task.d,
+        **plain("n_max", "n_min", "t", "min_operators", "expiry", "d"),
         "sections": sections,
     }
 
@@ -413,7 +374,6 @@ class SignedFolder:
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def new_files(self) -> Iterator[tuple[Path, bytes]]:
-        """Files that are new or changed, rosters before tasks, by version, then by name."""
         for suffix in self._suffixes:
             yield from sorted(self._changed(suffix), key=lambda found: (_version(*found), found[0]))
 
