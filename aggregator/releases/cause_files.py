@@ -15,16 +15,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from aggregator.statistics.causes import (
-    CAUSE_SECTIONS,
-    COMPONENTS,
-    CauseRow,
-    CauseTable,
-    CauseWindow,
-    Trend,
-    cause_table,
-    judged,
-)
+from aggregator.statistics import causes
+from aggregator.statistics.causes import CauseRow, CauseTable, CauseWindow, Trend
 from aggregator.statistics.correction import Detector, Reported
 from wire.catalogue import LEFT_OUT
 
@@ -127,7 +119,7 @@ def _table(rows: Sequence[Record]) -> CauseTable:
     return CauseTable(
         first["series"], first["cohort"], _seconds(first["window_start"]), first["window_s"],
         first["section"], first["n_hosts"], corrected, first["correction"],
-        judged(made, corrected=corrected), first["by_chance"],
+        causes.judged(made, corrected=corrected), first["by_chance"],
         _read("scope", first["scope"]) or "", _read("bias_bound", first["bias_bound"]),
     )  # fmt: skip
 
@@ -146,14 +138,16 @@ def tables_of(
         before = ended.get((*same, one.window_start_s))
         if before is not None and before.causes != one.causes:
             before = None  # the catalogue gained a cause in between
-        made.append(cause_table(one, before, detector, agents_model))
+        made.append(causes.cause_table(one, before, detector, agents_model))
         ended[*same, one.window_start_s + one.window_s] = one
     return made[::-1]
 
 
 def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:
     chosen = (
-        row for row in released if row["section"] in CAUSE_SECTIONS and row["cell"] != LEFT_OUT
+        row
+        for row in released
+        if row["section"] in causes.CAUSE_SECTIONS and row["cell"] != LEFT_OUT
     )
     for rows in _grouped(chosen):
         # A later catalogue's causes come last.
@@ -180,7 +174,7 @@ def _grouped(records: Iterable[Record]) -> list[list[Record]]:
     return [groups[key] for key in sorted(groups)]
 
 
-_PLACES: Final = {cause: place for place, cause in enumerate(COMPONENTS)}
+_PLACES: Final = {cause: place for place, cause in enumerate(causes.COMPONENTS)}
 
 
 def _seconds(when: datetime) -> int:

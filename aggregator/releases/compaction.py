@@ -23,32 +23,16 @@ import pyarrow.parquet as pq
 
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 
-from . import packs
+from . import packs, release_files
 from .cause_files import CAUSE_SCHEMA
 from .cause_files import FOLDER as CAUSES_FOLDER
-from .packs import (
-    CELL_SCHEMA,
-    CELLS,
-    MEMBER_SCHEMA,
-    MEMBERS,
-    PLAIN,
-    Pack,
-    Single,
-    cast_to,
-    write_merged,
-)
-from .release_files import (
-    BASIS,
-    MEANINGS,
-    SUPPRESSED_FOLDER,
-    SUPPRESSED_SCHEMA,
-    make_public,
-    public_folder,
-    sync_folder,
-)
+from .packs import Pack, Single
+from .release_files import make_public, public_folder, sync_folder
 
 LOCK: Final = ".compaction.lock"
-_PLAIN_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
+_PLAIN_SCHEMA: Final = pa.schema(
+    [(name, kind) for name, (kind, _) in release_files.MEANINGS.items()]
+)
 _TEXTS: Final = ("series", "section", "cell", "unit", "kind", "domain", "rejections")
 
 
@@ -157,7 +141,7 @@ class Compaction:
 
     def _roots(self) -> Iterator[tuple[Path, pa.Schema]]:
         yield self.folder, _PLAIN_SCHEMA
-        yield self.folder / SUPPRESSED_FOLDER, SUPPRESSED_SCHEMA
+        yield self.folder / release_files.SUPPRESSED_FOLDER, release_files.SUPPRESSED_SCHEMA
         yield self.folder / CAUSES_FOLDER, CAUSE_SCHEMA
 
     def _clear(self, root: Path) -> None:
@@ -252,15 +236,18 @@ def _read(singles: Sequence[Single], schema: pa.Schema) -> Iterator[tuple[str, P
         window_s = table["window_s"][0].as_py() if table.num_rows else None
         by_period.setdefault(packs.period_of(single.day, window_s), []).append((single, table))
     for period, read in by_period.items():
-        members = pa.Table.from_pylist([_member(*one) for one in read], MEMBER_SCHEMA)
+        members = pa.Table.from_pylist([_member(*one) for one in read], packs.MEMBER_SCHEMA)
         with_basis = [table for _, table in read if _has_basis(table)]
         others = [table for _, table in read if not _has_basis(table)]
-        yield period, PackRows(members, _encoded(with_basis, CELL_SCHEMA), _encoded(others, schema))
+        yield (
+            period,
+            PackRows(members, _encoded(with_basis, packs.CELL_SCHEMA), _encoded(others, schema)),
+        )
 
 
 def _has_basis(table: pa.Table) -> bool:
     """Whether all numbers follow from what a release came with; older ones came without."""
-    return set(BASIS) <= set(table.schema.names) and table["steps"].null_count == 0
+    return set(release_files.BASIS) <= set(table.schema.names) and table["steps"].null_count == 0
 
 
 def _member(single: Single, table: pa.Table) -> dict[str, object]:
@@ -284,19 +271,22 @@ def _encoded(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table | None:
         for field in schema
     ]
     wanted = pa.schema(fields)
-    return pa.concat_tables([cast_to(table, wanted) for table in tables]).unify_dictionaries()
+    return pa.concat_tables([packs.cast_to(table, wanted) for table in tables]).unify_dictionaries()
 
 
 def _write_files(folder: Path, before: Pack | None, rows: PackRows, schema: pa.Schema) -> None:
     """Write what a pack holds: the rows of the pack before, and the new ones."""
-    for name, kind, fresh in ((CELLS, CELL_SCHEMA, rows.cells), (PLAIN, schema, rows.plain)):
+    for name, kind, fresh in (
+        (packs.CELLS, packs.CELL_SCHEMA, rows.cells),
+        (packs.PLAIN, schema, rows.plain),
+    ):
         old = [before.path / name] if before is not None and (before.path / name).exists() else []
         if old or fresh is not None:
-            write_merged(folder / name, kind, old, fresh)
+            packs.write_merged(folder / name, kind, old, fresh)
     members = rows.members
     if before is not None:
         members = pa.concat_tables(
-            [pq.read_table(before.path / MEMBERS, partitioning=None), members]
+            [pq.read_table(before.path / packs.MEMBERS, partitioning=None), members]
         )
-    pq.write_table(members.sort_by("window_start"), folder / MEMBERS, compression="zstd")
-    make_public(folder / MEMBERS)
+    pq.write_table(members.sort_by("window_start"), folder / packs.MEMBERS, compression="zstd")
+    make_public(folder / packs.MEMBERS)

@@ -22,20 +22,12 @@ from aggregator.statistics.statistics import basis_of, estimate, named_cells, re
 from wire.catalogue import Catalogue
 from wire.task import Task
 
+from . import release_files
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import cause_columns, cause_path, tables_of
 from .compaction import Compaction, PackRows
 from .packs import CELL_SCHEMA, GROUP_CELLS, MEMBER_SCHEMA, period_of
-from .release_files import (
-    BASIS,
-    SUPPRESSED_FOLDER,
-    SUPPRESSED_SCHEMA,
-    of_window,
-    release_path,
-    release_rows,
-    suppressed_path,
-    utc,
-)
+from .release_files import release_path, release_rows, suppressed_path, utc
 
 
 def series_period(window_start_s: int, window_s: int | None) -> str:
@@ -107,10 +99,10 @@ def write_suppressed(folder: Path, windows: Sequence[SuppressedWindow]) -> None:
     ]  # fmt: skip
     rows = PackRows(
         pa.Table.from_pylist(members, MEMBER_SCHEMA),
-        plain=pa.Table.from_pylist(records, SUPPRESSED_SCHEMA),
+        plain=pa.Table.from_pylist(records, release_files.SUPPRESSED_SCHEMA),
     )
     period = series_period(windows[0].window_start_s, windows[0].window_s)
-    Compaction(folder).add(SUPPRESSED_FOLDER, windows[0].series, period, rows)
+    Compaction(folder).add(release_files.SUPPRESSED_FOLDER, windows[0].series, period, rows)
 
 
 def _member(
@@ -135,7 +127,7 @@ def _row_groups(
     ends = np.cumsum([len(named_cells(section)) for section, _ in sections]).tolist()
     basis = {
         name: np.empty((len(releases), ends[-1]), kind.to_pandas_dtype())
-        for name, kind in BASIS.items()
+        for name, kind in release_files.BASIS.items()
     }
     bias_bound = np.zeros((len(releases), len(sections)))
     for at, one in enumerate(releases):
@@ -143,7 +135,7 @@ def _row_groups(
         for name, column in basis.items():
             column[at] = np.concatenate([getattr(section, name) for section in found])
         bias_bound[at] = [section.bias_bound for section in found]
-    same = [of_window(one) for one in releases]
+    same = [release_files.of_window(one) for one in releases]
     first = 0
     for number, end in enumerate(ends):
         section, spec = sections[number]

@@ -31,23 +31,12 @@ from aggregator.statistics.statistics import Cell, estimate
 from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 
+from . import release_files
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
 from .compaction import NO_ROLL_UPS, Compacted, Compaction, CompactionUnderWay, RollUps
 from .packs import DAY_S, is_packed
-from .release_files import (
-    BASIS,
-    COLUMNS,
-    SCHEMA,
-    SUPPRESSED_FOLDER,
-    SUPPRESSED_SCHEMA,
-    public_folder,
-    release_path,
-    release_rows,
-    suppressed_path,
-    utc,
-    write_whole,
-)
+from .release_files import public_folder, release_path, release_rows, utc, write_whole
 from .releases import open_duckdb, read_releases
 
 EVERY_S: Final = 3600
@@ -75,7 +64,7 @@ ALTER TABLE cells ADD COLUMN IF NOT EXISTS bias_bound DOUBLE;
 """ + "".join(
     f"ALTER TABLE cells ADD COLUMN IF NOT EXISTS {name} "
     f"{'BIGINT' if pa.types.is_integer(kind) else 'DOUBLE'};"
-    for name, kind in BASIS.items()
+    for name, kind in release_files.BASIS.items()
 )
 
 FORGOTTEN_AT_ONCE: Final = 10
@@ -306,23 +295,23 @@ class Store(Closing):
         for key in self._database.execute(_OLDER_WINDOWS, (before,)).fetchall():
             if self._upkeep.keeps(self._folder, release_path(self._folder, *key), now_s):
                 yield "windows", key
-        apart = self._folder / SUPPRESSED_FOLDER
+        apart = self._folder / release_files.SUPPRESSED_FOLDER
         for key in self._database.execute(_OLDER_SUPPRESSED, (before,)).fetchall():
-            if self._upkeep.keeps(apart, suppressed_path(self._folder, *key), now_s):
+            if self._upkeep.keeps(apart, release_files.suppressed_path(self._folder, *key), now_s):
                 yield "suppressed", key
 
     def _export_suppressed(
         self, series: str, cohort: int, start: datetime, version: int | None
     ) -> None:
-        target = suppressed_path(self._folder, series, cohort, start, version)
-        if _is_there(self._folder / SUPPRESSED_FOLDER, target):
+        target = release_files.suppressed_path(self._folder, series, cohort, start, version)
+        if _is_there(self._folder / release_files.SUPPRESSED_FOLDER, target):
             return
         rows = self._database.sql(
             f"SELECT * FROM suppressed {_OF_WINDOW} AND version IS NOT DISTINCT FROM ?",
             params=(series, cohort, start, version),
         ).to_arrow_table()
         public_folder(target.parent.parent.parent)
-        write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
+        write_whole(rows.cast(release_files.SUPPRESSED_SCHEMA), target)
 
     def repair(self) -> int:
         """Write the files of each release that a crash left without; return how many there were.
@@ -398,10 +387,12 @@ class Store(Closing):
 
     def _export(self, series: str, cohort: int, start: datetime) -> None:
         rows = self._database.sql(
-            f"SELECT {', '.join(COLUMNS)} FROM cells {_OF_WINDOW} ORDER BY rowid",
+            f"SELECT {', '.join(release_files.COLUMNS)} FROM cells {_OF_WINDOW} ORDER BY rowid",
             params=(series, cohort, start),
         ).to_arrow_table()
-        write_whole(rows.cast(SCHEMA), release_path(self._folder, series, cohort, start))
+        write_whole(
+            rows.cast(release_files.SCHEMA), release_path(self._folder, series, cohort, start)
+        )
         self._export_causes(series, cohort, start)
 
     def _lacks_causes(self, series: str, cohort: int, start: datetime) -> bool:

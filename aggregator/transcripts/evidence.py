@@ -1,30 +1,25 @@
 """What a party keeps of a window for a week: the batch, and the share that answered it.
 
 Both are bound by hash to the release that both parties signed, so that either copy proves who
-stands in it. Bytes of another party are untrusted: they are decoded with the bounds of `wire`.
-
-Answered batches without a release: what a transcript keeps of windows that were suppressed.
-
-The Helper's signature under its share is the evidence: it cannot say later that it answered
-otherwise, and a Leader cannot make up what it was given.
+stands in it. Of a suppressed window the Helper's signature under its share is the evidence: it
+cannot say later that it answered otherwise, and a Leader cannot make up what it was given.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 
 from privacy.signing import verify
-from wire.batch import Batch, SignedShare
+from wire.batch import Batch
 from wire.fields import SIGNATURE_BYTES
 from wire.labels import SHARE
 
-_SIGNATURE_BYTES = 64
 _SHARE_BITS_AT = 52
 
 
@@ -43,21 +38,7 @@ class WindowEvidence:
     share: bytes = field(repr=False)
     cleared: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
-    @classmethod
-    def of_leader(cls, signed_batch: bytes, share: bytes | None) -> WindowEvidence:
-        """Take what the Leader's state has."""
-        return cls(signed_batch[:-_SIGNATURE_BYTES], signed_batch[-_SIGNATURE_BYTES:], share or b"")
-
-    def decoded_batch(self) -> Batch:
-        """Decode the batch. Raises ReportRejected."""
-        return Batch.decode(self.batch)
-
-    def decoded_share(self, n: int, d: int) -> SignedShare:
-        """Decode the share of n hosts and d words. Raises ReportRejected."""
-        return SignedShare.decode(self.share, n, d)
-
     def export(self) -> dict[str, Any]:
-        """Give what a transcript's file has of it."""
         return {
             "batch": self.batch.hex(),
             "batch_signature": self.batch_signature.hex(),
@@ -119,29 +100,15 @@ class UnreleasedShare:
         return names and same and verify(helper_pk, message, signature)
 
     def record(self) -> dict[str, object]:
-        """Give it as an exported transcript has it."""
-        return {
-            "series": self.series,
-            "cohort": self.cohort,
-            "window": self.window,
-            "reason": self.reason,
-            "batch_hash": self.batch_hash.hex(),
-            "share_hash": self.share_hash.hex(),
-            "share": self.share.hex(),
-        }
+        known = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: one.hex() if isinstance(one, bytes) else one for name, one in known}
 
     @classmethod
     def of_record(cls, raw: dict[str, Any]) -> Self:
         """Read it back; ValueError, KeyError or TypeError where it is another."""
-        return cls(
-            str(raw["series"]),
-            int(raw["cohort"]),
-            int(raw["window"]),
-            str(raw["reason"]),
-            bytes.fromhex(raw["batch_hash"]),
-            bytes.fromhex(raw["share_hash"]),
-            bytes.fromhex(raw["share"]),
-        )
+        place = str(raw["series"]), int(raw["cohort"]), int(raw["window"])
+        shares = (bytes.fromhex(raw[name]) for name in ("batch_hash", "share_hash", "share"))
+        return cls(*place, str(raw["reason"]), *shares)
 
 
 def compare_unreleased(

@@ -2,23 +2,20 @@
 
 The host brings what it kept when it sealed the report. Nothing in a transcript is believed for
 itself: signatures of the pinned parties bind the release, the release binds batch and share by
-hash, and in these stands the host.
-
-The log's own copy of a chain of releases, beside what the parties' transcripts say.
-
-Who reads the log sees what everybody sees: a party that shows one host another chain is told by it.
+hash, and in these stands the host. The log's copy of a chain is what everybody sees: a party that
+shows one host another chain is told by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from aggregator.protocol.directory import PinnedParties
 from privacy.signing import verify
-from transport.interface import Consumer, Record, Transport
+from transport.interface import Transport
 from wire.batch import Batch, SignedRelease, SignedShare
 from wire.envelope import Kind, unwrap
 from wire.fields import NO_SIGNATURE
@@ -38,7 +35,6 @@ class OwnReport(KeptReport):
 
     @property
     def place(self) -> Place:
-        """Where its release stands."""
         return self.series, self.cohort, self.window
 
 
@@ -111,7 +107,16 @@ def check_report(
     links = {side.party: _link_of(own, side) for side in (leader, helper)}
     _check_chain(own, leader, helper, parties, {} if chains is None else chains, found)
     if links["leader"] is None and links["helper"] is None:
-        _say_no_release(own, leader, found)
+        found.suppressed = leader.suppressed.get(own.place)
+        chain, later = own.place[:2], own.window
+        if found.suppressed is not None:
+            found.open.append(
+                "that the window was suppressed, and why, is the Leader's word: nobody signs it"
+            )
+        elif any(link.place[:2] == chain and link.window > later for link in leader.links):
+            found.suppressed = "no reason given; later windows of its chain are released"
+        else:
+            found.open.append("neither transcript has a release of this window")
         return found
     for party, link in links.items():
         if link is not None:
@@ -144,7 +149,14 @@ def _check_chain(
 ) -> None:
     chain = own.place[:2]
     if chain not in chains:
-        ours, theirs = (_only(side, chain) for side in (leader, helper))
+        ours, theirs = (
+            replace(
+                side,
+                links=tuple(link for link in side.links if link.place[:2] == chain),
+                unreleased=tuple(s for s in side.unreleased if (s.series, s.cohort) == chain),
+            )
+            for side in (leader, helper)
+        )
         chains[chain] = verify_transcripts(ours, theirs, parties)
     verdict = chains[chain]
     found.failed += verdict.problems
@@ -157,27 +169,6 @@ def _check_chain(
     )
     if verdict.unsigned:
         found.open.append(f"{verdict.unsigned} releases at the chain's end await the Helper")
-
-
-def _only(side: Transcript, chain: tuple[str, int]) -> Transcript:
-    """Give what a transcript has of one chain."""
-    return replace(
-        side,
-        links=tuple(link for link in side.links if link.place[:2] == chain),
-        unreleased=tuple(s for s in side.unreleased if (s.series, s.cohort) == chain),
-    )
-
-
-def _say_no_release(own: OwnReport, leader: Transcript, found: ReportVerdict) -> None:
-    found.suppressed = leader.suppressed.get(own.place)
-    if found.suppressed is not None:
-        found.open.append(
-            "that the window was suppressed, and why, is the Leader's word: nobody signs it"
-        )
-    elif any(link.place[:2] == own.place[:2] and link.window > own.window for link in leader.links):
-        found.suppressed = "no reason given; later windows of its chain are released"
-    else:
-        found.open.append("neither transcript has a release of this window")
 
 
 def _check_evidence(
@@ -197,12 +188,23 @@ def _check_evidence(
         place = _own_place(own, name, batch, evidence, found)
         if place is None:
             return
-        share = _checked_share(own, name, link, evidence, batch, parties, found)
+        signed = _checked_share(own, name, link, evidence, batch, parties, found)
     except ReportRejected as refusal:
         found.failed.append(f"the {name}'s batch or share cannot be read: {refusal}")
         return
-    if share is not None:
-        _check_bit(name, share, place, evidence, found)
+    if signed is None:
+        return
+    found.hosts = signed.share.n_accepted
+    if not signed.share.accepted[place]:
+        why = ", ".join(f"{reason} of {n}" for reason, n in sorted(evidence.cleared.items()))
+        unnamed = "the Helper cleared its bit"
+        found.outside = f"{unnamed}; reasons and hosts in this batch: {why}" if why else unnamed
+        return
+    found.in_sum = True
+    found.held.append(
+        f"the {name}'s share: the Helper signed it, the release names it, this host's bit is set "
+        f"among {found.hosts} accepted hosts"
+    )
 
 
 def _checked_batch(
@@ -213,7 +215,7 @@ def _checked_batch(
     parties: PinnedParties,
     found: ReportVerdict,
 ) -> Batch:
-    batch = evidence.decoded_batch()
+    batch = Batch.decode(evidence.batch)
     if batch.hash() != link.release.release.batch_hash:
         found.failed.append(f"the {name}'s batch is not the one that the release names")
     signature = evidence.batch_signature
@@ -232,13 +234,10 @@ def _own_place(
         return None
     hosts: list[bytes] = batch.entries["host_id"].tolist()
     if own.host_id not in hosts:
-        found.outside = (
-            "this host is not in the batch: its report came late, was refused, or was left out"
-        )
-        found.held.append(
-            f"the {name}'s batch: the release names it, and this host is not among its "
-            f"{batch.n} hosts"
-        )
+        why = "its report came late, was refused, or was left out"
+        found.outside = f"this host is not in the batch: {why}"
+        among = f"this host is not among its {batch.n} hosts"
+        found.held.append(f"the {name}'s batch: the release names it, and {among}")
         return None
     place = hosts.index(own.host_id)
     entry: Any = batch.entries[place]
@@ -272,7 +271,7 @@ def _checked_share(
     if not evidence.share:
         found.open.append(f"the {name}'s transcript has no share of the window")
         return None
-    signed = evidence.decoded_share(batch.n, own.d)
+    signed = SignedShare.decode(evidence.share, batch.n, own.d)
     if signed.signature == NO_SIGNATURE or not verify(
         parties.helper_pk, evidence.share[:-64], signed.signature
     ):
@@ -282,23 +281,6 @@ def _checked_share(
     if signed.share.hash() != link.release.release.share_hash:
         found.failed.append(f"the {name}'s share is not the one that the release names")
     return None if found.failed else signed
-
-
-def _check_bit(
-    name: str, signed: SignedShare, place: int, evidence: WindowEvidence, found: ReportVerdict
-) -> None:
-    share = signed.share
-    found.hosts = share.n_accepted
-    if not share.accepted[place]:
-        why = ", ".join(f"{reason} of {n}" for reason, n in sorted(evidence.cleared.items()))
-        unnamed = "the Helper cleared its bit"
-        found.outside = f"{unnamed}; reasons and hosts in this batch: {why}" if why else unnamed
-        return
-    found.in_sum = True
-    found.held.append(
-        f"the {name}'s share: the Helper signed it, the release names it, this host's bit is set "
-        f"among {share.n_accepted} accepted hosts"
-    )
 
 
 MOST_RECORDS: Final = 2_000_000
@@ -319,30 +301,19 @@ def read_chain(transport: Transport, group: str, series: str, cohort: int) -> li
     consumer = transport.consumer(group, [RELEASES])
     found: list[SignedRelease] = []
     try:
-        for records in _pages(consumer):
-            found += _releases(record.value for record in records if record.key == key)
+        read = empty = 0
+        # A group that gives its member no partition in ten seconds has none.
+        while read < MOST_RECORDS and empty < _EMPTY_POLLS and consumer.lag() != 0:
+            records = consumer.poll(_POLL_RECORDS, _POLL_S)
+            read, empty = read + len(records), 0 if records else empty + 1
+            for record in records:
+                with suppress(ReportRejected):
+                    kind, core = unwrap(record.value, _TOPIC.max_bytes)
+                    if record.key == key and kind is Kind.RELEASE:
+                        found.append(SignedRelease.decode(core))
     finally:
         consumer.close()
     return found
-
-
-def _pages(consumer: Consumer) -> Iterator[list[Record]]:
-    """Read to the end; a group that gives its member no partition in ten seconds has none."""
-    read, empty = 0, 0
-    while read < MOST_RECORDS and empty < _EMPTY_POLLS and consumer.lag() != 0:
-        records = consumer.poll(_POLL_RECORDS, _POLL_S)
-        read, empty = read + len(records), 0 if records else empty + 1
-        yield records
-
-
-def _releases(values: Iterator[bytes]) -> Iterator[SignedRelease]:
-    for value in values:
-        try:
-            kind, core = unwrap(value, _TOPIC.max_bytes)
-            if kind is Kind.RELEASE:
-                yield SignedRelease.decode(core)
-        except ReportRejected:
-            continue
 
 
 def check_public(

@@ -18,20 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.state.state_file import Readable, StateUnusable, open_read_only
-from wire.batch import SignedBatch, SignedRelease
+from wire.batch import Batch, SignedBatch, SignedRelease
 from wire.fields import SIGNATURE_BYTES
 
+from . import transcript_check
 from .evidence import UnreleasedShare, WindowEvidence, accepted_ids, bitmap_of, cleared_of
-from .transcript_check import (
-    HELPER,
-    LEADER,
-    Link,
-    Place,
-    Transcript,
-    TranscriptRefused,
-    place_of,
-    read_export,
-)
+from .transcript_check import Link, Transcript
 
 MOST_VALUE_BYTES: Final = 128 << 20
 """Of one value in a party's state: a batch of 2^20 hosts is 72 MiB."""
@@ -41,26 +33,18 @@ MOST_STEPS: Final = 500_000_000
 
 _STEPS_AT_ONCE: Final = 1_000_000
 _NO_STATE: Final = (
-    sqlite3.Error,
-    TypeError,
-    ValueError,
-    KeyError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
+    sqlite3.Error, TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError,
     struct.error,
-)
+)  # fmt: skip
 Windows = Callable[[str, int, int], bool]
 """Says of a place whether something is wanted of it."""
 
 
 def no_window(_series: str, _cohort: int, _window: int) -> bool:
-    """Want nothing of any window."""
     return False
 
 
 def every_window(_series: str, _cohort: int, _window: int) -> bool:
-    """Want it of every window."""
     return True
 
 
@@ -77,8 +61,8 @@ def read_transcript(
         head = file.read(16)
     if not head.startswith(b"SQLite format 3"):
         try:
-            return read_export(path)
-        except TranscriptRefused as error:
+            return transcript_check.read_export(path)
+        except transcript_check.TranscriptRefused as error:
             raise StateUnusable(f"{path}: {error}") from error
     try:
         return _from_state(path, evidence_of, ids_of)
@@ -94,7 +78,12 @@ def read_leader_tables(
     Raises        StorageUnavailable, ReportRejected
     """
     links = tuple(_leader_links(tables, evidence_of, ids_of))
-    return Transcript(LEADER, links, tuple(_suppressed_shares(tables)), _suppressed(tables))
+    shares = tuple(_suppressed_shares(tables))
+    rows = tables.execute(
+        "SELECT series, cohort, \"window\", reason FROM windows WHERE state = 'suppressed'"
+    )
+    suppressed = {(series, cohort, at): str(reason) for series, cohort, at, reason in rows}
+    return Transcript(transcript_check.LEADER, links, shares, suppressed)
 
 
 def transcript_file(path: Path, party: str) -> Path:
@@ -113,22 +102,18 @@ def transcript_file(path: Path, party: str) -> Path:
 
 def _from_state(path: Path, evidence_of: Windows, ids_of: Windows) -> Transcript:
     with closing(open_read_only(path)) as connection:
-        _hold_back(connection)
+        # Reading a stranger's file is bounded: its pages may name each other in a circle.
+        left = iter(range(MOST_STEPS // _STEPS_AT_ONCE))
+        connection.set_progress_handler(lambda: next(left, None) is None, _STEPS_AT_ONCE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+        connection.execute("PRAGMA trusted_schema = OFF")
         names = _stored_tables(connection)
         if "windows" in names:
             return read_leader_tables(connection, evidence_of, ids_of)
         if names >= {"chain", "answers"}:
             links = tuple(_helper_links(connection, evidence_of, ids_of))
-            return Transcript(HELPER, links, tuple(_answered_shares(connection)))
+            return Transcript(transcript_check.HELPER, links, tuple(_answered_shares(connection)))
     raise StateUnusable(f"{path}: expected the state of a Leader or Helper, got another file")
-
-
-def _hold_back(connection: sqlite3.Connection) -> None:
-    """Bound what reading a stranger's file takes: its pages may name each other in a circle."""
-    left = iter(range(MOST_STEPS // _STEPS_AT_ONCE))
-    connection.set_progress_handler(lambda: next(left, None) is None, _STEPS_AT_ONCE)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
-    connection.execute("PRAGMA trusted_schema = OFF")
 
 
 def _stored_tables(connection: sqlite3.Connection) -> set[str]:
@@ -144,20 +129,13 @@ def _stored_tables(connection: sqlite3.Connection) -> set[str]:
     return {str(name) for (name,) in rows}
 
 
-def _suppressed(connection: Readable) -> dict[Place, str]:
-    rows = connection.execute(
-        "SELECT series, cohort, \"window\", reason FROM windows WHERE state = 'suppressed'"
-    )
-    return {(series, cohort, window): str(reason) for series, cohort, window, reason in rows}
-
-
 def _leader_links(connection: Readable, evidence_of: Windows, ids_of: Windows) -> Iterable[Link]:
     rows = connection.execute(
         'SELECT task_id, series, cohort, "window", entry FROM windows '
         "WHERE state = 'released' ORDER BY series, cohort, \"window\""
     )
     for task, series, cohort, window, entry in rows:
-        place = place_of(series, cohort, window)
+        place = transcript_check.place_of(series, cohort, window)
         release = SignedRelease.decode(entry)
         ids, evidence = None, None
         batch_hash, share_hash = release.release.batch_hash, release.release.share_hash
@@ -168,8 +146,9 @@ def _leader_links(connection: Readable, evidence_of: Windows, ids_of: Windows) -
                 (task, cohort, window),
             ).fetchone()
             if batch is not None:
-                kept = WindowEvidence.of_leader(batch, share)
-                body = kept.decoded_batch()
+                signed = batch[:-SIGNATURE_BYTES], batch[-SIGNATURE_BYTES:]
+                kept = WindowEvidence(*signed, share or b"")
+                body = Batch.decode(kept.batch)
                 batch_hash = body.hash()
                 evidence = kept if evidence_of(*place) else None
                 ids = accepted_ids(kept.batch, bitmap_of(share, body.n))
@@ -186,7 +165,7 @@ def _helper_links(
         "ORDER BY chain.series, chain.cohort, chain.window"
     )
     for task, series, cohort, window, entry, batch_hash, share_hash in rows:
-        place = place_of(series, cohort, window)
+        place = transcript_check.place_of(series, cohort, window)
         release = SignedRelease.decode(entry)
         if release.release.batch_hash != batch_hash:
             continue  # the answer of another version of the task in the same window

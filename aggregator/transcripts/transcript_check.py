@@ -1,12 +1,7 @@
 """Whether the two parties' transcripts are one: chains, signatures, and what each says of a window.
 
-Links are taken in order, one window of both parties at a time: transcripts of any length are
-checked in the memory that one window takes.
-
-Exported transcripts: a party's chains as JSON, for the other side; read from strangers.
-
-An export is read piece by piece, so that its length does not decide what reading it takes; each
-piece, its texts and its depth are bounded.
+Links are taken in order, one window of both parties at a time. An export may be a stranger's: it is
+read piece by piece; each piece, its texts and its depth are bounded.
 """
 
 from __future__ import annotations
@@ -59,7 +54,6 @@ class Link:
 
     @property
     def place(self) -> Place:
-        """Where it stands."""
         return self.series, self.cohort, self.window
 
 
@@ -80,10 +74,8 @@ class Transcript:
         """Say that it is another party's than it was taken for; empty where it is not."""
         if self.party == party:
             return ""
-        return (
-            f"expected the transcript of the {party.capitalize()}, the file says it is of: "
-            f"{self.party[:40]!r}"
-        )
+        said = f"the file says it is of: {self.party[:40]!r}"
+        return f"expected the transcript of the {party.capitalize()}, {said}"
 
     def contains(self, report_id: bytes) -> Link | None:
         """The release that a report went into, as far as bodies are still kept."""
@@ -109,7 +101,6 @@ class TranscriptVerdict:
 
     @property
     def sound(self) -> bool:
-        """Whether both chains agree."""
         return not self.problems
 
 
@@ -135,7 +126,6 @@ class CheckedWindow:
 
     @property
     def where(self) -> str:
-        """Where it is, for people."""
         return f"{self.link.series}/{self.link.cohort} window {self.link.window}"
 
     @property
@@ -163,15 +153,11 @@ def verify_transcripts(
         verdict.releases += releases
         verdict.chains += releases > 0
         if not releases:
-            verdict.problems.append(
-                f"{series}/{cohort}: the Helper has a chain that the Leader lacks"
-            )
-    for suppressed, problem in compare_unreleased(
-        leader.unreleased, helper.unreleased, parties.helper_pk
-    ):
-        verdict.problems.append(
-            f"{suppressed.series}/{suppressed.cohort} window {suppressed.window}: {problem}"
-        )
+            lacks = f"{series}/{cohort}: the Helper has a chain that the Leader lacks"
+            verdict.problems.append(lacks)
+    suppressed = compare_unreleased(leader.unreleased, helper.unreleased, parties.helper_pk)
+    for at, problem in suppressed:
+        verdict.problems.append(f"{at.series}/{at.cohort} window {at.window}: {problem}")
     return verdict
 
 
@@ -186,15 +172,15 @@ def checked_windows(
     chain: tuple[str, int] | None = None
     ends: dict[str, bytes] = {}
     for ours, theirs, at_end in _side_by_side(leader, helper):
-        window = CheckedWindow(ours, theirs, ())
-        if chain != window.link.place[:2]:
-            chain, ends = window.link.place[:2], {LEADER: FIRST_PREV, HELPER: FIRST_PREV}
-        problems = [
+        if chain != (_chain(ours) or _chain(theirs)):
+            chain = _chain(ours) or _chain(theirs)
+            ends = {LEADER: FIRST_PREV, HELPER: FIRST_PREV}
+        problems = (
             *(() if ours is None else _of_link(LEADER, ours, ends, parties)),
             *(() if theirs is None else _of_link(HELPER, theirs, ends, parties)),
             *_between(ours, theirs, at_end),
-        ]
-        yield CheckedWindow(ours, theirs, tuple(problems)) if problems else window
+        )
+        yield CheckedWindow(ours, theirs, problems)
 
 
 def _side_by_side(
@@ -223,10 +209,8 @@ def _in_order(party: str, links: Iterable[Link]) -> Iterator[Link]:
     before: Place | None = None
     for number, link in enumerate(links, start=1):
         if before is not None and link.place < before:
-            raise TranscriptRefused(
-                f"expected the {party.capitalize()}'s links in order of series, cohort and window, "
-                f"got link {number} after a later one"
-            )
+            expected = f"the {party.capitalize()}'s links in order of series, cohort and window"
+            raise TranscriptRefused(f"expected {expected}, got link {number} after a later one")
         before = link.place
         yield link
 
@@ -294,14 +278,8 @@ LINKS: Final = "links"
 UNRELEASED: Final = "unreleased"
 SUPPRESSED: Final = "suppressed"
 _NOT_AN_EXPORT: Final = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    ijson.JSONError,
-    ReportRejected,
-)
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, ijson.JSONError, ReportRejected,
+)  # fmt: skip
 
 
 def export_transcript(transcript: Transcript, path: Path) -> None:
@@ -375,7 +353,6 @@ class _BoundedText:
         self._file, self._most, self._since = file, most, 0
 
     def read(self, size: int = -1) -> bytes:
-        """Give the next bytes; raises ValueError where a text does not end."""
         part = self._file.read(size)
         last = part.rfind(b'"')
         self._since = self._since + len(part) if last < 0 else len(part) - last
@@ -402,7 +379,6 @@ def _elements(events: Events) -> Events:
 
 
 def _built(events: Events, event: str, value: Any, depth: int) -> Any:
-    """Build one value from its first event and those that follow."""
     if event not in {"start_array", "start_map"}:
         return value
     if not depth:

@@ -1,7 +1,4 @@
-"""A witness that is a process of its own, seen from the Helper: signed heads over the channel.
-
-Open the witness that a configuration names; the one place that knows all of them.
-"""
+"""Open the witness that a configuration names: a process of its own, or a database."""
 
 from __future__ import annotations
 
@@ -39,15 +36,12 @@ class ProcessWitness:
         self._stub = WitnessStub(self._channel)
 
     def head(self) -> ChainHead:
-        """Say where the chain stands."""
         return self._ask(None)
 
     def append(self, link: ChainLink) -> ChainHead:
-        """Take a link if it continues the chain; say where the chain stands then."""
         return self._ask(link)
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
 
     def _ask(self, link: ChainLink | None) -> ChainHead:
@@ -57,30 +51,25 @@ class ProcessWitness:
         try:
             reply = self._stub.Ask(pb.AskRequest(ask=raw), timeout=self._timeout_s)
         except grpc.RpcError as error:
-            raise WitnessUnavailable(
-                f"{self._where}: expected an answer, got {code_of(error)}"
-            ) from error
+            got = f"expected an answer, got {code_of(error)}"
+            raise WitnessUnavailable(f"{self._where}: {got}") from error
         if reply.refusal:
-            raise WitnessUnavailable(
-                f"{self._where}: expected a signed head, got a refusal: {reply.refusal[:40]!r}"
-            )
+            got = f"expected a signed head, got a refusal: {reply.refusal[:40]!r}"
+            raise WitnessUnavailable(f"{self._where}: {got}")
         try:
-            return self._checked(reply.head, nonce)
+            signed = WitnessHead.decode(reply.head)
         except ReportRejected as refusal:
             raise WitnessUnavailable(f"{self._where}: {refusal}") from refusal
-
-    def _checked(self, raw: bytes, nonce: bytes) -> ChainHead:
-        signed = WitnessHead.decode(raw)
         if not verify(self._witness_pk, signed.unsigned(), signed.signature):
-            raise ReportRejected(
-                Reason.WITNESS_SIGNATURE, "the pinned witness's signature", "another"
-            )
+            raise self._refusal("the pinned witness's signature", "another")
         asked = (self._witness_pk, self._identity.public_bytes, nonce)
         if (signed.witness_pk, signed.helper_pk, signed.nonce) != asked:
-            raise ReportRejected(
-                Reason.WITNESS_SIGNATURE, "an answer to this question", "another's"
-            )
+            raise self._refusal("an answer to this question", "another's")
         return signed.head
+
+    def _refusal(self, expected: str, got: str) -> WitnessUnavailable:
+        refused = ReportRejected(Reason.WITNESS_SIGNATURE, expected, got)
+        return WitnessUnavailable(f"{self._where}: {refused}")
 
 
 def open_witness(settings: WitnessSettings, identity: SigningKey) -> Witness:
@@ -97,12 +86,10 @@ def open_witness(settings: WitnessSettings, identity: SigningKey) -> Witness:
                 "pointillist[witness-postgresql]"
             ) from error
         return PostgresqlWitness(settings.witness, identity.public_bytes, settings.timeout_s)
-
     return ProcessWitness(settings.witness.address, settings.witness.witness_pk, identity)
 
 
 def kind_of_witness(settings: WitnessSettings | None) -> str:
-    """Name a witness's kind for a status."""
     if settings is None:
         return "none"
     return "postgresql" if isinstance(settings.witness, PostgresqlSettings) else "process"

@@ -1,7 +1,4 @@
-"""Hold a Helper's chain of answers against its witness; nothing leaves that it has not taken.
-
-The chain of links in the Helper's own state: made in the transaction of what they stand for.
-"""
+"""Hold a Helper's chain of answers against its witness; nothing leaves that it has not taken."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ LOST: Final = (
 
 
 class ChainRecords(Protocol):
-    """The Helper's own chain, durable."""
-
     def chain_end(self) -> ChainHead: ...
 
     def links_after(self, sequence: int) -> list[ChainLink | None]: ...
@@ -37,18 +32,11 @@ class ChainRecords(Protocol):
 
 
 class WitnessedChain:
-    """One Helper's chain beside its witness."""
-
     def __init__(self, records: ChainRecords, witness: Witness) -> None:
-        """Ask nothing yet: the first `settle` does."""
         self._records, self._witness = records, witness
-        self._witnessed: int | None = None
-        self._contradiction: RollbackSeen | None = None
-
-    @property
-    def witnessed(self) -> int | None:
+        self.witnessed: int | None = None
         """Links that the witness is known to hold; None before it has answered."""
-        return self._witnessed
+        self._contradiction: RollbackSeen | None = None
 
     def settle(self) -> None:
         """Have the witness hold every link; the first time it is asked for its head before.
@@ -58,8 +46,8 @@ class WitnessedChain:
         if self._contradiction is not None:
             raise self._contradiction
         try:
-            if self._witnessed is None:
-                self._witnessed = self._compared(self._witness.head())
+            if self.witnessed is None:
+                self.witnessed = self._compared(self._witness.head())
             self._append()
         except RollbackSeen as error:
             self._contradiction = error
@@ -74,16 +62,16 @@ class WitnessedChain:
         """
         head = self._witness.head()
         self._records.restored(now_s, head)
-        self._witnessed = head.sequence
+        self.witnessed = head.sequence
         self._append()
 
     def _append(self) -> None:
-        if self._witnessed is None or self._records.chain_end().sequence == self._witnessed:
+        if self.witnessed is None or self._records.chain_end().sequence == self.witnessed:
             return
-        for link in self._records.links_after(self._witnessed):
+        for link in self._records.links_after(self.witnessed):
             if link is None:
                 raise RollbackSeen(
-                    f"witness: expected link {self._witnessed + 1}, which this Helper had from it "
+                    f"witness: expected link {self.witnessed + 1}, which this Helper had from it "
                     "after a restore, found none: the witness was rolled back; nothing is "
                     "answered: bring its own records back, or set up a Helper with a new identity"
                 )
@@ -94,7 +82,7 @@ class WitnessedChain:
                     f"another chain of {head.sequence} links there: another copy of this Helper "
                     f"has answered; {GO_ON}"
                 )
-            self._witnessed = link.sequence
+            self.witnessed = link.sequence
 
     def _compared(self, head: ChainHead) -> int:
         """Judge the head at a start: level, one behind after a crash, or somebody lost links."""
@@ -126,10 +114,6 @@ class Unwitnessed:
         """Let everything pass."""
 
     def after_restore(self, now_s: float) -> None:
-        """Refuse.
-
-        Raises      WitnessUnavailable
-        """
         del now_s
         raise WitnessUnavailable("; ".join(NO_WITNESS))
 
@@ -155,7 +139,6 @@ CREATE TABLE IF NOT EXISTS links (sequence INTEGER PRIMARY KEY, hash BLOB NOT NU
 
 
 def newest(connection: sqlite3.Connection) -> ChainHead:
-    """Where the chain stands by this state."""
     row = connection.execute(
         "SELECT sequence, hash, closed_s FROM links ORDER BY sequence DESC LIMIT 1"
     ).fetchone()

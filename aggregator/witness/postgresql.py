@@ -42,12 +42,10 @@ class PostgresqlWitness:
         self._connection: psycopg.Connection[Any] | None = None
 
     def head(self) -> ChainHead:
-        """Say where the chain stands."""
         with self._asking() as connection:
             return self._head(connection)
 
     def append(self, link: ChainLink) -> ChainHead:
-        """Take a link if it continues the chain; say where the chain stands then."""
         with self._asking() as connection:
             # Its place is taken, or what it follows is not there: the head says so.
             with suppress(psycopg.errors.IntegrityError):
@@ -61,7 +59,6 @@ class PostgresqlWitness:
             return self._head(connection)
 
     def close(self) -> None:
-        """Let go of the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

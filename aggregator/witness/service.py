@@ -1,11 +1,4 @@
-"""A witness that is a process of its own: it answers signed questions with signed heads.
-
-The process of a witness: how it starts; its key, its chains, the channel.
-
-What a witness process keeps: one append-only chain for each Helper, in a file of SQLite.
-
-Configuration of a witness process: TOML read once, unknown keys refused, secrets are paths.
-"""
+"""A witness that is a process of its own: it answers signed questions with signed heads."""
 
 from __future__ import annotations
 
@@ -21,34 +14,13 @@ from typing import Final
 import grpc
 import structlog
 
+from aggregator.party import config as party_config
+from aggregator.party import health, party_start
 from aggregator.party.channel import start_server
 from aggregator.party.channel_address import ChannelAddress, ChannelTable
-from aggregator.party.config import (
-    WITNESS_MESSAGE_BYTES,
-    WITNESS_TIMEOUT_S,
-    HttpAddress,
-    PartyFiles,
-    check_key,
-)
-from aggregator.party.health import (
-    STATUS_EVERY_S,
-    Health,
-    HealthMetric,
-    Presence,
-    Trouble,
-    Troubles,
-    process_document,
-    trouble_measure,
-    write_status,
-)
-from aggregator.party.party_start import (
-    become,
-    health_served,
-    on_signals,
-    prepare_folders,
-    prepare_socket,
-    silent,
-)
+from aggregator.party.config import HttpAddress, PartyFiles
+from aggregator.party.health import Health, Trouble, Troubles
+from aggregator.party.party_start import silent
 from aggregator.state.state_file import SCHEMA_VERSION, StorageUnavailable, open_state, transaction
 from privacy.signing import SigningKey, verify
 from transport.files.keyfiles import load_signing_key
@@ -76,7 +48,6 @@ class WitnessStore:
         self._connection = open_state(path, _SCHEMA)
 
     def head(self, helper_pk: bytes) -> ChainHead:
-        """Where a Helper's chain stands."""
         row = self._connection.execute(
             "SELECT sequence, hash, closed_s FROM heads WHERE helper_pk = ? "
             "ORDER BY sequence DESC LIMIT 1",
@@ -108,22 +79,17 @@ class WitnessStore:
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def lengths(self) -> dict[str, int]:
-        """Links by Helper, in hex."""
         rows = self._connection.execute("SELECT helper_pk, max(sequence) FROM heads GROUP BY 1")
         return {bytes(helper_pk).hex(): sequence for helper_pk, sequence in rows}
 
     def close(self) -> None:
-        """Let go of the file."""
         self._connection.close()
 
 
 class WitnessBook:
-    """Checks who asks, keeps the chains, signs heads."""
-
     def __init__(
         self, identity: SigningKey, helpers: Collection[bytes], store: WitnessStore
     ) -> None:
-        """Serve the Helpers of these identity keys alone."""
         self._identity, self._helpers, self._store = identity, frozenset(helpers), store
         self.refused: Counter[str] = Counter()
         self.asked = 0
@@ -134,7 +100,12 @@ class WitnessBook:
         Raises      ReportRejected, which is counted; StorageUnavailable
         """
         try:
-            ask = self._admit(raw)
+            ask = WitnessAsk.decode(raw)
+            if ask.witness_pk != self._identity.public_bytes or ask.helper_pk not in self._helpers:
+                expected = "this witness and a Helper that it serves"
+                raise ReportRejected(Reason.WITNESS_SIGNATURE, expected, "others")
+            if not verify(ask.helper_pk, ask.unsigned(), ask.signature):
+                raise ReportRejected(Reason.WITNESS_SIGNATURE, "the Helper's signature", "another")
         except ReportRejected as refusal:
             self.refused[refusal.reason.value] += 1
             raise
@@ -143,16 +114,6 @@ class WitnessBook:
         head = store.head(ask.helper_pk) if ask.link is None else store.append(ask.link)
         draft = WitnessHead(self._identity.public_bytes, ask.helper_pk, ask.nonce, head)
         return draft.unsigned() + self._identity.sign(draft.unsigned())
-
-    def _admit(self, raw: bytes) -> WitnessAsk:
-        ask = WitnessAsk.decode(raw)
-        if ask.witness_pk != self._identity.public_bytes or ask.helper_pk not in self._helpers:
-            raise ReportRejected(
-                Reason.WITNESS_SIGNATURE, "this witness and a Helper that it serves", "others"
-            )
-        if not verify(ask.helper_pk, ask.unsigned(), ask.signature):
-            raise ReportRejected(Reason.WITNESS_SIGNATURE, "the Helper's signature", "another")
-        return ask
 
 
 class _Asked(WitnessServicer):
@@ -208,7 +169,7 @@ class WitnessFiles(PartyFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in self.helper_pks:
-            check_key("helper_pks", key)
+            party_config.check_key("helper_pks", key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +207,9 @@ def load_witness_config(path: Path) -> WitnessConfig:
     file = build(_WitnessFile, table, f"{path}: ")
     return WitnessConfig(
         **vars(file.witness),
-        address=file.listen.bounded(WITNESS_MESSAGE_BYTES, WITNESS_TIMEOUT_S),
+        address=file.listen.bounded(
+            party_config.WITNESS_MESSAGE_BYTES, party_config.WITNESS_TIMEOUT_S
+        ),
         peer_group=file.listen.peer_group or None,
         http=file.http,
     )
@@ -255,10 +218,10 @@ def load_witness_config(path: Path) -> WitnessConfig:
 _GRACE_S: Final = 5.0
 
 _MEASURES: Final = (
-    trouble_measure(Trouble.STORAGE),
-    HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
-    HealthMetric("asked", "asked", "questions carried out since the start", counter=True),
-    HealthMetric("refused", "refused", "questions refused", "reason", counter=True),
+    health.trouble_measure(Trouble.STORAGE),
+    health.HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
+    health.HealthMetric("asked", "asked", "questions carried out since the start", counter=True),
+    health.HealthMetric("refused", "refused", "questions refused", "reason", counter=True),
 )
 
 
@@ -287,7 +250,7 @@ class WitnessShell:
         self._notifier = notifier or Notifier()
         self._troubles = Troubles(self._log)
         self.health = Health("witness", _MEASURES)
-        self._presence = Presence(config.status_file)
+        self._presence = health.Presence(config.status_file)
         self._started_s = clock()
 
     def stop(self) -> None:
@@ -304,7 +267,7 @@ class WitnessShell:
         self._notifier.ready("serving")
         try:
             self._say()
-            while not self._stop.wait(STATUS_EVERY_S):
+            while not self._stop.wait(health.STATUS_EVERY_S):
                 self._say()
         finally:
             self._notifier.stopping()
@@ -357,10 +320,10 @@ def run_witness(config: WitnessConfig, *, say: Callable[[str], None] = silent) -
 
     Raises      what `WitnessShell` raises; PrivilegeError
     """
-    prepare_socket(config.user, config.address, config.peer_group)
-    prepare_folders(config.user, 0o700, config.state_dir)
-    say(become(config.user, umask=0o077).line)
+    party_start.prepare_socket(config.user, config.address, config.peer_group)
+    party_start.prepare_folders(config.user, 0o700, config.state_dir)
+    say(party_start.become(config.user, umask=0o077).line)
     shell = WitnessShell(config, notifier=Notifier.from_environment())
-    on_signals(shell.stop)
-    with health_served(shell.health, config.http):
+    party_start.on_signals(shell.stop)
+    with party_start.health_served(shell.health, config.http):
         shell.run()

@@ -18,19 +18,9 @@ import ijson
 from transport.files.sqlite_file import connect_readonly
 from transport.process.printable import first_line, listed, printable
 
+from . import launch
 from .kineto import NO_JSON, open_trace
-from .launch import (
-    LONGEST_NAME,
-    LONGEST_NS,
-    MOST_DEPTH,
-    MOST_ROWS,
-    MOST_TOTAL_NS,
-    JsonDepth,
-    Launch,
-    LaunchesRefused,
-    Skip,
-    duration,
-)
+from .launch import LONGEST_NAME, MOST_ROWS, JsonDepth, Launch, LaunchesRefused, Skip
 
 _UNITS: Final = {
     "ns": 1, "nsecond": 1, "us": 1_000, "usecond": 1_000, "µs": 1_000, "ms": 1_000_000,
@@ -163,7 +153,7 @@ class _Rows:
         if self._type is not None and row[self._type].strip() == "API calls":  # of the host
             return None
         name, time_ns, count = row[self._name].strip(), self._time(row), self._launches(row)
-        limit = LONGEST_NS if self._count is None else MOST_TOTAL_NS
+        limit = launch.LONGEST_NS if self._count is None else launch.MOST_TOTAL_NS
         if not name:
             self._skipped[Skip.NO_NAME] += 1
         elif time_ns is None:
@@ -292,7 +282,7 @@ def _kernels(database: sqlite3.Connection, name: str, skipped: Counter[Skip]) ->
         found = strings.get(text) if isinstance(text, int) else text
         if not isinstance(found, str) or not found:
             skipped[Skip.NO_NAME] += 1
-        elif (time_ns := duration(start, end, skipped)) is not None:
+        elif (time_ns := launch.duration(start, end, skipped)) is not None:
             yield Launch(found[:LONGEST_NAME], 1, time_ns)
 
 
@@ -316,7 +306,7 @@ def _transfers(
             kind = "copyKind" if "copyKind" in columns else "0"
             rows = database.execute(f"SELECT {kind}, start, end FROM {table} LIMIT {MOST_ROWS}")  # noqa: S608
             for copied, start, end in rows:
-                if (time_ns := duration(start, end, skipped)) is not None:
+                if (time_ns := launch.duration(start, end, skipped)) is not None:
                     yield Launch(f"{word} {_COPIES.get(copied, '')}".strip(), 1, time_ns)
 
 
@@ -398,11 +388,11 @@ def _chunks(path: Path) -> Iterator[bytes]:
             if _LONG_NUMBER.search(before + chunk):
                 raise LaunchesRefused("expected JSON of rocprofv3: a number has too many digits")
             if depth.too_deep(chunk):
-                raise LaunchesRefused(f"expected at most {MOST_DEPTH:,} levels of JSON")
+                raise LaunchesRefused(f"expected at most {launch.MOST_DEPTH:,} levels of JSON")
             before = chunk[-_MOST_DIGITS:]
             yield chunk
 
 
 def _duration(record: Any, skipped: Counter[Skip]) -> int | None:
     known = record if isinstance(record, dict) else {}
-    return duration(known.get("start_timestamp"), known.get("end_timestamp"), skipped)
+    return launch.duration(known.get("start_timestamp"), known.get("end_timestamp"), skipped)

@@ -311,7 +311,7 @@ def test_rolled_back_process_ends_and_says_how_to_go_on(
 
 @pytest.fixture
 def witness_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WitnessConfig:
-    monkeypatch.setattr("aggregator.witness.service.STATUS_EVERY_S", 0.05)
+    monkeypatch.setattr("aggregator.party.health.STATUS_EVERY_S", 0.05)
     (tmp_path / "keys").mkdir()
     write_signing_key(tmp_path / "keys" / "identity.key", WITNESS_KEY)
     return WitnessConfig(
