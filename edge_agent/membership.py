@@ -50,9 +50,9 @@ from .config import AgentConfig
 from .journal import older
 from .ledger.ledger_db import connect, transaction
 from .ledger.ledger_loss import Fence, Identity, carry_over
-from .ledger.ledger_records import LedgerMissing, LedgerRefused
+from .ledger.ledger_records import KnownRoster, LedgerMissing, LedgerRefused
 from .protocol.epochs import Host, HpkeDirectory, PartyKeys
-from .protocol.roster_book import RosterBook, RosterView
+from .protocol.roster_book import RosterBook
 from .protocol.task_check import Pins
 
 _MACHINE_LABEL = b"pointillist/machine/1"
@@ -155,13 +155,13 @@ class JoinStanding:
     """
 
     answer: EntryAnswer | None = None
-    roster: RosterView | None = None
+    roster: KnownRoster | None = None
 
     @property
     def series(self) -> tuple[str, ...]:
         """Series in which the roster has the host; none where it does not have it."""
-        plans = None if self.roster is None else self.roster.memberships[0]
-        return tuple(sorted(plans or ()))
+        plans = () if self.roster is None else self.roster.plans.values()
+        return tuple(sorted(series for plan in plans for series in plan or ()))
 
     @property
     def settled(self) -> bool:
@@ -193,7 +193,7 @@ def find_standing(
     return standing
 
 
-def newest_roster(transport: Transport, host: HostId, pins: Pins) -> RosterView | None:
+def newest_roster(transport: Transport, host: HostId, pins: Pins) -> KnownRoster | None:
     """Give the newest roster on the log that has a host, of any pair of pinned parties.
 
     Raises      TransportUnavailable
@@ -208,7 +208,7 @@ def newest_roster(transport: Transport, host: HostId, pins: Pins) -> RosterView 
     finally:
         consumer.close()
     views = [view for leader in sorted(pins.leaders) if (view := rosters.newest(leader))]
-    having = [view for view in views if view.memberships[0]]
+    having = [view for view in views if view.plans[host]]
     return max(having, key=lambda view: view.effective_from, default=None)
 
 

@@ -299,14 +299,14 @@ class WitnessShell:
             self._notifier.alive()
             self.health.document = self._status()
             with suppress(StorageUnavailable):
-                write_status(self._config.status_file, self.health.document)
+                health.write_status(self._config.status_file, self.health.document)
 
     def _status(self) -> dict[str, object]:
         troubles = self._troubles.document()
         lengths = self._store.lengths()
         served = {key.hex(): lengths.get(key.hex(), 0) for key in self._config.helper_pks}
         return {
-            **process_document(self._started_s, self._clock()),
+            **health.process_document(self._started_s, self._clock()),
             "ready": int(not troubles),
             "troubles": troubles,
             "asked": self._book.asked,

@@ -20,6 +20,7 @@ from wire.roster import PlanMembership
 
 from .ledger_records import (
     LONG_WINDOW_S,
+    Crowd,
     HostEntry,
     HostSpending,
     KnownRoster,
@@ -158,7 +159,7 @@ def keep_roster(db: sqlite3.Connection, known: KnownRoster) -> None:
 
 def _roster_content(known: KnownRoster) -> str:
     plans = {
-        host.hex(): plan and [[m.series, m.cohort, m.weight_millionths] for m in plan]
+        host.hex(): plan and [[m.series, m.cohort, m.weight_millionths] for m in plan.values()]
         for host, plan in known.plans.items()
     }
     return json.dumps({"plans": plans, "crowds": [[*k, *v] for k, v in known.crowds.items()]})
@@ -168,10 +169,10 @@ def _known_roster(leader_pk: bytes, helper_pk: bytes, *row: Any) -> KnownRoster:
     version, effective_from, content = row
     found = json.loads(content)
     plans = {
-        bytes.fromhex(host): None if plan is None else tuple(PlanMembership(*m) for m in plan)
+        bytes.fromhex(host): None if plan is None else {m[0]: PlanMembership(*m) for m in plan}
         for host, plan in found["plans"].items()
     }
-    crowds = {(series, cohort): (n, most) for series, cohort, n, most in found["crowds"]}
+    crowds = {(series, cohort): Crowd(*counts) for series, cohort, *counts in found["crowds"]}
     return KnownRoster(leader_pk, helper_pk, version, effective_from, plans, crowds)
 
 

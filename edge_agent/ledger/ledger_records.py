@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from privacy.budget import Entry
-from wire.roster import Plan
+from wire.roster import PlanMembership
 
 WEEK_S = 7 * 24 * 3600
 FREEZE_S = 2 * WEEK_S
@@ -67,20 +67,27 @@ class KnownSeries:
     task_id: bytes = b""
 
 
+class Crowd(NamedTuple):
+    """How many hosts of a roster share a batch, and how many of them the largest operator has."""
+
+    hosts: int
+    largest_operator: int
+
+
 @dataclass(frozen=True, slots=True)
 class KnownRoster:
     """What a signed roster says of this ledger's hosts.
 
-    plans     host_id -> its memberships, None when it is not on the roster
-    crowds    (series, cohort) -> hosts, and how many of them the largest operator has
+    plans     host_id -> its memberships by series, None when it is not on the roster
+    crowds    by (series, cohort)
     """
 
     leader_pk: bytes
     helper_pk: bytes
     version: int
     effective_from: int
-    plans: Mapping[bytes, Plan | None]
-    crowds: Mapping[tuple[str, int], tuple[int, int]]
+    plans: Mapping[bytes, Mapping[str, PlanMembership] | None]
+    crowds: Mapping[tuple[str, int], Crowd]
 
 
 LONG_WINDOW_S: Final = 86_400

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from edge_agent.ledger.ledger_records import KnownSeries, LedgerView
+from edge_agent.ledger.ledger_records import Crowd, KnownSeries, LedgerView
 from privacy.budget import WEEK_S, Entry, may_spend
 from privacy.calibrate import windows_touched
 from wire.fields import Scheme, TaskId
@@ -21,7 +21,6 @@ from wire.task import Task
 
 from .epochs import HostEpoch, PartyKeys
 from .protocol_events import WindowClosed, Withheld
-from .roster_book import Crowd
 from .task_check import Accepted, ParticipantRules, check_task
 
 

@@ -187,7 +187,7 @@ class Participant:
         roster = self._rosters.in_force(parties, now_s)
         if roster is None:
             return [Refuse(Withheld.NO_ROSTER, len(due), "no roster in force")]
-        rostered = [host for host in due if roster.memberships[host] is not None]
+        rostered = [host for host in due if roster.plans.get(self._hosts[host].host_id)]
         may = [host for host in rostered if self._epochs.may_open(host, now_s)]
         effects: list[Effect] = []
         if len(may) < len(rostered):
@@ -255,7 +255,7 @@ class Participant:
             found = eligibility.host_readiness(
                 task,
                 event,
-                roster.memberships[host],
+                roster.plans.get(self._hosts[host].host_id),
                 roster.crowds,
                 self._epochs.epoch(parties, host),
                 spent=self._budget.spent(host, task.series, event.window_start_s, event.now_s),

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from edge_agent.ledger.ledger_db import ROSTERS_KEPT
-from edge_agent.ledger.ledger_records import KnownRoster, KnownSeries
+from edge_agent.ledger.ledger_records import Crowd, KnownRoster, KnownSeries
 from privacy.budget import WEEK_S, WeightChange, change_start, check_weight_changes
 from privacy.errors import ParameterError
 from privacy.signing import verify
@@ -32,28 +32,7 @@ from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
 from .epochs import PartyKeys
 from .task_check import Pins, verified_task
 
-Plans = dict[str, PlanMembership]
-
-
-@dataclass(frozen=True, slots=True)
-class Crowd:
-    """How many hosts of a roster share a batch, and how many of them the largest operator has."""
-
-    hosts: int
-    largest_operator: int
-
-
-@dataclass(frozen=True, slots=True)
-class RosterView:
-    """What a roster says about the hosts of this process; None for a host that is not on it.
-
-    crowds      per (series, cohort)
-    """
-
-    version: int
-    effective_from: int
-    memberships: tuple[Plans | None, ...]
-    crowds: Mapping[tuple[str, int], Crowd]
+Plans = Mapping[str, PlanMembership]
 
 
 @dataclass(slots=True)
@@ -68,16 +47,13 @@ class RosterBook:
     pins: Pins
     hosts: tuple[HostId, ...]
     weekly: bool = True
-    _rosters: dict[PartyKeys, list[RosterView]] = field(default_factory=dict)
+    _rosters: dict[PartyKeys, list[KnownRoster]] = field(default_factory=dict)
 
     def recall(self, known: Iterable[KnownRoster]) -> None:
         """Take over rosters that were verified before a restart, oldest version first."""
         for roster in known:
-            plans = (roster.plans.get(host) for host in self.hosts)
-            memberships = tuple(None if p is None else {m.series: m for m in p} for p in plans)
-            crowds = {key: Crowd(*counts) for key, counts in roster.crowds.items()}
-            view = RosterView(roster.version, roster.effective_from, memberships, crowds)
-            self._rosters.setdefault(PartyKeys(roster.leader_pk, roster.helper_pk), []).append(view)
+            parties = PartyKeys(roster.leader_pk, roster.helper_pk)
+            self._rosters.setdefault(parties, []).append(roster)
 
     def add(self, signed: bytes, windows_s: Mapping[str, int] = {}) -> KnownRoster | None:
         """Verify a roster against the pinned parties and keep what concerns these hosts.
@@ -90,33 +66,19 @@ class RosterBook:
         parties = self._signers(envelope)
         roster = Roster.decode_body(envelope.body)
         kept = self._rosters.setdefault(parties, [])
-        known = next((view for view in kept if view.version == roster.version), None)
-        if known is not None:
+        if any(known.version == roster.version for known in kept):
             return None
         if kept and roster.version < kept[-1].version:
             raise ReportRejected(
                 Reason.ROSTER_VERSION, f"version {kept[-1].version} or later", roster.version
             )
-        view = self._view(roster)
+        known = self._known(parties, roster)
         if self.weekly:
-            _check_start(view, kept)
-            _check_weights([*kept, view], windows_s)
-        kept.append(view)
+            _check_start(known, kept)
+            _check_weights([*kept, known], windows_s)
+        kept.append(known)
         del kept[:-ROSTERS_KEPT]
-        return self._known(parties, view)
-
-    def _known(self, parties: PartyKeys, view: RosterView) -> KnownRoster:
-        plans = (
-            None if by_series is None else tuple(by_series.values())
-            for by_series in view.memberships
-        )
-        return KnownRoster(
-            *parties,
-            view.version,
-            view.effective_from,
-            {bytes(host): plan for host, plan in zip(self.hosts, plans, strict=True)},
-            {key: (crowd.hosts, crowd.largest_operator) for key, crowd in view.crowds.items()},
-        )
+        return known
 
     def _signers(self, envelope: Signed) -> PartyKeys:
         message = envelope.unsigned()
@@ -128,18 +90,17 @@ class RosterBook:
             return PartyKeys(leader or b"", b"")
         raise ReportRejected(Reason.ROSTER_SIGNATURE, "a pinned Leader and Helper", "others")
 
-    def _view(self, roster: Roster) -> RosterView:
-        mine = set(self.hosts)
-        plans = [{m.series: m for m in plan} for plan in roster.plans]
-        found = {e.host_id: plans[e.plan] for e in roster.entries if e.host_id in mine}
-        memberships = tuple(found.get(host) for host in self.hosts)
-        return RosterView(roster.version, roster.effective_from, memberships, _crowds(roster))
+    def _known(self, parties: PartyKeys, roster: Roster) -> KnownRoster:
+        by_series: list[Plans] = [{m.series: m for m in plan} for plan in roster.plans]
+        plans: dict[bytes, Plans | None] = dict.fromkeys(self.hosts)
+        plans |= {e.host_id: by_series[e.plan] for e in roster.entries if e.host_id in plans}
+        return KnownRoster(*parties, roster.version, roster.effective_from, plans, _crowds(roster))
 
-    def in_force(self, parties: PartyKeys, at_s: int) -> RosterView | None:
+    def in_force(self, parties: PartyKeys, at_s: int) -> KnownRoster | None:
         views = [v for v in self._rosters.get(parties, ()) if v.effective_from <= at_s]
         return views[-1] if views else None
 
-    def newest(self, leader_pk: bytes) -> RosterView | None:
+    def newest(self, leader_pk: bytes) -> KnownRoster | None:
         """Give a Leader's roster of the highest version, in force or to come."""
         of_leader = [
             views[-1]
@@ -160,7 +121,7 @@ def _crowds(roster: Roster) -> dict[tuple[str, int], Crowd]:
     return {key: Crowd(sum(c.values()), max(c.values())) for key, c in operators.items()}
 
 
-def _check_start(view: RosterView, kept: list[RosterView]) -> None:
+def _check_start(view: KnownRoster, kept: list[KnownRoster]) -> None:
     first = not kept and view.version == 1
     if view.effective_from % WEEK_S and not first:
         raise ReportRejected(
@@ -172,10 +133,13 @@ def _check_start(view: RosterView, kept: list[RosterView]) -> None:
         )
 
 
-def _check_weights(views: list[RosterView], windows_s: Mapping[str, int]) -> None:
+def _check_weights(views: list[KnownRoster], windows_s: Mapping[str, int]) -> None:
     """Hold each host's weights to the rule of changes: room first, a week later the increase."""
-    for host in range(len(views[0].memberships)):
-        weights = [_weights(view.memberships[host]) for view in views]
+    for host in views[-1].plans:
+        weights = [
+            {name: m.weight_millionths for name, m in (view.plans.get(host) or {}).items()}
+            for view in views
+        ]
         changes = [
             change
             for before, after, view in zip(weights, weights[1:], views[1:], strict=False)
@@ -185,10 +149,6 @@ def _check_weights(views: list[RosterView], windows_s: Mapping[str, int]) -> Non
             check_weight_changes(weights[0], changes, max(windows_s.values(), default=0))
         except ParameterError as error:
             raise ReportRejected(Reason.ROSTER_CHANGE, error.expected, error.got) from error
-
-
-def _weights(plans: Plans | None) -> dict[str, int]:
-    return {name: membership.weight_millionths for name, membership in (plans or {}).items()}
 
 
 def _changes(
@@ -251,7 +211,7 @@ def read_signed_past(transport: Transport, host: HostId, pins: Pins) -> SignedPa
 def _take_roster(rosters: RosterBook, core: bytes, weights: dict[str, int]) -> None:
     known = rosters.add(core)
     for plan in known.plans.values() if known else ():
-        for membership in plan or ():
+        for membership in (plan or {}).values():
             least = weights.get(membership.series, membership.weight_millionths)
             weights[membership.series] = min(membership.weight_millionths, least)
 

@@ -61,7 +61,7 @@ def everything(identity: HostId, rosters: Sequence[Roster]) -> list[Entry]:
         first = (X - 3 * WEEK_S) // window_s * window_s
         for start in range(first, X + 3 * WEEK_S, window_s):
             view = book.in_force(parties, start)
-            membership = ((view and view.memberships[0]) or {}).get(series)
+            membership = ((view and view.plans[identity]) or {}).get(series)
             if membership is not None:
                 weight = membership.weight_millionths
                 found.append(Entry(series, start, start + window_s, weight, touched))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_records import KnownRoster
+from edge_agent.ledger.ledger_records import Crowd, KnownRoster
 from edge_agent.protocol.eligibility import crowd_fault
 from edge_agent.protocol.protocol_events import (
     EpochDue,
@@ -18,7 +18,7 @@ from edge_agent.protocol.protocol_events import (
     TaskReceived,
     Withheld,
 )
-from edge_agent.protocol.roster_book import Crowd, RosterBook
+from edge_agent.protocol.roster_book import RosterBook
 from privacy.noise_table import LiveSampler
 from tests.agent_world import (
     T0,
