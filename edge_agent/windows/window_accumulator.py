@@ -6,23 +6,21 @@ The windows of a live host's tasks: which accumulator is open, and which windows
 from __future__ import annotations
 
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.boot_clock import boottime_ns, read_point
 from collectors.records import activity
 from kernels.families import UNKNOWN_APPLICATION
 from privacy.quantise import uniform_below
 from wire.catalogue import Catalogue
 from wire.fields import TaskId
-from wire.task import SectionKind, SectionSpec, Task
+from wire.task import SectionKind, Task
 
-from .encode import UNMEASURABLE, match_section
+from .encode import match_section
 from .window_rows import OTHER_MODEL, GpuWindow, RowFiller
 from .window_state import DurableAccumulators, WindowState
 
@@ -41,18 +39,13 @@ class HostClock:
 
     offset_ns: int
 
-    @classmethod
-    def now(cls) -> HostClock:
-        return cls(read_point().offset_ns)
-
 
 class WindowAccumulator:
     """Gathers one host's records into the windows of one task.
 
-    Every window can be closed, busy or idle. Wall time of a GPU that no source watched (`watch`,
-    `GpuCoverage`) is unmeasured. A record counts in the window of its own time: late
-    (its window is closed), early (too far ahead) and stray ones (no such GPU, section or cell) are
-    counted in `dropped` and left out. Not thread-safe.
+    Every window can be closed, busy or idle. Wall time of a GPU that no source watched
+    (`GpuCoverage`) is unmeasured. A record counts in the window of its own time: late (its window
+    is closed), early (too far ahead) and stray ones (no such GPU, section or cell) are left out.
     """
 
     def __init__(
@@ -61,17 +54,15 @@ class WindowAccumulator:
         task: Task,
         gpus: Sequence[str],
         *,
-        clock: HostClock | None = None,
-        first_window: int | None = None,
+        clock: HostClock,
+        first_window: int,
         store: DurableAccumulators | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        """Begin with the window that holds the present.
+        """Begin with the window that holds a time.
 
         gpus          GPU model of each GPU of this host, as in the catalogue's table (else "other")
-        clock         mapping of clocks, None: read from this host now
-        first_window  start of the first window in seconds; None: the oldest that the store keeps
-                      (forget what is past reporting first: `store.erase_before`), else the present
+        first_window  a time in the first window, in seconds
         store         keeps open windows over restarts
         random_bytes  for the host's secret sampling coin
         Raises        ValueError when the task's sections are not the catalogue's
@@ -81,19 +72,15 @@ class WindowAccumulator:
         self._cells = {section.name: frozenset(section.cells) for section, _ in self._sections}
         models = frozenset(catalogue.classes("gpu_model"))
         self._models = [model if model in models else OTHER_MODEL for model in gpus]
-        self._watched_since: dict[int, int | None] = {}
         self._window_s = task.window_s
         self._retention_s = task.retention_s
         self._series = task.series
         self._filler = RowFiller(catalogue)
-        self._clock = clock or HostClock.now()
+        self._clock = clock
         self._store = store
         self._random_bytes = random_bytes
-        first_s = self._first_window() if first_window is None else first_window
-        self._next = first_s // task.window_s * task.window_s
+        self._next = first_window // task.window_s * task.window_s
         self._open: dict[int, WindowState] = {}
-        self.dropped: Counter[str] = Counter()
-        self.governor_millionths = MILLION
 
     @property
     def next_window(self) -> int:
@@ -103,11 +90,6 @@ class WindowAccumulator:
     def set_clock(self, clock: HostClock) -> None:
         """Follow a wall clock that was corrected."""
         self._clock = clock
-
-    def watch(self, gpus: Iterable[int], since_boottime_ns: int | None) -> None:
-        """Count GPUs as watched from a time on (None: no longer) beside what `GpuCoverage` says."""
-        for gpu in gpus:
-            self._watched_since[gpu] = since_boottime_ns
 
     def add(self, record: activity.Record) -> None:
         """Count a record in the window of its own time; what is local to the host is not."""
@@ -120,16 +102,6 @@ class WindowAccumulator:
                 self._add_coverage(record)
             case _:
                 pass
-
-    def measures(self, window: int) -> bool:
-        """Tell whether this host's secret coin lets any section measure in an open window.
-
-        Raises  ValueError for a window (start in seconds) that is closed already
-        """
-        if window < self._next:
-            raise ValueError(f"expected a window from {self._next} on, got {window}")
-        coin = self._coin(self._state(window))
-        return any(coin < self._rate(spec) for _, spec in self._sections)
 
     def close(self, window: int) -> NDArray[np.int64]:
         """Close a window (start in seconds) and return int64[k], base units, sections in order.
@@ -145,7 +117,7 @@ class WindowAccumulator:
         coin = self._coin(state)
         if self._store is not None:
             self._save(window, state)
-        row = self._row(state, coin, window)
+        row = self._row(state, coin)
         self._open = {start: kept for start, kept in self._open.items() if start > window}
         self._next = window + self._window_s
         return row
@@ -153,13 +125,13 @@ class WindowAccumulator:
     def preview(self, window: int) -> NDArray[np.int64]:
         """Return int64[k] of an open window as it stands; it stays open."""
         state = self._state(window)
-        return self._row(state, self._coin(state), window)
+        return self._row(state, self._coin(state))
 
-    def _row(self, state: WindowState, coin: int, window: int) -> NDArray[np.int64]:
-        gpus = [self._gpu_window(state, index, window) for index in range(len(self._models))]
+    def _row(self, state: WindowState, coin: int) -> NDArray[np.int64]:
+        gpus = [self._gpu_window(state, index) for index in range(len(self._models))]
         rows = [
             self._filler.fill(section, state, gpus)
-            if coin < self._rate(spec)
+            if coin < spec.rate_millionths
             else self._filler.unmeasured(section, gpus)
             for section, spec in self._sections
         ]
@@ -170,7 +142,6 @@ class WindowAccumulator:
         window = -(-at_s // self._window_s) * self._window_s
         if window <= self._next:
             return
-        self.dropped["skipped"] += (window - self._next) // self._window_s
         self._next = window
         self._open = {start: kept for start, kept in self._open.items() if start >= window}
         if self._store is not None:
@@ -192,14 +163,8 @@ class WindowAccumulator:
         if self._store is not None:
             self._store.erase(self._series, window)
 
-    def _first_window(self) -> int:
-        kept = self._store.windows(self._series) if self._store is not None else []
-        now_ns = boottime_ns() + self._clock.offset_ns
-        return min([*kept, now_ns // NS_PER_S])
-
     def _add_activity(self, record: activity.KernelActivity) -> None:
         if not 0 <= record.gpu < len(self._models):
-            self.dropped["stray_gpu"] += 1
             return
         for window, overlap_ns, whole_ns in self._spans(record.boottime_ns, record.span_ns):
             state = self._state_for(window)
@@ -212,16 +177,15 @@ class WindowAccumulator:
 
     def _add_coverage(self, record: activity.GpuCoverage) -> None:
         if not 0 <= record.gpu < len(self._models):
-            self.dropped["stray_gpu"] += 1
             return
         only = self._window_of(record.boottime_ns, record.span_ns)
         if only is not None and only in self._open and only >= self._next:
             self._open[only].gpu(record.gpu).cover(record.source, record.span_ns)
             return
         for window, overlap_ns, whole_ns in self._spans(record.boottime_ns, record.span_ns):
-            if self._next <= window <= self._next + FARTHEST_AHEAD * self._window_s:
+            if (state := self._state_for(window)) is not None:
                 covered_ns = record.span_ns * overlap_ns // whole_ns
-                self._state(window).gpu(record.gpu).cover(record.source, covered_ns)
+                state.gpu(record.gpu).cover(record.source, covered_ns)
 
     def _add_observation(self, record: activity.Observation) -> None:
         section = self._by_name.get(record.section)
@@ -232,7 +196,6 @@ class WindowAccumulator:
             inner = section.bins.names[section.bins.index(record.value)]
             cell = f"{cell}/{inner}" if cell else inner
         if cell not in self._cells[section.name] or record.value < 0:
-            self.dropped["stray_cell"] += 1
             return
         window = (record.boottime_ns + self._clock.offset_ns) // NS_PER_S
         state = self._state_for(window // self._window_s * self._window_s)
@@ -267,14 +230,10 @@ class WindowAccumulator:
         return spans
 
     def _state_for(self, window: int) -> WindowState | None:
-        """Return the state of a record's window, None (and a count) when it is late or early."""
-        if window < self._next:
-            self.dropped["late"] += 1
-            return None
-        if window > self._next + FARTHEST_AHEAD * self._window_s:
-            self.dropped["early"] += 1
-            return None
-        return self._state(window)
+        """Return the state of a record's window, None when it is late or early."""
+        if self._next <= window <= self._next + FARTHEST_AHEAD * self._window_s:
+            return self._state(window)
+        return None
 
     def _state(self, window: int) -> WindowState:
         state = self._open.get(window)
@@ -288,21 +247,9 @@ class WindowAccumulator:
             state.coin = int(uniform_below(MILLION, 1, self._random_bytes)[0])
         return state.coin
 
-    def _rate(self, spec: SectionSpec) -> int:
-        """Return the rate in force; what cannot be unmeasured is always measured."""
-        if spec.kind in UNMEASURABLE:
-            return MILLION
-        return min(spec.rate_millionths, self.governor_millionths)
-
-    def _gpu_window(self, state: WindowState, index: int, window: int) -> GpuWindow:
-        wall_ms = self._window_s * 1_000
-        totals = state.gpu(index)
-        since_ns = self._watched_since.get(index)
-        watched_ns = 0
-        if since_ns is not None:
-            begun_ns = since_ns + self._clock.offset_ns - window * NS_PER_S
-            watched_ns = wall_ms * NS_PER_MS - max(begun_ns, 0)
-        measured_ms = totals.measured_ns(wall_ms * NS_PER_MS, watched_ns) // NS_PER_MS
+    def _gpu_window(self, state: WindowState, index: int) -> GpuWindow:
+        wall_ms, totals = self._window_s * 1_000, state.gpu(index)
+        measured_ms = totals.measured_ns(wall_ms * NS_PER_MS) // NS_PER_MS
         return GpuWindow(self._models[index], totals, measured_ms, wall_ms)
 
 
@@ -376,7 +323,7 @@ class TaskWindows:
         catalogue: Catalogue,
         gpus: Sequence[str],
         store: DurableAccumulators | None,
-        host_clock: Callable[[], HostClock] = HostClock.now,
+        host_clock: Callable[[], HostClock],
     ) -> None:
         self._catalogue = catalogue
         self._gpus = tuple(gpus)
@@ -420,7 +367,10 @@ class TaskWindows:
 
     def close_ended(self, now_s: int) -> Iterator[ClosedWindow]:
         """Close every window whose end has passed, oldest first, and drop finished tasks."""
-        self._forget_expired(now_s)
+        if self._store is not None and now_s >= self._erase_at_s:
+            # Also of a series that ended while the agent was down.
+            self._store.erase_expired(now_s)
+            self._erase_at_s = now_s + _ERASE_EVERY_S
         for open_task in list(self._open):
             # A clock that jumps ahead passes windows that nobody takes any more: leave them out.
             open_task.windows.skip_to(now_s - open_task.task.window_s - open_task.task.retention_s)
@@ -434,12 +384,6 @@ class TaskWindows:
                     yield ClosedWindow(open_task.task_id, start_s, row.reshape(1, -1), here)
                 open_task.windows.forget(start_s)
         self._open = [open_task for open_task in self._open if not _finished(open_task)]
-
-    def _forget_expired(self, now_s: int) -> None:
-        """Erase what no report can need: also of a series that ended while the agent was down."""
-        if self._store is not None and now_s >= self._erase_at_s:
-            self._store.erase_expired(now_s)
-            self._erase_at_s = now_s + _ERASE_EVERY_S
 
     def open_windows(self) -> Iterator[WindowPreview]:
         """Give every task's open window as it stands; nothing changes by looking."""

@@ -62,10 +62,10 @@ class GpuTotals:
             return self.copy_size_ns
         return {b: cost * _NS // _COPY_BYTES_PER_S for b, cost in self.copy_cost_bytes.items()}
 
-    def measured_ns(self, wall_ns: int, watched_ns: int = 0) -> int:
+    def measured_ns(self, wall_ns: int) -> int:
         """Return how much of the wall time was watched: what was seen busy was watched, too."""
         busy_ns = sum(self.family_ns.values())
-        return min(max(watched_ns, busy_ns, *self.covered_ns.values(), 0), wall_ns)
+        return min(max(busy_ns, *self.covered_ns.values(), 0), wall_ns)
 
     def cover(self, source: str, span_ns: int) -> None:
         _bump(self.covered_ns, source, span_ns)
@@ -223,15 +223,13 @@ class DurableAccumulators(Closing):
         """Forget a window: call it once its report is sealed."""
         self._write("DELETE FROM open_windows WHERE series = ? AND window = ?", (series, window))
 
-    def erase_before(self, series: str, window: int) -> int:
-        """Forget windows that can no longer be reported; return how many there were."""
-        return self._write(
-            "DELETE FROM open_windows WHERE series = ? AND window < ?", (series, window)
-        )
+    def erase_before(self, series: str, window: int) -> None:
+        """Forget windows that can no longer be reported."""
+        self._write("DELETE FROM open_windows WHERE series = ? AND window < ?", (series, window))
 
-    def erase_expired(self, now_s: int) -> int:
-        """Forget what no report can need, of any series; return how many windows."""
-        return self._write("DELETE FROM open_windows WHERE expires_s <= ?", (now_s,))
+    def erase_expired(self, now_s: int) -> None:
+        """Forget what no report can need, of any series."""
+        self._write("DELETE FROM open_windows WHERE expires_s <= ?", (now_s,))
 
     def windows(self, series: str) -> list[int]:
         """Return the starts of the windows that are kept, oldest first."""
@@ -243,9 +241,9 @@ class DurableAccumulators(Closing):
     def close(self) -> None:
         self._db.close()
 
-    def _write(self, statement: str, values: tuple[object, ...]) -> int:
+    def _write(self, statement: str, values: tuple[object, ...]) -> None:
         try:
-            return self._db.execute(statement, values).rowcount
+            self._db.execute(statement, values)
         except sqlite3.Error as error:
             raise _unavailable(self._path, error) from None
 
