@@ -40,7 +40,7 @@ from bench.round_fleet import (
 from bench.round_work import arithmetic, epoch_floor, floor, run_round
 from edge_agent.ledger.ledger_records import HostSpending, LedgerView
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S
-from edge_agent.protocol.participant import Participant, ParticipantRules
+from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitSealed,
@@ -52,7 +52,7 @@ from edge_agent.protocol.protocol_events import (
     TaskReceived,
     WindowClosed,
 )
-from edge_agent.protocol.task_check import Bounds, Pins
+from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from pointillist.plan_file import default_plan
 from privacy.noise_table import LiveSampler
 from transport.files.keyfiles import write_signing_key

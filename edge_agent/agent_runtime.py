@@ -22,6 +22,7 @@ from .clock import Clock, SystemClock
 from .host_diagnosis import NAME as DIAGNOSIS
 from .host_diagnosis import Diagnosed, HostDiagnosis
 from .ledger.ledger import Ledger
+from .ledger.ledger_records import no_fault
 from .protocol.participant import Participant
 from .protocol.protocol_events import EpochDue, Refuse, WindowClosed
 from .sending.effects import AgentTally, Effects
@@ -42,10 +43,6 @@ _SET_BACK_MS: Final = 60_000
 
 _STILL_MOST_MS: Final = 1_000
 """Sends that follow one another hold the sources up no longer than so."""
-
-
-def _no_fault(_point: str) -> None:
-    return
 
 
 @dataclass(slots=True)
@@ -111,7 +108,7 @@ class AgentRuntime:
         clock: Clock | None = None,
         name: str = "agent",
         log_name: str = "",
-        fault_point: Callable[[str], None] = _no_fault,
+        fault_point: Callable[[str], None] = no_fault,
     ) -> None:
         self._ledger = ledger
         self._windows = windows

@@ -23,8 +23,7 @@ from transport.settings.config import build, limited, overlay, read_table
 
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
 from .ledger.ledger_records import SpoolLimits
-from .local.history import HistoryLimits
-from .local.history_tables import LEAST_BYTES
+from .local.history import HistorySection
 from .local.live_socket import LEVELS
 from .protocol.task_check import Bounds, Pins
 
@@ -97,7 +96,6 @@ def is_loopback(name: str) -> bool:
 LOADERS: Final = ("auto", "libbpf", "bcc")
 AUTO: Final = "auto"
 DIAGNOSIS_HZ: Final = 100
-_LONGEST_HISTORY_S = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +142,6 @@ class TrustSection(Pins):
                     raise ValueError(f"{name}: expected keys of 32 bytes, got {len(key)}")
         if not self.leaders or not (self.helpers or self.allow_local):
             raise ValueError("expected at least one Leader and one Helper")
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolSection:
-    """Bounds of the spool of sealed records."""
-
-    max_records: int = 20_000
-    max_bytes: int = 256 << 20
-
-    @property
-    def limits(self) -> SpoolLimits:
-        return SpoolLimits(self.max_records, self.max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +206,6 @@ class DiagnosisSection:
 
 
 @dataclass(frozen=True, slots=True)
-class HistorySection:
-    """Raw history on this host: how long, and how many bytes on disk at most."""
-
-    enabled: bool = True
-    keep_s: int = limited(86_400, low=60, high=_LONGEST_HISTORY_S)
-    max_bytes: int = limited(512 << 20, low=LEAST_BYTES)
-
-    @property
-    def limits(self) -> HistoryLimits:
-        return HistoryLimits(self.keep_s, self.max_bytes)
-
-
-@dataclass(frozen=True, slots=True)
 class MetricsSection:
     """The agent's own counters for Prometheus, on loopback; port 0 takes a free one."""
 
@@ -251,7 +224,7 @@ class AgentConfig:
     transport: TransportTable
     trust: TrustSection
     bounds: Bounds = field(default_factory=Bounds)
-    spool: SpoolSection = field(default_factory=SpoolSection)
+    spool: SpoolLimits = field(default_factory=SpoolLimits)
     sources: SourcesSection = field(default_factory=SourcesSection)
     diagnosis: DiagnosisSection = field(default_factory=DiagnosisSection)
     history: HistorySection = field(default_factory=HistorySection)

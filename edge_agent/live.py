@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TypedDict
+from functools import partial
 
 from collectors.devices.bounded import Spawner
 from collectors.devices.devices_source import DevicesSource, GpuUsers
@@ -19,7 +19,7 @@ from collectors.gpu_time.gpu_time_source import GpuTimeSource
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
-from collectors.interface import Source, SourceRegistry, UnavailableSource
+from collectors.interface import SourceRegistry, UnavailableSource
 from collectors.replay.replay_source import ReplaySource
 from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
@@ -35,29 +35,18 @@ from wire.topics import KEPT
 
 from .agent_runtime import AgentRuntime
 from .clock import Clock, SteadyClock, SystemClock, host_clock_of
-from .config import AgentConfig, ReplaySection
+from .config import AgentConfig
 from .host_diagnosis import diagnosis_settings
 from .ledger.ledger import Ledger
 from .ledger.ledger_db import read_view
-from .ledger.ledger_records import LedgerMissing, LedgerNone, LedgerView, SpoolLimits
+from .ledger.ledger_records import LedgerMissing, LedgerNone, LedgerView, no_fault
 from .protocol.epochs import Host
-from .protocol.participant import Participant, ParticipantRules
-from .protocol.task_check import Gate
+from .protocol.participant import Participant
+from .protocol.task_check import Gate, ParticipantRules
 from .windows.window_accumulator import TaskWindows
 from .windows.window_state import DurableAccumulators
 
 LIVE_DOMAIN = "live"
-
-
-def _no_fault(_point: str) -> None:
-    return
-
-
-class _Common(TypedDict):
-    binding: bytes
-    now_s: int
-    limits: SpoolLimits
-    fault_point: Callable[[str], None]
 
 
 def this_machine(config: AgentConfig) -> bytes:
@@ -81,24 +70,23 @@ def open_ledger(
     config: AgentConfig,
     binding: bytes,
     now_s: int,
-    fault_point: Callable[[str], None] = _no_fault,
+    fault_point: Callable[[str], None] = no_fault,
 ) -> Ledger:
     """Open this host's ledger, or make the first one where the key has never had any.
 
     Raises      LedgerRefused, KeyFileRefused
     """
     key = keyfiles.load_host_key(config.host.key_file, binding)
-    limits = config.spool.limits
     known = key.ledger_exists or config.fence_file.exists()
     if known and not config.ledger_file.exists():
         raise LedgerMissing(f"expected the ledger {config.ledger_file}, of which the key knows")
-    common = _Common(binding=binding, now_s=now_s, limits=limits, fault_point=fault_point)
+    files = config.ledger_file, config.fence_file
     # A ledger that the key does not know yet is one whose making was interrupted: it is empty.
     if config.ledger_file.exists():
-        ledger = Ledger.open(config.ledger_file, config.fence_file, **common)
+        ledger = Ledger.open(*files, binding, now_s, config.spool, fault_point)
     else:
         me = host_id(key.signing.public_bytes)
-        ledger = Ledger.create(config.ledger_file, config.fence_file, hosts=[me], **common)
+        ledger = Ledger.create(*files, [me], binding, now_s, config.spool, fault_point)
     keyfiles.mark_ledger(config.host.key_file, binding)
     with suppress(OSError):  # the key's folder may be read-only once the ledger is marked
         keyfiles.sweep_leftovers(config.host.key_file.parent)
@@ -170,15 +158,9 @@ def sources_of(
         registry.register("steps", lambda: StepsSource(steps), steps)
     rules = FamilyRules.load()
     for number, replay in enumerate(config.sources.replay):
-        registry.register(f"replay-{number}", _replay(config, rules, replay), replay)
+        play = partial(ReplaySource, classifier=rules, gpus=len(config.host.models))
+        registry.register(f"replay-{number}", partial(play, **asdict(replay)), replay)
     return registry
-
-
-def _replay(config: AgentConfig, rules: FamilyRules, replay: ReplaySection) -> Callable[[], Source]:
-    def make() -> Source:
-        return ReplaySource(classifier=rules, gpus=len(config.host.models), **asdict(replay))
-
-    return make
 
 
 def task_rules(
@@ -202,7 +184,7 @@ def open_agent(
     gate: Gate | None = None,
     transport: Transport | None = None,
     clock: Clock | None = None,
-    fault_point: Callable[[str], None] = _no_fault,
+    fault_point: Callable[[str], None] = no_fault,
     spawner: Spawner | None = None,
     users: GpuUsers | None = None,
 ) -> tuple[AgentRuntime, list[UnavailableSource]]:
@@ -265,13 +247,3 @@ def open_agent(
         fault_point=fault_point,
     )
     return runtime, absent
-
-
-__all__ = [
-    "load_host",
-    "open_agent",
-    "open_ledger",
-    "read_ledger",
-    "sources_of",
-    "this_machine",
-]

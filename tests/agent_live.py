@@ -15,9 +15,9 @@ from edge_agent.config import (
     AgentConfig,
     HostSection,
     SourcesSection,
-    SpoolSection,
     TrustSection,
 )
+from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds
@@ -121,7 +121,7 @@ def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Sur
         TransportTable(folder / "log"),
         TrustSection(frozenset({world.leader.pk}), frozenset({world.helper.pk})),
         Bounds(n_min_at_least=80),
-        SpoolSection(),
+        SpoolLimits(),
         SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
     )
     config.host.key_file.parent.mkdir()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import ClockSetBack, HostSpending, LedgerView, SealedRecord
 from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.participant import Participant, ParticipantRules
+from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
@@ -34,7 +34,7 @@ from edge_agent.protocol.protocol_events import (
     WindowClosed,
     Withheld,
 )
-from edge_agent.protocol.task_check import Bounds, Pins
+from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from privacy.calibrate import gdp_mu_1e9, sensitivity_sq_steps, sigma_local_1024, windows_touched
 from privacy.masks import (
     derive_box_key,

@@ -78,7 +78,7 @@ def slow_job(seconds: int = 45) -> list[Finding | Series]:
 def fill_history(host: ShownHost) -> None:
     """Write an hour that ends now: two GPUs in waves, the CPU, kernels, calls, one event."""
     config = host.fleet.made.config
-    history = History(config.history_file, config.history.limits)
+    history = History(config.history_file, config.history)
     # The stepped clock of the agent that wrote before: its boot began in 1970.
     now_ns = host.now_s * S
     history.note_clock(ClockPoint(now_ns, now_ns, 100))

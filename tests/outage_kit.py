@@ -27,9 +27,9 @@ from edge_agent.config import (
     AgentConfig,
     HostSection,
     SourcesSection,
-    SpoolSection,
     TrustSection,
 )
+from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.task_check import Bounds
 from privacy.noise import NoiseSampler
@@ -201,7 +201,7 @@ class OutageFleet:
             self._log,
             TrustSection(frozenset({world.leader.pk}), frozenset({world.helper.pk})),
             Bounds(n_min_at_least=8),
-            SpoolSection(),
+            SpoolLimits(),
             SourcesSection(
                 host=False, gpus=False, faults=False, probes=ProbesSection(enabled=False)
             ),

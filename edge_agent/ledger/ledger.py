@@ -29,6 +29,7 @@ from .ledger_records import (
     SealedRecord,
     SpooledRecord,
     SpoolLimits,
+    no_fault,
 )
 from .left_reports import Gone, LeftReport, LeftReports
 
@@ -36,10 +37,6 @@ CLOCK_TOLERANCE_S: Final = 2
 """A clock is read in whole seconds, and disciplined by less."""
 _EPOCH_MEMORY_S: Final = 2 * 3600
 _PRUNE_EVERY_S: Final = 3600
-
-
-def _no_fault(_point: str) -> None:
-    return
 
 
 class Ledger:
@@ -50,14 +47,14 @@ class Ledger:
         db: sqlite3.Connection,
         fence: Fence,
         mark: FenceMark,
-        limits: SpoolLimits,
+        limits: SpoolLimits | None,
         fault_point: Callable[[str], None],
     ) -> None:
         self._db, self._fence, self._mark = db, fence, mark
         self._fault_point = fault_point
         self._pruned_s = 0
         with ledger_db.translated():
-            self._spool = ledger_db.Spool(db, limits)
+            self._spool = ledger_db.Spool(db, limits or SpoolLimits())
             self._left = LeftReports(db)
             self._clock_s: int = self._meta("clock_s")
             self._signed_s: int = self._meta("signed_s", 0)
@@ -69,12 +66,11 @@ class Ledger:
         cls,
         path: Path,
         fence_path: Path,
-        *,
         hosts: Iterable[bytes],
         binding: bytes,
         now_s: int,
         limits: SpoolLimits | None = None,
-        fault_point: Callable[[str], None] = _no_fault,
+        fault_point: Callable[[str], None] = no_fault,
     ) -> Self:
         """Make the ledger of hosts that never published; `agent join` and simulations do.
 
@@ -83,7 +79,7 @@ class Ledger:
         """
         if path.exists() or fence_path.exists():
             raise LedgerExists(f"expected no ledger, found {path} or {fence_path}")
-        return cls._create(path, fence_path, hosts, binding, now_s, 0, (), limits, fault_point)
+        return cls._create(path, fence_path, hosts, binding, now_s, limits, fault_point)
 
     @classmethod
     def recover(
@@ -119,7 +115,7 @@ class Ledger:
             fence_path.rename(f"{fence_path}.lost-{now_s}")
         resume_s = max(now_s, signed_time_s, old.clock_s, old.newest_s)
         return cls._create(
-            path, fence_path, hosts, binding, now_s, resume_s, known, limits, _no_fault, old
+            path, fence_path, hosts, binding, now_s, limits, no_fault, old, resume_s, known
         )
 
     @classmethod
@@ -130,11 +126,11 @@ class Ledger:
         hosts: Iterable[bytes],
         binding: bytes,
         now_s: int,
-        resume_after_s: int,
-        known: Iterable[KnownSeries],
         limits: SpoolLimits | None,
         fault_point: Callable[[str], None],
         old: Salvage | None = None,
+        resume_after_s: int = 0,
+        known: Iterable[KnownSeries] = (),
     ) -> Self:
         old = old or Salvage()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -166,7 +162,7 @@ class Ledger:
             # Both slots are written now, so that a full disk cannot stop a later fence write.
             fence.write(FenceMark(mark.ledger_id, 0))
             fence.write(mark)
-            ledger = cls(db, fence, mark, limits or SpoolLimits(), fault_point)
+            ledger = cls(db, fence, mark, limits, fault_point)
             opened.pop_all()
             return ledger
 
@@ -175,11 +171,10 @@ class Ledger:
         cls,
         path: Path,
         fence_path: Path,
-        *,
         binding: bytes,
         now_s: int,
         limits: SpoolLimits | None = None,
-        fault_point: Callable[[str], None] = _no_fault,
+        fault_point: Callable[[str], None] = no_fault,
     ) -> Self:
         """Open an existing ledger and prove that it is this machine's newest.
 
@@ -191,7 +186,7 @@ class Ledger:
             db = ledger_db.connect(path, create=False)
             try:
                 mark = proven_mark(db, fence, path, binding)
-                ledger = cls(db, fence, mark, limits or SpoolLimits(), fault_point)
+                ledger = cls(db, fence, mark, limits, fault_point)
                 ledger.require_clock(now_s)
             except BaseException:
                 db.close()

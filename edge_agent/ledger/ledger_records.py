@@ -17,6 +17,10 @@ FREEZE_S = 2 * WEEK_S
 """After a recovery no new series and no larger weight for this long."""
 
 
+def no_fault(_point: str) -> None:
+    """Where tests stop an agent, nothing else happens."""
+
+
 @dataclass(frozen=True, slots=True)
 class SealedRecord:
     """Bytes ready to leave the host, the same ones at every try.

@@ -16,6 +16,7 @@ from collectors.boot_clock import ClockMap, ClockPoint, boot_id
 from collectors.records.activity import KernelActivity
 from collectors.records.gpu_calls import GpuCalls
 from transport.files.sqlite_file import code_of, connect, transaction
+from transport.settings.config import limited
 
 from . import history_tables as layout
 from . import local_rows
@@ -36,11 +37,12 @@ _OF_KERNEL: Final = attrgetter(*(column.name for column in layout.ACTIVITY.colum
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryLimits:
-    """How long and how much is kept; whichever is reached first."""
+class HistorySection:
+    """Raw history on this host: how long, and how many bytes on disk at most."""
 
-    keep_s: int = 86_400
-    max_bytes: int = 512 << 20
+    enabled: bool = True
+    keep_s: int = limited(86_400, low=60, high=7 * 86_400)
+    max_bytes: int = limited(512 << 20, low=layout.LEAST_BYTES)
 
 
 class RowWriter:
@@ -195,7 +197,7 @@ class History:
     def __init__(
         self,
         path: Path,
-        limits: HistoryLimits | None = None,
+        limits: HistorySection | None = None,
         *,
         boot: Callable[[], str] = boot_id,
     ) -> None:
@@ -203,7 +205,7 @@ class History:
         self.path = path
         self.dropped: Counter[str] = Counter()
         self.kept = 0
-        self._limits = limits or HistoryLimits()
+        self._limits = limits or HistorySection()
         self._spans = SpanRows()
         self._names_at_ns = 0
         self._db = layout.open_file(path, self._limits.max_bytes)

@@ -340,6 +340,3 @@ class Participant:
         if pending.parties is not None:
             self._epochs.take_back(pending.parties, pending.epochs, pending.now_s)
         return [Refuse(event.why, len(pending.records), "the commit was rolled back")]
-
-
-__all__ = ["Participant", "ParticipantRules"]

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from edge_agent.ledger.ledger_records import LedgerView, SealedRecord, SpooledRecord
+from edge_agent.ledger.ledger_records import LedgerView, SealedRecord, SpooledRecord, no_fault
 from edge_agent.protocol import protocol_events as events
 from edge_agent.protocol.eligibility import Recovering, TaskBook
 from edge_agent.protocol.task_check import ParticipantRules
@@ -28,15 +28,11 @@ _FIRST_PAUSE_MS: Final = 1_000
 _LONGEST_PAUSE_MS: Final = 30_000
 
 
-def _no_fault(_point: str) -> None:
-    return
-
-
 class Outbox:
     """A queue by time, and one producer that is replaced after a failure."""
 
     def __init__(
-        self, transport: interface.Transport, fault_point: Callable[[str], None] = _no_fault
+        self, transport: interface.Transport, fault_point: Callable[[str], None] = no_fault
     ) -> None:
         self._transport = transport
         self._fault_point = fault_point

@@ -279,7 +279,7 @@ class AgentService(Observer):
         if not self._config.history.enabled:
             return None
         try:
-            return History(self._config.history_file, self._config.history.limits)
+            return History(self._config.history_file, self._config.history)
         except HistoryUnavailable as error:
             self._log.warning("no local history", error=str(error))
             return None

@@ -17,7 +17,7 @@ SAMPLE = Path("deploy/config/agent.toml")
 def test_agent_config_sample_parses_into_the_documented_bounds() -> None:
     config = load_config(SAMPLE)
     assert config.bounds.epsilon_millionths == 2_000_000
-    assert config.spool.limits.max_bytes == 256 << 20
+    assert config.spool.max_bytes == 256 << 20
     assert len(config.trust.leaders) == len(config.trust.helpers) == 1
     assert config.fence_file.parent == config.host.key_file.parent
 

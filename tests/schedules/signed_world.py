@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from aggregator.protocol.directory import PinnedParties
 from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.participant import ParticipantRules
-from edge_agent.protocol.task_check import Bounds, Pins
+from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from tests.agent_world import T0, Party, World, make_section
 from tests.protocol_kit import hpke_pair, signing_key
 from wire.envelope import Kind, wrap

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from collectors.records.gpu_calls import CountedCalls, Direction, GpuCalls, ProbeGroup
-from edge_agent.local.history import History, HistoryLimits
+from edge_agent.local.history import History, HistorySection
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, MetricRow, RecordRow
 from edge_agent.local.recent import MOST_LINES, Recent
@@ -28,7 +28,7 @@ from tests.calls_kit import (
 )
 from tests.local_kit import BOOT, POINT, UNIX, S, at, flattener
 
-SMALL = HistoryLimits(max_bytes=4 << 20)
+SMALL = HistorySection(max_bytes=4 << 20)
 
 
 def seen(*records: object) -> Recent:

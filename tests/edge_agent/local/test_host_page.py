@@ -16,13 +16,13 @@ from starlette.testclient import TestClient
 from collectors.gpu_calls.gpu_probes import ProbesSection
 from collectors.gpu_time.gpu_time_source import GpuTimeSection
 from collectors.records.gpu_time import summed
-from edge_agent.config import AgentConfig, DiagnosisSection, HistorySection, SourcesSection
+from edge_agent.config import AgentConfig, DiagnosisSection, SourcesSection
 from edge_agent.host_page.gpu_panels import kernels_panel
 from edge_agent.host_page.host_pages import PAGES, SPANS, HostState, page_html
 from edge_agent.host_page.host_reading import HostReading
 from edge_agent.host_page.page_server import owner_of, users_of_page
 from edge_agent.journal import Journal
-from edge_agent.local.history import History
+from edge_agent.local.history import History, HistorySection
 from edge_agent.local.local_rows import EventRow
 from edge_agent.local.view import view_of
 from pages.layout import ASSETS, PAGE_HEADERS, asset_address
@@ -41,7 +41,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> ShownHost:
     hostile = [replace(finding, subject=HOSTILE) for finding in found]
     made = shown_host(tmp_path_factory.mktemp("host"), [*found, *hostile])
     config = made.reading.config
-    history = History(config.history_file, config.history.limits)
+    history = History(config.history_file, config.history)
     history.add([EventRow(HOSTILE, HOSTILE, HOSTILE, (made.now_s - 60) * S, HOSTILE)])
     history.close()
     return made
@@ -209,7 +209,7 @@ def test_host_that_measured_nothing_has_pages_that_say_so(
     config = settings(host.reading.config)
     config = replace(config, host=replace(config.host, state_dir=tmp_path, gpus=()))
     if kept == "empty files":
-        History(config.history_file, config.history.limits).close()
+        History(config.history_file, config.history).close()
         Journal(config.journal_file, 1 << 20).close()
     reading = HostReading(config, lambda: float(host.now_s))
     for page in PAGES:

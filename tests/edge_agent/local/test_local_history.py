@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from collectors.boot_clock import ClockPoint
-from edge_agent.local.history import History, HistoryLimits
+from edge_agent.local.history import History, HistorySection
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.history_tables import HistoryUnavailable, file_bytes
 from edge_agent.local.local_rows import MetricRow
@@ -20,7 +20,7 @@ from tests.local_kit import BOOT, POINT, UNIX, S, activity, flattener, metric, o
 
 pytestmark = pytest.mark.slow
 
-SMALL = HistoryLimits(max_bytes=4 << 20)
+SMALL = HistorySection(max_bytes=4 << 20)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "history.sqlite"
 
 
-def filled(path: Path, limits: HistoryLimits | None = None, boot: str = "boot-1") -> History:
+def filled(path: Path, limits: HistorySection | None = None, boot: str = "boot-1") -> History:
     history = History(path, limits, boot=lambda: boot)
     history.note_clock(POINT)
     return history
@@ -112,7 +112,7 @@ def test_history_makes_room_when_one_burst_fills_it(path: Path) -> None:
 
 
 def test_history_forgets_after_its_time(path: Path) -> None:
-    history = filled(path, HistoryLimits(keep_s=3_600))
+    history = filled(path, HistorySection(keep_s=3_600))
     history.add([metric(BOOT + i * 60 * S, float(i)) for i in range(120)])
     now = BOOT + 120 * 60 * S
     history.trim(ClockPoint(now, UNIX + now - BOOT, 100))

@@ -17,7 +17,7 @@ from aggregator.leader.leader_state import LeaderState
 from aggregator.state.state_file import StateUnusable
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import LedgerOfOtherVersion
-from edge_agent.local.history import History, HistoryLimits
+from edge_agent.local.history import History, HistorySection
 from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.windows.window_state import AccumulatorsUnavailable, DurableAccumulators
 from tests.disk_kit import fill, small_disk
@@ -46,7 +46,7 @@ def _windows(folder: Path) -> tuple[Path, Callable[[], None]]:
 
 def _history(folder: Path) -> tuple[Path, Callable[[], None]]:
     path = folder / "history.sqlite"
-    return path, lambda: History(path, HistoryLimits()).close()
+    return path, lambda: History(path, HistorySection()).close()
 
 
 def _leader(folder: Path) -> tuple[Path, Callable[[], None]]:

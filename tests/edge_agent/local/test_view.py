@@ -12,7 +12,7 @@ import pytest
 
 from collectors.records.basics import NORMAL
 from collectors.records.gpu_calls import CountedCalls, GpuCalls, ProbeGroup
-from edge_agent.local.history import History, HistoryLimits
+from edge_agent.local.history import History, HistorySection
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.history_tables import KERNEL_CALLS, PROCESS_CALLS
 from edge_agent.local.view import view_of
@@ -20,7 +20,7 @@ from edge_agent.local.view_lines import HostView, KernelLine
 from tests.calls_kit import SERVER, gpu_calls, sampled_calls
 from tests.local_kit import BOOT, POINT, UNIX, S, flattener
 
-LIMITS = HistoryLimits(max_bytes=64 << 20)
+LIMITS = HistorySection(max_bytes=64 << 20)
 ROWS = 30
 HISTORIES = 400
 

@@ -24,7 +24,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("time.time_ns", lambda: UNIX + 3_600 * S)
     made = surroundings(tmp_path)
     made.config.host.state_dir.mkdir()
-    kept = History(made.config.history_file, made.config.history.limits)
+    kept = History(made.config.history_file, made.config.history)
     kept.note_clock(POINT)
     kept.add(flattener().rows("test", one_of_each(BOOT)))
     kept.close()
