@@ -246,13 +246,18 @@ class Ledger:
         self.require_clock(now_s)
         self._spool.require_room(records, entries)
         for spent in entries:
-            self._require_next(spent, now_s)
+            # One that was spent, or comes before one that is over and was.
+            if spent.entry.start <= self._last_start.get((spent.host_id, spent.entry.series), -1):
+                with ledger_db.translated():
+                    ledger_db.require_unspent(self._db, spent, now_s)
 
         def write() -> tuple[int, ...]:
             self._db.executemany(
                 "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", map(ledger_db.entry_row, entries)
             )
-            self._forget(keep_from_s)
+            if keep_from_s > ledger_db.kept_from(self._db):
+                self._db.execute("DELETE FROM entries WHERE window_end < ?", (keep_from_s,))
+                self._set_meta("kept_from_s", keep_from_s)
             spool_ids = self._spool.insert(records)
             self._left.insert(left, spool_ids[: len(left)])
             return spool_ids
@@ -262,13 +267,6 @@ class Ledger:
             place = spent.host_id, spent.entry.series
             self._last_start[place] = max(spent.entry.start, self._last_start.get(place, -1))
         return ids
-
-    def _require_next(self, spent: HostEntry, now_s: int) -> None:
-        """Refuse a window that was spent, or that comes before one that is over and was."""
-        place = spent.host_id, spent.entry.series
-        if spent.entry.start <= self._last_start.get(place, -1):
-            with ledger_db.translated():
-                ledger_db.require_unspent(self._db, spent, now_s)
 
     def _commit(
         self, write: Callable[[], tuple[int, ...]], records: Sequence[SealedRecord], now_s: int
@@ -291,11 +289,6 @@ class Ledger:
         self._spool.records += len(records)
         self._spool.size_bytes += sum(len(record.value) for record in records)
         return ids
-
-    def _forget(self, keep_from_s: int) -> None:
-        if keep_from_s > ledger_db.kept_from(self._db):
-            self._db.execute("DELETE FROM entries WHERE window_end < ?", (keep_from_s,))
-            self._set_meta("kept_from_s", keep_from_s)
 
     def _prune(self, now_s: int) -> None:
         if now_s - self._pruned_s < _PRUNE_EVERY_S:

@@ -234,64 +234,33 @@ def carry_over(path: Path, fence_path: Path, old: Identity, new: Identity, now_s
     Returns     False when the ledger is the new identity's already: an earlier call did it
     Raises      LedgerRefused: nothing is carried over, and nothing changed
     """
-    with _held(path, fence_path) as (db, fence):
-        if _holds(db, new.host):
+    with (
+        contextlib.closing(Fence.open(fence_path)) as fence,
+        contextlib.closing(connect(path, create=False)) as db,
+        translated(),
+    ):
+        hosts = [row[0] for row in db.execute("SELECT host FROM hosts")]
+        if new.host in hosts:
             proven_mark(db, fence, path, new.binding)
             return False
         mark = proven_mark(db, fence, path, old.binding)
-        _require_alone(db, path, old.host)
-        _require_clock(db, now_s)
+        if hosts != [old.host]:
+            raise LedgerOfOthers(
+                f"expected {path} to be of host {old.host.hex()} alone, found {len(hosts)} hosts, "
+                f"first {hosts[0].hex() if hosts else 'none'}"
+            )
+        signed = db.execute("SELECT value FROM meta WHERE name = 'signed_s'").fetchone()
+        if signed is not None and now_s < signed[0]:
+            raise ClockSetBack(f"expected a clock at {signed[0]} s or later, got {now_s} s")
         after = FenceMark(mark.ledger_id, mark.generation + 1)
         with transaction(db):
-            _rename(db, old.host, new, now_s)
-            _set(db, "generation", after.generation)
+            db.execute("UPDATE entries SET host = ? WHERE host = ?", (new.host, old.host))
+            # What rosters said of the old one is read anew.
+            for table in ("epochs", "rosters", "hosts"):
+                db.execute(f"DELETE FROM {table}")  # noqa: S608
+            db.execute("INSERT INTO hosts VALUES (?, ?)", (new.host, now_s))
+            changed = {"binding": new.binding, "generation": after.generation}
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", changed.items())
         # As at every commit: the file first, so that a crash leaves it one ahead of its fence.
         fence.write(after)
         return True
-
-
-@contextlib.contextmanager
-def _held(path: Path, fence_path: Path) -> Iterator[tuple[sqlite3.Connection, Fence]]:
-    """Hold the ledger against any agent. Raises LedgerRefused."""
-    fence = Fence.open(fence_path)
-    try:
-        with contextlib.closing(connect(path, create=False)) as db:
-            yield db, fence
-    finally:
-        fence.close()
-
-
-def _holds(db: sqlite3.Connection, host: bytes) -> bool:
-    with translated():
-        return db.execute("SELECT 1 FROM hosts WHERE host = ?", (host,)).fetchone() is not None
-
-
-def _require_alone(db: sqlite3.Connection, path: Path, host: bytes) -> None:
-    with translated():
-        hosts = [row[0] for row in db.execute("SELECT host FROM hosts")]
-    if hosts != [host]:
-        raise LedgerOfOthers(
-            f"expected {path} to be of host {host.hex()} alone, found {len(hosts)} hosts, "
-            f"first {hosts[0].hex() if hosts else 'none'}"
-        )
-
-
-def _require_clock(db: sqlite3.Connection, now_s: int) -> None:
-    with translated():
-        row = db.execute("SELECT value FROM meta WHERE name = 'signed_s'").fetchone()
-    if row is not None and now_s < row[0]:
-        raise ClockSetBack(f"expected a clock at {row[0]} s or later, got {now_s} s")
-
-
-def _rename(db: sqlite3.Connection, old: bytes, new: Identity, now_s: int) -> None:
-    """Give entries to the new identity; what rosters said of the old one is read anew."""
-    db.execute("UPDATE entries SET host = ? WHERE host = ?", (new.host, old))
-    db.execute("DELETE FROM epochs")
-    db.execute("DELETE FROM rosters")
-    db.execute("DELETE FROM hosts")
-    db.execute("INSERT INTO hosts VALUES (?, ?)", (new.host, now_s))
-    _set(db, "binding", new.binding)
-
-
-def _set(db: sqlite3.Connection, name: str, value: int | bytes) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))

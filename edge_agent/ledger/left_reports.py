@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -28,9 +28,10 @@ MOST_REPORTS: Final = 60_000
 _LONGEST: Final = next(topic.max_bytes for topic in TOPICS if topic.name == REPORTS)
 
 _COLUMNS: Final = (
-    "host, series, window_start, window_end, task_id, cohort, epoch_id, report_id, tag_h, bytes, "
+    "host, epoch_id, report_id, tag_h, task_id, series, cohort, window_start, window_end, bytes, "
     "sealed_s, fate, fate_s, log"
 )
+"""In the order of the fields of `LeftReport`."""
 
 
 class Fate(StrEnum):
@@ -96,7 +97,7 @@ class LeftReports:
         self._db.executemany(
             f"INSERT OR REPLACE INTO left_reports ({_COLUMNS}, spool_id) "  # noqa: S608
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(*_row(report), spool) for report, spool in zip(reports, spool_ids, strict=True)],
+            [(*astuple(report), spool) for report, spool in zip(reports, spool_ids, strict=True)],
         )
 
     def settle(self, spool_ids: Sequence[int], gone: Gone) -> None:
@@ -140,23 +141,6 @@ def read_left(path: Path) -> LeftView:
         rows = db.execute(
             f"SELECT {_COLUMNS} FROM left_reports ORDER BY window_end, series"  # noqa: S608
         )
-        reports = tuple(_report(*row) for row in rows)
+        found = (LeftReport(*row) for row in rows)
+        reports = tuple(replace(report, fate=Fate(report.fate)) for report in found)
         return LeftView(reports, dict(db.execute("SELECT task_id, signed FROM tasks")))
-
-
-def _row(report: LeftReport) -> tuple[object, ...]:
-    return (
-        report.host_id, report.series, report.window, report.window_end, report.task_id,
-        report.cohort, report.epoch_id, report.report_id, report.tag_h, report.size_bytes,
-        report.sealed_s, report.fate.value, report.fate_s, report.log,
-    )  # fmt: skip
-
-
-def _report(
-    host: bytes, series: str, start: int, end: int, task: bytes, cohort: int, epoch: bytes,
-    report: bytes, tag: bytes, size: int, sealed_s: int, fate: str, fate_s: int | None, log: str,
-) -> LeftReport:  # fmt: skip
-    return LeftReport(
-        host, epoch, report, tag, task, series, cohort, start, end, size, sealed_s, Fate(fate),
-        fate_s, log,
-    )  # fmt: skip

@@ -190,7 +190,7 @@ def test_sent_without_a_local_history_says_that_inputs_are_gone(
     def gone(_path: Path) -> None:
         raise HistoryUnavailable("none")
 
-    monkeypatch.setattr("edge_agent.local.history_read.open_readonly", gone)
+    monkeypatch.setattr("edge_agent.local.history_tables.open_readonly", gone)
     _, out = sent("--window", str(T0), "--json")
     assert {section["cells"] is None for section in json.loads(out)["sections"]} == {True}
     _, out = sent("--window", str(T0))
