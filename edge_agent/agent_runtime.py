@@ -1,7 +1,5 @@
-"""The live loop of an agent: sources, windows, participant, ledger, transport.
-
-Everything that decides is in the participant; the runtime owns clocks, files and sockets, has
-effects carried out in their order, and stops at once when the ledger can no longer be trusted.
+"""The live loop of an agent: it owns clocks, files and sockets, and carries out in order what the
+participant decides; it stops at once when the ledger can no longer be trusted.
 """
 
 from __future__ import annotations
@@ -56,11 +54,7 @@ class _Timers:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """What an agent counts; names and numbers, nothing measured.
-
-    tally          as it stood
-    next_send_ms   when the next record leaves, milliseconds since 1970
-    """
+    """What an agent counts; nothing measured. next_send_ms: when a record leaves, Unix ms."""
 
     sources: tuple[str, ...]
     tally: AgentTally
@@ -192,10 +186,7 @@ class AgentRuntime:
         self._stopping = True
 
     def run(self) -> None:
-        """Run until stopped, then put everything down in order.
-
-        Raises      LedgerRefused: nothing more may be published
-        """
+        """Run until stopped, then put all down. Raises LedgerRefused: nothing more may leave."""
         try:
             self.start()
             while not self._stopping:
@@ -215,11 +206,7 @@ class AgentRuntime:
             observer.started()
 
     def step(self) -> None:
-        """Do once everything that is due now.
-
-        What leaves leaves first, and what follows keeps away from the next send: how much there was
-        to measure moves no record.
-        """
+        """Do what is due: sends first, and the rest away from the next: load moves no record."""
         now_ms = self._clock.unix_ms()
         if now_ms < self._timers.stepped_ms - _SET_BACK_MS:
             self._go_on_from(now_ms)

@@ -1,8 +1,5 @@
-"""`gpus = "auto"`: the GPUs of a host, looked up once, when its key is bound to them.
-
-The record lies beside the key, which is refused where it is bound to others than the record names.
-So a GPU that is missing later is still named and counted, and one that is added is not taken in
-without a new key: the roster knows a machine by its parts.
+"""`gpus = "auto"`: the GPUs of a host, looked up once, when its key is bound to them. One that is
+missing later is still counted, one that is added waits for a new key: a roster knows the parts.
 """
 
 from __future__ import annotations
@@ -71,10 +68,7 @@ def read_gpus() -> list[_Reading]:
 def listed_gpus(
     classes: Sequence[str], read: Callable[[], Sequence[_Reading]] = read_gpus
 ) -> tuple[ListedGpu, ...] | str:
-    """List this host's GPUs; or say why none is listed.
-
-    classes     models that the catalogue knows
-    """
+    """List this host's GPUs, by models of the catalogue (`classes`); or say why none is listed."""
     try:
         return tuple(ListedGpu(gpu_class(gpu.model, classes), printable(gpu.id)) for gpu in read())
     except DevicesUnavailable as error:

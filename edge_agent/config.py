@@ -1,9 +1,5 @@
 """The agent's configuration: one frozen tree, from TOML; secrets are paths, units end the names.
-
-What `[export]` of an agent's configuration may say: raw numbers for the operator's own monitors.
-
-It fails closed: both ways are off until they are asked for, scrapes come from loopback and from
-named users, and what is pushed beyond loopback goes over TLS.
+Exports are off until they are asked for: scrapes are of loopback, pushes beyond it go over TLS.
 """
 
 from __future__ import annotations
@@ -33,10 +29,7 @@ _USER: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?"
 
 @dataclass(frozen=True, slots=True)
 class ScrapeSection:
-    """This host's numbers for a Prometheus on this host; port 0 takes a free one.
-
-    readers   users that may scrape, beside root and the agent's own
-    """
+    """For a Prometheus on this host: `readers` beside root and the agent's user; 0: a free port."""
 
     enabled: bool = False
     port: int = limited(9470, low=0, high=65_535)
@@ -128,10 +121,7 @@ class HostSection:
 
 @dataclass(frozen=True, slots=True)
 class TrustSection(Pins):
-    """Ed25519 identity keys in hex.
-
-    trial   take tasks of a trial (domain "demo") and no others: no fleet is served
-    """
+    """Ed25519 identity keys; `trial`: tasks of a trial (domain "demo") are taken, and no others."""
 
     trial: bool = False
 
@@ -274,10 +264,7 @@ class AgentConfig:
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -> AgentConfig:
-    """Read a configuration file; None: what the command line says is all there is.
-
-    Raises      ConfigError, OSError
-    """
+    """Read a file; None: the command line says all there is. Raises ConfigError, OSError."""
     where = "command line" if path is None else str(path)
     table = {} if path is None else read_table(path)
     return build(AgentConfig, overlay(table, overrides or {}), f"{where}: ")

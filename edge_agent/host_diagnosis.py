@@ -1,7 +1,5 @@
-"""Why was it slow: takes what is drained, and gives what diagnosis makes of it once a second.
-
-Findings go to the journal and to the host's own views; an incident becomes one observation of the
-weekly section, which is all of it that a report may carry.
+"""Why was it slow: what diagnosis makes of drains once a second, for the journal and host's views.
+An incident becomes one observation of the weekly section, which is all that a report may carry.
 """
 
 from __future__ import annotations
@@ -49,10 +47,7 @@ class DiagnosisSettings:
 
 
 def diagnosis_settings(config: AgentConfig, *, keep: bool = True) -> DiagnosisSettings | None:
-    """Take them from the configuration; None where it is switched off, or nothing is measured.
-
-    keep   the journal is written
-    """
+    """Take them from the configuration; None: nothing is diagnosed. `keep`: a journal is kept."""
     if not (config.diagnosis.enabled and config.sources.ebpf):
         return None
     journal = config.journal_file if keep else None

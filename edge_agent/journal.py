@@ -1,7 +1,5 @@
-"""The journal of diagnoses: one line a finding, on this host alone, bounded.
-
-Two files: the newer is written, and once it is full it takes the older's place. A line that a
-crash cut short is skipped by readers.
+"""The journal of diagnoses: one line a finding, on this host alone, in two bounded files of which
+the full one takes the older's place. A line that a crash cut short is skipped by readers.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ class Journal:
             self._written += os.write(self._file, b"\n")
 
     def append(self, line: bytes) -> None:
-        """Add one line, given without its end. Raises OSError.
-
-        Raises      ValueError for a line that holds an end of line, or is too long
-        """
+        """Add a line, without its end. Raises OSError; ValueError for none, or a too long one."""
         if b"\n" in line or len(line) >= LONGEST_LINE:
             raise ValueError(f"expected one line below {LONGEST_LINE} bytes, got {len(line)} bytes")
         if self._turning:  # and it failed: the disk may have room again
@@ -70,10 +65,7 @@ def older(path: Path) -> Path:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of both files, oldest first; one that is too long is passed over.
-
-    Raises      OSError when neither can be read
-    """
+    """Yield both files' lines, oldest first, but too long ones. Raises OSError without a file."""
     found = [journal for journal in (older(path), path) if journal.exists()]
     if not found:
         path.open("rb").close()
@@ -88,11 +80,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def follow_lines(path: Path, wait: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the lines that are written from now on, also after the file was turned.
-
-    wait    called when there is no more for now; False ends it
-    Raises  OSError
-    """
+    """Yield lines written from now on, over a turn too, until `wait` gives False."""
     file = path.open("rb")
     try:
         file.seek(0, os.SEEK_END)

@@ -50,18 +50,12 @@ LIVE_DOMAIN = "live"
 
 
 def this_machine(config: AgentConfig) -> bytes:
-    """Give what binds key and ledger to this machine.
-
-    Raises      KeyFileRefused when the system has no machine id
-    """
+    """Give what binds key and ledger to this machine. Raises KeyFileRefused without an id."""
     return keyfiles.host_binding(keyfiles.machine_id(), config.host.gpu_uuids)
 
 
 def load_host(config: AgentConfig, binding: bytes) -> Host:
-    """Load the host's identity.
-
-    Raises      KeyFileRefused
-    """
+    """Load the host's identity. Raises KeyFileRefused."""
     signing = keyfiles.load_host_key(config.host.key_file, binding).signing
     return Host(signing, host_id(signing.public_bytes))
 
@@ -72,10 +66,7 @@ def open_ledger(
     now_s: int,
     fault_point: Callable[[str], None] = no_fault,
 ) -> Ledger:
-    """Open this host's ledger, or make the first one where the key has never had any.
-
-    Raises      LedgerRefused, KeyFileRefused
-    """
+    """Open the ledger, or make the key's first one. Raises LedgerRefused, KeyFileRefused."""
     key = keyfiles.load_host_key(config.host.key_file, binding)
     known = key.ledger_exists or config.fence_file.exists()
     if known and not config.ledger_file.exists():
@@ -94,10 +85,7 @@ def open_ledger(
 
 
 def read_ledger(config: AgentConfig) -> LedgerView:
-    """Read this host's ledger beside a running agent.
-
-    Raises      LedgerNone before the agent's first run, LedgerRefused, KeyFileRefused
-    """
+    """Read the ledger beside an agent. Raises LedgerNone before the first run, LedgerRefused."""
     if not config.ledger_file.exists() and not config.fence_file.exists():
         key = keyfiles.load_host_key(config.host.key_file, this_machine(config))
         if not key.ledger_exists:

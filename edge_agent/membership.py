@@ -1,11 +1,5 @@
-"""Enrolment: a host asks by a request that its token signs, sealed to the Leader of that token.
-
-A new key for this host, on the same machine: its ledger first, then the key file.
-
-Whatever crash comes between, the same call again ends it, and no state in between publishes: an
-agent whose ledger is of another host than its key refuses to start.
-
-The end of a host: its key and raw data are destroyed, its ledger is kept.
+"""A host's enrolment, its next key (ledger first, then key file) and its end. The same call again
+ends one that a crash cut off, and no state in between publishes.
 """
 
 from __future__ import annotations
@@ -91,10 +85,7 @@ def gpu_counts(catalogue: Catalogue, models: Sequence[str]) -> GpuModels:
 def join_request(
     host: Host, hardware: Sequence[str], token: JoinToken, gpu_models: GpuModels
 ) -> JoinRequest:
-    """Make the request, signed by token and host; it is the same bytes for the same token.
-
-    hardware    names of the machine's parts; they leave as hashes
-    """
+    """Make the request, signed by token and host, always the same; parts leave as hashes."""
     salt = token.voucher.leader_pk
     parts = b"".join(sorted(hardware_id(salt, name) for name in hardware))
     public = host.signing_key.public_bytes
@@ -115,10 +106,7 @@ def seal_join(request: JoinRequest, key: KeyAnnouncement) -> SealedJoin:
 
 
 def send_join(transport: Transport, request: JoinRequest, pins: Pins, now_s: int) -> None:
-    """Publish a request durably, sealed to the key that its Leader has announced.
-
-    Raises      NoSealingKey, TransportUnavailable
-    """
+    """Publish a request, sealed to its Leader's key. Raises NoSealingKey, TransportUnavailable."""
     create_topics(transport)
     sealed = seal_join(request, _leaders_key(transport, request.voucher.leader_pk, pins, now_s))
     producer = transport.producer()
@@ -171,11 +159,7 @@ class JoinStanding:
 def find_standing(
     transport: Transport, request: JoinRequest, pins: Pins, timeout_s: float
 ) -> JoinStanding:
-    """Wait until a request is answered and a roster has its host, or nothing more comes.
-
-    timeout_s   without a record
-    Raises      TransportUnavailable
-    """
+    """Wait for answer and roster, or `timeout_s` without a record. Raises TransportUnavailable."""
     standing = JoinStanding()
     rosters = RosterBook(pins, (host_id(request.ed25519_pk),), weekly=False)
     consumer = transport.consumer(f"join-{secrets.token_hex(6)}", (ENTRIES, ROSTERS))
@@ -194,10 +178,7 @@ def find_standing(
 
 
 def newest_roster(transport: Transport, host: HostId, pins: Pins) -> KnownRoster | None:
-    """Give the newest roster on the log that has a host, of any pair of pinned parties.
-
-    Raises      TransportUnavailable
-    """
+    """Give the newest roster on the log that has a host. Raises TransportUnavailable."""
     rosters = RosterBook(pins, (host,), weekly=False)
     consumer = transport.consumer(f"roster-{secrets.token_hex(6)}", (ROSTERS,))
     try:
@@ -228,11 +209,7 @@ def _answer(value: bytes, request: JoinRequest, pins: Pins) -> EntryAnswer | Non
 
 @dataclass(frozen=True, slots=True)
 class Rekeyed:
-    """What was done.
-
-    old         None where an earlier call had put the new key in place already
-    carried     whether there was a ledger to go on with; none before an agent's first run
-    """
+    """What was done; old: None after an earlier call, carried: there was a ledger to go on with."""
 
     old: HostId | None
     new: HostId
@@ -271,11 +248,7 @@ def rekey(config: AgentConfig, next_key: Path, binding: bytes, now_s: int) -> Re
 
 
 def end_of_earlier(config: AgentConfig, next_key: Path, binding: bytes) -> Rekeyed | None:
-    """End a call that was cut off while it destroyed the new key's first file.
-
-    Returns     None where that file is not zeroed: there is a call to make
-    Raises      KeyFileRefused
-    """
+    """End a call cut off while it destroyed the next key; None: none was."""
     content = next_key.read_bytes()
     if not content or any(content):
         return None
@@ -316,10 +289,7 @@ def _id(key: HostKey) -> HostId:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What was destroyed, and what stays.
-
-    host        None where its key was gone already
-    """
+    """What was destroyed, and what stays. `host`: None where its key was gone already."""
 
     host: HostId | None
     destroyed: tuple[Path, ...]
@@ -327,10 +297,7 @@ class Retired:
 
 
 def retire(config: AgentConfig) -> Retired:
-    """Destroy a host's key and raw data, and the sealed reports that wait in its ledger.
-
-    Raises      LedgerBusy while its agent runs; KeyFileRefused, OSError: call it again
-    """
+    """Destroy key, raw data, waiting reports. Raises LedgerBusy; KeyFileRefused, OSError: again."""
     with _agent_stopped(config):
         _drop_spool(config.ledger_file)
         host = _destroy_key(config.host.key_file)

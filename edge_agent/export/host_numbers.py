@@ -1,11 +1,5 @@
 """What this host's numbers are now: GPUs with whose they are, work by family; one lock, no I/O.
-
-The agent's loop puts drains in, the threads of scrapes and of the sender take snapshots out.
-
-Whose work it is: a batch job, a pod, a container; how many of them are kept apart is bounded.
-
-All three come from the path of a control group, which a user with a group of his own may choose;
-each is a number, a uid or 64 hexadecimal digits, so that none is longer or other than that.
+Whose: of a control group's path, which users choose, so each is a number, a uid or 64 hex digits.
 """
 
 from __future__ import annotations
@@ -184,10 +178,7 @@ class HostNumbers:
         self._lock = Lock()
 
     def take(self, drained: Drained, now_ns: int) -> None:
-        """Take a drain.
-
-        now_ns   CLOCK_BOOTTIME
-        """
+        """Take a drain. `now_ns`: CLOCK_BOOTTIME."""
         looks = drained.look.devices[:MOST_DEVICES] if drained.look is not None else ()
         used = {look.index: self._uses(look) for look in looks if look.processes is not None}
         with self._lock:

@@ -1,15 +1,6 @@
-"""A snapshot as OTLP's request, under OpenTelemetry's names where it has one.
-
-Source  OpenTelemetry, protocol (metrics v1, ExportMetricsServiceRequest); semantic conventions for
-        hardware, containers (container.id) and Kubernetes (k8s.pod.uid). There is none for a batch
-        job's number (slurm.job.id) and for GPU work by family (pointillist.*).
-
-It is sent from a thread of its own; the agent's loop never waits for it.
-
-What waits is bounded: the oldest goes first, and is counted. A collector that is away or asks for
-patience is asked again, later and later; what it refuses is dropped and counted. There is no
-redirect and no proxy: these numbers go to the configured address or nowhere.
-Source  OpenTelemetry, protocol specification, OTLP/HTTP: retryable answers, partial success
+"""A snapshot as OTLP's request, under OpenTelemetry's names where it has one, sent by a thread.
+What waits is bounded, what is refused dropped; no redirect, no proxy. Source: OpenTelemetry
+protocol (metrics v1, OTLP/HTTP), semantic conventions for hardware, containers and Kubernetes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,6 @@
-"""This host's numbers for a Prometheus on this host, under DCGM's names; for named users alone.
-
-A port on loopback is open to every user, and these numbers tell of other users' jobs: each request
-is answered only where the kernel says that its socket belongs to a reader.
-
-A GPU's fields under the names and in the units of DCGM, for those that are the same number.
-
-Left out: DCGM's fields of NVLink (rates and single errors; ours are payload since the driver was
-loaded and one sum of errors) and free memory (the driver reserves a part that is not asked for).
-Source  NVIDIA, DCGM's list of fields and dcgm-exporter's default counters
+"""This host's numbers for a Prometheus on this host, under DCGM's names; for named users alone, by
+what the kernel says of their sockets. Left out of DCGM's fields: those of NVLink and free memory,
+which are other numbers here. Source: NVIDIA, DCGM's fields, dcgm-exporter's default counters.
 """
 
 from __future__ import annotations
@@ -35,11 +28,7 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DcgmField:
-    """DCGM's field; `per_unit` of ours make one of its units.
-
-    counts   it only grows, until the driver is loaded anew
-    whole    DCGM gives whole units, rounded down
-    """
+    """DCGM's field: `per_unit` of ours are its unit; whole units, or none that are rounded down."""
 
     name: str
     text: str

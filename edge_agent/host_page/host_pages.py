@@ -37,11 +37,7 @@ class StateRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What is looked at, as the address has it.
-
-    span      of SPANS
-    report    id of one report; b"": none
-    """
+    """What the address asks for: a span of SPANS, and the id of one report (b"": none)."""
 
     span: str = NEWEST_SPAN
     report: bytes = b""
@@ -88,10 +84,7 @@ class PanelGathering:
 
 @dataclass(frozen=True, slots=True)
 class HostPage:
-    """A page; `fill` adds its panels.
-
-    switches   of the configuration that its numbers come from: which are off is said
-    """
+    """A page; `fill` adds its panels, and says which `switches` of the configuration are off."""
 
     name: str
     title: str

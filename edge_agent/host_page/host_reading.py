@@ -40,10 +40,7 @@ class PartUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SpikeStory:
-    """One spike of a subject: what the journal last said of it, and its seconds where kept.
-
-    offset_ns   Unix time less CLOCK_BOOTTIME
-    """
+    """What the journal last said of one spike; `offset_ns`: Unix time less CLOCK_BOOTTIME."""
 
     subject: str
     onset_ns: int
@@ -61,10 +58,7 @@ class SpikeStory:
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """The state of one agent. Everything is read anew; methods raise PartUnavailable.
-
-    now_s   the clock, unix seconds
-    """
+    """The state of one agent, read anew each time; methods raise PartUnavailable."""
 
     config: AgentConfig
     now_s: Callable[[], float] = time.time

@@ -1,9 +1,5 @@
-"""Serves this host's pages on loopback, to who may read the agent's files and to nobody else.
-
-Whose socket a connection on loopback comes from, as the kernel says.
-
-A port on loopback is open to every user of the machine, and the agent's files are not. The kernel's
-table of sockets names the user of each: so no secret is needed, which a process list could show.
+"""Serves this host's pages on loopback, to who may read the agent's files and to nobody else: the
+kernel's table of sockets names each one's user, so that no secret is needed.
 """
 
 from __future__ import annotations
@@ -82,10 +78,7 @@ Owner = Callable[[tuple[str, int], tuple[str, int]], int | None]
 
 
 class OwnerGuard:
-    """Lets the owner alone in, by the user whose socket asks, under this machine's own names.
-
-    It sets the headers of pages.
-    """
+    """Lets the owner alone in, by whose socket asks, under own names; sets the headers of pages."""
 
     def __init__(
         self, inner: ASGIApp, users: frozenset[int], owner: Owner, names: frozenset[str]
@@ -118,10 +111,7 @@ class OwnerGuard:
 
 
 def users_of_page() -> frozenset[int]:
-    """Give who may look: who reads the agent's files anyway, and who became root by sudo.
-
-    Call it before root is given up.
-    """
+    """Give who may look: who reads the agent's files, and who became root by sudo, while root."""
     asked = os.environ.get("SUDO_UID", "")
     by_sudo = {int(asked)} if os.geteuid() == 0 and asked.isdecimal() else set()
     return frozenset({0, os.geteuid(), *by_sudo})
@@ -151,10 +141,7 @@ def page_application(
 
 
 def page_address(text: str) -> tuple[str, int]:
-    """Read where pages of a host listen: HOST:PORT, HOST or :PORT, on loopback.
-
-    Raises      ListenRefused
-    """
+    """Read HOST:PORT, HOST or :PORT, where pages listen on loopback. Raises ListenRefused."""
     host, port = listen_address(text, DEFAULT_PORT)
     if not is_loopback(host):
         raise ListenRefused(
@@ -167,11 +154,7 @@ def page_address(text: str) -> tuple[str, int]:
 def serve_pages(
     config: AgentConfig, users: frozenset[int], host: str, port: int, ready: Callable[[str], None]
 ) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the address once it is listened on.
-
-    host        a numeric address of loopback
-    Raises      AddressUnavailable
-    """
+    """Serve on loopback until a signal; `ready` is told the address. Raises AddressUnavailable."""
     with listen(host, port, _CHOOSE, backlog=64) as taken:
         settings = uvicorn.Config(
             page_application(HostReading(config), users, host=host),

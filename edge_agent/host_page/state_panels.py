@@ -279,10 +279,7 @@ FATES: Final = {
 
 
 def reports_panel(found: Sequence[SentReport], span: str) -> Panel:
-    """List the reports, the newest first; each id leads to what is in it.
-
-    span    of the address, which links keep
-    """
+    """List the reports, the newest first; ids lead to what is in one, and keep the span."""
     title = "Reports"
     if not found:
         return Panel("reports", title, "No report has left this host in this time.")

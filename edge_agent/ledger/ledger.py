@@ -1,7 +1,5 @@
-"""The durable privacy ledger of a host, or of the simulated hosts of one process.
-
-Entries and sealed bytes are one transaction with fsync; only after it, and after the fence beside
-the key has followed, may a byte leave the process. Every doubt is a refusal that names its cure.
+"""The durable privacy ledger of a host, or of simulated ones: entries and sealed bytes are
+one transaction with fsync; no byte may leave before it, and the fence beside the key, hold.
 """
 
 from __future__ import annotations
@@ -176,11 +174,7 @@ class Ledger:
         limits: SpoolLimits | None = None,
         fault_point: Callable[[str], None] = no_fault,
     ) -> Self:
-        """Open an existing ledger and prove that it is this machine's newest.
-
-        Raises      LedgerMissing, LedgerBusy, LedgerCorrupt, LedgerCloned, LedgerRolledBack,
-                    ClockSetBack
-        """
+        """Open a ledger and prove that it is this machine's newest. Raises LedgerRefused."""
         fence = Fence.open(fence_path)
         try:
             db = ledger_db.connect(path, create=False)
@@ -197,10 +191,7 @@ class Ledger:
         return ledger
 
     def view(self, hosts: Sequence[bytes]) -> LedgerView:
-        """Give what a participant of these hosts must know, in their order.
-
-        Raises      LedgerMissing when the ledger does not hold one of them
-        """
+        """Give what a participant of hosts must know, in order. Raises LedgerMissing."""
         with ledger_db.translated():
             return ledger_db.ledger_view(self._db, hosts)
 
@@ -300,10 +291,7 @@ class Ledger:
     def remember_series(
         self, known: Sequence[KnownSeries], signed: Mapping[bytes, bytes] = MappingProxyType({})
     ) -> None:
-        """Record accepted versions and weights, so that no version ever goes back.
-
-        signed      task_id -> the signed task, for whoever reads what left
-        """
+        """Record accepted versions, that none goes back, and the signed tasks by task_id."""
         with ledger_db.transaction(self._db):
             ledger_db.upsert_series(self._db, known)
             self._left.keep_tasks(signed)

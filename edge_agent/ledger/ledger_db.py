@@ -1,7 +1,4 @@
-"""The ledger's SQLite file: schema, durable settings, and what its errors mean.
-
-The ledger's rows as values, and back: its view, the rosters it keeps, its bounded spool.
-"""
+"""The ledger's SQLite file: schema, durable settings, rows as values, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -85,10 +82,7 @@ CREATE TABLE IF NOT EXISTS tasks (task_id BLOB PRIMARY KEY, signed BLOB NOT NULL
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """Open the file with WAL and synchronous=FULL.
-
-    Raises      LedgerMissing, LedgerCorrupt, LedgerBusy, LedgerOfOtherVersion
-    """
+    """Open the file, durable at each commit. Raises LedgerRefused."""
     if not create:
         _need(path)
     file = SqliteFile(
@@ -201,10 +195,7 @@ def read_view(path: Path) -> LedgerView:
 
 
 def kept_from(db: sqlite3.Connection) -> int:
-    """Give the time before which ended entries are forgotten, seconds.
-
-    A ledger of an earlier agent does not say: it kept them three weeks and the longest window.
-    """
+    """Give the time before which entries are forgotten; an earlier agent did not say it."""
     meta = dict(db.execute("SELECT name, value FROM meta"))
     if "kept_from_s" in meta:
         return int(meta["kept_from_s"])
@@ -290,10 +281,7 @@ class Spool:
     def require_room(
         self, records: Sequence[SealedRecord], entries: Sequence[HostEntry] = ()
     ) -> None:
-        """Raise SpoolFull when the records would pass a bound.
-
-        entries     of the windows that the records report; none for epochs
-        """
+        """Raise SpoolFull when records, of reports with their `entries`, would pass a bound."""
         count = self.records + len(records)
         size = self.size_bytes + sum(len(record.value) for record in records)
         short = any(spent.entry.end - spent.entry.start < LONG_WINDOW_S for spent in entries)

@@ -1,12 +1,7 @@
 """How a lost or copied ledger is told, by a fence, and what the files of a lost one still tell.
-
-Two slots are written in turn, so that a torn write leaves the other one readable. A slot is
-ledger_id 16 || generation 8 || SHA-256 of both [:8], 32 bytes, below any disk's sector.
-
-A host's next identity takes its ledger over: what the machine has spent stays spent.
-
-The budget is the machine's, not the key's. So a new key, or other GPUs, get no new ledger: the file
-goes on, in one transaction, under the new host id and the new binding.
+A fence has two slots, written in turn so that a torn write leaves one: ledger_id 16 ||
+generation 8 || SHA-256 of both [:8]. The budget is the machine's: a host's next key, or other
+GPUs, take the ledger over in one transaction.
 """
 
 from __future__ import annotations
@@ -71,10 +66,7 @@ class Fence:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = False) -> Self:
-        """Open and lock the file.
-
-        Raises      LedgerMissing when it is absent, LedgerBusy when another process holds it
-        """
+        """Open and lock the file. Raises LedgerMissing, LedgerBusy: another process holds it."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
             fd = os.open(path, flags, 0o600)
@@ -96,10 +88,7 @@ class Fence:
         return max(marks, key=lambda mark: mark.generation)
 
     def write(self, mark: FenceMark) -> None:
-        """Write a mark durably, over the slot that does not hold the newest one.
-
-        Raises      FenceUnwritable
-        """
+        """Write a mark durably, not over the newest one. Raises FenceUnwritable."""
         try:
             os.pwrite(self._fd, mark.encode(), (mark.generation % 2) * _STRIDE)
             os.fdatasync(self._fd)
@@ -111,10 +100,7 @@ class Fence:
 
 
 def proven_mark(db: sqlite3.Connection, fence: Fence, path: Path, binding: bytes) -> FenceMark:
-    """Give a ledger's mark, once it is this machine's and as new as its fence.
-
-    Raises      LedgerCloned, LedgerRolledBack, LedgerCorrupt, FenceUnwritable
-    """
+    """Give a ledger's mark once it is this machine's, and as new as its fence."""
     meta = read_meta(db, path)
     if meta["binding"] != binding:
         raise LedgerCloned(f"expected {path} on the machine and GPUs it was made on, found others")

@@ -1,7 +1,4 @@
-"""What crosses the ledger's boundary: entries, sealed records, and a participant's view.
-
-Why a ledger refuses: each refusal says what was found and which command recovers.
-"""
+"""What crosses the ledger's boundary, and why it refuses: what was found, what recovers."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ class EpochOpening:
 
 @dataclass(frozen=True, slots=True)
 class KnownSeries:
-    """A task series this ledger has accepted: its newest version and its weight.
-
-    task_id     of that version; empty when only the version is known
-    """
+    """The newest version of a series and its weight; task_id: empty where only these are known."""
 
     series: str
     version: int
@@ -80,11 +74,7 @@ class Crowd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KnownRoster:
-    """What a signed roster says of this ledger's hosts.
-
-    plans     host_id -> its memberships by series, None when it is not on the roster
-    crowds    by (series, cohort)
-    """
+    """What a roster says of these hosts: plans, None of who is not on it; crowds by cohort."""
 
     leader_pk: bytes
     helper_pk: bytes
@@ -100,10 +90,7 @@ LONG_WINDOW_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class SpoolLimits:
-    """Bounds of the spool; a commit that would pass one of them spends nothing.
-
-    The last tenth is for epochs and for windows of a day and longer, which are few and say most.
-    """
+    """Bounds of the spool; its last tenth is for epochs and for windows of a day and longer."""
 
     max_records: int = 20_000
     max_bytes: int = 256 << 20

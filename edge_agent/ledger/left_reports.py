@@ -1,7 +1,5 @@
-"""What left this host: a row for each report, kept beside the ledger's entry for its owner to read.
-
-A row names the report and tells what became of its bytes; nothing of the vector, of a mask or of a
-key is in it. Rows go after five weeks, or earlier where they are many.
+"""What left this host: a row for each report, for its owner, beside the ledger's entry, for five
+weeks; nothing of the vector, of a mask or of a key is in it.
 """
 
 from __future__ import annotations
@@ -67,10 +65,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class LeftView:
-    """Everything that is kept of what left, for a reader.
-
-    tasks   task_id -> the signed task, as it came
-    """
+    """Everything that is kept of what left; the signed tasks, as they came, by task_id."""
 
     reports: tuple[LeftReport, ...] = ()
     tasks: Mapping[bytes, bytes] = field(default_factory=lambda: MappingProxyType({}))
@@ -131,10 +126,7 @@ class LeftReports:
 
 
 def read_left(path: Path) -> LeftView:
-    """Read what left, beside a running agent; nothing where an earlier agent kept nothing.
-
-    Raises      LedgerRefused
-    """
+    """Read what left; nothing where an earlier agent kept nothing. Raises LedgerRefused."""
     with closing(connect_readonly(path)) as db, translated():
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'left_reports'").fetchone():
             return LeftView()

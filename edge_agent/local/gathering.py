@@ -1,9 +1,5 @@
-"""Records on their way to the live view and the history, turned into rows once in a while.
-
-What runs once a second runs from cold caches: ten seconds of records together cost a third of
-what they do one second at a time. Whoever looks has them taken in first. The file of
-the history is written as seldom: a transaction costs as much as a hundred rows, and snapshots of
-ten seconds compress as one pack. Of the devices the last reading becomes rows.
+"""Records on their way to live view and history, turned into rows once in ten seconds: that costs a
+third of what each second alone does, and snapshots compress as one pack. Who looks has it at once.
 """
 
 from __future__ import annotations
@@ -102,10 +98,7 @@ def _in_time(packs: list[PackedRow]) -> Iterable[PackedRow]:
 
 
 class Gathering:
-    """Keeps what sources handed out until it is due, or asked for.
-
-    batch   into the history; None: there is none
-    """
+    """Keeps what sources handed out until it is due, or asked for; None: there is no history."""
 
     def __init__(self, flattener: Flattener, recent: Recent, batch: HistoryBatch | None) -> None:
         self._flattener, self._recent, self._batch = flattener, recent, batch

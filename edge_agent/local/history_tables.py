@@ -1,14 +1,6 @@
-"""How the local history is laid out: its tables, and snapshots packed into their rows.
-
-A new kind of row is one entry here, and one case of the writer. Every table is clustered by (boot,
-at_ns, ...): rows are appended at the end, a span is one range, and the oldest are dropped from the
-front. A file made by an older version gets the tables that it lacks; a table whose columns changed
-gets a new name, and what an older version wrote is read as `HistoryTable.before` says.
-
-Snapshots taken many times a second are packed as steps from one to the next, compressed. Steps are
-small numbers: each column is written in as many bytes as its largest step needs, in none where it
-never moves. A second of 100 snapshots of 59 counters is 47 kB; on a busy host 14 kB are left to
-compress, and 5 kB to write.
+"""How the local history is laid out: its tables, clustered by (boot, at_ns, ...), and snapshots
+packed as compressed steps, each column in as many bytes as its largest step needs. A table whose
+columns changed gets a new name; what is older is read as `HistoryTable.before` says.
 """
 
 from __future__ import annotations
@@ -69,10 +61,7 @@ class Stored(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumn:
-    """One column, in the file and in the rows that are read.
-
-    members   of the objects of a list; none: its members are pairs of whole numbers
-    """
+    """One column; `members` of the objects of a list, none: of pairs of whole numbers."""
 
     name: str
     stored: Stored
@@ -175,10 +164,7 @@ def _list(name: str, *members: HistoryColumn) -> HistoryColumn:
 
 
 def _counted(what: str) -> tuple[HistoryColumn, ...]:
-    """How often a call was seen, its estimate with the parts of its error, the share seen.
-
-    Errors are as `CountedCalls` has them; NULL: infinite.
-    """
+    """Calls seen, the estimate and its errors as `CountedCalls` has them, the share seen."""
     errors = (_real(name, optional=True) for name in ("variance", "below", "above"))
     return (*_whole("seen"), _real(what), *errors, _real("share"))
 
@@ -306,10 +292,7 @@ def _compressed(plain: bytes) -> bytes:
 
 
 def unpack(packed: bytes, count: int, cells: int) -> NDArray[np.int64]:
-    """Give int64[count, cells] back.
-
-    Raises      ValueError when the bytes are not such a pack
-    """
+    """Give int64[count, cells] back. Raises ValueError when the bytes are not such a pack."""
     if not (0 < count <= MOST_SNAPSHOTS and 0 < cells <= MOST_CELLS):
         raise ValueError(f"expected a pack of bounded size, got {count} x {cells}")
     marked = packed.startswith(_MARK)
@@ -368,11 +351,7 @@ class HistoryUnavailable(Exception):
 
 
 def open_file(path: Path, max_bytes: int) -> sqlite3.Connection:
-    """Open the file for writing, made 0600 where it is missing.
-
-    A file that SQLite refuses is removed: it holds nothing but a day of raw data.
-    Raises      HistoryUnavailable
-    """
+    """Open or make the file; one that SQLite refuses is removed. Raises HistoryUnavailable."""
     if max_bytes < LEAST_BYTES:
         raise HistoryUnavailable(f"expected at least {LEAST_BYTES} bytes, got {max_bytes}")
     try:
@@ -392,10 +371,7 @@ def open_file(path: Path, max_bytes: int) -> sqlite3.Connection:
 
 
 def open_readonly(path: Path) -> sqlite3.Connection:
-    """Open the file beside a running agent.
-
-    Raises      HistoryUnavailable
-    """
+    """Open the file beside a running agent. Raises HistoryUnavailable."""
     if not path.exists():
         raise HistoryUnavailable(f"expected a history at {path}, found none; has the agent run?")
     try:

@@ -42,10 +42,7 @@ class LiveSocket:
             raise
 
     def serve(self, view: Callable[[], Iterable[str]]) -> int:
-        """Answer who waits; give how many there were. The view is made only when asked for.
-
-        view   its JSON, in pieces
-        """
+        """Answer who waits; give how many. The view's pieces are made only when asked for."""
         answer: bytes | None = None
         served = 0
         for _ in range(_ANSWERS_PER_STEP):

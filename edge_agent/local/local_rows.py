@@ -1,7 +1,5 @@
 """Records of every source as rows of the local tables; nothing here leaves the host.
-
-Each kind of record has its rows; a record of another class is kept and shown too where it is a
-`Reading`: one number with a name and a unit.
+One of another class is kept where it is a `Reading`: one number with a name and a unit.
 """
 
 from __future__ import annotations
@@ -87,10 +85,7 @@ class EventRow(activity.HostEvent):
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """What a window of a task held: for the host's owner, beside the report made of it.
-
-    cells   (place in the task's sections, value in base units) of all but zeros
-    """
+    """What a window of a task held, for the owner: (place, base units) of all but zeros."""
 
     boottime_ns: int
     source: str

@@ -184,10 +184,7 @@ def _numbers(file: str, separator: str) -> dict[str, list[int]]:
 
 
 def _processes() -> dict[psutil.Process, _Spent]:
-    """Give what every process has used; a process with the number of another is another.
-
-    The wait is the main thread's, from schedstat, 0 where the kernel does not keep it.
-    """
+    """Give what every process has used; the wait is the main thread's, 0 where it is not kept."""
     found = {}
     for process in islice(_listed(), MOST_PROCESSES):
         with suppress(psutil.Error, OSError), process.oneshot():

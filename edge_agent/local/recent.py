@@ -1,7 +1,5 @@
-"""The last seconds of a host, for `agent top`: in memory, bounded, never on disk.
-
-Nobody looks most of the time, so records wait as they came. Asked for, those of GPU work become
-rows of a history in memory, and are added up as those of a day are.
+"""The last seconds of a host, for `agent top`: bounded, in memory, as records came. Asked for,
+those of GPU work become a history in memory, and are added up as those of a day are.
 """
 
 from __future__ import annotations

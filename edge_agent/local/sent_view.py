@@ -1,7 +1,5 @@
-"""What left this host, for its owner: each report with what was put in and the noise it carries.
-
-Read beside a running agent, from the ledger and the local history. What went over the wire is not
-here: noise, masks and keys are kept nowhere, and the owner needs none of them to see what left.
+"""What left this host, for its owner, from the ledger and the local history: each report, what was
+put in, and the noise's size. Noise, masks and keys are kept nowhere.
 """
 
 from __future__ import annotations
@@ -112,10 +110,7 @@ class SentReport:
 
 
 def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
-    """Put entries and rows together, by the end of their windows.
-
-    A row keeps the host id that its report has, also after the machine got another key.
-    """
+    """Put entries and rows together, by the end of their windows; a row keeps its host id."""
     tasks = {task_id: _task(signed) for task_id, signed in left.tasks.items()}
     rows = {(row.host_id, row.series, row.window): row for row in left.reports}
     found = [_sent(row, tasks.get(row.task_id), ledger) for row in rows.values()]
@@ -163,10 +158,7 @@ def _budget(ledger: LedgerView, row: LeftReport, task: Task) -> SentBudget | Non
 
 
 def sections_of(task: Task, catalogue: Catalogue, put_in: PutIn | None) -> list[SentSection]:
-    """Describe a task's sections and what was put into them.
-
-    put_in   None where it is not kept
-    """
+    """Describe a task's sections and what was put in; None: that is not kept."""
     cells = None if put_in is None else put_in.cells
     why = {} if put_in is None else put_in.unmeasured
     sections, at = [], 0
@@ -241,10 +233,7 @@ def put_into(rows: Rows, report: SentReport) -> PutIn | None:
 def unmeasured_event(
     boottime_ns: int, source: str, series: str, window_start_s: int, sections: Mapping[str, str]
 ) -> EventRow:
-    """Write down what no source measured of a series, from a window on.
-
-    sections   section -> why, and what was reported in its place
-    """
+    """Write down, by section, why no source measured it from a window on."""
     detail = json.dumps({"window_start": window_start_s, "sections": dict(sections)})
     return EventRow(UNMEASURED_EVENT, series, detail, boottime_ns, source)
 

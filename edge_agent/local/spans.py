@@ -1,10 +1,6 @@
-"""GPU calls and GPU time on their way to the local history: ten seconds as one row.
-
-Counts are added, states are the last. Of GPU calls that is one row per kernel and process: the
-busiest 50 kernels and 64 processes of the host are kept, at most 180 rows in ten seconds, with the
-rest of each process's kernels as one. That is up to 30 kB, of which a day fits in the history's
-bytes beside everything else. Of GPU time it is one row of each process with its busiest kernels,
-the others by family: at most 30 entries, so that eight processes take some 10 kB.
+"""GPU calls and GPU time on their way to the local history: ten seconds as one row, counts added.
+Of calls 50 kernels and 64 processes of the host are kept, up to 30 kB; of GPU time a process's
+busiest kernels, the others by family.
 """
 
 from __future__ import annotations
@@ -75,10 +71,7 @@ def merge(records: Sequence[GpuCalls]) -> GpuCalls:
 
 
 def keep_busiest(calls: GpuCalls, kernels: int, processes: int) -> tuple[GpuCalls, int]:
-    """Keep the busiest rows; give how many processes were left out.
-
-    What is left out of a kept process's kernels is added up as `REST`.
-    """
+    """Keep the busiest rows, others as `REST`; give how many processes were left out."""
     by_use = sorted(calls.processes, key=lambda process: (-process.launches.value, -_live(process)))
     kept = {process.process for process in by_use[:processes]}
     own = [kernel for kernel in calls.kernels if kernel.process in kept]
@@ -119,10 +112,7 @@ class _Spans:
     def add(
         self, group: ProbeGroup, records: Iterable[GpuCalls], counts: Sequence[CountedCalls]
     ) -> CountedCalls:
-        """Add up counts of a row in some records; watched ones without the row counted nothing.
-
-        A record that was not watched counts where it has an estimate of its own.
-        """
+        """Add up a row's counts; a record that was watched and lacks it counted nothing."""
         told, blind, watched_ns = counts, self.blind[group], self.whole_ns
         if blind:
             known = [
@@ -233,10 +223,7 @@ class SpanRows:
         self.dropped: Counter[str] = Counter()
 
     def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Pass rows on, of GPU calls and GPU time what is complete; of the governor none.
-
-        Of GPU time that is also all of a process that has ended.
-        """
+        """Pass rows on; of GPU calls and time what is complete, or of a process that has ended."""
         for row in rows:
             match row:
                 case RecordRow(source, GpuCalls() as calls):
@@ -355,10 +342,7 @@ def added(kernels: list[gpu_time.TimedKernel]) -> gpu_time.TimedKernel:
 
 
 def keep_timed(kernels: Iterable[gpu_time.TimedKernel]) -> tuple[gpu_time.TimedKernel, ...]:
-    """Keep the busiest; the others are added up by GPU and family.
-
-    These sums have no interval: one of kernels of the same windows would have to be learnt there.
-    """
+    """Keep the busiest, the others by GPU and family, without an interval."""
     by_time = sorted(kernels, key=lambda kernel: -kernel.time.value_ns)
     rest: dict[tuple[int, str], list[gpu_time.TimedKernel]] = defaultdict(list)
     for kernel in by_time[KEPT_TIMED:]:

@@ -1,7 +1,5 @@
-"""Sums of the local history: added up by SQLite, as a day has millions of rows.
-
-Random errors of rows know nothing of each other: their variances add up. What all rows share does
-not cancel: its bounds add up. Of GPU time `summed` says how its estimates do.
+"""Sums of the local history, added up by SQLite: a day has millions of rows. Random errors know
+nothing of each other, so variances add up; of what all rows share, bounds do.
 """
 
 from __future__ import annotations
@@ -98,10 +96,7 @@ _INSIDE: Final = f"max(min(at_ns + {_LONG}, :end) - max(at_ns, :begin), 0) * 1.0
 
 
 class HistorySums(HistoryReader):
-    """Adds up rows that begin in [since, until) of Unix time, and whose name a pattern matches.
-
-    All raise HistoryUnavailable.
-    """
+    """Adds up rows of [since, until) of Unix time by pattern of name. Raises HistoryUnavailable."""
 
     def __init__(
         self,
@@ -244,11 +239,7 @@ class HistorySums(HistoryReader):
 
 
 def growth_rates(values: NDArray[np.int64], span_ns: int, *, counted: bool) -> list[float]:
-    """Give what columns grew by in a second.
-
-    values    int64[n, cells]
-    counted   they are totals since the source began, else growth
-    """
+    """Give what columns int64[n, cells] grew by in a second; `counted`: they are totals."""
     grown = values[-1] - values[0] if counted else values[-1]
     return (np.maximum(grown, 0) * (1e9 / max(span_ns, 1))).tolist()  # type: ignore[no-any-return]
 

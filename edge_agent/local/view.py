@@ -1,7 +1,4 @@
-"""The view of a host: what `agent top`, `agent history` and pages show, each number made once.
-
-Rows of a history, in a file or in memory, are added up by SQLite and made into lines here alone.
-"""
+"""The view of a host: what `agent top`, `agent history` and pages show, made of sums here alone."""
 
 from __future__ import annotations
 
@@ -182,10 +179,7 @@ def view_of(
 
 
 class _Lines:
-    """Makes lines of sums.
-
-    span_s   of all rows, at most as long as is to be shown
-    """
+    """Makes lines of sums. `span_s`: of all rows, at most as long as is to be shown."""
 
     def __init__(self, sums: HistorySums, span_s: float, now: GpuTimes | None, lists: bool) -> None:
         self._sums, self.span_s, self._now, self._with_lists = sums, span_s, now, lists

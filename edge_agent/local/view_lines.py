@@ -1,7 +1,5 @@
-"""What a view of a host consists of: lines for terminal, page and JSON, all numbers ready.
-
-Rates are a second of the time that a line's rows stand for, `seconds`: lines of one process have
-the same. Names are clean.
+"""What a view of a host consists of: lines for terminal, page and JSON, all numbers ready, names
+clean. Rates are a second of the time that a line's rows stand for, `seconds`.
 """
 
 from __future__ import annotations
@@ -118,11 +116,7 @@ class CollectiveLine:
 
 @dataclass(frozen=True, slots=True)
 class TimedLine:
-    """Whether a process's kernels are timed, and how well.
-
-    gpus             that it is known to use
-    recorded_share   of the time; None where no window ended
-    """
+    """How a process's kernels are timed; recorded_share of the time, None without a window."""
 
     state: str
     said: str

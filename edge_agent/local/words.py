@@ -1,7 +1,5 @@
-"""What a host knows, in words: findings, whether kernels of a process are timed, values with units.
-
-A signal is a sentence that goes on with what is usual: "its threads waited 4.2 s/s for a CPU,
-usually 80 ms/s". A value has the unit that a person reads: 4.2 s/s, 7.1 MB/s, 22,880/s.
+"""What a host knows, in words: findings, how kernels are timed, values with the units people read.
+A signal is a sentence: "its threads waited 4.2 s/s for a CPU, usually 80 ms/s".
 """
 
 from __future__ import annotations
@@ -49,10 +47,7 @@ def read_as(unit: str) -> tuple[float, str]:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Say a value in the unit of its ladder that fits; three digits, thousands with commas.
-
-    unit   as in the table of signals; one without a ladder is put behind the value
-    """
+    """Say a value in the fitting unit of its ladder, with three digits."""
     for least, name in _LADDERS.get(unit, ((1.0, f" {unit}"),)):
         if abs(value) >= least:
             return f"{number(value / least)}{name}"
@@ -200,10 +195,7 @@ def interferer(diagnosis: Diagnosis) -> str:
 
 
 def evidence_said(evidence: Evidence, known: Sequence[str] = ()) -> str:
-    """Say one signal: its value, its usual one, what came first, whose doing it was.
-
-    known   who was named already
-    """
+    """Say a signal: its value, the usual one, what came first, and who unless `known`."""
     text = sentence(evidence.scope, evidence.signal, quantity(evidence.value, evidence.unit))
     usual = quantity(evidence.baseline, evidence.unit) if evidence.baseline else "none"
     text += f", usually {usual}"

@@ -1,7 +1,4 @@
-"""Which windows of which hosts may be reported, as pure questions, and what each host has spent.
-
-The accepted tasks of a process: which version of a series is current, what may replace it.
-"""
+"""Which windows of which hosts may be reported, what each has spent, which tasks are taken."""
 
 from __future__ import annotations
 
@@ -45,10 +42,7 @@ class BudgetBook:
             self._hosts.append(series)
 
     def spent(self, host: int, series: str, start_s: int, now_s: int) -> bool:
-        """Say whether a host has spent a window of a series, or a later one that is over.
-
-        Those that end after now were spent by a clock that was ahead, and bar themselves alone.
-        """
+        """Say whether a window was spent, or a later one that is over."""
         entries = self._hosts[host].get(series)
         if not entries or start_s > entries[-1].start:
             return False
@@ -211,10 +205,7 @@ def fits_recovery(task: Task, known: Mapping[str, KnownSeries]) -> bool:
 
 
 def draw_offsets_ms(window_s: int, count: int, random_bytes: Callable[[int], bytes]) -> list[int]:
-    """Draw when each host's report leaves, milliseconds after its window's end.
-
-    Neither the lead nor the draw knows anything of the load.
-    """
+    """Draw when reports leave, ms after their window's end: nothing in it knows the load."""
     lead_ms = min(LEAD_MOST_MS, window_s * 1000 // LEAD_SHARE)
     span_ms = max(1, min(OFFSET_MOST_MS, window_s * 1000 // OFFSET_SHARE))
     words = np.frombuffer(random_bytes(8 * count), dtype="<u8")
@@ -259,10 +250,7 @@ class TaskBook:
         return self._tasks.get(task_id)
 
     def take(self, signed: bytes, now_s: int) -> tuple[Accepted, KnownSeries] | None:
-        """Check a signed task and keep it; None when it is kept already.
-
-        Raises      ReportRejected, Recovering
-        """
+        """Check a signed task and keep it; None: it is kept. Raises ReportRejected, Recovering."""
         accepted = check_task(
             signed,
             self._rules.pins,

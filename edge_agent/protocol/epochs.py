@@ -126,10 +126,7 @@ class EpochBook:
         return row[host] if row else None
 
     def due(self, parties: PartyKeys, now_s: int) -> list[int]:
-        """List the hosts that need an epoch: none yet, an hour old, or begun by a clock ahead.
-
-        None while one pends.
-        """
+        """List hosts with no epoch, one an hour old, or of a clock ahead; none while one pends."""
         if parties in self.pending or 0 < self.not_before.get(parties, 0) - now_s <= RETRY_S:
             return []
         row = self.in_force.get(parties)
@@ -143,10 +140,7 @@ class EpochBook:
         ]
 
     def may_open(self, host: int, now_s: int) -> bool:
-        """Hold a host to 12 epochs an hour, over restarts too.
-
-        Those of a clock that was ahead are counted once their hour comes.
-        """
+        """Hold a host to 12 epochs an hour; those of a clock ahead count in their hour."""
         self.opened[host] = [t for t in self.opened[host] if t > now_s - 3600]
         return sum(t < now_s + 3600 for t in self.opened[host]) < EPOCHS_PER_HOUR
 
@@ -158,10 +152,7 @@ class EpochBook:
     def take_back(
         self, parties: PartyKeys, epochs: Sequence[tuple[int, HostEpoch]], now_s: int
     ) -> None:
-        """Undo a commit that was rolled back: nothing of it left, so its counters are free again.
-
-        The next try waits for half a minute.
-        """
+        """Undo a rolled-back commit: its counters are free. The next try waits 30 s."""
         self.pending.pop(parties, None)
         self.not_before[parties] = now_s + RETRY_S
         for host, epoch in epochs:

@@ -1,8 +1,5 @@
-"""The agent's side of the protocol as a pure state machine over a batch of hosts.
-
-`handle(event)` gives the effects that a runtime carries out; there is no clock, socket, file or
-thread inside, and randomness is a parameter (sealing an epoch key draws its own inside the HPKE
-library). A live agent is a batch of one host; the simulator runs hundreds per process.
+"""The agent's side of the protocol as a pure state machine over a batch of hosts, one on a live
+agent: no clock, socket, file or thread; randomness is a parameter but for HPKE's own.
 """
 
 from __future__ import annotations

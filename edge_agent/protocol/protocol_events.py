@@ -81,11 +81,7 @@ class EpochDue:
 
 @dataclass(frozen=True, slots=True)
 class WindowClosed:
-    """A window has ended.
-
-    rows      int64[hosts, k], base units of the task's sections in order, without check words
-    present   bool[hosts]: False for hosts that are down
-    """
+    """A window has ended: int64[hosts, k] in base units, bool[hosts] of who is up."""
 
     task_id: TaskId
     window_start_s: int
@@ -135,10 +131,7 @@ class CommitEpochs:
 
 @dataclass(frozen=True, slots=True)
 class CommitSealed:
-    """Spend these windows and spool their sealed reports in one durable transaction.
-
-    keep_from_s   entries that ended before it are forgotten in the same transaction
-    """
+    """Spend windows, spool reports, forget what ended before keep_from_s, in one commit."""
 
     token: Token
     entries: Sequence[ledger_records.HostEntry]
@@ -185,10 +178,7 @@ class SignedTimeSeen:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """So many hosts publish nothing, or a message was refused; count it.
-
-    reason      a Withheld for windows and epochs, a wire Reason for a task, roster or key
-    """
+    """So many hosts publish nothing (Withheld), or a task, roster or key was refused (Reason)."""
 
     reason: Withheld | Reason
     hosts: int

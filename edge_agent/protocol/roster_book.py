@@ -1,10 +1,5 @@
-"""Which rosters of the pinned parties are in force, and what they say of these hosts.
-
-What a host may still do after it lost its ledger: what the aggregators' signatures say it did.
-
-A series that the signed roster and tasks gave this host resumes with the first window that starts
-after everything the old ledger can have spent; its weight is the least it had in any roster still
-on the log, so that old and new windows together stay within the budget.
+"""Which rosters of the pinned parties are in force, and what they prove of a host that lost its
+ledger: a series resumes after all that can have been spent, with the least weight it ever had.
 """
 
 from __future__ import annotations
@@ -170,20 +165,14 @@ _MAX_BYTES = {topic.name: topic.max_bytes for topic in TOPICS}
 
 @dataclass(frozen=True, slots=True)
 class SignedPast:
-    """What the log proves about a host's past.
-
-    signed_time_s   latest beginning of a sealing key that a pinned aggregator has signed
-    """
+    """What the log proves of a host's past; the latest beginning of a signed sealing key."""
 
     known: tuple[KnownSeries, ...]
     signed_time_s: int
 
 
 def read_signed_past(transport: Transport, host: HostId, pins: Pins) -> SignedPast:
-    """Read tasks, rosters and keys from the oldest on; what no pinned party signed is left out.
-
-    Raises      TransportUnavailable
-    """
+    """Read tasks, rosters and keys that pinned parties signed. Raises TransportUnavailable."""
     weights: dict[str, int] = {}
     tasks: dict[str, Task] = {}
     signed_time_s = 0

@@ -41,10 +41,7 @@ def noise_fault(task: Task, noise: NDArray[np.int64], hosts: int, *, seeded: boo
 
 
 def zero_bits(task: Task) -> int:
-    """Bound from below how improbable a row of zeros is: its probability is at most 2^-bits.
-
-    P(0) of a discrete Gaussian is at most 1 / (2 sigma) for sigma >= 2 steps.
-    """
+    """A row of zeros has probability <= 2^-bits: P(0) <= 1 / (2 sigma) for sigma >= 2 steps."""
     return sum(
         section.length * (section.sigma_1024 // 1024).bit_length() for section in task.sections
     )

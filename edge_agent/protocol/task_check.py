@@ -1,12 +1,5 @@
-"""The agent's own check of a task: it recomputes the noise and trusts no number that it can derive.
-
-Every refusal is a `ReportRejected` with a wire `Reason`; a task that passes is one whose masks and
-noise protect this host as the documents say, whoever wrote it.
-
-The PLD check at acceptance, in a process of its own that ends when nobody asks any more.
-
-dp-accounting and SciPy take 70 MB, and a host asks them once a task: they must not stay in an agent
-that runs for months. The child gets numbers only, no key, and no capability.
+"""The agent's own check of a task: it trusts no number that it can derive, and refuses by Reason.
+The PLD check is a child's, with numbers alone: its libraries take 70 MB, asked once a task.
 """
 
 from __future__ import annotations
@@ -135,10 +128,7 @@ def check_task(
 
 
 def verified_task(envelope: Signed, pins: Pins) -> Task:
-    """Decode a task to learn who must have signed it, and verify that they did.
-
-    Raises      ReportRejected
-    """
+    """Decode a task, and verify that those signed it who had to. Raises ReportRejected."""
     task = Task.decode_body(envelope.body)
     message = envelope.unsigned()
     if task.leader_pk not in pins.leaders:

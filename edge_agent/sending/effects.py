@@ -72,10 +72,7 @@ class Effects:
         fault_point: Callable[[str], None],
         log_name: str = "",
     ) -> None:
-        """Take what the effects need.
-
-        log_name    the log that records go to, as its owner knows it
-        """
+        """`log_name`: the log that records go to, as its owner knows it."""
         self._participant = participant
         self._ledger = ledger
         self._outbox = outbox
@@ -93,10 +90,7 @@ class Effects:
         return self._participant.tasks
 
     def tell(self, event: events.Event) -> None:
-        """Hand an event to the participant and carry the effects out.
-
-        Raises      LedgerRefused: nothing more may be published
-        """
+        """Tell the participant and carry out its effects. Raises LedgerRefused: stop."""
         for effect in self._participant.handle(event):
             self.carry_out(effect)
 

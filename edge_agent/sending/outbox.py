@@ -1,6 +1,5 @@
-"""Sealed records on their way out: each at its time, on a common beat, the same bytes every try.
-
-Tasks, rosters and key announcements from the log, as events; each process reads all of them.
+"""Sealed records on their way out, each at its time, the same bytes every try; and what the control
+topics tell, as events.
 """
 
 from __future__ import annotations
@@ -180,10 +179,7 @@ class ControlFeed:
         self._consumer: interface.Consumer | None = None
 
     def events(self, now_s: int) -> Iterator[events.Event | events.Refuse]:
-        """Yield what came since the last call, at most 1,000 records.
-
-        Raises      TransportUnavailable, also after some were yielded
-        """
+        """Yield what came, at most 1,000 records. Raises TransportUnavailable, also after some."""
         if self._consumer is None:
             interface.create_topics(self._transport)
             group = f"{self._name}-{secrets.token_hex(6)}"
@@ -212,10 +208,7 @@ class ControlFeed:
 
 
 def tasks_on(transport: interface.Transport, rules: ParticipantRules, now_s: int) -> list[Task]:
-    """Give the newest version of each series that a host with these rules would take.
-
-    Raises      TransportUnavailable, UnknownTopic
-    """
+    """Give the newest tasks that a host would take. Raises TransportUnavailable, UnknownTopic."""
     book = TaskBook(rules, LedgerView(hosts=()))
     consumer = transport.consumer(f"tasks-{secrets.token_hex(6)}", (TASKS,))
     wait_s = _FIRST_WAIT_S

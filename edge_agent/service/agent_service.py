@@ -1,6 +1,5 @@
 """What attends a running agent on its own host: history, live view, counters, systemd, reloads.
-
-Everything here is optional: whatever fails is logged once and left out, and the agent goes on.
+All of it is optional: whatever fails is logged once, and the agent goes on.
 """
 
 from __future__ import annotations

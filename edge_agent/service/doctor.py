@@ -1,7 +1,4 @@
-"""What an agent's doctor looks at beside its sources: the machine, its GPUs, what the agent keeps.
-
-Kernel, capabilities and libraries; identity, ledger and folders.
-"""
+"""What an agent's doctor looks at beside sources: the machine, its GPUs, what the agent keeps."""
 
 from __future__ import annotations
 
@@ -148,11 +145,7 @@ def _present(path: Path, do: str) -> Result:
 
 
 def host_gpus(listed: Sequence[ListedGpu] | str, host: HostSection | None) -> Check:
-    """Hold GPUs that the driver lists against those that the key is bound to.
-
-    listed      or why none is
-    host        None: there is no configuration yet
-    """
+    """Hold GPUs that the driver lists (or why none) against the key's; None: not configured yet."""
     return Check("host", "gpus", partial(_gpus, listed, host))
 
 

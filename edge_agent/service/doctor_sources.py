@@ -1,6 +1,5 @@
-"""What an agent's doctor says of sources: what can be collected, what not, what to do about it.
-
-What a check claims it tries: programs are loaded and let go, nothing stays attached or changed.
+"""What an agent's doctor says of sources: what can be collected, and what to do where not. What it
+claims it tries: programs are loaded and let go, nothing stays attached or changed.
 """
 
 from __future__ import annotations
@@ -187,11 +186,7 @@ def measured_findings(
     has_gpus: bool,
     catalogue: Catalogue,
 ) -> Iterator[Finding]:
-    """Hold what signed tasks ask for against what can be measured here.
-
-    sources     findings of `source_findings`
-    has_gpus    whether this machine has any, named or not
-    """
+    """Hold what signed tasks ask for against the findings of sources; has_gpus: named or not."""
     known = [finding for finding in sources if finding.group == "sources"]
     running = [finding.name for finding in known if finding.verdict is CheckVerdict.OK]
     absent = [UnavailableSource(f.name, f.found) for f in known if f.verdict is not CheckVerdict.OK]

@@ -1,12 +1,5 @@
-"""SIGHUP: read the configuration again, take what may change, and say what may not.
-
-Sources and the log's level change in place. Identity, trust, bounds, ledger and transport never do:
-they decide what this host will publish and to whom, and a restart is where a person decides that.
-
-The agent's own counters for Prometheus, on loopback: names and counters, nothing measured.
-
-Any user of the host can read them, so nothing is here that follows the host's load: no records per
-source, no CPU time.
+"""SIGHUP: sources, diagnosis and the log's level change in place; identity, trust, ledger and
+transport wait for a restart. And the agent's own counters, of which none follows the host's load.
 """
 
 from __future__ import annotations

@@ -17,10 +17,7 @@ _ALWAYS_MILLIONTHS: Final = 1_000_000
 
 
 def match_section(catalogue: Catalogue, spec: SectionSpec) -> Section:
-    """Find a task's section in the catalogue.
-
-    Raises      ValueError when it is not there, or not the same
-    """
+    """Find a task's section in the catalogue. Raises ValueError where it is not, or another."""
     try:
         section = catalogue.section(spec.name)
     except KeyError:

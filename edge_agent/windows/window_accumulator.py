@@ -1,7 +1,4 @@
-"""Windows by event time: records in, one raw row per window out.
-
-The windows of a live host's tasks: which accumulator is open, and which windows have ended.
-"""
+"""Windows by event time: records in, one raw row per window out, for each of a host's tasks."""
 
 from __future__ import annotations
 
@@ -204,10 +201,7 @@ class WindowAccumulator:
             state.observe(section.name, cell, amount)
 
     def _window_of(self, boottime_ns: int, span_ns: int) -> int | None:
-        """Return the window that holds [start, start + span] as a whole, None where two share it.
-
-        Nearly every record lies in one: what `_spans` gives of it, without its list.
-        """
+        """Return the window of all of [start, start + span]; nearly every record has one."""
         start_ns = boottime_ns + self._clock.offset_ns
         length_ns = self._window_s * NS_PER_S
         first = start_ns // length_ns
@@ -398,10 +392,7 @@ class TaskWindows:
             open_task.windows.set_clock(clock)
 
     def restart(self, tasks: Mapping[TaskId, Task], now_s: int) -> None:
-        """Begin with the windows that hold the present again: the clock was ahead.
-
-        Long windows go on with what the disk holds of them; of short ones the present is lost.
-        """
+        """Begin with the present again after a clock ahead; short windows start anew."""
         self.persist()
         self._open.clear()
         self._erase_at_s = 0

@@ -39,10 +39,7 @@ class GpuWindow:
     wall_ms: int
 
     def ratio(self) -> tuple[int, int]:
-        """Return (numerator, denominator) from nanoseconds to ms of wall time.
-
-        Streams that overlap can be busy for longer than the wall clock: then they share it.
-        """
+        """Return (numerator, denominator), ns to ms of wall time; overlapping streams share it."""
         busy_ns = sum(self.totals.family_ns.values())
         measured_ns = self.measured_ms * _NS_PER_MS
         if busy_ns <= measured_ns:
@@ -140,10 +137,7 @@ class RowFiller:
 
 
 def _one_measure(gpus: Sequence[GpuWindow]) -> tuple[Sequence[GpuWindow], bool]:
-    """Choose the host's measure: launches only where no GPU's time is known.
-
-    Beside GPUs whose time is known, one that is known by launches alone is unmeasured.
-    """
+    """Choose one measure: launches, which leave a GPU unmeasured where another's time is known."""
     if not any(gpu.totals.launches_only for gpu in gpus):
         return gpus, False
     if not any(gpu.totals.timed for gpu in gpus):

@@ -1,7 +1,4 @@
-"""What a host gathers within one window: plain integer totals that survive as JSON.
-
-Windows in the making on the host's disk: a day, a week or eight weeks outlive the process.
-"""
+"""What a host gathers within one window, as JSON, and long windows on its disk."""
 
 from __future__ import annotations
 
@@ -210,10 +207,7 @@ class DurableAccumulators(Closing):
             raise _unavailable(self._path, error) from None
 
     def save(self, series: str, window: int, state: WindowState, expires_s: int) -> None:
-        """Replace the totals of a window, on disk when this returns.
-
-        expires_s   from this second on no report can need them
-        """
+        """Replace a window's totals on disk; from `expires_s` on no report can need them."""
         self._write(
             "INSERT OR REPLACE INTO open_windows VALUES (?, ?, ?, ?)",
             (series, window, state.to_json(), expires_s),
