@@ -61,10 +61,7 @@ def load_host(config: AgentConfig, binding: bytes) -> Host:
 
 
 def open_ledger(
-    config: AgentConfig,
-    binding: bytes,
-    now_s: int,
-    fault_point: Callable[[str], None] = no_fault,
+    config: AgentConfig, binding: bytes, now_s: int, fault_point: Callable[[str], None] = no_fault
 ) -> Ledger:
     """Open the ledger, or make the key's first one. Raises LedgerRefused, KeyFileRefused."""
     key = keyfiles.load_host_key(config.host.key_file, binding)
@@ -202,10 +199,7 @@ def open_agent(
         view = ledger.view([host.host_id])
         participant = Participant([host], view, sampler, secrets.token_bytes, rules)
         log = transport or open_transport(
-            config.transport.settings,
-            Side.AGENT,
-            retention_s=RETENTION_S,
-            keep=KEPT,
+            config.transport.settings, Side.AGENT, retention_s=RETENTION_S, keep=KEPT
         )
         running, absent = sources_of(config, catalogue, spawner, users).start_all()
         settings = diagnosis_settings(config)

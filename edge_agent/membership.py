@@ -92,9 +92,7 @@ def join_request(
     plain = JoinRequest(public, parts, gpu_models, token.voucher)
     message = plain.unsigned()
     return dataclasses.replace(
-        plain,
-        token_signature=token.signing.sign(message),
-        signature=host.signing_key.sign(message),
+        plain, token_signature=token.signing.sign(message), signature=host.signing_key.sign(message)
     )
 
 

@@ -126,10 +126,7 @@ def warm_up() -> None:
 
 
 def page_application(
-    reading: HostReading,
-    users: frozenset[int],
-    owner: Owner = owner_of,
-    host: str = LOOPBACKS[0],
+    reading: HostReading, users: frozenset[int], owner: Owner = owner_of, host: str = LOOPBACKS[0]
 ) -> ASGIApp:
     """Make the application of one agent's pages, which listens at `host`; `users` may look."""
     routes = [

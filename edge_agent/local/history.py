@@ -195,11 +195,7 @@ class History:
     """Writes rows; every failure is counted in `dropped` and never reaches the agent's loop."""
 
     def __init__(
-        self,
-        path: Path,
-        limits: HistorySection | None = None,
-        *,
-        boot: Callable[[], str] = boot_id,
+        self, path: Path, limits: HistorySection | None = None, *, boot: Callable[[], str] = boot_id
     ) -> None:
         """Open or make the file. Raises HistoryUnavailable."""
         self.path = path

@@ -170,10 +170,7 @@ def _counted(what: str) -> tuple[HistoryColumn, ...]:
 
 
 METRIC: Final = HistoryTable(
-    "metric",
-    (*_whole("span_ns"), _real("value")),
-    ("source", "name", "key", "unit"),
-    ("name",),
+    "metric", (*_whole("span_ns"), _real("value")), ("source", "name", "key", "unit"), ("name",)
 )
 PACKED: Final = HistoryTable(
     "packed",

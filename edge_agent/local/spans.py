@@ -58,8 +58,7 @@ def merge(records: Sequence[GpuCalls]) -> GpuCalls:
         lambda row: (row.process, row.kernel, row.family),
     )
     processes = _by(
-        ((record, row) for record in records for row in record.processes),
-        lambda row: row.process,
+        ((record, row) for record in records for row in record.processes), lambda row: row.process
     )
     return GpuCalls(
         min(record.boottime_ns for record in records),

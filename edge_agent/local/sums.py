@@ -21,14 +21,7 @@ from collectors.records.gpu_calls import CountedCalls
 from collectors.records.gpu_time import EstimatedTime, summed
 
 from .history_read import LONGEST_RECORD_NS, Boot, HistoryReader
-from .history_tables import (
-    ACTIVITY,
-    METRIC,
-    PACKED,
-    PROCESS_TIME,
-    HistoryTable,
-    unpack,
-)
+from .history_tables import ACTIVITY, METRIC, PACKED, PROCESS_TIME, HistoryTable, unpack
 
 COVERAGE: Final = "watched"
 """The metric by which a source says that it watched a GPU."""

@@ -97,13 +97,7 @@ class RowFiller:
         return row
 
     def _partition(
-        self,
-        section: Section,
-        row: Row,
-        prefix: str,
-        parts: Totals,
-        gpu: GpuWindow,
-        untimed: bool,
+        self, section: Section, row: Row, prefix: str, parts: Totals, gpu: GpuWindow, untimed: bool
     ) -> None:
         """Add one GPU's wall time to a row: work, then idle, then unmeasured; they sum to it."""
         launches = sum(parts.values())

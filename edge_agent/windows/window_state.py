@@ -142,10 +142,7 @@ def _bump(totals: Totals, key: str, amount: int) -> None:
 
 
 def _spread(
-    totals: Totals,
-    bins: tuple[tuple[int, int], ...],
-    time_ns: int,
-    cost: Callable[[int], int],
+    totals: Totals, bins: tuple[tuple[int, int], ...], time_ns: int, cost: Callable[[int], int]
 ) -> None:
     """Spread a record's time over its bins by launches x typical cost; one bin takes it exactly."""
     shares = apportion((count * cost(1 << place) for place, count in bins), time_ns)
