@@ -225,7 +225,7 @@ class AgentService(Observer):
 
     def view(self) -> HostView:
         self._gathering.fold()
-        now_ms, windows = self._now_ms(), self._runtime.windows
+        now_ms, windows = (self._clock or SystemClock()).unix_ms(), self._runtime.windows
         status = self._runtime.status()
         opened = windows.open_windows() if isinstance(windows, TaskWindows) else ()
         sends_ms = status.next_send_ms
@@ -366,7 +366,7 @@ class AgentService(Observer):
         return replace(changed, stopped=stopped, started=(*changed.started, DIAGNOSIS))
 
     def _event(self, name: str, key: str = "", detail: str = "") -> None:
-        row = EventRow(name, key, detail, self._boottime_ns(), SELF)
+        row = EventRow(name, key, detail, (self._clock or SystemClock()).boottime_ns(), SELF)
         self._gathering.add(SELF, (), [row])
 
     def _note_clock(self) -> ClockPoint:
@@ -377,9 +377,3 @@ class AgentService(Observer):
 
     def _point(self) -> ClockPoint:
         return read_point() if self._clock is None else point_of(self._clock)
-
-    def _boottime_ns(self) -> int:
-        return (self._clock or SystemClock()).boottime_ns()
-
-    def _now_ms(self) -> int:
-        return (self._clock or SystemClock()).unix_ms()

@@ -64,13 +64,11 @@ def reload(current: AgentConfig, read: Callable[[], AgentConfig]) -> Reloaded:
 class Changed:
     """Sources after a change.
 
-    running     by registered name, in the registry's order
     absent      those that this host lacks, asked anew
     stopped     names that ended or were stopped to start with other settings
     started     names that were started
     """
 
-    running: Mapping[str, Source]
     absent: tuple[UnavailableSource, ...]
     stopped: tuple[str, ...]
     started: tuple[str, ...]
@@ -106,7 +104,6 @@ def change_sources(
             now[name] = source
     replace(list(now.values()))
     return Changed(
-        now,
         tuple(absent),
         tuple(name for name in running if name not in kept),
         tuple(name for name in now if name not in kept),
@@ -141,34 +138,52 @@ class StatusCollector(Collector):
         if status is None:
             return
         agent, tally = status.agent, status.agent.tally
-        yield _count("published_records", "records that left: epochs, reports", tally.published)
-        yield _count("sealed_reports", "reports sealed with their ledger entry", tally.sealed)
-        yield _count("epochs", "epochs opened", tally.epochs)
-        yield _count("expired_records", "sealed records nobody accepts any more", tally.expired)
-        yield _labelled("refused", "refusals by reason", "reason", tally.refused)
-        yield _gauge("spool_records", "sealed records that wait on disk", agent.spool_records)
-        yield _gauge("spool_bytes", "their bytes", agent.spool_bytes)
-        yield _labelled(
-            "spool_dropped_records", "records without room or past use", "what", tally.spool_dropped
-        )
-        yield _gauge("transport_up", "1 while the transport takes records", agent.transport_up)
-        yield _labelled("source_failures", "failed drains by source", "source", status.failures)
-        yield _sources(agent.sources, status.absent)
-        yield _labelled(
-            "history_dropped_rows", "dropped rows of the local history", "reason",
-            status.history_dropped,
-        )  # fmt: skip
-        yield _labelled("reloads", "reloads by outcome", "outcome", status.reloads)
-        yield _labelled(
-            "device_gaps", "fields of GPUs that could not be read, by kind", "kind",
-            status.device_gaps,
-        )  # fmt: skip
-        yield _left_out(status.left_out)
-        yield _labelled(
-            "exported_messages", "messages to the operator's collector, by outcome", "outcome",
-            status.exported,
-        )  # fmt: skip
-        yield _info(status.version)
+        up = dict.fromkeys(agent.sources, 1) | dict.fromkeys(status.absent, 0)
+        left_out = {
+            (source, reason): count
+            for source, reasons in sorted(status.left_out.items())
+            for reason, count in sorted(reasons.items())
+        }
+        counter, gauge = CounterMetricFamily, GaugeMetricFamily
+        for kind, name, text, labels, values in (
+            (counter, "published_records", "records that left: epochs, reports", "",
+             {(): tally.published}),
+            (counter, "sealed_reports", "reports sealed with their ledger entry", "",
+             {(): tally.sealed}),
+            (counter, "epochs", "epochs opened", "", {(): tally.epochs}),
+            (counter, "expired_records", "sealed records nobody accepts any more", "",
+             {(): tally.expired}),
+            (counter, "refused", "refusals by reason", "reason", _by_label(tally.refused)),
+            (gauge, "spool_records", "sealed records that wait on disk", "",
+             {(): agent.spool_records}),
+            (gauge, "spool_bytes", "their bytes", "", {(): agent.spool_bytes}),
+            (counter, "spool_dropped_records", "records without room or past use", "what",
+             _by_label(tally.spool_dropped)),
+            (gauge, "transport_up", "1 while the transport takes records", "",
+             {(): agent.transport_up}),
+            (counter, "source_failures", "failed drains by source", "source",
+             _by_label(status.failures)),
+            (gauge, "source_up", "1 for a source that runs, 0 for one absent here", "source",
+             {(source,): value for source, value in up.items()}),
+            (counter, "history_dropped_rows", "dropped rows of the local history", "reason",
+             _by_label(status.history_dropped)),
+            (counter, "reloads", "reloads by outcome", "outcome", _by_label(status.reloads)),
+            (counter, "device_gaps", "fields of GPUs that could not be read, by kind", "kind",
+             _by_label(status.device_gaps)),
+            (counter, "source_left_out", "what a source left out, by reason", "source reason",
+             left_out),
+            (counter, "exported_messages", "messages to the operator's collector, by outcome",
+             "outcome", _by_label(status.exported)),
+            (gauge, "info", "its version", "version", {(status.version,): 1}),
+        ):  # fmt: skip
+            family = kind(f"pointillist_agent_{name}", text, labels=labels.split())
+            for key, value in values.items():
+                family.add_metric(key, value)
+            yield family
+
+
+def _by_label(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+    return {(label,): count for label, count in sorted(counts.items())}
 
 
 def metrics_port(port: int, status: Callable[[], SelfStatus | None]) -> MetricsServer:
@@ -176,45 +191,3 @@ def metrics_port(port: int, status: Callable[[], SelfStatus | None]) -> MetricsS
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatusCollector(status))
     return MetricsServer(port, make_wsgi_app(registry), CHOOSE_PORT)
-
-
-def _count(name: str, text: str, value: int) -> Metric:
-    return CounterMetricFamily(f"pointillist_agent_{name}", text, value=value)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"pointillist_agent_{name}", text, value=value)
-
-
-def _labelled(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(f"pointillist_agent_{name}", text, labels=[label])
-    for key, value in sorted(values.items()):
-        family.add_metric([key], value)
-    return family
-
-
-def _sources(running: Iterable[str], absent: Iterable[str]) -> Metric:
-    text = "1 for a source that runs, 0 for one absent here"
-    family = GaugeMetricFamily("pointillist_agent_source_up", text, labels=["source"])
-    for name in running:
-        family.add_metric([name], 1)
-    for name in absent:
-        family.add_metric([name], 0)
-    return family
-
-
-def _left_out(sources: Mapping[str, Mapping[str, int]]) -> Metric:
-    text = "what a source left out, by reason"
-    family = CounterMetricFamily(
-        "pointillist_agent_source_left_out", text, labels=["source", "reason"]
-    )
-    for source, reasons in sorted(sources.items()):
-        for reason, value in sorted(reasons.items()):
-            family.add_metric([source, reason], value)
-    return family
-
-
-def _info(version: str) -> Metric:
-    family = GaugeMetricFamily("pointillist_agent_info", "its version", labels=["version"])
-    family.add_metric([version], 1)
-    return family
