@@ -35,11 +35,11 @@ ONLY_OURS = (
 def attached_files(source: GpuProbesSource, pid: int) -> set[str]:
     """Give the files that a process has mapped and the source has wholly attached to."""
     running = source.running
-    attached, board = set(running.programs.attached), running.attacher
+    attached, attacher = set(running.programs.attached), running.attacher
     paths = {
         str(Path(file.path).readlink())
-        for index, file in list(board._files.items())
-        if all(FileGroup(index, group) in attached for group in file.groups() & board._wanted)
+        for index, file in list(attacher._files.items())
+        if all(FileGroup(index, group) in attached for group in file.groups() & attacher._wanted)
     }
     mapped = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
     return paths & {line.split(maxsplit=5)[-1] for line in mapped}

@@ -130,9 +130,10 @@ def parse_maps(text: bytes) -> Iterator[Module]:
             continue
 
 
-def process_key(proc: str, pid: int) -> ProcessKey | None:
+def process_key(proc: str, pid: int, *, ended: bool = False) -> ProcessKey | None:
+    """Name the process of a number; `ended`: also one whose first thread has ended."""
     read = parse_stat(_content(f"{proc}/{pid}/stat", 4096))
-    return ProcessKey(pid, read[1]) if read is not None and read[0] not in "XZ" else None
+    return ProcessKey(pid, read[1]) if read and (ended or read[0] not in "XZ") else None
 
 
 def read_maps(proc: str, pid: int) -> Iterator[Module]:

@@ -156,7 +156,7 @@ class Attaches(Protocol):
     """The part of `GpuPrograms` that calibration needs."""
 
     def attach(self, file: int, path: str, attachments: list[Attachment], /) -> None: ...
-    def detach(self, file_group: FileGroup, /) -> None: ...
+    def detach_all(self, file_groups: Collection[FileGroup], /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -265,7 +265,7 @@ class _Through:
             yield
         finally:
             with suppress(OSError):
-                self.programs.detach(FileGroup(CALIBRATION_FILE, group))
+                self.programs.detach_all([FileGroup(CALIBRATION_FILE, group)])
 
 
 MOST_PROCESSES: Final = 1024

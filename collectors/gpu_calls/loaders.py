@@ -32,7 +32,6 @@ class Programs(Protocol):
     @property
     def attached(self) -> frozenset[FileGroup]: ...
     def attach(self, file: int, path: str, attachments: Sequence[Attachment], /) -> None: ...
-    def detach(self, file_group: FileGroup, /) -> None: ...
     def detach_all(self, file_groups: Collection[FileGroup], /) -> None: ...
     def drain(self, now_ns: int, /) -> ProbeDrain: ...
     def close(self) -> None: ...
@@ -78,11 +77,6 @@ class LaterPrograms:
     def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
         """Probe a file for every process; the first call loads. Raises SourceUnavailable."""
         self._loaded().attach(file, path, attachments)
-
-    def detach(self, file_group: FileGroup) -> None:
-        """Stop probing one group of a file; one that is not attached is no error."""
-        if self._programs is not None:
-            self._programs.detach(file_group)
 
     def detach_all(self, file_groups: Collection[FileGroup]) -> None:
         if self._programs is not None:

@@ -7,26 +7,34 @@ from __future__ import annotations
 
 import platform
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 import bpf
+from collectors.binaries.proc_maps import coarse, process_key
+from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
-from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, Ring, available, expect_links
+from collectors.bpf.libbpf import (
+    UPROBE_MULTI,
+    BpfObject,
+    Ring,
+    UprobeLink,
+    available,
+    expect_links,
+)
 from collectors.bpf.system_calls import VMLINUX, kernel_version
 from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
-from collectors.records.gpu_calls import FileGroup, MemoryState
+from collectors.records.gpu_calls import FileGroup, MemoryState, ProbeGroup
 
 from . import readout as layout
-from .attached import Attached
+from .attached import AttachedGroups
 from .counts import CallSample, MemoryRow, NameEvent, ProbeDrain
 from .probe_plan import Attachment
 from .probe_table import ProbeTable
@@ -62,7 +70,7 @@ class DeviceMemory:
             live, peak, allocations, frees, untracked, exec_id = counts
             before = self._before.get((start_ns, tgid), [0] * len(counts))
             oldest_ns = self._oldest.get((start_ns, tgid, exec_id), 0)
-            process = layout.process_key(tgid, start_ns)
+            process = coarse(ProcessKey(tgid, start_ns))
             state = MemoryState(live, peak, allocations, frees, 0, untracked - before[4])
             rows.append(MemoryRow(process, oldest_ns, state))
         self._before = now
@@ -123,7 +131,7 @@ def name_events(records: Iterable[bytes], table: ProbeTable) -> Iterator[NameEve
         start_ns, tgid, file, handle, host, row, is_module, length = fields
         text = record[head : head + length].decode("utf-8", errors="replace")
         yield NameEvent(
-            layout.process_key(tgid, start_ns),
+            coarse(ProcessKey(tgid, start_ns)),
             file,
             table.rows[row].id,
             handle,
@@ -139,7 +147,7 @@ def call_samples(records: Iterable[bytes], table: ProbeTable) -> Iterator[CallSa
         start_ns, tgid, file, kernel, stream, graph, event, correlation = fields[:8]
         size, boottime_ns, duration_ns, thread, row, stack_id = fields[8:]
         yield CallSample(
-            layout.process_key(tgid, start_ns), thread, file, table.rows[row].id, kernel, stream,
+            coarse(ProcessKey(tgid, start_ns)), thread, file, table.rows[row].id, kernel, stream,
             graph, event, correlation, size, stack_id, boottime_ns, duration_ns,
         )  # fmt: skip
 
@@ -153,7 +161,8 @@ _SIZED: Final = (
     "sampled", "stacks",
 )  # fmt: skip
 _STACK_DEPTH: Final = 127
-
+_ENTRIES: Final = {ProbeGroup.LAUNCH: "gpu_launch", ProbeGroup.OTHER: "gpu_count"}
+_MOST_CLOSING: Final = 32
 
 ADVICE: Final = (
     "use Linux 6.6 or later with BTF; before that, "
@@ -178,13 +187,14 @@ def unavailable(release: str | None = None) -> str | None:
     return available()
 
 
-class GpuPrograms:
+class GpuPrograms(AttachedGroups[UprobeLink]):
     def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None, only: int = 0) -> None:
         """Load. Raises SourceUnavailable.
 
         only    a process whose calls alone are of interest, 0: none. From Linux 6.10 others are
                 not probed at all; before, the kernel's filter passes one thread and is not used
         """
+        super().__init__()
         limits = limits or ProbeLimits()
         reason = unavailable()
         if reason:
@@ -195,32 +205,14 @@ class GpuPrograms:
         self._sampled: set[int] = set()
         self._rings: list[Ring] = []
         self._object = _load(table, limits)
-        pid = only if kernel_version() >= _FILTERS_PROCESSES else 0
-        self._attached = Attached(self._object.program_fd, self._object.map_fd("returns"), pid)
+        self._pid = only if kernel_version() >= _FILTERS_PROCESSES else 0
+        self._places: dict[int, int] = {}
+        self._mark = 0
         try:
             self._start(limits)
         except BaseException:
             self.close()
             raise
-
-    def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
-        """Probe a file for every process, those that are yet to start included; from any thread.
-
-        file            index under which its counts come: 1 or more
-        attachments     of groups that are not attached to this file yet
-        Raises          SourceUnavailable; then none of them is attached
-        """
-        self._attached.attach(file, path, attachments)
-
-    def detach(self, file_group: FileGroup) -> None:
-        self._attached.detach(file_group)
-
-    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
-        self._attached.detach_all(file_groups)
-
-    @property
-    def attached(self) -> frozenset[FileGroup]:
-        return self._attached.groups()
 
     def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
         """Switch the single calls of a process on or off, with the user's stacks or without."""
@@ -245,12 +237,13 @@ class GpuPrograms:
 
     def drain(self, now_ns: int) -> ProbeDrain:
         """Give everything since the last drain. Raises SourceUnavailable."""
-        ended = {process for process in self._processes() if not _lives(*process)}
+        processes = self._readout.processes() | self._memory.processes()
+        ended = {process for process in processes if not _lives(*process)}
         counted = self._readout.read()
         memory = self._memory.read()
         names = tuple(name_events(self._rings[0].read(), self._table))
         samples = tuple(call_samples(self._rings[1].read(), self._table))
-        begun_ns, span_ns, duty = self._attached.take_duty(now_ns)
+        begun_ns, span_ns, duty = self._take_duty(now_ns)
         self._forget(ended)
         return replace(
             counted, begun_ns=begun_ns, span_ns=span_ns, memory=memory, names=names,
@@ -258,7 +251,7 @@ class GpuPrograms:
         )  # fmt: skip
 
     def close(self) -> None:
-        self._attached.close()
+        self.detach_all(self.attached)
         while self._rings:
             self._rings.pop().close()
         self._object.close()
@@ -273,8 +266,51 @@ class GpuPrograms:
         self._losses = PerCpuMap(fd("losses"), 4, len(layout.LOST), self._cpus)
         self._rings = [Ring(fd("names")), Ring(fd("samples"))]
 
-    def _processes(self) -> set[tuple[int, int]]:
-        return self._readout.processes() | self._memory.processes()
+    def _attach(self, file_group: FileGroup, path: str, attachment: Attachment) -> None:
+        name = "gpu_return" if attachment.returns else _ENTRIES.get(attachment.group, "gpu_entry")
+        place, begun_ns = self._place(file_group.file), boottime_ns()
+        link = UprobeLink(
+            self._object.program_fd(name),
+            path,
+            attachment.offsets,
+            [layout.cookie(file_group.file, place, row) for row in attachment.rows],
+            semaphores=attachment.semaphores,
+            returns=attachment.returns,
+            pid=self._pid,
+        )
+        self._hold(file_group, link, begun_ns)
+        if attachment.returns:
+            self._mark = self._mark % 0xFFFFFFFF + 1
+            self._set_mark(file_group, self._mark)
+
+    def _detach(self, groups: Collection[FileGroup]) -> None:
+        if groups:  # each waits for the kernel's grace periods: together they wait once
+            with ThreadPoolExecutor(min(len(groups), _MOST_CLOSING)) as pool:
+                list(pool.map(self._unlink, groups))
+        attached = {file_group.file for file_group in self._links}
+        self._places = {file: p for file, p in self._places.items() if file in attached}
+
+    def _unlink(self, file_group: FileGroup) -> None:
+        """End the links of a group, its entries first."""
+        self._set_mark(file_group, 0)
+        for link in reversed(self._release(file_group)):
+            link.close()
+
+    def _set_mark(self, file_group: FileGroup, mark: int) -> None:
+        """Tell programs which attaching of return probes is in force, 0: none."""
+        group = layout.GROUPS.index(file_group.group)
+        index = self._places[file_group.file] * len(layout.GROUPS) + group
+        key, value = struct.pack("<I", index), struct.pack("<I", mark)
+        set_element(self._object.map_fd("returns"), key, value)
+
+    def _place(self, file: int) -> int:
+        """Give a file a place among those attached. Raises SourceUnavailable."""
+        if file not in self._places:
+            free = set(range(layout.MAX_FILES)) - set(self._places.values())
+            if not free:
+                raise SourceUnavailable(f"expected at most {layout.MAX_FILES} files, got one more")
+            self._places[file] = min(free)
+        return self._places[file]
 
     def _forget(self, ended: set[tuple[int, int]]) -> None:
         self._readout.forget(ended)
@@ -317,8 +353,5 @@ def _load(table: ProbeTable, limits: ProbeLimits) -> BpfObject:
 
 def _lives(tgid: int, start_ns: int) -> bool:
     """Tell whether the process is there, and no other under its number."""
-    with suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{tgid}/stat").read_text(encoding="utf-8", errors="replace")
-        ticks = int(status.rpartition(")")[2].split()[19])
-        return ticks == layout.start_ticks(start_ns)
-    return False
+    there = process_key("/proc", tgid, ended=True)
+    return there == coarse(ProcessKey(tgid, start_ns))

@@ -14,15 +14,14 @@ import ctypes
 import os
 import platform
 import struct
-import threading
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import bpf
+from collectors.binaries.proc_maps import process_key
 from collectors.boot_clock import boottime_ns
 from collectors.bpf import bcc, libbpf
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
@@ -31,7 +30,7 @@ from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup
 
 from . import readout as layout
-from .attached import DutyClock
+from .attached import AttachedGroups
 from .counts import CallRow, ErrorRow, LaunchRow, ProbeDrain
 from .probe_plan import Attachment
 from .probe_table import CallKind, ProbeTable
@@ -74,7 +73,6 @@ KPROBE: Final = 2
 ENTRY, RETURN = 0, 1
 _ANY_ATTACHMENT, _EVERY_PROCESS, _NO_COUNTER = -1, -1, 0
 _LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
-_MOST_FILES_EVER: Final = 1 << 31
 
 ABSENT: Final = (
     "names of kernels and modules",
@@ -104,22 +102,20 @@ class _Place(NamedTuple):
     event: str
 
 
-class GpuPrograms:
+class GpuPrograms(AttachedGroups[_Place]):
     """Compiled programs; nothing is probed until `attach`."""
 
     def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None) -> None:
         """Compile, in about a second. Raises SourceUnavailable."""
+        super().__init__()
         reason = unavailable()
         if reason:
             raise SourceUnavailable(reason)
         libbpf.remove_stale()
         limits = limits or ProbeLimits()
         self._table = table
-        self._places: dict[FileGroup, list[_Place]] = {}
         self._starts: dict[int, int] = {}
         self._lost = (0,) * len(_LOST)
-        self._duty = DutyClock(boottime_ns())
-        self._lock = threading.Lock()
         others = {name: other_keys(name, table) for name in ("launches", "calls", "errors")}
         others["calls"] = _widened(others["calls"])
         sizes = {
@@ -132,49 +128,6 @@ class GpuPrograms:
         except BaseException:
             self.close()
             raise
-
-    def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
-        """Probe a file for every process, those that are yet to start included; from any thread.
-
-        file            index under which its counts come: 1 or more
-        attachments     of groups that are not attached to this file yet
-        Raises          SourceUnavailable; then none of them is attached
-        """
-        if not 1 <= file < _MOST_FILES_EVER:
-            raise ValueError(f"expected a file of 1 or more, got {file}")
-        groups = {FileGroup(file, attachment.group) for attachment in attachments}
-        with self._lock:
-            taken = groups & self._places.keys()
-            if taken:
-                raise ValueError(f"expected groups that are not attached yet, got {sorted(taken)}")
-            try:
-                # Returns first: a call that is entered then is sure to be seen returning.
-                for attachment in sorted(
-                    attachments, key=lambda attachment: not attachment.returns
-                ):
-                    self._attach_all(FileGroup(file, attachment.group), path, attachment)
-            except BaseException:
-                for file_group in groups & self._places.keys():
-                    _close(self._places.pop(file_group))
-                raise
-            now_ns = boottime_ns()
-            for file_group in groups & self._places.keys():
-                self._duty.attached(file_group, now_ns)
-
-    def detach(self, file_group: FileGroup) -> None:
-        self.detach_all([file_group])
-
-    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
-        with self._lock:
-            places: list[_Place] = []
-            for file_group in self._places.keys() & set(file_groups):
-                self._duty.detached(file_group, boottime_ns())
-                places += self._places.pop(file_group)
-            _close(places)
-
-    @property
-    def attached(self) -> frozenset[FileGroup]:
-        return frozenset(list(self._places))
 
     def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
         """Refuse: these programs give no single calls. Raises SourceUnavailable."""
@@ -189,13 +142,16 @@ class GpuPrograms:
         """Give everything since the last drain. Raises SourceUnavailable."""
         launches, calls, hits = self._read_calls()
         errors = tuple(self._read_errors())
-        ended = {process for process in self._calls.processes() if _start_ns(process[0]) is None}
+        ended = {
+            process
+            for process in self._calls.processes()
+            if process_key("/proc", process[0], ended=True) is None
+        }
         for growing in (self._calls, self._errors):
             growing.forget(ended)
         for pid, _ in ended:
             self._starts.pop(pid, None)
-        with self._lock:
-            begun_ns, span_ns, duty = self._duty.take(now_ns)
+        begun_ns, span_ns, duty = self._take_duty(now_ns)
         return ProbeDrain(
             begun_ns,
             span_ns,
@@ -208,12 +164,10 @@ class GpuPrograms:
         )
 
     def close(self) -> None:
-        with self._lock:
-            _close([place for places in self._places.values() for place in places])
-            self._places.clear()
-            program, self._program = self._program, None
-            if program is not None:
-                program.cleanup()
+        self.detach_all(self.attached)
+        program, self._program = self._program, None
+        if program is not None:
+            program.cleanup()
 
     def _start(self, sizes: dict[str, int], others: dict[str, list[bytes]]) -> None:
         program = self._program
@@ -239,14 +193,25 @@ class GpuPrograms:
             RETURN: program.dump_func(b"on_return"),
         }
 
-    def _attach_all(self, file_group: FileGroup, path: str, attachment: Attachment) -> None:
-        semaphores = attachment.semaphores or (0,) * len(attachment.offsets)
+    def _attach(self, file_group: FileGroup, path: str, attachment: Attachment) -> None:
+        begun_ns = boottime_ns()
         for offset, row, semaphore in zip(
-            attachment.offsets, attachment.rows, semaphores, strict=True
+            attachment.offsets, attachment.rows, attachment.semaphores, strict=True
         ):
             if not semaphore:  # BCC counts up a semaphore in one process only
                 place = self._attach_one(path, offset, file_group.file, row, attachment.returns)
-                self._places.setdefault(file_group, []).append(place)
+                self._hold(file_group, place, begun_ns)
+
+    def _detach(self, groups: Collection[FileGroup]) -> None:
+        places = [place for file_group in groups for place in self._release(file_group)]
+        if not places:
+            return
+        # Each waits for the kernel's grace periods: together they wait once.
+        with ThreadPoolExecutor(min(len(places), 64)) as pool:
+            list(pool.map(os.close, (place.event_fd for place in places)))
+        for place in places:
+            os.close(place.program_fd)
+        libbpf.remove([place.event for place in places])
 
     def _attach_one(self, path: str, offset: int, file: int, row: int, returns: bool) -> _Place:
         kind = RETURN if returns else ENTRY
@@ -309,9 +274,9 @@ class GpuPrograms:
         """Name a process: its start comes from /proc, 0 where it has ended unseen."""
         if not tgid:
             return ProcessKey(0, 0)
-        start_ns = _start_ns(tgid)
-        if start_ns is not None:
-            self._starts[tgid] = start_ns
+        there = process_key("/proc", tgid, ended=True)
+        if there is not None:
+            self._starts[tgid] = there.start_ns
         return ProcessKey(tgid, self._starts.get(tgid, 0))
 
     def _take_lost(self) -> dict[str, int]:
@@ -354,23 +319,3 @@ def _widened(keys: list[bytes]) -> list[bytes]:
     """Give keys of calls the kernel that launches have: none."""
     head = layout.PROCESS.itemsize
     return [key[:head] + bytes(8) + key[head:] for key in keys]
-
-
-def _close(places: Sequence[_Place]) -> None:
-    """Detach; each waits for the kernel's grace periods: together they wait once."""
-    if not places:
-        return
-    with ThreadPoolExecutor(min(len(places), 64)) as pool:
-        list(pool.map(os.close, (place.event_fd for place in places)))
-    for place in places:
-        os.close(place.program_fd)
-    libbpf.remove([place.event for place in places])
-
-
-def _start_ns(tgid: int) -> int | None:
-    try:
-        status = Path(f"/proc/{tgid}/stat").read_text(encoding="utf-8", errors="replace")
-        ticks = int(status.rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
-    return layout.process_key(tgid, ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))).start_ns

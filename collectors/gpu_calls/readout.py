@@ -7,7 +7,6 @@ The GPU programs' maps: bounds, and layouts as in bpf/include/gpu.h (a test comp
 
 from __future__ import annotations
 
-import os
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.binaries.proc_maps import coarse
 from collectors.bpf.bpf_maps import PerCpuMap
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, FileGroup, ProbeGroup
@@ -163,7 +163,6 @@ LOST: Final = (
 """What found no room, in the order of `enum lost`."""
 
 _STATUS, _DEVICE, _RETURNS = 1, 2, 4
-_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
 """The maps that have rows of OTHER: of no process and no file, for what finds no room."""
@@ -196,17 +195,8 @@ class ProbeLimits:
     samples_bytes: int = 2 << 20
 
 
-def process_key(tgid: int, start_ns: int) -> ProcessKey:
-    """Name a process as /proc/PID/stat does, whose start times are whole clock ticks."""
-    return ProcessKey(tgid, start_ns // _TICK_NS * _TICK_NS)
-
-
 def cookie(file: int, place: int, row: int) -> int:
     return file << 32 | place << 16 | row
-
-
-def start_ticks(start_ns: int) -> int:
-    return start_ns // _TICK_NS
 
 
 def encode_row(row: ProbeRow) -> bytes:
@@ -325,7 +315,7 @@ class Readout:
         for (start_ns, tgid, file, kernel, row), counts in zip(
             keys.tolist(), deltas.tolist(), strict=True
         ):
-            process = process_key(tgid, start_ns)
+            process = coarse(ProcessKey(tgid, start_ns))
             yield LaunchRow(process, file, kernel, self._rows[row].id, *counts)
 
     def _grown_calls(self, launches: tuple[LaunchRow, ...]) -> dict[_CallKey, dict[str, int]]:
@@ -333,7 +323,7 @@ class Readout:
         grown: dict[_CallKey, dict[str, int]] = {}
         keys, deltas = self._calls.grown()
         for (start_ns, tgid, file, row), counts in zip(keys.tolist(), deltas.tolist(), strict=True):
-            key = (process_key(tgid, start_ns), file, row)
+            key = (coarse(ProcessKey(tgid, start_ns)), file, row)
             into = grown.setdefault(key, dict(_NOTHING))
             for column, count in zip(CALL_ROW, counts, strict=True):
                 into[column] += count
@@ -361,7 +351,7 @@ class Readout:
         for (start_ns, tgid, file, row, code), (failures,) in zip(
             keys.tolist(), deltas.tolist(), strict=True
         ):
-            process = process_key(tgid, start_ns)
+            process = coarse(ProcessKey(tgid, start_ns))
             yield ErrorRow(process, file, self._rows[row].id, code, failures)
 
     def _read_copies(self) -> Iterator[CopyRow]:
@@ -372,7 +362,7 @@ class Readout:
         for (start_ns, tgid, file, direction, size_bin), (copies, size) in zip(
             keys.tolist(), deltas.tolist(), strict=True
         ):
-            key = (process_key(tgid, start_ns), file, direction)
+            key = (coarse(ProcessKey(tgid, start_ns)), file, direction)
             gathered[key].append((size_bin, copies, size))
         for (process, file, direction), bins in gathered.items():
             yield CopyRow(
@@ -389,5 +379,5 @@ class Readout:
         for (start_ns, tgid, file, communicator, row), counts in zip(
             keys.tolist(), deltas.tolist(), strict=True
         ):
-            process = process_key(tgid, start_ns)
+            process = coarse(ProcessKey(tgid, start_ns))
             yield CollectiveRow(process, file, communicator, self._rows[row].id, *counts)

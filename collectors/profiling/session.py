@@ -327,9 +327,8 @@ class ProfileSession:
 
     def _attach(self, found: FileFound | FileGone) -> None:
         if isinstance(found, FileGone):
-            for file_group in self._programs.attached:
-                if file_group.file == found.file:
-                    self._programs.detach(file_group)
+            of_file = [group for group in self._programs.attached if group.file == found.file]
+            self._programs.detach_all(of_file)
             return
         if found.plan.remark:
             self._remarks.append(f"{found.path} {found.plan.remark}")

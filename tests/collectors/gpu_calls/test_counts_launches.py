@@ -157,8 +157,8 @@ def test_detached_groups_count_nothing_and_duty_says_so(probed: Probed, stubs: S
     file = probed.attach(stubs.library("libcudart"))
     program = stubs.caller("libcudart")
     run(program, "threads", 1, 31)
-    probed.programs.detach(FileGroup(file, ProbeGroup.LAUNCH))
-    probed.programs.detach(FileGroup(file, ProbeGroup.LAUNCH_RESULT))
+    probed.programs.detach_all([FileGroup(file, ProbeGroup.LAUNCH)])
+    probed.programs.detach_all([FileGroup(file, ProbeGroup.LAUNCH_RESULT)])
     run(program, "threads", 1, 37)
     drain = probed.drain()
     assert sum(probed.launches().values()) == 31

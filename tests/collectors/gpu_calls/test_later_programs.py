@@ -41,7 +41,7 @@ class HalfAttached:
     def attach(self, *_: object) -> None:
         return
 
-    detach = detach_all = attach
+    detach_all = attach
 
     def drain(self, now_ns: int) -> ProbeDrain:
         begun_ns, self.begun_ns = self.begun_ns, now_ns

@@ -52,7 +52,9 @@ def test_process_killed_inside_a_call_leaves_nothing(probed: Probed, stubs: Stub
     ]
     probed.drain()
     assert child.pid not in threads_in_calls(probed)
-    assert not {one for one, _ in probed.programs._processes()} & {child.pid}
+    programs = probed.programs
+    known = programs._readout.processes() | programs._memory.processes()
+    assert child.pid not in {pid for pid, _ in known}
 
 
 def test_process_that_ends_takes_its_memory_along(probed: Probed, stubs: Stubs) -> None:
@@ -200,7 +202,7 @@ def test_groups_switched_from_another_thread_disturb_no_count(probed: Probed, st
         while not over.is_set():
             probed.programs.attach(file, str(path), results)
             over.wait(0.02)
-            probed.programs.detach(FileGroup(file, ProbeGroup.LAUNCH_RESULT))
+            probed.programs.detach_all([FileGroup(file, ProbeGroup.LAUNCH_RESULT)])
 
     rounds = 8
     with ThreadPoolExecutor(1) as pool:

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from collectors.binaries.proc_maps import coarse
 from collectors.gpu_calls import probe_table
 from collectors.gpu_calls import readout as layout
 from collectors.gpu_calls.probe_table import CallKind, Meaning, ProbeTable
-from collectors.gpu_calls.readout import encode_row, process_key
+from collectors.gpu_calls.readout import encode_row
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, ProbeGroup
 from tests.probes_kit import compile_stub
 
@@ -104,7 +106,7 @@ def test_layout_enumerations_and_bounds_follow_the_header() -> None:
 
 
 def test_process_keys_are_whole_clock_ticks() -> None:
-    assert process_key(7, 1_239_999_999) == (7, 1_230_000_000)
+    assert coarse(ProcessKey(7, 1_239_999_999)) == (7, 1_230_000_000)
 
 
 @pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make tools installs it")
