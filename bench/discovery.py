@@ -172,5 +172,5 @@ def _discover() -> Part:
     return {
         "found": attaching.found, "percent": percent, "rate": rate,
         "launch_probes_attached": attaching.launches, "all_probes_attached": attaching.all,
-        "lost": discovery.counts.records_lost,
+        "lost": discovery.rings.lost,
     }  # fmt: skip

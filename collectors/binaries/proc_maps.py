@@ -132,13 +132,13 @@ def parse_maps(text: bytes) -> Iterator[Module]:
 
 def process_key(proc: str, pid: int, *, ended: bool = False) -> ProcessKey | None:
     """Name the process of a number; `ended`: also one whose first thread has ended."""
-    read = parse_stat(_content(f"{proc}/{pid}/stat", 4096))
+    read = parse_stat(content_of(f"{proc}/{pid}/stat", 4096))
     return ProcessKey(pid, read[1]) if read and (ended or read[0] not in "XZ") else None
 
 
 def read_maps(proc: str, pid: int) -> Iterator[Module]:
     """Yield the modules of a process; none where it is gone or not ours to see."""
-    yield from parse_maps(_content(f"{proc}/{pid}/maps", _MOST_MAPS_BYTES))
+    yield from parse_maps(content_of(f"{proc}/{pid}/maps", _MOST_MAPS_BYTES))
 
 
 def all_pids(proc: str) -> list[int]:
@@ -149,8 +149,8 @@ def all_pids(proc: str) -> list[int]:
         return []
 
 
-def _content(path: str, most: int) -> bytes:
-    """Read a small file of /proc in pieces, up to `most` bytes; b"" where that fails."""
+def content_of(path: str, most: int) -> bytes:
+    """Read a file of /proc in pieces, up to `most` bytes or little more; b"" where that fails."""
     pieces, size = [], 0
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

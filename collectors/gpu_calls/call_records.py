@@ -18,10 +18,10 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf, sqrt
+from math import inf
 from typing import Final, NamedTuple
 
-from collectors.records.basics import NORMAL, ProcessKey
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
@@ -47,58 +47,11 @@ _Found = dict[ProcessKey, list[tuple[What, CountedCalls, list[int]]]]
 """Rows of one kind by process: what, how many, and the sums."""
 
 
-class PeriodCount(NamedTuple):
-    """Calls of one kind in one governor period.
+def variance_of_sum(values: list[float], share: float) -> float:
+    """Give the variance of the sum of equally long periods' estimates, each from one window.
 
-    calls   that were seen
-    share   probability with which each instant was seen, 0 .. 1; 0: nothing was attached
+    share   probability with which each instant was seen, in the mean; 0 < share <= 1
     """
-
-    calls: int
-    share: float
-
-
-class Estimate(NamedTuple):
-    """Calls that there were.
-
-    value     expected number
-    variance  of it; infinite where nothing was attached in any period
-    seen      share of the time that was seen
-    """
-
-    value: float
-    variance: float
-    seen: float
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval, at least the calls that were seen."""
-        half = NORMAL * sqrt(self.variance)
-        return max(self.value - half, 0.0), self.value + half
-
-
-def corrected(periods: Iterable[PeriodCount]) -> Estimate:
-    """Estimate the calls of equally long periods.
-
-    Periods without any attached time are filled with the mean of the others: their number of
-    calls is not known to be zero.
-    """
-    all_periods = list(periods)
-    watched = [period for period in all_periods if period.share > 0.0]
-    if not watched:
-        return Estimate(0.0, float("inf") if all_periods else 0.0, 0.0)
-    values = [period.calls / period.share for period in watched]
-    mean_share = sum(period.share for period in watched) / len(watched)
-    scale = len(all_periods) / len(watched)
-    value = sum(values) * scale
-    variance = _variance(values, mean_share)
-    if scale > 1.0:
-        variance = _whole_variance(values, variance) * scale**2
-    return Estimate(value, variance, sum(period.share for period in watched) / len(all_periods))
-
-
-def _variance(values: list[float], share: float) -> float:
-    """Variance of the sum of the periods' estimates, each from one window."""
     if share >= 1.0:
         return 0.0
     periods = len(values)
@@ -107,16 +60,6 @@ def _variance(values: list[float], share: float) -> float:
         return values[0] ** 2 * (1.0 - share)
     squares = sum((b - a) ** 2 for a, b in pairwise(values))
     return (1.0 - share) * periods * squares / (2.0 * (periods - 1))
-
-
-def _whole_variance(values: list[float], within: float) -> float:
-    """Variance where whole periods were not seen: between periods too."""
-    periods = len(values)
-    if periods < 2:
-        return max(within, values[0] ** 2)
-    mean = sum(values) / periods
-    between = periods * sum((value - mean) ** 2 for value in values) / (periods - 1)
-    return max(within, between)
 
 
 class _Rate(NamedTuple):
@@ -256,8 +199,9 @@ class CallRecords:
         while len(self._histories) > _MOST_HISTORIES:
             self._histories.popitem(last=False)
         # As if all periods had been as long as this one: the estimate compares like with like.
-        whole = corrected(PeriodCount(round(past.calls * span_ns), past.share) for past in history)
-        return whole.variance / len(history) / (calls / share) ** 2
+        values = [round(past.calls * span_ns) / past.share for past in history]
+        mean = sum(past.share for past in history) / len(history)
+        return variance_of_sum(values, mean) / len(history) / (calls / share) ** 2
 
 
 def _grids(launches: Sums) -> dict[tuple[ProcessKey, What], tuple[int, int]]:

@@ -34,7 +34,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 
-from .found_files import LOOK_AGAIN_NS, FileCounts, FileFound, FileGone, FoundFiles
+from .found_files import LOOK_AGAIN_NS, FileFound, FileGone, FoundFiles
 from .probe_plan import PlanBook
 
 _SWEEP_NS: Final = 1_000_000_000
@@ -77,17 +77,6 @@ class Rings(Protocol):
 
 
 @dataclass(slots=True)
-class DiscoveryCounts:
-    """What discovery did since its start; `files` says what became of the files."""
-
-    files: FileCounts
-    records: int = 0
-    records_lost: int = 0
-    walks: int = 0
-    processes_refused: int = 0
-
-
-@dataclass(slots=True)
 class _Process:
     key: ProcessKey
     modules: Modules
@@ -113,7 +102,6 @@ class Discovery:
     most_modules: int = 262_144
     walk_every_ns: int = 5_000_000_000
     found: FoundFiles = field(init=False)
-    counts: DiscoveryCounts = field(init=False)
     _processes: dict[int, _Process] = field(default_factory=dict)
     _ended: dict[ProcessKey, _Process] = field(default_factory=dict)
     _queue: list[Event] = field(default_factory=list)
@@ -129,7 +117,6 @@ class Discovery:
         self.most_processes = min(self.most_processes, descriptors // _PROCESSES_SHARE)
         self.found = FoundFiles(self.book, self.proc)
         self.found.most_held = min(self.found.most_held, descriptors // _FILES_SHARE)
-        self.counts = DiscoveryCounts(self.found.counts)
 
     @property
     def fds(self) -> list[int]:
@@ -147,14 +134,12 @@ class Discovery:
         now_ns  CLOCK_BOOTTIME
         """
         for record in self.rings.take(self._plain):
-            self.counts.records += 1
             if isinstance(record, Mapped):
                 self._mapped(record, now_ns)
             elif isinstance(record, Forked):
                 self._forked(record)
             elif isinstance(record, Executed):
                 self._executed(record.pid, now_ns)
-        self.counts.records_lost = self.rings.lost
         # What was found is handed out first: a walk takes its time.
         if self.rings.lost != self._lost and now_ns >= self._next_walk_ns and not self._queue:
             self._lost = self.rings.lost
@@ -209,17 +194,13 @@ class Discovery:
 
     def _track(self, pid: int, modules: list[Module]) -> None:
         if len(self._processes) >= self.most_processes:
-            self.counts.processes_refused += 1
             return
         key = process_key(self.proc, pid)
         if key is None:
             return  # it ended already
         try:
             pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        except OSError:  # no descriptor is left
-            self.counts.processes_refused += 1
+        except OSError:  # it ended, or no descriptor is left
             return
         known = self._processes.pop(pid, None)
         if known is not None:
@@ -246,7 +227,6 @@ class Discovery:
 
     def _walk(self, now_ns: int) -> None:
         """Look at every process: those followed may have changed, others may be new."""
-        self.counts.walks += 1
         for pid in all_pids(self.proc):
             probed = False
             for module in read_maps(self.proc, pid):
@@ -293,7 +273,6 @@ class Discovery:
         while held > self.most_modules and self._processes:
             most = max(self._processes.values(), key=lambda process: len(process.modules))
             held -= len(most.modules)
-            self.counts.processes_refused += 1
             self._executed(most.key.pid, now_ns)
             del self._ended[most.key]
 
@@ -343,9 +322,6 @@ class DiscoveryThread:
         self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
         self.lock = threading.Lock()
         self._failure: str | None = None
-        self.events_dropped = 0
-        self.paused = 0
-        """How often it stood still, because its share of the CPU was used up."""
         self.cpu_ns = 0
 
     def start(self) -> None:
@@ -404,7 +380,6 @@ class DiscoveryThread:
             # Records that find no room meanwhile are counted, and a walk finds what they told.
             pause_s = share.pause_s(time.monotonic(), time.thread_time())
             if pause_s:
-                self.paused += 1
                 self._stopping.wait(pause_s)
 
     def _poll(self) -> None:
@@ -415,5 +390,3 @@ class DiscoveryThread:
                 self._on_file(event)
             if len(self._events) < MOST_EVENTS:
                 self._events.append(event)
-            else:
-                self.events_dropped += 1

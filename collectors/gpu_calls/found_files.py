@@ -52,24 +52,6 @@ class FileGone:
 
 
 @dataclass(slots=True)
-class FileCounts:
-    """What became of the files, since the start.
-
-    looked       opened and read
-    planned      worth probing
-    unreadable   nothing led to them, or they could not be read
-    no_elf       no program or library
-    refused      worth probing, and no room: at most 512 at a time
-    """
-
-    looked: int = 0
-    planned: int = 0
-    unreadable: int = 0
-    no_elf: int = 0
-    refused: int = 0
-
-
-@dataclass(slots=True)
 class _Held:
     found: FileFound
     open: MappedFile
@@ -103,7 +85,6 @@ class FoundFiles:
     proc: str = "/proc"
     most_held: int = 512
     most_plain: int = 65_536
-    counts: FileCounts = field(default_factory=FileCounts)
     _held: dict[FileKey, _Held] = field(default_factory=dict)
     _same: dict[tuple[FileIdentity, int, str], FileKey] = field(default_factory=dict)
     _other_names: OrderedDict[FileKey, _OtherName] = field(default_factory=OrderedDict)
@@ -145,7 +126,6 @@ class FoundFiles:
             return []
         file = open_mapped(self.proc, pid, module.start, module.end, module.file, module.path)
         if file is None:
-            self.counts.unreadable += 1
             self._note(self._plain, module.file, _Plain(generation, now_ns, None))
             return said
         found = self._read(file, module, generation, now_ns, mapped_ns)
@@ -183,7 +163,6 @@ class FoundFiles:
                 return None
             if len(self._held) < self.most_held:
                 return self._hold(file, module, plan, build_id, mapped_ns)
-            self.counts.refused += 1
         self._note(self._plain, module.file, _Plain(generation, now_ns, file.identity))
         file.close()
         return None
@@ -199,25 +178,17 @@ class FoundFiles:
         return None
 
     def _plan(self, file: MappedFile, path: str) -> tuple[FilePlan, str]:
-        self.counts.looked += 1
         name = path.removesuffix(" (deleted)").rpartition("/")[2]
         try:
             with open(file.fd, "rb", buffering=0, closefd=False) as raw:
                 elf = ElfFile.read(raw)
                 return self.book.plan(elf, name), elf.build_id
         except ElfError:
-            self.counts.no_elf += 1
             return FilePlan(()), ""
 
     def _hold(
-        self,
-        file: MappedFile,
-        module: Module,
-        plan: FilePlan,
-        build_id: str,
-        mapped_ns: int,
+        self, file: MappedFile, module: Module, plan: FilePlan, build_id: str, mapped_ns: int
     ) -> FileFound:
-        self.counts.planned += 1
         found = FileFound(
             next(self._numbers), module.file, file.path, plan, module.path, build_id, mapped_ns
         )

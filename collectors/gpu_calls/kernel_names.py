@@ -21,7 +21,7 @@ from kernels.families import FamilyRules
 from kernels.signatures import ApplicationClassifier, Signatures
 
 from .activity_records import Named
-from .counts import LaunchRow, NameEvent
+from .counts import NameEvent
 from .periods import Collected
 from .probe_table import CallKind, ProbeTable
 
@@ -36,22 +36,6 @@ _MOST_FUNCTIONS: Final = 2_000_000
 GRAPH: Final = Named("(graph)", "other")
 """A graph's kernels are not seen one by one."""
 _NO_ROOM: Final = Named(OTHER, "other")
-
-
-@dataclass(slots=True)
-class NameCounts:
-    """Kernels by how they got their name.
-
-    by_place  no name was found: called by module and place
-    unknown   not even a module stands at the address
-    """
-
-    by_event: int = 0
-    by_symbol: int = 0
-    by_place: int = 0
-    unknown: int = 0
-    events_refused: int = 0
-    files_unreadable: int = 0
 
 
 @dataclass(slots=True)
@@ -78,7 +62,6 @@ class KernelNamer:
     cache: SymbolCache | None = None
     proc: str = "/proc"
     demangler: Demangler = field(default_factory=Demangler)
-    counts: NameCounts = field(default_factory=NameCounts)
     _processes: OrderedDict[ProcessKey, _Process] = field(default_factory=OrderedDict)
     _indices: OrderedDict[FileKey, SymbolIndex | None] = field(default_factory=OrderedDict)
 
@@ -87,13 +70,9 @@ class KernelNamer:
             handles = self._process(event.process).handles
             if event.handle and (event.name or event.host_function):
                 if event.handle not in handles and len(handles) >= _MOST_HANDLES:
-                    self.counts.events_refused += 1
                     continue
                 handles[event.handle] = event
                 self._process(event.process).given.pop(event.handle, None)
-
-    def name(self, process: ProcessKey, row: LaunchRow) -> str:
-        return self.names([(process, row.kernel)])[process, row.kernel]
 
     def names(self, kernels: Sequence[tuple[ProcessKey, int]]) -> dict[tuple[ProcessKey, int], str]:
         """Give the names of kernels, `OTHER` for the row of those that found no room."""
@@ -135,21 +114,15 @@ class KernelNamer:
             address = event.host_function
             event = handles.get(address)  # what was registered for the host function
         if event is not None and event.name:
-            self.counts.by_event += 1
             return event.name
         modules = self.modules(process)
         module = modules.find(address) if modules is not None else None
         if module is None:
-            self.counts.unknown += 1
             return UNKNOWN
-        return self._at(process, module, module.file_offset(address))
-
-    def _at(self, process: ProcessKey, module: Module, offset: int) -> str:
+        offset = module.file_offset(address)
         symbol = self._symbol(process, module, offset)
         if symbol is not None:
-            self.counts.by_symbol += 1
             return symbol
-        self.counts.by_place += 1
         base = module.path.removesuffix(" (deleted)").rpartition("/")[2]
         return f"{base}+{offset:#x}"
 
@@ -178,7 +151,6 @@ class KernelNamer:
             return None
         opened = open_mapped(self.proc, pid, module.start, module.end, module.file, module.path)
         if opened is None:
-            self.counts.files_unreadable += 1
             if len(hidden) < _MOST_HIDDEN:
                 hidden.add(module.file)
             return None
@@ -187,7 +159,6 @@ class KernelNamer:
             index = SymbolIndex(opened, ("", f"{self.proc}/{pid}/root"))
         except ElfError:
             opened.close()
-            self.counts.files_unreadable += 1
         self._indices[module.file] = index
         self._make_room()
         return index

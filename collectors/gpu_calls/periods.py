@@ -144,8 +144,6 @@ class PeriodKeeper:
         self._bias = 1.0
         self._waiting: list[Collected] = []
         self._period = governor.period(0)
-        self.cut_off = 0
-        """Periods that ended early, because a burst had cost twice the allowance."""
 
     def start(self, now_ns: int) -> None:
         """Throw away what was counted so far and begin the first period."""
@@ -205,11 +203,9 @@ class PeriodKeeper:
         cpu_ns = self._clocks.take()
         period = self._period
         over = ends and self._governor.over(period, self._book.spent_ns)
-        due = ends and now_ns >= period.end_ns
         shares = {group: self._share(group) for group in ProbeGroup}
         ended = None
-        if due or over:
-            self.cut_off += not due
+        if over or (ends and now_ns >= period.end_ns):
             ended = self._turn(now_ns)
         sure = self._costs.calibrated
         self._waiting.append(
@@ -320,8 +316,6 @@ class ProbeAttacher:
         self._refused: set[FileGroup] = set()
         self._stalls: dict[FileGroup, int] = {}
         self._one_at_a_time = threading.Lock()
-        self.failures: Counter[str] = Counter()
-        """Attachings that the kernel refused, by the reason's first words."""
 
     def add(self, found: FileFound) -> None:
         with self._one_at_a_time:
@@ -386,9 +380,8 @@ class ProbeAttacher:
         begun_ns = self._clock()
         try:
             self._links.attach(file, self._files[file].path, missing)
-        except SourceUnavailable as error:
+        except SourceUnavailable:
             self._refused |= {FileGroup(file, attachment.group) for attachment in missing}
-            self.failures[str(error).rpartition(": ")[2]] += 1
             return
         self._note_stall(file, missing, self._clock() - begun_ns)
 
@@ -419,7 +412,6 @@ class SwitchingThread:
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="probe-switching", daemon=True)
-        self.cpu_ns = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -449,7 +441,6 @@ class SwitchingThread:
                 self._keeper.switched(wanted, boottime_ns())
             if not self._calibration.ident and self._attacher.files:
                 self._calibration.start()
-            self.cpu_ns = time.thread_time_ns()
             wait_s = min((next_ns - boottime_ns()) / _SECOND, _LONGEST_WAIT_S)
             if wait_s > 0.0 and not self._stopping:
                 self._wake.wait(wait_s)

@@ -102,7 +102,7 @@ class Watcher:
         """Poll until `done()` is true; give up after 20 s."""
         patience = time.monotonic() + _PATIENCE_S
         while not done():
-            assert time.monotonic() < patience, f"not seen; {self.discovery.counts}"
+            assert time.monotonic() < patience, "not seen"
             time.sleep(0.01)
             self.poll()
 

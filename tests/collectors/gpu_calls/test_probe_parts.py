@@ -102,7 +102,7 @@ def test_period_of_a_burst_ends_at_the_next_drain() -> None:
     kept = keeper(Drains(200_000.0))
     taken, changed = kept.take(SECOND)
     assert changed
-    assert kept.cut_off == 1
+    assert taken[0].cut_off
     assert taken[0].ended is not None
     assert taken[0].ended.length_ns == SECOND
     assert ProbeGroup.LAUNCH not in kept.period.steady
@@ -222,7 +222,6 @@ def test_probe_attacher_asks_once_where_the_kernel_refuses() -> None:
     for _ in range(3):
         attacher.follow(frozenset(ProbeGroup))
     assert links.calls == [("refused", 2)]
-    assert attacher.failures == {"Invalid argument": 1}
 
 
 def collected(drain: ProbeDrain, share: float = 1.0, *, ended: bool = False) -> Collected:
