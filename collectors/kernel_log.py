@@ -1,9 +1,7 @@
 """The kernel's log: its records with bounds, and the rules, as data, that find broken hardware.
 
-NVML tells only those XIDs that come while somebody listens. Records are text that others wrote:
-only what the kernel itself logged counts (facility 0, which user space cannot claim), and rules
-match a message from its beginning, so that a process name inside it says nothing.
-Source: Documentation/ABI/testing/dev-kmsg of the kernel.
+Records are text that others wrote: only what the kernel itself logged counts (facility 0), and
+rules match a message from its beginning. Source: Documentation/ABI/testing/dev-kmsg.
 """
 
 from __future__ import annotations

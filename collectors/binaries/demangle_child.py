@@ -1,8 +1,7 @@
-"""Run as a program of its own: lines of mangled names come, lines of demangled ones go.
+"""Run as a program: lines of mangled names come, lines of demangled ones go.
 
-A name of 200 letters can stand for one of terabytes (each part twice the one before), and the
-library has no bound: so the process that calls it has bounds, and nothing to lose: it can open no
-file and no socket any more, the agent's key and ledger least of all, and it begins no process.
+A name of 200 letters can stand for one of terabytes, and the library has no bound: this process
+has bounds, opens no file and no socket, the agent's key least of all, and begins no process.
 """
 
 from __future__ import annotations

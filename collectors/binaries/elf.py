@@ -1,10 +1,6 @@
-"""An ELF file by its headers: bounded reads, what kind it is, segments, sections and notes.
+"""An ELF file by its headers, notes and symbols; nothing is mapped, every read is bounded.
 
-Nothing is mapped: a file cut short under a mapping ends the reader with SIGBUS.
-
-Source  System V ABI, chapters 4 and 5: 64-bit, little-endian files only
-
-Functions that a symbol table defines, read in pieces: libraries have millions of symbols.
+A file cut short under a mapping ends the reader with SIGBUS. Source: System V ABI, chapters 4, 5.
 """
 
 from __future__ import annotations

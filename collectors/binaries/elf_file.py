@@ -1,11 +1,6 @@
 """What a probe needs to know of a program or library; files are untrusted, every read is bounded.
 
-A uprobe replaces the first byte of an instruction by a trap. Afterwards the kernel either does the
-instruction's work itself (cheap), or runs a copy of it in a single step, with a second trap (ten
-times dearer); a five-byte nop becomes a call without any trap (Linux 6.18 and later).
-
-A section that is in disorder is as if it were not there: `.functions` of it are missing and
-`.disorder` says why, since programs run with such sections all the same.
+A section in disorder is as if it were not there: programs run with such sections all the same.
 """
 
 from __future__ import annotations

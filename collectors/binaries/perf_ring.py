@@ -1,8 +1,4 @@
-"""The kernel's word on programs and libraries as they are mapped: one perf ring per CPU.
-
-A software event that counts nothing carries the records (mmap2, comm, task). CAP_PERFMON is enough.
-
-Records of a perf event that tell of programs and libraries: the bytes are untrusted.
+"""Programs and libraries as they are mapped, by one perf ring per CPU; CAP_PERFMON is enough.
 
 Source  perf_event_open(2), "MMAP layout"; each record ends with its time (sample_id_all)
 """

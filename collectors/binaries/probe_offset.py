@@ -1,13 +1,9 @@
 """Where to probe a function of x86-64 at the least cost: its first instruction that is cheap.
 
 The driver's library begins nearly every function with a compare of memory, which the kernel passes
-in a single step, and a conditional jump behind it, which it does not: a probe on the jump costs a
-thirtieth. A place behind the entry serves as the entry does where
-
-- every call passes it once: nothing before it branches, and nothing jumps back between the entry
-  and it,
-- the caller's arguments and the return address are where they were: nothing before it writes a
-  register that carries an argument, the stack pointer or memory.
+in a single step, and a conditional jump, which costs a thirtieth. A place serves as the entry does
+where every call passes it once (no branch before it, no jump back to it), and arguments and return
+address are where they were (nothing before it writes their registers or memory).
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""What /proc says of one process: its name, when it started, which files' code it has mapped.
-
-Opens the file behind a mapping: in any mount namespace, and only if it is that very file.
+"""What /proc says of one process: name, start, mapped files; and the very file behind a mapping.
 
 Paths come from processes and may be made to mislead: each is opened as a mere handle first, looked
 at, and opened for reading when it is the regular file that the kernel says is mapped.
-
-A share of one CPU over time: a flood of work makes a thread late, not the host.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Names of functions by build id and place, on disk: a file's symbols are searched once.
+"""Which function stands at a place of a file, as people write it, and a cache of such names.
 
-Holds names of what ran here: the file is 0600, local, bounded, and may be removed at any time.
-
-Which function stands at a place of a file: from its symbols, or those of its debug file.
-
-C++ names as people write them; they come from any process: bounded in length and cost.
+The cache holds names of what ran here: 0600, local, bounded, and may be removed at any time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Its Python package (0.26) gives bpf_attach_uprobe six arguments where the library reads seven, and
 misspells the declaration of those for perf events, whose 64-bit numbers then pass as 32 bits.
-A version of the library that reads fewer arguments overlooks the last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""BPF maps and rings of marks, read by their descriptors: the same whatever loaded a program.
-
-The kernel's own account of BPF programs, where root switched kernel.bpf_stats_enabled on.
-"""
+"""BPF maps, rings of marks and the kernel's account of programs, whatever loaded them."""
 
 from __future__ import annotations
 

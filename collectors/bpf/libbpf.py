@@ -1,6 +1,4 @@
-"""A thin binding of the system's libbpf (1.1 or later): open, choose, load, attach, run once.
-
-Places of a file that are probed: many by one link, and the named events where BCC puts them.
+"""A thin binding of the system's libbpf (1.1 or later), uprobe links, and BCC's named events.
 
 A kernel without the PMU `uprobe` (before Linux 4.17) knows a place by a line of `uprobe_events`,
 which outlives the descriptor and the process that wrote it. Ours are told by their names.

@@ -1,9 +1,7 @@
-"""How fast bytes move between this host's memory and a GPU: measured by moving some.
+"""How fast bytes move between this host's memory and a GPU: measured by the CUDA driver's copies.
 
-Each GPU is measured in a child process of its own, one after the other, because GPUs that share a
-switch or a memory controller slow each other down. What hangs is killed with its child.
-
-The few calls of the CUDA driver API that a copy needs, by ctypes: no toolkit on the host.
+Each GPU is measured in a child process, one after the other: GPUs that share a switch or a memory
+controller slow each other down. What hangs is killed with its child.
 """
 
 from __future__ import annotations

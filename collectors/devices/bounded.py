@@ -1,17 +1,9 @@
 """Reads with a deadline: a driver that hangs costs a child process, never the agent.
 
-The child comes from a spawner (`spawner.py`), which the agent makes before it opens its key.
-
-A process that starts others, made before the agent opens its key: its children hold no key.
-
-A child that hangs in a driver is killed and replaced while the agent runs. Forked from the agent,
-the replacement would copy its memory, keys and all; forked from here it has what was there when
-the spawner was made, and none of the agent's capabilities: with them a driver's library could
-read the agent's memory through the kernel. Nothing here executes a file, so it also works after
-the agent has left root and its interpreter's folder is closed to it.
-
-A driver that was taken over must not reach the agent by what its child answers either: a pickle
-that may name any function would give it the agent all the same, so answers are values alone.
+Children are forked by a process made before the agent opens its key: they hold no key, and no
+capability by which a driver's library could read the agent's memory. Nothing executes a file, so
+it works after the agent has left root. A driver that was taken over must not reach the agent by
+what its child answers either: answers are values alone, no pickle that names any function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The vendor-neutral device port: each field is a value read now, or a gap that says why.
-
-Models of GPUs: by the name that a driver has for one, and by the catalogue's.
-"""
+"""The vendor-neutral device interface: each field is a value read now, or a gap that says why."""
 
 from __future__ import annotations
 

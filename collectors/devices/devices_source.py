@@ -1,11 +1,7 @@
-"""Devices: utilisation, memory, power and temperature of each accelerator, through its port.
+"""Utilisation, memory, power, temperature and users of each accelerator; users stay on this host.
 
-It sees how busy a GPU is but not with what. So it claims as watched only the time in which the
-GPU did nothing; busy time stays unmeasured unless a source of kernels measures it.
-
-Who uses a device: by process, container and MIG instance, and in words what NVML does not tell.
-
-All of it stays on this host.
+It sees how busy a GPU is but not with what: it claims as watched only the time in which the GPU did
+nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""NVIDIA devices by NVML, through the vendor's own binding `pynvml` (package nvidia-ml-py).
-
-What NVML tells between two looks: a GPU's own counters (GPM), PCIe throughput, MIG instances.
-"""
+"""NVIDIA devices by NVML, through the vendor's own binding `pynvml` (package nvidia-ml-py)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Calls of NVML that several readers need, and how an error becomes a gap.
+"""Which call of NVML answers which field, and how an error becomes a gap.
 
-Imported at the start and not at the first use: by then the agent may have left root, and with it
-the folder of its interpreter.
-
-Which call of NVML answers which field.
+Imported at the start: at the first use the agent may have left root, and its interpreter's folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A look in OpenTelemetry's names and units, where it has one for the field.
 
-`hw.id` is the device's `GPU-<uuid>`, as DCGM has it. A gap gives no point: never a zero.
-Source  OpenTelemetry, semantic conventions for hardware: GPU, common, fan and temperature metrics
+A gap gives no point. Source: semantic conventions for hardware: GPU, common, fan, temperature
 """
 
 from __future__ import annotations

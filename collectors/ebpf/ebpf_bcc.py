@@ -1,8 +1,5 @@
-"""The loader for kernels without BTF: BCC compiles tracepoint programs on the host.
-
-They use tracepoint arguments and helpers only, so kernel headers of another version do no harm;
-what would need a kernel struct is listed as absent.
-"""
+"""The loader for kernels without BTF: BCC compiles programs of tracepoints and helpers alone, so
+that headers of another version do no harm; what needs a kernel struct is listed as absent."""
 
 from __future__ import annotations
 

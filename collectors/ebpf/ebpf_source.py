@@ -1,8 +1,4 @@
-"""eBPF: what the kernel did, by cgroup, CPU, device and peer, with 100 snapshots a second.
-
-Everything is counted in the kernel; this drains it once a second. Its records are local: they
-feed the live view and the local history, and no window.
-"""
+"""What the kernel did, by cgroup, CPU, device and peer, with 100 snapshots a second; all local."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Turns maps that only grow into what grew since the last drain, under names people know.
-
-Names of what the BPF programs count, in the order of bpf/include/metrics.h (a test compares).
-"""
+"""Turns maps that only grow into what grew since the last drain, under names people know."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Snapshots from the kernel's rings: of the BPF timer, or of one perf event per CPU.
-
-Bounds of the BPF programs, and what a loader hands to the eBPF source: maps, what is missing.
-
-Which cgroups are watched, and the marks of their processes' rhythms.
-"""
+"""Snapshots from the kernel's rings, and the marks of watched processes' rhythms."""
 
 from __future__ import annotations
 

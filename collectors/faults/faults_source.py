@@ -1,7 +1,6 @@
 """Hardware faults: the kernel's log each second, the counters and states of sysfs each minute.
 
-What it fills is `hardware_faults` of the catalogue. What happened to which device stays here, as
-local events and tables.
+Windows get `hardware_faults`; what happened to which device stays here.
 """
 
 from __future__ import annotations

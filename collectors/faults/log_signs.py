@@ -1,7 +1,4 @@
-"""The kernel's log as faults: read with a bound on its rate, each fault told once a minute.
-
-From what is found to what is new: deltas since the start, faults that stand, begin and end.
-"""
+"""From what a look or the kernel's log shows to what is new: faults begin and end, errors grow."""
 
 from __future__ import annotations
 

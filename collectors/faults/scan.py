@@ -1,14 +1,7 @@
-"""One look at everything that sysfs tells of this host's hardware.
+"""One look at everything that sysfs tells of this host's hardware, and NVMe drives' SMART page.
 
-Links: the error counters of each PCIe device, and how often that of a network card was lost.
-
-NVMe drives: the controller's state for everyone, its SMART page for those who may read it.
-
-The kernel gives it to a process with CAP_SYS_ADMIN alone, which the agent does not keep: it serves
-`agent health` as root. Source: NVM Express base specification 2.0, figures 202 and 207;
-linux/nvme_ioctl.h.
-
-What a look at the hardware finds: counters, states, and what could not be read.
+The page takes CAP_SYS_ADMIN, which `agent health` has as root. Source: NVM Express base
+specification 2.0, figures 202 and 207; linux/nvme_ioctl.h.
 """
 
 from __future__ import annotations

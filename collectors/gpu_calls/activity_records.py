@@ -1,12 +1,8 @@
 """What drains of the probes say to the windows: launches, copies, coverage, observations.
 
-Counts are those seen, with the probability with which they were seen; no process, no name that the
-catalogue does not have and no pid goes further than these records' local readers.
-
 A launch names no GPU. Where a driver tells which process uses which GPU, calls are spread evenly
-over the process's own; else over all GPUs of the host. Either way a host's row is a partition of
-the wall time of its GPUs, so the bounds hold whatever the truth is; only where the launches lie
-among the host's GPUs may be wrong.
+over the process's own; else over all of the host: its row is a partition of the wall time of its
+GPUs either way, so the bounds hold.
 """
 
 from __future__ import annotations

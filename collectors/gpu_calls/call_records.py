@@ -1,15 +1,9 @@
 """What drains of the probes say to this host's own views: calls of processes by kernel.
 
-While everything is seen, each drain is a record. While groups take turns, a record covers a whole
-governor period: only there is a count over its share unbiased. Its variance comes from how the
-process's calls differed between the last periods. Launches that were not seen are estimated from
-the process's CPU time (`launch_counts.py`); of the other groups:
-
-A group that is attached in turns is seen in one random window a period. A period's count over the
-probability of every instant estimates the period's calls without bias (D. G. Horvitz and D. J.
-Thompson, 1952). One window a period does not show its own spread: that is taken from the
-differences of successive periods (K. M. Wolter, Introduction to Variance Estimation, 2nd ed. 2007,
-section 8.2, v2), which is too large rather than too small where the rate drifts.
+While groups take turns, a record covers a governor period: only there is a count over its share
+unbiased (Horvitz and Thompson, 1952). One window a period does not show its own spread: that is
+taken from the differences of successive periods (Wolter, Introduction to Variance Estimation, 2nd
+ed. 2007, section 8.2, v2), which is too large rather than too small where the rate drifts.
 """
 
 from __future__ import annotations

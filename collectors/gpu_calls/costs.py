@@ -1,12 +1,7 @@
-"""What the hits of each call cost on this machine: its place's entry class, as calibrated.
+"""What probe hits cost on this machine, and the CPU time of processes that may call.
 
-What one probe hit costs on this machine, by the class of the probed instruction.
-
-Measured at start in this very process: a few bytes of machine code in a file of memory hold one
-function of each class and a loop that calls it; the loop is timed with and without a probe. No
-other process ever maps that file, so no other process is probed.
-
-CPU time of the processes that may call, read without touching them: by their clock ids.
+Calibrated in this very process: a file of memory that no other maps holds one function of each
+entry class and a loop that calls it, timed with and without a probe.
 """
 
 from __future__ import annotations

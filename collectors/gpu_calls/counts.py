@@ -1,7 +1,6 @@
 """What the probes counted since the last drain: the rows that loaders yield and sources read.
 
-Every count is of calls seen while the probes were attached; `ProbeDrain.duty` tells which share of
-the time that was. Times are CLOCK_BOOTTIME in nanoseconds, sizes bytes.
+Counts are of calls seen while probes were attached. Times: CLOCK_BOOTTIME in ns; sizes: bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Finds files worth probing as processes start, map, execute, fork and end.
+"""Finds files worth probing within milliseconds, as processes start, map, execute, fork and end.
 
-Perf records tell of each mapping; a walk of /proc finds what was there before, and what lost
-records would have told. A process that has no probed file mapped costs one look-up per mapping.
-
-Discovery in a thread of its own: a file is found, and attached, within milliseconds.
+Perf records tell of each mapping; a walk of /proc finds what was there before or got lost.
 """
 
 from __future__ import annotations

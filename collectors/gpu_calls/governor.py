@@ -1,24 +1,19 @@
-"""The overhead governor: which groups of probes are attached when, so that no process pays more
-than its share.
+"""The overhead governor: which groups of probes are attached when. Pure.
 
-A hit costs what its entry's class costs; attaching and detaching stall the target. Both together
-stay under a stated share of the wall time of the worst-hit process. In order:
+Hits, and the stalls of attaching and detaching, stay under a share of the wall time of the
+worst-hit process. In order:
 
 1. Everything fits: all groups stay attached.
-2. It does not: launches stay attached, so that they are counted exactly, and so do small groups;
-   the others are attached in one random window a period, all files at once (a runtime call and the
-   driver call inside it are then seen together). The window's place is uniform over the period and
-   wraps at its end, so that every instant is covered with the same probability: count / duty is
-   unbiased (Horvitz and Thompson, 1952). Results of launches are dropped where there is no room
-   for their window: they double what a launch costs.
+2. It does not: launches and small groups stay attached, the others are attached in one random
+   window a period, all files at once. Its place is uniform over the period and wraps at the end:
+   count / duty is unbiased (Horvitz and Thompson, 1952). Results of launches, which double what a
+   launch costs, are dropped where there is no room for their window.
 3. Launches alone do not fit: they are attached in the window too.
 4. The window would be too short to be worth its stall: groups are dropped whole, in `DROP_ORDER`.
 
-Without uprobe_multi links a detach takes too long for 2 and 3. Groups that were dropped are tried
-again after a while. A burst is cut off by `over`: what a period may cost in excess of its allowance
-is one period's allowance, and the next period pays it back.
-
-Pure: time, measurements and randomness are parameters.
+Without uprobe_multi links a detach takes too long for 2 and 3. Dropped groups are tried again after
+a while. A burst is cut off by `over`: it costs one period's allowance in excess at most, which the
+next period pays back.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """GPU calls of every process by uprobes: discovery, programs, governor, names put together.
 
-Two threads of its own do what takes milliseconds: one finds files, loads the programs for the
-first of them and attaches, the other switches links as the governor says. The agent's loop drains
-what was counted once a second.
-
-What an operator says of the GPU probes: the table [sources.probes].
+One thread finds files, loads the programs for the first and attaches; one switches links as the
+governor says. The agent's loop drains once a second.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Names of kernels from what a launch call was given, their families and application classes.
 
-In this order: the name under which the process registered or looked up the handle; the host
-function behind a handle of CUDA 13; the function that stands at the address, by its file's build
-id. What has no name is called by its module and place. Names are raw: they stay on this host.
+In order: the name registered or looked up by the process; the host function behind a handle of
+CUDA 13; the function at the address; its module and place. Names are raw: they stay on this host.
 """
 
 from __future__ import annotations

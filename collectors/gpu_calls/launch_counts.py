@@ -1,10 +1,7 @@
 """Launches of each process over a record: those seen, and an estimate of those that were not.
 
-A record is made of stretches, each watched throughout or not: drains, which end at every attaching
-and detaching. Launches of watched stretches and their CPU time are a window of the process; windows
-of the last periods say how many launches its CPU time in the other stretches stood for.
-
-Sums over the drains of one local record, and which share of the calls they hold.
+A record's stretches are watched throughout or not. Watched launches and their CPU time make a
+window; windows of the last periods say what CPU time in the other stretches stood for.
 """
 
 from __future__ import annotations

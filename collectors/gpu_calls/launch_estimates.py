@@ -1,16 +1,10 @@
 """How many calls there were, of those that were seen and of the process's time in the rest.
 
-A call costs CPU time, so a burst of calls that nobody watched shows in the process's CPU clock. The
-calls of a watched window over its CPU time, less what the probes took of it, times the CPU time of
-the rest, estimate the rest: a ratio estimator (W. G. Cochran, Sampling Techniques, 3rd ed. 1977,
-chapter 6). Wall time serves instead for a process that calls at a rate: while its CPU time is what
-it was in windows, and these are alike.
-
-The random error is taken from how the windows differ around their common ratio, by Student's t for
-few of them. What the probes took is known within bounds, which are stated beside it. What no window
-speaks for is no part of an interval: CPU time beyond what windows saw, CPU time of which probes may
-have left nothing, CPU time that could not be read, a process of which no two windows are known.
-That is bounded by the least time that a call takes, or said not to be known.
+A burst that nobody watched shows in the process's CPU clock: calls over CPU time of watched windows,
+less what probes took, estimate the rest (a ratio estimator: Cochran, Sampling Techniques, 3rd ed.
+1977, chapter 6). Wall time serves instead for a process that calls at a rate. The random error is
+taken from how windows differ around their common ratio, by Student's t for few of them. What no
+window speaks for is bounded by the least time that a call takes, or said not to be known.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Which loader serves on this machine, libbpf where it can, else BCC; it loads when needed.
+"""Which loader serves on this machine, libbpf where it can, else BCC.
 
-Programs are loaded when the first file is attached: before that there is no map of them. A host
-without a GPU library pays for none of their 21 MiB, nor for reading them. Once loaded they stay:
-the file that called for them stays attached for as long as it exists, and letting go after the last
-one would save nothing but make the next container's first process wait for them again.
+Programs are loaded when the first file is attached: a host without a GPU library pays for none of
+their 21 MiB. Once loaded they stay: the next container's first process need not wait again.
 """
 
 from __future__ import annotations

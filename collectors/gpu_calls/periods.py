@@ -1,16 +1,8 @@
-"""Governor periods on a running machine: what each cost, what comes next, every drain between.
+"""Governor periods on a running machine: what each cost, what comes next, what is attached now.
 
-Two threads come here: the agent's loop for what was counted, once a second, and the one that
-switches links, at the end of a period.
-
-Switches links at the edges of the governor's windows, so that what is wanted is attached.
-
-Files are attached as they are found, groups as the governor switches them, from any thread.
-
-The stall of a place is the time that its part of the attaching call took, by the number of probed
-places: while it runs, a thread of the target that faults or maps memory waits for it. The grace
-periods of detaching stop nobody and are left out (measured on a stub that only calls: attaching and
-detaching together held it up for about as long as attaching took).
+The agent's loop drains once a second; a thread switches links at the edges of windows. The stall of
+a place is its part of the attaching call, by probed places: meanwhile a thread of the target that
+faults or maps memory waits. Grace periods of detaching stop nobody, as measured.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """What to attach to a file: each row of the probe table, on every symbol that is its own, once.
 
-- A row's symbols are regular expressions of whole names, its files say where they hold: every
-  variant that is there is found (`cuMemAlloc`, `cuMemAlloc_v2`, `cuMemAlloc_v2_ptds`).
-- Names at one offset (ncclAllReduce and pncclAllReduce) are one function: a group probes it once,
-  by the first of its rows.
-- A function that only jumps to another of its row (`__cudaLaunchKernel` of CUDA 13 to
-  `cudaLaunchKernel`) is left out: both would count the same call, and the stack pointer, which
-  tells calls inside calls, is the same in both.
-- A function whose first instruction is passed in a single step (endbr64, a compare: 3 to 17 us) is
-  probed at the first one that is not (0.6 us), where a call looks the same there (`probe_offset`).
+- A row's symbols are regular expressions of whole names: every variant is found (`cuMemAlloc_v2`).
+- Names at one offset (ncclAllReduce and pncclAllReduce) are probed once, by the first row.
+- A function that only jumps to another of its row (`__cudaLaunchKernel` of CUDA 13) is left out:
+  both would count the same call, and the stack pointer, which tells calls inside calls, is equal.
+- A function whose first instruction is passed in a single step (3 to 17 us) is probed at the first
+  one that is not (0.6 us), where a call looks the same there (`probe_offset`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Probe tables: rows of data that say which symbol is probed and what its arguments mean.
-
-What a probed call and its arguments can mean, and where an argument can lie.
-"""
+"""Probe tables: rows of data that say which symbol is probed and what its arguments mean."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Probed processes: name, container, pod and batch job, which are left out. Raw: it stays here.
 
-Container, pod and job come from the path of the cgroup (v1 and v2; docker, containerd, cri-o,
-podman; Kubernetes; Slurm), and from Slurm's variables where the environment can be read
-(CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' processes).
+By the cgroup's path (docker, containerd, cri-o, podman; Kubernetes; Slurm), and Slurm's variables.
 """
 
 from __future__ import annotations

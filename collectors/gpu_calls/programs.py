@@ -1,7 +1,4 @@
-"""Loads the GPU programs through libbpf, attaches them by file and drains what they counted.
-
-Reads the programs' account of device memory: live and peak bytes, the oldest live allocation.
-"""
+"""Loads the GPU programs through libbpf, attaches them by file and drains what they counted."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 """Counts GPU calls through BCC, as root: for kernels without uprobe_multi or BTF.
 
-Entries, returns, bytes and errors of the same tables. Every place is a perf event with a program of
-its own, because a perf event hands no cookie to its program: the finished code is loaded again for
-each place with the place's number in it. Such an event takes a tenth of a second to detach, so a
-governor drops groups here and never switches them in turns.
-
-Gives finished BPF code the number of the place that it is attached to.
+A perf event hands no cookie to its program, so the finished code is loaded for each place with the
+place's number in it. Detaching takes a tenth of a second: groups are never switched in turns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Reads what the GPU programs counted: growth of the maps as rows of a ProbeDrain.
-
-Turns per-CPU maps that only grow into what grew since the last drain.
-
-The GPU programs' maps: bounds, and layouts as in bpf/include/gpu.h (a test compares).
-"""
+"""Reads the GPU programs' maps, laid out as in bpf/include/gpu.h (a test compares), as rows."""
 
 from __future__ import annotations
 

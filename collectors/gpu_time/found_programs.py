@@ -1,9 +1,6 @@
 """GPU programs as /proc shows them: which use a GPU, which have the library, and what it says.
 
-It needs no agent: the library's memory is found among the process's own descriptors, and is read
-as a stranger's bytes.
-
-Who uses the host's GPUs, for its views: which processes are timed, and of the others why not.
+The library's memory is found among the process's descriptors, and read as a stranger's bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""GPU time of every process that loads the library: measured in the process, read once a second.
-
-How GPU time is measured, as the configuration says.
-
-What of the GPU programs of this host was not taken in or not recorded, counted by reason.
-"""
+"""GPU time of every process that loads the library: measured in the process, read once a second."""
 
 from __future__ import annotations
 

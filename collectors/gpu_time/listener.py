@@ -1,9 +1,6 @@
 """The socket at which libraries in GPU processes report: they hand over memory, and get leases.
 
-How much of the agent strangers may take: processes and rows that are kept, rows read in a drain.
-
-What a row takes of memory (its newest states, its name, and what the last 32 windows had of it) is
-some 2 kB, so that all of them stay near 200 MB.
+Strangers' rows are bounded: one takes some 2 kB here, all of them stay near 200 MB.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """What a process's kernels did between two states of its segment, and how much of it was recorded.
 
-Recording goes in windows at random times. CUPTI numbers all launches of a context, so that of
-launches the exact number is known once the next window has met one. Copies and kernels of graphs
-have no such numbers. How windows become estimates of all work: window_estimator.py.
-
-What recording windows tell of a process, for the views of this host and for profiles.
+CUPTI numbers all launches of a context: their exact number is known once the next window has met
+one. Copies and kernels of graphs have no such numbers.
 """
 
 from __future__ import annotations

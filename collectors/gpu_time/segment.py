@@ -1,9 +1,6 @@
-"""The shared memory of one process's library, read as a stranger's bytes.
+"""The shared memory of one process's library, laid out as cupti/include/layout.h (a test compares).
 
-The layout is cupti/include/layout.h; a test compares every offset. Whatever a process writes there,
-a read ends, stays within bounds and gives whole counts or nothing.
-
-Names and families of what a library's rows count.
+Whatever a process writes there, a read ends, stays within bounds and gives whole counts or nothing.
 """
 
 from __future__ import annotations

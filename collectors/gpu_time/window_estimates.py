@@ -1,25 +1,11 @@
-"""What recording windows tell of all of the time: GPU time of groups of rows, and its intervals.
+"""From recording windows to all of the time: launches and GPU time by row, intervals, the budget.
 
-How windows become estimates: window_estimator.py.
-
-From windows to all of the time: launches and GPU time of each row, and how far they may be off.
-
-A window stands for the time since the one before: what it recorded is scaled by the share of time
-that was recorded. For launches the exact number of all is known besides. Where a window met more
-or fewer of them than its share, kernels are corrected by how they went with launches in the windows
-before: the regression estimator, without bias, because its slopes come from other windows. A ratio
-to the launches of the same window would be biased, manifold for what runs while little is launched.
-Launches by kernel are always corrected, so that they are as many as there were.
-
-A window that met no launch says nothing of how many there were: it waits for one that did.
+A window stands for the time since the one before, scaled by the share that was recorded. Where it
+met more or fewer launches than its share, kernels are corrected by how they went with launches in
+the windows before: the regression estimator, without bias, because its slopes come from other
+windows. A window that met no launch waits for one that did.
 
 Source  Cochran, Sampling Techniques, 3rd edition, chapters 2 and 7
-
-How much of a process's time is recorded, so that recording costs no more than the budget.
-
-Two things cost the process time: each record, and each window, in which CUPTI comes and leaves:
-attached it slows launches also while it records nothing. A process with few launches is recorded
-all the time; any other in windows, a third of whose budget goes to records.
 """
 
 from __future__ import annotations

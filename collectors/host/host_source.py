@@ -1,9 +1,6 @@
-"""Host: CPU, memory, disk and network of this machine, as means of the window.
+"""CPU, memory, disk and network of this machine, as means of the window, read from /proc.
 
-One reading of the host's counters, from /proc.
-
-A library that reads them for everybody opens each file anew and parses all of it, which takes five
-times as long. Sources: proc(5), Documentation/admin-guide/iostats.rst of the kernel.
+Sources: proc(5), Documentation/admin-guide/iostats.rst of the kernel.
 """
 
 from __future__ import annotations

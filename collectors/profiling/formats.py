@@ -1,13 +1,7 @@
-"""The profile in pprof's format: calls added up by stack, launched kernel and thread, and GPU time.
+"""The profile in pprof's format, and as trace events for chrome://tracing and Perfetto.
 
-GPU time is known by kernel, not by launch. All of a kernel's time is put where it was launched from
-if every launch of it was seen and came from one place; else it is a root of its own.
-
-The profile as trace events, for chrome://tracing and Perfetto: written as the calls come.
-
-Each thread has a track with its calls. Each stream has one with the moments at which work was
-given to it; when the GPU did that work is not seen from here. What the GPU did is known as sums of
-a second: counters show them, and no single kernel. Times are microseconds since the profile began.
+GPU time is known by kernel: in pprof it is put where the kernel was launched from if every launch
+was seen and came from one place, else it is a root; among trace events it is a counter of sums.
 """
 
 from __future__ import annotations

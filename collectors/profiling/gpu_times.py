@@ -1,8 +1,7 @@
-"""GPU time of the profiled process, from the memory of the library in it.
+"""GPU time of the profiled process, from the memory of the library in it, added up by kernel.
 
-The library adds up by kernel: there is no single kernel to be shown, and none is made up. It
-records while somebody leases: the running agent, in windows under its budget; where none listens,
-the profile itself, all the time.
+It records while somebody leases: the running agent, in windows under its budget; where none
+listens, the profile itself, all the time.
 """
 
 from __future__ import annotations

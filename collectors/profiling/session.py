@@ -1,7 +1,4 @@
-"""Watches one process: probes its libraries, for it alone, takes each call, and reads GPU time.
-
-What is profiled: a process as /proc shows it, and each GPU call with everything known of it.
-"""
+"""Watches one process: probes its libraries, for it alone, takes each call, and reads GPU time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Why something that could be measured was not: never a zero in its place.
-
-Which process.
-
-97.5 % quantiles, which half of a 95 % interval is made of; agents load no statistics package.
-"""
+"""Why something was not measured, which process it was, and quantiles without SciPy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What the GPU-call source says of this host to its own views; local: it never leaves the host.
 
-A record covers one drain where every call was seen, and one governor period where calls were seen
-in turns: only over whole periods is a count over its share unbiased.
+A record covers a drain where every call was seen, a governor period where groups took turns.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """What the GPU-time source says of this host to its own views; local: it never leaves the host.
 
-Kernels are recorded in windows, so that a process's numbers come from window to window: each is an
-estimate for the time since the one before, `span_ns`.
-
-GPU time that is estimated from windows, with its 95 % interval; local: it never leaves the host.
-
-What adds windows or processes up is `summed`; kernels of one process were recorded in the same
-windows, so that their sums have variances of their own, which the source states.
+A process's numbers come from window to window: each is an estimate for the time since the one
+before. What adds windows or processes up is `summed`; kernels of one process were recorded in the
+same windows, so that their sums have variances of their own, which the source states.
 """
 
 from __future__ import annotations

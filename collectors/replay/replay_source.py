@@ -1,7 +1,4 @@
-"""Replay: a PyTorch (Kineto) trace played as this host's GPU activity, in real time or faster.
-
-A trace's GPU events in small groups, and the file that keeps them for the next pass.
-"""
+"""Replay: a PyTorch (Kineto) trace played as this host's GPU activity, in real time or faster."""
 
 from __future__ import annotations
 

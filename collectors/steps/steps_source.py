@@ -1,10 +1,4 @@
-"""Steps by named functions: each call of one ends a step, or is one.
-
-The kernel keeps a step's begin by thread and puts its end and length into a ring; this drains the
-ring once a second. Its records are local: diagnosis reads them.
-
-Loads the programs that mark steps, and attaches them to named functions by file.
-"""
+"""Steps by named functions: each call of one ends a step, or is one; local, for diagnosis."""
 
 from __future__ import annotations
 
