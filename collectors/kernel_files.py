@@ -48,7 +48,6 @@ class KernelFile:
 
 
 MOST_ENTRIES: Final = 4_096
-"""Entries of one folder that are looked at."""
 _LONGEST: Final = 4_096
 _GONE: Final = (errno.ENODEV, errno.ENXIO)
 

@@ -69,11 +69,9 @@ class KernelLog:
         self._rest = b""
         self._next: int | None = None
         self.at_end = False
-        """The last read found no more."""
         self.lost = 0
         """Records that were overwritten before they were read."""
         self.malformed = 0
-        """Lines that are no record."""
         if from_now:
             with suppress(OSError):  # a pipe has no past
                 os.lseek(self._fd, 0, os.SEEK_END)

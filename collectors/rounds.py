@@ -35,7 +35,6 @@ class Rounds:
             source if isinstance(source, ReportsDevices) else None for source in self.sources
         ]
         self.failing: dict[str, str] = {}
-        """Sources that failed in the last whole round, and why."""
 
     @property
     def lacking(self) -> list[UnavailableSource]:

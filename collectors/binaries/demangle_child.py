@@ -17,7 +17,6 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 MOST_NAME: Final = 4096
 
 DEMANGLE: Final = (ctypes.c_void_p, (ctypes.c_char_p, *(ctypes.c_void_p,) * 3))
-"""__cxa_demangle: its result and arguments."""
 LIBC: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "free": (None, (ctypes.c_void_p,)),
     "strnlen": (ctypes.c_size_t, (ctypes.c_void_p, ctypes.c_size_t)),

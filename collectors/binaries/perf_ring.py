@@ -137,9 +137,7 @@ RING_BYTES: Final = 32 * 4096
 _HEAD, _TAIL = 1024, 1032
 _WORD: Final = struct.Struct("<Q")
 DUMMY: Final = 9
-"""PERF_COUNT_SW_DUMMY"""
 SAMPLE_TIME: Final = 1 << 2
-"""PERF_SAMPLE_TIME"""
 _POSSIBLE: Final = Path("/sys/devices/system/cpu/possible")
 _TIME_OF: Final = attrgetter("boottime_ns")
 FLAGS: Final = sum(

@@ -35,12 +35,10 @@ _LINE_BYTES: Final = 512
 _VERIFIER_BYTES: Final = 1 << 24
 """How long a verifier's log libbpf asks for; pages that nothing is written to take no memory."""
 _VERIFIER: Final = b"PROG LOAD LOG"
-"""In the one message of libbpf that holds a verifier's log."""
 _ACCOUNT: Final = (
     "processed ", "verification time", "stack depth", "cur state:", "old state:", "libbpf: prog",
     "-- ",
 )  # fmt: skip
-"""How lines of that message begin that are not the verifier's objection."""
 _REFUSED: Final = re.compile(r"prog '([^']+)': BPF program load failed: (.+)")
 Print = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 RingSample = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)

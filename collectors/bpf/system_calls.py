@@ -37,9 +37,7 @@ PERF_EVENT_OPEN: Final = (
 )
 
 SOFTWARE: Final = 1
-"""PERF_TYPE_SOFTWARE"""
 CLOSE_ON_EXEC: Final = 8
-"""PERF_FLAG_FD_CLOEXEC"""
 _EVERY, _NO_GROUP = -1, -1
 
 
@@ -100,7 +98,6 @@ def _system_call(name: str) -> tuple[Callable[..., int], int]:
 
 _ONLINE: Final = Path("/sys/devices/system/cpu/online")
 CPU_CLOCK: Final = 0
-"""PERF_COUNT_SW_CPU_CLOCK"""
 
 
 def cpu_numbers(text: str) -> list[int]:

@@ -56,7 +56,6 @@ _ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
     "cuEventDestroy_v2": (_HANDLE,),
     "cuGetErrorName": (_INT, _OUT),
 }
-"""The `_v2` are the driver's 64-bit forms."""
 SIGNATURES: Final[Signatures] = {name: (ctypes.c_int, of) for name, of in _ARGUMENTS.items()}
 
 
@@ -141,7 +140,6 @@ REPEATS: Final = 15
 DEADLINE_S: Final = 30.0
 """Of one GPU: a driver without persistence takes seconds to wake it, the copies take 0.1 s."""
 BUDGET_S: Final = 120.0
-"""Of all GPUs together."""
 
 _PCI: Final = Path("/sys/bus/pci/devices")
 _PATTERN_BYTES: Final = 1 << 20

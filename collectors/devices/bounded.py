@@ -236,7 +236,6 @@ QUIET_S: Final = 60.0
 START_S: Final = 20.0
 
 _Question = tuple[tuple[Field, ...], bool]
-"""Fields, and whether processes are wanted."""
 
 
 class BoundedReader:
@@ -276,7 +275,6 @@ class BoundedReader:
         """Devices that the child was asked for and has not told of, in its order."""
         self._question: _Question = ((), False)
         self.killed = 0
-        """Children that were late."""
         self.gaps: Counter[FailureKind] = Counter()
 
     @property

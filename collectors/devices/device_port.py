@@ -52,9 +52,7 @@ class Field(StrEnum):
     """Payload sent over all links since the driver was loaded."""
     NVLINK_RX = "nvlink_rx_bytes"
     XID_EVENTS = "xid_events"
-    """Critical XIDs since the reader opened."""
     XID_LAST = "xid_last"
-    """The last of them, 0 before the first."""
     MIG = "mig_enabled"
 
 

@@ -38,7 +38,6 @@ from .device_port import (
 from .nvml import NvmlReader
 
 _FRESH_NS: Final = 15_000_000_000
-"""Three looks at processes: older ones say nothing."""
 
 
 class GpuUsers:
@@ -240,7 +239,6 @@ def _plain(value: Measured) -> int | str:
 SWEEP_NS: Final = 1_000_000_000
 """NVML's utilisation covers the last 1/6 s to 1 s: asked less often, busy time would be missed."""
 SAMPLE_NS: Final = 5_000_000_000
-"""The catalogue's sample period of the four sections."""
 _EARLY_NS: Final = 100_000_000
 """A loop that drains once a second is some milliseconds early half of the time: every second look
 would be left out."""
@@ -303,7 +301,6 @@ class DevicesSource:
         self._idle_since: dict[int, int] = {}
         self._xids: dict[int, int] = {}
         self.gaps: Counter[tuple[Field, FailureKind]] = Counter()
-        """Fields without a value, by why, since the start."""
 
     @property
     def absent(self) -> list[UnavailableSource]:

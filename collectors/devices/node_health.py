@@ -55,7 +55,6 @@ class HealthVerdict(StrEnum):
     PASS = "pass"  # noqa: S105 (no password)
     FAIL = "fail"
     UNKNOWN = "unknown"
-    """It could not be read here: neither good nor bad."""
 
 
 @dataclass(frozen=True, slots=True)

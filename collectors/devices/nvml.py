@@ -57,7 +57,6 @@ def gpm_supported(gpu: Handle) -> None:
 _BYTES_PER_KB: Final = 1_000
 _BYTES_PER_MIB: Final = 1 << 20
 _WATCHED: Final = {Field.PCIE_TX: 0, Field.PCIE_RX: 1}
-"""Field -> NVML's counter."""
 _METRICS: Final = {
     Field.PCIE_TX: pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
     Field.PCIE_RX: pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,

@@ -208,4 +208,3 @@ GROUPS: Final[tuple[tuple[tuple[Field, ...], Callable[[Handle], tuple[int, ...]]
     ((Field.NVLINK_RX,), _nvlink_bytes(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)),
     ((Field.MIG,), lambda handle: (pynvml.nvmlDeviceGetMigMode(handle)[0],)),
 )
-"""Fields that one call answers, and the call."""

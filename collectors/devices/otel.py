@@ -18,9 +18,7 @@ class Instrument(StrEnum):
 
     GAUGE = "gauge"
     COUNTER = "counter"
-    """Only grows."""
     UP_DOWN_COUNTER = "updowncounter"
-    """May be added up over devices, and shrinks, too."""
 
 
 @dataclass(frozen=True, slots=True)

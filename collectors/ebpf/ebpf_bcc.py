@@ -38,7 +38,6 @@ PARTS: Final = {
         "vmscan:mm_vmscan_memcg_reclaim_end",
     ),
 }
-"""Program file -> the tracepoints it needs; a part whose tracepoint is missing is left out."""
 
 LIBBPF_ONLY: Final = (
     "metrics by cgroup",

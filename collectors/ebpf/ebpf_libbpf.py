@@ -19,7 +19,6 @@ from . import ebpf_tables as layout
 from .host_ticks import HostPrograms, Limits, PerCpuTicks, RhythmMaps, Ticks, TimerTicks
 
 _LEAST_KERNEL: Final = (5, 11)
-"""bpf_get_current_task_btf."""
 _TIMERS: Final = (5, 19)
 """A tick that reads every CPU: bpf_map_lookup_percpu_elem; before it perf events tick."""
 _ABSOLUTE_TIMERS: Final = (6, 4)

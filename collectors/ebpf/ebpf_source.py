@@ -32,7 +32,6 @@ _MOST_ALL_PER_S: Final = 40_000
 """All that are watched: 0.5 % of a core."""
 
 NOTHING: Final = HostTable("cgroup", (), ("switches",), np.zeros((0, 1), np.int64), 0, 0)
-"""A table without rows."""
 
 
 class BusiestCgroups:

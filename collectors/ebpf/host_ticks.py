@@ -148,7 +148,6 @@ class PerCpuTicks:
 
 
 MOST_WATCHED: Final = 64
-"""Room in the map `watched`."""
 
 _IDLE_DRAINS: Final = 60
 _AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _EXTRA = range(len(MARK_FIELDS))
@@ -156,7 +155,6 @@ _KINDS = layout.RHYTHM_KINDS
 _NONE = (0,) * _KINDS
 
 _Process = tuple[int, int]
-"""(pid, start)"""
 
 
 class RhythmMaps:

@@ -48,7 +48,6 @@ class Sweeper:
         self._failure: Exception | None = None
         self._begun_ns: int | None = None
         self.late = 0
-        """Looks that did not end in time."""
 
     def begin(self, now_ns: int) -> None:
         """Begin a look, unless one still runs."""
@@ -120,9 +119,7 @@ class FaultsSource:
         self._told: Counter[str] = Counter()
         self._state: tuple[int, ...] = ()
         self.log_failure: ReadFailure | None = None
-        """Why the kernel's log is not read; None while it is."""
         self.gaps: Counter[str] = Counter()
-        """Readings that failed, by what was read and why, since the start."""
 
     def probe(self) -> str | None:
         gap = self._open_log()

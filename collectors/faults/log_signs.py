@@ -225,7 +225,6 @@ def _judge(cpu: str, status: int) -> Sign | None:
 MOST_READS: Final = 1_000
 """Records read at a time: /dev/kmsg gives one a read, and keeps the rest for the next time."""
 MOST_SIGNS: Final = 64
-"""Faults told at a time; more are counted."""
 QUIET_NS: Final = 60_000_000_000
 """A fault of one device is told once in this time: a dying disk logs thousands a second."""
 _MOST_TOLD: Final = 1_024
@@ -243,7 +242,6 @@ class LogSigns:
         self._checks = MachineChecks()
         self._told: OrderedDict[Sign, int] = OrderedDict()
         self.suppressed = 0
-        """Faults of the log that were not told one by one."""
 
     @property
     def counters(self) -> dict[str, int]:

@@ -83,7 +83,6 @@ _DISPLAY: Final = 0x03
 _BOARD_GRAPHICS: Final = (0x1A03, 0x102B)
 """ASPEED and Matrox: the display of a board's management controller is no GPU."""
 OTHER_CLASS: Final = "io_expansion_board"
-"""Bridges, switches and whatever else sits in a slot."""
 
 
 def pcie(tree: Tree) -> Iterator[Finding]:

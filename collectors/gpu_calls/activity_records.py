@@ -33,7 +33,6 @@ SECTIONS: Final = {
     "collectives": ProbeGroup.COLLECTIVE,
     "synchronisation_waits": ProbeGroup.SYNCHRONISE,
 }
-"""Sections of means, and the group of probes that each is filled from."""
 
 _S: Final = 1_000_000_000
 _MILLION: Final = 1_000_000

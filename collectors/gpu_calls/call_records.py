@@ -38,7 +38,6 @@ _PERIODS: Final = 8
 _MOST_HISTORIES: Final = 4096
 
 _Found = dict[ProcessKey, list[tuple[What, CountedCalls, list[int]]]]
-"""Rows of one kind by process: what, how many, and the sums."""
 
 
 def variance_of_sum(values: list[float], share: float) -> float:

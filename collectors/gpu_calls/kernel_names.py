@@ -33,7 +33,6 @@ _MOST_HIDDEN: Final = 256
 _MOST_FUNCTIONS: Final = 2_000_000
 
 GRAPH: Final = Named("(graph)", "other")
-"""A graph's kernels are not seen one by one."""
 _NO_ROOM: Final = Named(OTHER, "other")
 
 

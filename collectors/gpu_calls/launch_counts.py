@@ -128,7 +128,6 @@ WINDOWS: Final = 8
 _MOST_HISTORIES: Final = 4096
 _MOST_KERNELS: Final = 64
 _STALE_NS: Final = 120_000_000_000
-"""Windows older than this say nothing of now."""
 
 
 class _Stretch(NamedTuple):

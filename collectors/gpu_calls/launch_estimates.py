@@ -1,7 +1,7 @@
 """How many calls there were, of those that were seen and of the process's time in the rest.
 
-A burst that nobody watched shows in the process's CPU clock: calls over CPU time of watched windows,
-less what probes took, estimate the rest (a ratio estimator: Cochran, Sampling Techniques, 3rd ed.
+A burst that nobody watched shows in the CPU clock: calls over CPU time of watched windows, less
+what probes took, estimate the rest (a ratio estimator: Cochran, Sampling Techniques, 3rd ed.
 1977, chapter 6). Wall time serves instead for a process that calls at a rate. The random error is
 taken from how windows differ around their common ratio, by Student's t for few of them. What no
 window speaks for is bounded by the least time that a call takes, or said not to be known.

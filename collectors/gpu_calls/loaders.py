@@ -49,7 +49,6 @@ class LaterPrograms:
         self._programs: Programs | None = None
         self._changing = threading.Lock()
         self.failure: str | None = None
-        """Why loading failed, for good; None: it did not."""
 
     def try_out(self, *, dear: bool = False) -> None:
         """Find out now whether loading will work. Raises SourceUnavailable.

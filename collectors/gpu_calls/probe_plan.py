@@ -73,7 +73,6 @@ class _Place(NamedTuple):
 
 _Chosen = dict[_Link, dict[int, _Place]]
 _Wanted = tuple[Function, int]
-"""A function and the row whose it is."""
 
 
 class PlanBook:

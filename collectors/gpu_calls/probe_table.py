@@ -108,7 +108,6 @@ _NEEDS: Final[Mapping[CallKind, tuple[frozenset[Meaning], ...]]] = {
     CallKind.NAME: (frozenset({Meaning.OUT, Meaning.OBJECT}),),
     CallKind.COLLECTIVE: (frozenset({Meaning.OBJECT}),),
 }
-"""Of each set, a row of the kind needs one."""
 
 
 def _expression(value: Any) -> str:

@@ -165,7 +165,6 @@ ADVICE: Final = (
     "use Linux 6.6 or later with BTF; before that, "
     'loader = "bcc" counts calls as root, and costs more'
 )
-"""What to do where `unavailable` gives a reason."""
 
 
 def unavailable(release: str | None = None) -> str | None:

@@ -81,7 +81,6 @@ ABSENT: Final = (
     "places with a semaphore (USDT)",
     "start of a process that ended before the next drain",
 )
-"""What only the libbpf loader gives."""
 
 
 def unavailable() -> str | None:

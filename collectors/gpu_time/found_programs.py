@@ -22,7 +22,6 @@ from collectors.records.gpu_time import GpuTimes, TimedProcess, TimingState
 from .segment import ProcessSegment, RecordingState, SegmentError, SegmentUnsettled, Snapshot
 
 LIBRARY: Final = "libpointillist-gpu-time."
-"""How the name of the library's file begins."""
 _DRIVERS: Final = ("libcuda.so", "libamdhip64.so")
 _MEMORY: Final = "/memfd:pointillist-gpu-time"
 _MOST_MAPS_BYTES: Final = 16 << 20
@@ -145,7 +144,6 @@ def _maps(proc: str, pid: int) -> str | None:
 _LOOK_NS: Final = 10_000_000_000
 """Whether a process has loaded the library is looked up so seldom: its maps may be long."""
 _MOST_SILENT: Final = 64
-"""Processes that report nothing and are named."""
 _STATES: Final = {
     RecordingState.OFF: TimingState.MEASURED,
     RecordingState.ON: TimingState.MEASURED,

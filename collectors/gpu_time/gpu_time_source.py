@@ -51,7 +51,6 @@ from .window_estimates import Budget
 DEFAULT_SOCKET: Final = Path("/run/pointillist/gpu-time.sock")
 """Where libraries look when no environment variable tells them."""
 MOST_SOCKET_PATH: Final = 107
-"""Bytes of a Unix socket's path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +200,8 @@ class GpuTimeSource:
         self._names = RowNames()
         self._drained_ns = 0
         self._learnt = 0
-        """New names in this drain."""
         self._left_out = LeftOutCounts()
         self._refused: Counter[str] = Counter()
-        """Connections that earlier listeners turned away."""
         self._times = ProcessTimes(users, gpus)
 
     @property

@@ -23,7 +23,6 @@ MOST_PROCESSES: Final = 256
 MOST_ROWS: Final = 3 << 15
 """Of all processes: GPU programs have some hundreds to 2,000, and 4,096 at most."""
 NAMES_OF_A_ROW: Final = 512
-"""Bytes of names that count as one row more."""
 MOST_READ: Final = 1 << 13
 """Rows that one drain reads, some 60 us each; who is not reached is read in the next."""
 MOST_LEARNT: Final = 512
@@ -61,7 +60,6 @@ VERSION: Final = 1
 HELLO: Final = struct.Struct("<IIiI")
 LEASE: Final = struct.Struct("<IIIIII")
 MOST_CONNECTIONS: Final = 1024
-"""Taken at once; the others wait."""
 _CREDENTIALS: Final = struct.Struct("<iII")
 
 
@@ -160,7 +158,6 @@ class Listener:
             raise
         self._inode = path.stat().st_ino
         self.refused: Counter[ConnectionRefusal] = Counter()
-        """Connections that were turned away."""
 
     def close(self) -> None:
         """Stop listening; the path of who has listened there since stays."""

@@ -22,7 +22,6 @@ from .window_estimates import Window, WindowEstimates, WindowEstimator
 _KINDS: Final = frozenset(map(int, RowKind))
 NUMBERED: Final = frozenset({RowKind.KERNEL})
 _NUMBERED: Final = tuple(map(int, NUMBERED))
-"""Rows whose launches CUPTI numbers."""
 _MOST_RECORDS: Final = 1 << 40
 _MOST_NS: Final = 1 << 50
 """Growth of a row between two looks that no GPU reaches: 13 days."""
@@ -229,7 +228,6 @@ _COVERED: Final = (
     "busy_ns", "compute_ns", "copy_ns", "collective_ns", "copy_beside_compute_ns",
     "collective_beside_compute_ns", "kernels_beside_ns",
 )  # fmt: skip
-"""Of a device, in the order of `TimedGpu`."""
 _LOST: Final = ("records_lost_cupti", "buffers_refused", "bad_times")
 
 _Floats = NDArray[np.float64]

@@ -371,7 +371,6 @@ WINDOW_MS: Final = 15
 """What a window costs beside its records: 7 ms to attach, 2 ms to leave, and 30 ms in which nothing
 more came, at a quarter of their time. Measured on the same machine."""
 FIRST: Final = WindowPlan(20, 1_000, 5_000)
-"""Asked of a process of which nothing is known."""
 LEAST_ON_MS: Final = 10
 _MOST_PERIOD_MS: Final = 60_000
 LEAST_SHARE: Final = 1.5 * WINDOW_MS / _MOST_PERIOD_MS

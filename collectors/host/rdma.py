@@ -18,7 +18,6 @@ _WORDS_OF_4_BYTES: Final = ("port_xmit_data", "port_rcv_data")
 """InfiniBand counts these in units of four bytes; they are given as `..._bytes`."""
 
 _SETTINGS: Final = ("lifespan",)
-"""Files beside the counters that count nothing."""
 
 Values = dict[tuple[str, str], int]
 

@@ -27,7 +27,6 @@ SAMPLE_TYPES: Final = (
 )  # fmt: skip
 
 _Place = tuple[str, str, int, tuple[int, ...]]
-"""Kernel, call, thread and stack."""
 _OnGpu = tuple[int, str, bool]
 """GPU, kernel, and whether it was launched by itself and not by a graph."""
 _REST: Final[_Place] = (REST, "", 0, ())
@@ -192,7 +191,6 @@ _STREAMS_PID: Final = 1 << 31
 """Beyond every process id: the tracks of the streams are a process of their own."""
 _GPUS_PID: Final = _STREAMS_PID + 1
 _COVERED: Final = ("busy", "compute", "copies", "collectives")
-"""Of a GPU, in the order of `TimedGpu`."""
 
 
 class ChromeTraceWriter:

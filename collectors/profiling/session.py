@@ -113,7 +113,6 @@ class ProfileWriter(Protocol):
 
 
 _MOST_MODULES: Final = 1024
-"""Parts of files whose build ids are read."""
 
 
 class NothingToProfile(Exception):

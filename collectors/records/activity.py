@@ -16,7 +16,6 @@ LOG2_BINS = 64
 """Bins of a log2 histogram: bin i counts values in [2**i, 2**(i+1)), bin 0 also counts 0."""
 
 EVERYTHING_MILLIONTHS = 1_000_000
-"""Sampling rate of a source that saw every launch."""
 
 
 def log2_bin(value: int) -> int:
@@ -239,7 +238,5 @@ class RhythmMarks(MarkedProcess):
 
 
 HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks | GpuTimes
-"""What stays on the host: live view and local history."""
 
 Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord
-"""Everything that a source may yield; ProbeRecord, too, stays on the host."""

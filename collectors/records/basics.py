@@ -46,7 +46,6 @@ class ProcessKey(NamedTuple):
 
 
 NORMAL: Final = 1.959964
-"""Of the normal distribution."""
 
 _STUDENT: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,

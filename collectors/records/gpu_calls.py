@@ -243,4 +243,3 @@ class GovernorState:
 
 
 ProbeRecord = GpuCalls | GovernorState
-"""What views and history take from the source."""
