@@ -87,7 +87,6 @@ class Segment:
     offset: int
     address: int
     file_size: int
-    memory_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ def read_layout(content: ElfBytes) -> Layout:
         )
     table = content.read(first_segment, segments * _SEGMENT.size, "program headers")
     parts = tuple(
-        Segment(kind, flags, offset, address, in_file, in_memory)
+        Segment(kind, flags, offset, address, in_file)
         for kind, flags, offset, address, _, in_file, in_memory, _ in _SEGMENT.iter_unpack(table)
         if max(offset, address) + max(in_file, in_memory) <= _USER_SPACE
     )
@@ -256,16 +255,12 @@ def _notes(raw: bytes) -> Iterator[tuple[tuple[bytes, int], bytes]]:
         if at + _HEAD.size > len(raw):
             return
         owner_size, size, kind = _HEAD.unpack_from(raw, at)
-        begin = at + _HEAD.size + _padded(owner_size)
+        begin = at + _HEAD.size + (owner_size + 3 & ~3)
         if begin + size > len(raw):
             return
         owner = raw[at + _HEAD.size : at + _HEAD.size + owner_size]
         yield (owner, kind), raw[begin : begin + size]
-        at = begin + _padded(size)
-
-
-def _padded(size: int) -> int:
-    return (size + 3) & ~3
+        at = begin + (size + 3 & ~3)
 
 
 def _ascii(raw: bytes) -> str:
@@ -307,27 +302,22 @@ def read_symbols(content: ElfBytes, section: ElfSection, what: str) -> Iterator[
         yield np.frombuffer(content.read(offset, rows * _SYMBOL.itemsize, what), _SYMBOL)
 
 
-def defined_functions(content: ElfBytes, layout: Layout, section: ElfSection, what: str) -> Columns:
-    """Give the rows that define a function in executable bytes of the file. Raises ElfError."""
+def defined_functions(
+    content: ElfBytes, section: ElfSection, what: str, layout: Layout | None = None
+) -> Columns:
+    """Give the rows that define a function. Raises ElfError.
+
+    layout  where only those count whose bytes are executable bytes of the file itself
+    """
     kept = [np.zeros(0, _SYMBOL)]
     for rows in read_symbols(content, section, what):
         wanted = ((rows["info"] & 15) == _FUNCTION) & (rows["section"] != 0)
-        inside = np.zeros(len(rows), bool)
-        for begin, end, _ in layout.code_ranges():
-            inside |= (rows["value"] >= begin) & (rows["value"] < end)
+        inside = rows["value"] != 0
+        if layout is not None:
+            inside = np.zeros(len(rows), bool)
+            for begin, end, _ in layout.code_ranges():
+                inside |= (rows["value"] >= begin) & (rows["value"] < end)
         kept.append(rows[wanted & inside])
-    return np.concatenate(kept)
-
-
-def all_functions(content: ElfBytes, section: ElfSection) -> Columns:
-    """Give the rows that define a function, also where its bytes are in another file.
-
-    Raises ElfError.
-    """
-    kept = [np.zeros(0, _SYMBOL)]
-    for rows in read_symbols(content, section, section.name):
-        wanted = ((rows["info"] & 15) == _FUNCTION) & (rows["section"] != 0) & (rows["value"] != 0)
-        kept.append(rows[wanted])
     return np.concatenate(kept)
 
 

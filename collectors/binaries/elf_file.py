@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
 
@@ -131,7 +132,6 @@ class ElfFile:
         self.layout = layout
         self.build_id = build_id(content, layout)
         self.usdt: tuple[UsdtProbe, ...] = tuple(usdt_probes(content, layout))
-        self.disorder: list[str] = []
 
     @classmethod
     def read(cls, file: BinaryIO) -> ElfFile:
@@ -163,21 +163,17 @@ class ElfFile:
         beginnings  of names: others are left out
         """
         for section in self.symbol_tables():
-            try:
+            with suppress(ElfError):
                 yield from self._functions(section, beginnings)
-            except ElfError as error:
-                self.disorder.append(str(error))
 
     def asks_for(self, beginnings: tuple[str, ...]) -> bool:
         """Tell whether a name that begins so is asked of another file (.dynsym)."""
         wanted = tuple(text.encode() for text in beginnings)
         for section in self.symbol_tables():
             if section.kind == DYNAMIC_SYMBOLS:
-                try:
+                with suppress(ElfError):
                     if any(undefined_names(self._content, self.layout, section, wanted)):
                         return True
-                except ElfError as error:
-                    self.disorder.append(str(error))
         return False
 
     def symbol_tables(self) -> list[ElfSection]:
@@ -209,7 +205,7 @@ class ElfFile:
 
     def _functions(self, section: ElfSection, beginnings: tuple[bytes, ...]) -> Iterator[Function]:
         what = _TABLES[section.kind]
-        rows = defined_functions(self._content, self.layout, section, what)
+        rows = defined_functions(self._content, section, what, self.layout)
         offsets = file_offsets(self.layout, rows["value"])
         strings = string_section(self.layout, section)
         for row, name in named(self._content, strings, rows, beginnings):

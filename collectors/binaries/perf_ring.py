@@ -16,7 +16,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from collectors.bpf.system_calls import SOFTWARE, PerfEventAttributes, perf_event_open
+from collectors.bpf.system_calls import (
+    SOFTWARE,
+    PerfEventAttributes,
+    cpu_numbers,
+    perf_event_open,
+)
 from collectors.interface import SourceUnavailable
 
 LOST, COMM, FORK, MMAP2 = 2, 3, 7, 10
@@ -222,7 +227,7 @@ class PerfRings:
         self._rings: list[PerfRing] = []
         self.lost = 0
         try:
-            for cpu in possible_cpus(_POSSIBLE.read_text(encoding="ascii")):
+            for cpu in cpu_numbers(_POSSIBLE.read_text(encoding="ascii")):
                 self._open(cpu, ring_bytes)
         except SourceUnavailable:
             self.close()
@@ -258,13 +263,6 @@ class PerfRings:
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise
-
-
-def possible_cpus(text: str) -> Iterator[int]:
-    """Yield the numbers of a list such as `0-3,8-11`."""
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
 
 
 def _refused(error: OSError) -> OSError | SourceUnavailable:

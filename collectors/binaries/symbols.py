@@ -20,7 +20,7 @@ import numpy as np
 from transport.files.sqlite_file import SqliteFile, remove, transaction
 from transport.process.privileges import interpreter
 
-from .elf import MOST_NAME, Columns, ElfBytes, ElfError, all_functions, string_section
+from .elf import MOST_NAME, Columns, ElfBytes, ElfError, defined_functions, string_section
 from .elf_file import ElfFile
 from .proc_maps import MappedFile, open_regular
 
@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS symbols (
 );
 """
 _MOST_NAME: Final = 4096
+_FAILURES: Final = (sqlite3.Error, OverflowError)
 _FILE: Final = SqliteFile(
     tables=_SCHEMA, version=None, synchronous="OFF", busy_s=0.05, checked=False
 )
@@ -42,20 +43,18 @@ _FILE: Final = SqliteFile(
 class SymbolCache:
     """Names by (build id, offset in the file); of the bound's rows the oldest make room.
 
-    A file that cannot be used is made anew; where that fails too, nothing is kept, and `failures`
-    counts it: names are then searched each time.
+    A file that cannot be used is made anew; where that fails too, nothing is kept: names are then
+    searched each time.
     """
 
     def __init__(self, path: Path, most_names: int = 100_000, most_bytes: int = 64 << 20) -> None:
         self._most = most_names
-        self.failures = 0
         self._db: sqlite3.Connection | None = None
         for attempt in range(2):
             try:
                 self._db = _open(path, most_bytes)
                 return
             except (sqlite3.Error, OSError):
-                self.failures += 1
                 if attempt == 0:
                     with suppress(OSError):
                         remove(path)
@@ -64,7 +63,7 @@ class SymbolCache:
         if self._db is None or not build_id:
             return {}
         found = {}
-        with self._counted():
+        with suppress(*_FAILURES):  # a cache that fails is a slow search, not an error
             for offset in offsets:
                 row = self._db.execute(
                     "SELECT name FROM symbols WHERE build_id = ? AND offset = ?",
@@ -78,7 +77,7 @@ class SymbolCache:
         if self._db is None or not build_id or not names:
             return
         rows = [(build_id, offset, name[:_MOST_NAME]) for offset, name in names.items()]
-        with self._counted(), transaction(self._db):
+        with suppress(*_FAILURES), transaction(self._db):
             self._db.executemany(
                 "INSERT OR REPLACE INTO symbols (build_id, offset, name) VALUES (?, ?, ?)", rows
             )
@@ -91,21 +90,6 @@ class SymbolCache:
         if self._db is not None:
             self._db.close()
             self._db = None
-
-    def _counted(self) -> _Counted:
-        return _Counted(self)
-
-
-class _Counted(suppress):
-    """A cache that fails is a slow search, not an error."""
-
-    def __init__(self, cache: SymbolCache) -> None:
-        super().__init__(sqlite3.Error, OverflowError)
-        self._cache = cache
-
-    def __exit__(self, kind: object, error: object, trace: object) -> bool:
-        self._cache.failures += error is not None
-        return isinstance(error, sqlite3.Error | OverflowError)
 
 
 def _open(path: Path, most_bytes: int) -> sqlite3.Connection:
@@ -231,7 +215,7 @@ def _tables(file: MappedFile, elf: ElfFile) -> list[_Table]:
     for section in elf.symbol_tables():
         with suppress(ElfError):
             strings = string_section(elf.layout, section)
-            rows = all_functions(content, section)
+            rows = defined_functions(content, section, section.name)
             found.append(_Table(content, rows, (strings.offset, strings.size)))
     return found
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from collectors.interface import SourceUnavailable
 from collectors.records.activity import HostTable
 
-from .system_calls import bpf
+from .system_calls import bpf, cpu_numbers, structure_fields
 
 LOOKUP, UPDATE, DELETE, NEXT_KEY, LOOKUP_BATCH, LINK_CREATE = 1, 2, 3, 4, 24, 28
 _MOST_ROWS: Final = 256
@@ -30,24 +30,12 @@ _BATCH_BYTES: Final = 1 << 16
 
 
 class Element(ctypes.Structure):
-    _fields_ = (
-        ("map_fd", ctypes.c_uint32),
-        ("key", ctypes.c_uint64),
-        ("value", ctypes.c_uint64),
-        ("flags", ctypes.c_uint64),
-    )
+    _fields_ = structure_fields("map_fd:32 key value flags")
 
 
 class MapBatch(ctypes.Structure):
-    _fields_ = (
-        ("in_batch", ctypes.c_uint64),
-        ("out_batch", ctypes.c_uint64),
-        ("keys", ctypes.c_uint64),
-        ("values", ctypes.c_uint64),
-        ("count", ctypes.c_uint32),
-        ("map_fd", ctypes.c_uint32),
-        ("elem_flags", ctypes.c_uint64),
-        ("flags", ctypes.c_uint64),
+    _fields_ = structure_fields(
+        "in_batch out_batch keys values count:32 map_fd:32 elem_flags flags"
     )
 
 
@@ -55,8 +43,7 @@ def possible_cpus(text: str | None = None) -> int:
     """Count the CPUs for which per-CPU maps have a value, from the kernel's list `0-3,8`."""
     if text is None:
         text = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii")
-    ranges = [part.split("-") for part in text.strip().split(",")]
-    return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
+    return len(cpu_numbers(text))
 
 
 class _Room:
@@ -150,11 +137,6 @@ def set_element(fd: int, key: bytes, value: bytes) -> None:
     _element(UPDATE, fd, key, ctypes.addressof(memory))
 
 
-def create_link(attributes: ctypes.Structure) -> int:
-    """Attach a program (BPF_LINK_CREATE); give the link's descriptor. Raises OSError."""
-    return bpf_descriptor(LINK_CREATE, attributes)
-
-
 def bpf_descriptor(command: int, attributes: ctypes.Structure) -> int:
     """Do a bpf(2) that gives a descriptor. Raises OSError."""
     fd = bpf(command, attributes)
@@ -239,11 +221,7 @@ Runs = dict[str, tuple[int, int]]
 
 
 class InfoByFd(ctypes.Structure):
-    _fields_ = (
-        ("bpf_fd", ctypes.c_uint32),
-        ("info_len", ctypes.c_uint32),
-        ("info", ctypes.c_uint64),
-    )
+    _fields_ = structure_fields("bpf_fd:32 info_len:32 info")
 
 
 def program_runs(fd: int) -> tuple[int, int]:

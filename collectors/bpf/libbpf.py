@@ -25,7 +25,8 @@ from transport.process.foreign import Signatures, declare, libc
 from transport.process.privileges import CAPABILITIES, process_status
 
 from .bcc import tracing
-from .bpf_maps import create_link
+from .bpf_maps import LINK_CREATE, bpf_descriptor
+from .system_calls import structure_fields
 
 _LEAST_VERSION: Final = (1, 1)
 TP_BTF: Final = 23
@@ -72,22 +73,9 @@ SIGNATURES: Final[Signatures] = {
 
 
 class RunOptions(ctypes.Structure):
-    _fields_ = (
-        ("sz", ctypes.c_size_t),
-        ("data_in", ctypes.c_void_p),
-        ("data_out", ctypes.c_void_p),
-        ("data_size_in", ctypes.c_uint32),
-        ("data_size_out", ctypes.c_uint32),
-        ("ctx_in", ctypes.c_void_p),
-        ("ctx_out", ctypes.c_void_p),
-        ("ctx_size_in", ctypes.c_uint32),
-        ("ctx_size_out", ctypes.c_uint32),
-        ("retval", ctypes.c_uint32),
-        ("repeat", ctypes.c_int),
-        ("duration", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("cpu", ctypes.c_uint32),
-        ("batch_size", ctypes.c_uint32),
+    _fields_ = structure_fields(
+        "sz data_in data_out data_size_in:32 data_size_out:32 ctx_in ctx_out ctx_size_in:32 "
+        "ctx_size_out:32 retval:32 repeat:32 duration:32 flags:32 cpu:32 batch_size:32"
     )
 
 
@@ -327,19 +315,9 @@ _MAX_PLACES: Final = 4096
 
 
 class LinkCreate(ctypes.Structure):
-    _fields_ = (
-        ("prog_fd", ctypes.c_uint32),
-        ("target_fd", ctypes.c_uint32),
-        ("attach_type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("path", ctypes.c_uint64),
-        ("offsets", ctypes.c_uint64),
-        ("ref_ctr_offsets", ctypes.c_uint64),
-        ("cookies", ctypes.c_uint64),
-        ("count", ctypes.c_uint32),
-        ("multi_flags", ctypes.c_uint32),
-        ("pid", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
+    _fields_ = structure_fields(
+        "prog_fd:32 target_fd:32 attach_type:32 flags:32 path offsets ref_ctr_offsets cookies "
+        "count:32 multi_flags:32 pid:32 unused:32"
     )
 
 
@@ -382,7 +360,7 @@ class UprobeLink:
             pid=pid,
         )
         try:
-            self._fd = create_link(attributes)
+            self._fd = bpf_descriptor(LINK_CREATE, attributes)
         except OSError as error:
             raise SourceUnavailable(_reason(path, error)) from None
 
@@ -408,7 +386,7 @@ def expect_links(program_fd: int) -> None:
         count=1,
     )
     try:
-        os.close(create_link(attributes))
+        os.close(bpf_descriptor(LINK_CREATE, attributes))
     except OSError as error:
         if error.errno != errno.EBADF:
             line = f"this kernel makes no uprobe_multi link: {error.strerror}"

@@ -41,25 +41,18 @@ CLOSE_ON_EXEC: Final = 8
 _EVERY, _NO_GROUP = -1, -1
 
 
+def structure_fields(text: str) -> tuple[tuple[str, Any], ...]:
+    """Lay out a structure of the kernel: its names in order, each of 64 bits or as `name:32`."""
+    pairs = (name.partition(":")[::2] for name in text.split())
+    return tuple((name, getattr(ctypes, f"c_uint{bits or 64}")) for name, bits in pairs)
+
+
 class PerfEventAttributes(ctypes.Structure):
     """struct perf_event_attr up to the clock; what is left out is 0."""
 
-    _fields_ = (
-        ("type", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("config", ctypes.c_uint64),
-        ("sample_period", ctypes.c_uint64),
-        ("sample_type", ctypes.c_uint64),
-        ("read_format", ctypes.c_uint64),
-        ("flags", ctypes.c_uint64),
-        ("wakeup", ctypes.c_uint32),
-        ("bp_type", ctypes.c_uint32),
-        ("config1", ctypes.c_uint64),
-        ("config2", ctypes.c_uint64),
-        ("branch_sample_type", ctypes.c_uint64),
-        ("sample_regs_user", ctypes.c_uint64),
-        ("sample_stack_user", ctypes.c_uint32),
-        ("clockid", ctypes.c_int32),
+    _fields_ = structure_fields(
+        "type:32 size:32 config sample_period sample_type read_format flags wakeup:32 bp_type:32 "
+        "config1 config2 branch_sample_type sample_regs_user sample_stack_user:32 clockid:32"
     )
 
 
@@ -101,6 +94,7 @@ CPU_CLOCK: Final = 0
 
 
 def cpu_numbers(text: str) -> list[int]:
+    """Read the kernel's list of CPUs, as `0-3,8`; raises ValueError for what is none."""
     ranges = [part.split("-") for part in text.strip().split(",") if part]
     return [cpu for part in ranges for cpu in range(int(part[0]), int(part[-1]) + 1)]
 

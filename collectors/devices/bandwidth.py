@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from collectors.bpf.system_calls import cpu_numbers
 from collectors.records.basics import FailureKind, ReadFailure
 from transport.process.foreign import Signatures, declare
 
@@ -315,16 +316,8 @@ def _stay_beside(device: Path) -> int | None:
     """Bind this process to the CPUs beside a PCI device; give its NUMA node."""
     try:
         node = int((device / "numa_node").read_text(encoding="ascii"))
-        cpus = _cpu_list((device / "local_cpulist").read_text(encoding="ascii"))
-        os.sched_setaffinity(0, cpus & os.sched_getaffinity(0))
+        cpus = cpu_numbers((device / "local_cpulist").read_text(encoding="ascii"))
+        os.sched_setaffinity(0, os.sched_getaffinity(0).intersection(cpus))
     except (OSError, ValueError):  # none is named, or none of them is ours
         return None
     return node if node >= 0 else None
-
-
-def _cpu_list(text: str) -> set[int]:
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return cpus

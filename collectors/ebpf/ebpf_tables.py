@@ -17,52 +17,26 @@ from collectors.bpf.bpf_maps import PerCpuMap
 from collectors.bpf.cgroup_names import CgroupNames
 from collectors.records.activity import HostTable
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 SOFTIRQ_VECTORS: Final = (
     "hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu",
 )  # fmt: skip
 SNAPSHOT_SLOTS: Final = 512
 LATENCY_BINS: Final = 24
 
-_PLAIN_TOTALS: Final = (
-    "switches",
-    "switches_involuntary",
-    "run_delay_ns",
-    "run_delay_throttled_ns",
-    "cpu_ns",
-    "irq_count",
-    "irq_ns",
-    "block_reads",
-    "block_writes",
-    "block_others",
-    "block_read_bytes",
-    "block_write_bytes",
-    "block_queue_ns",
-    "block_total_ns",
-    "tcp_retransmits",
-    "net_sends",
-    "net_send_bytes",
-    "net_send_queue_bytes",
-    "net_receives",
-    "net_receive_bytes",
-    "page_faults",
-    "reclaim_direct_count",
-    "reclaim_direct_ns",
-    "reclaim_cgroup_count",
-    "reclaim_cgroup_ns",
-    "cgroup_drops",
-    "block_cgroup_drops",
-    "device_drops",
-    "peer_drops",
-    "reclaim_drops",
-    "wakeups",
-    "block_waits",
-    "net_send_wait_ns",
-    "net_receive_wait_ns",
-    "net_srtts",
-    "net_srtt_us",
-    "queue_drops",
-    "numa_moves",
-    "rhythm_drops",
+_PLAIN_TOTALS: Final = _words(
+    "switches switches_involuntary run_delay_ns run_delay_throttled_ns cpu_ns irq_count "
+    "irq_ns block_reads block_writes block_others block_read_bytes block_write_bytes "
+    "block_queue_ns block_total_ns tcp_retransmits net_sends net_send_bytes "
+    "net_send_queue_bytes net_receives net_receive_bytes page_faults reclaim_direct_count "
+    "reclaim_direct_ns reclaim_cgroup_count reclaim_cgroup_ns cgroup_drops "
+    "block_cgroup_drops device_drops peer_drops reclaim_drops wakeups block_waits "
+    "net_send_wait_ns net_receive_wait_ns net_srtts net_srtt_us queue_drops numa_moves "
+    "rhythm_drops"
 )
 TOTALS: Final = (
     *_PLAIN_TOTALS,
@@ -92,40 +66,19 @@ PROGRAMS: Final = {
 }
 """Program -> tracepoint, in the order of `enum program`."""
 
-PENDING_COLUMNS: Final = (
-    "cpu_ns",
-    "run_delay_ns",
-    "switches",
-    "switches_involuntary",
-    "block_waits",
-    "sleep_ns",
-    "block_wait_ns",
-    "preempted_ns",
+PENDING_COLUMNS: Final = _words(
+    "cpu_ns run_delay_ns switches switches_involuntary block_waits sleep_ns block_wait_ns "
+    "preempted_ns"
 )
 """What a CPU keeps back for the cgroup that runs on it. Before them stand what the task on the CPU
 had used by the last tick, and the cgroup's id."""
 
 CPU_STATE_FIELDS: Final = len(TOTALS) + 3 * len(PROGRAMS) + 7 + 2 + len(PENDING_COLUMNS)
 
-CGROUP_COLUMNS: Final = (
-    "cpu_ns",
-    "run_delay_ns",
-    "run_delay_throttled_ns",
-    "switches",
-    "switches_involuntary",
-    "send_bytes",
-    "receive_bytes",
-    "page_faults",
-    "reclaim_ns",
-    "block_waits",
-    "sleep_ns",
-    "block_wait_ns",
-    "preempted_ns",
-    "send_wait_ns",
-    "receive_wait_ns",
-    "quota_periods",
-    "throttled_periods",
-    "throttled_ns",
+CGROUP_COLUMNS: Final = _words(
+    "cpu_ns run_delay_ns run_delay_throttled_ns switches switches_involuntary send_bytes "
+    "receive_bytes page_faults reclaim_ns block_waits sleep_ns block_wait_ns preempted_ns "
+    "send_wait_ns receive_wait_ns quota_periods throttled_periods throttled_ns"
 )
 CGROUP_FIELDS: Final = len(CGROUP_COLUMNS) + 3
 CGROUP_LATEST: Final = ("quota_periods", "throttled_periods", "throttled_ns")
@@ -133,13 +86,7 @@ CGROUP_LATEST: Final = ("quota_periods", "throttled_periods", "throttled_ns")
 
 BLOCK_CGROUP_COLUMNS: Final = ("ios", "read_bytes", "write_bytes")
 DEVICE_COLUMNS: Final = (
-    "reads",
-    "writes",
-    "others",
-    "read_bytes",
-    "write_bytes",
-    "queue_ns",
-    "total_ns",
+    *_words("reads writes others read_bytes write_bytes queue_ns total_ns"),
     *(f"latency_log2_us_{bin_}" for bin_ in range(LATENCY_BINS)),
 )
 PEER_COLUMNS: Final = ("send_bytes", "receive_bytes", "retransmits")
@@ -314,15 +261,11 @@ def peer_name(key: bytes) -> str:
     return str(address.ipv4_mapped or address)
 
 
-@lru_cache(maxsize=1)
-def _cpu_names(count: int) -> tuple[str, ...]:
-    return tuple(f"cpu{number}" for number in range(count))
-
-
 def cpu_table(grown: NDArray[np.uint64], boottime_ns: int, span_ns: int) -> HostTable:
     """Give the totals' deltas by CPU from uint64[cpus, CPU_STATE_FIELDS]."""
     values = grown[:, : len(TOTALS)].astype(np.int64)
-    return HostTable("cpu", _cpu_names(len(values)), TOTALS, values, boottime_ns, span_ns)
+    names = tuple(f"cpu{number}" for number in range(len(values)))
+    return HostTable("cpu", names, TOTALS, values, boottime_ns, span_ns)
 
 
 def cost_table(

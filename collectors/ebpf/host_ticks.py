@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,20 +34,21 @@ class TickState:
     failures: int
 
 
-class Ticks(Protocol):
-    """Snapshots of running programs."""
+class Ticks(ABC):
+    """Snapshots of running programs: `read` gives those since the last call, None: no more."""
 
-    def state(self) -> TickState:
-        """Read the counters of the ticks themselves."""
-        ...
+    def __init__(self, snapshots: ArrayView, state: ArrayView) -> None:
+        self._snapshots, self._state = snapshots, state
 
-    def read(self) -> HostTicks | None:
-        """Copy the snapshots since the last call; None where there are none."""
-        ...
+    @abstractmethod
+    def state(self) -> TickState: ...
+
+    @abstractmethod
+    def read(self) -> HostTicks | None: ...
 
     def close(self) -> None:
-        """Unmap the rings."""
-        ...
+        self._snapshots.close()
+        self._state.close()
 
 
 def fresh_slots(
@@ -70,11 +72,11 @@ def fresh_slots(
     return slots, published, published - read_to - len(slots)
 
 
-class TimerTicks:
+class TimerTicks(Ticks):
     """One ring with the sums over all CPUs, written by the BPF timer."""
 
     def __init__(self, snapshots: ArrayView, state: ArrayView) -> None:
-        self._snapshots, self._state = snapshots, state
+        super().__init__(snapshots, state)
         self._read_to, self._missed = 0, 0
 
     def state(self) -> TickState:
@@ -91,16 +93,12 @@ class TimerTicks:
         times = slots[:, 1].astype(np.int64)
         return HostTicks(layout.TOTALS, times, slots[:, _HEAD:], missed, lost)
 
-    def close(self) -> None:
-        self._snapshots.close()
-        self._state.close()
 
-
-class PerCpuTicks:
+class PerCpuTicks(Ticks):
     """A ring per CPU, written by perf events: added up here; an idle CPU keeps its last value."""
 
     def __init__(self, snapshots: ArrayView, state: ArrayView, cpus: int, period_ns: int) -> None:
-        self._snapshots, self._state = snapshots, state
+        super().__init__(snapshots, state)
         self._cpus, self._period_ns = cpus, period_ns
         self._read_to = [0] * cpus
         self._last = np.zeros((cpus, len(layout.TOTALS)), np.uint64)
@@ -135,10 +133,6 @@ class PerCpuTicks:
         missed = max(0, self._place - begun - len(places))
         return HostTicks(layout.TOTALS, times + offset, totals, missed, lost)
 
-    def close(self) -> None:
-        self._snapshots.close()
-        self._state.close()
-
     def _at(
         self, cpu: int, slots: NDArray[np.uint64], times: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
@@ -172,11 +166,6 @@ class RhythmMaps:
         self._drains = 0
         self._marked_at: dict[_Process, int] = {}
         self._programs = ProgramNames()
-
-    @property
-    def watched(self) -> frozenset[int]:
-        """Ids of the cgroups that are watched."""
-        return self._now
 
     def watch(self, cgroups: frozenset[int]) -> None:
         """Watch these cgroups and no others: at most 64. Raises SourceUnavailable."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from collectors.bpf.system_calls import structure_fields
 from collectors.kernel_files import Tree, offered
 from collectors.records.basics import FailureKind, ReadFailure
 
@@ -175,15 +176,11 @@ _WARNINGS: Final = {
 
 
 class AdminCommand(ctypes.Structure):
-    _fields_ = (
-        ("opcode", ctypes.c_uint8), ("flags", ctypes.c_uint8), ("reserved", ctypes.c_uint16),
-        ("namespace", ctypes.c_uint32), ("cdw2", ctypes.c_uint32), ("cdw3", ctypes.c_uint32),
-        ("metadata", ctypes.c_uint64), ("address", ctypes.c_uint64),
-        ("metadata_bytes", ctypes.c_uint32), ("data_bytes", ctypes.c_uint32),
-        ("cdw10", ctypes.c_uint32), ("cdw11", ctypes.c_uint32), ("cdw12", ctypes.c_uint32),
-        ("cdw13", ctypes.c_uint32), ("cdw14", ctypes.c_uint32), ("cdw15", ctypes.c_uint32),
-        ("timeout_ms", ctypes.c_uint32), ("result", ctypes.c_uint32),
-    )  # fmt: skip
+    _fields_ = structure_fields(
+        "opcode:8 flags:8 reserved:16 namespace:32 cdw2:32 cdw3:32 metadata address "
+        "metadata_bytes:32 data_bytes:32 cdw10:32 cdw11:32 cdw12:32 cdw13:32 cdw14:32 cdw15:32 "
+        "timeout_ms:32 result:32"
+    )
 
 
 @dataclass(frozen=True, slots=True)

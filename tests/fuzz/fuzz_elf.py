@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from collectors.binaries.elf import ElfBytes, ElfError, all_functions, named, string_section
+from collectors.binaries.elf import ElfBytes, ElfError, defined_functions, named, string_section
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.probe_offset import probe_offset
 
@@ -40,7 +40,12 @@ def _ask(elf: ElfFile, content: ElfBytes, size: int) -> None:
     for section in elf.symbol_tables():
         with suppress(ElfError):
             strings = string_section(elf.layout, section)
-            list(islice(named(content, strings, all_functions(content, section)), _MOST_NAMED))
+            list(
+                islice(
+                    named(content, strings, defined_functions(content, section, section.name)),
+                    _MOST_NAMED,
+                )
+            )
     for begin, _, offset in elf.layout.code_ranges():
         assert elf.layout.address(offset) is not None or begin >= 0
         elf.entry_class(min(offset, size))

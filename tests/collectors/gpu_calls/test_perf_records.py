@@ -17,7 +17,6 @@ from collectors.binaries.perf_ring import (
     Mapped,
     file_mark,
     parse_records,
-    possible_cpus,
 )
 from collectors.binaries.proc_maps import Module, Modules, parse_maps, parse_stat
 
@@ -131,10 +130,6 @@ def test_modules_by_address_are_the_last_mapped(
         owners |= dict.fromkeys(range(start, start + length), module)
         modules.add(module)
     assert {at: modules.find(at) for at in range(90)} == {at: owners.get(at) for at in range(90)}
-
-
-def test_lists_of_cpus_are_read() -> None:
-    assert list(possible_cpus("0-2,5,8-9\n")) == [0, 1, 2, 5, 8, 9]
 
 
 def test_maps_take_no_line_that_a_path_brings_along() -> None:
