@@ -40,7 +40,7 @@ from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.periods import Collected, PeriodKeeper, ProbeAttacher, SwitchingThread
-from collectors.gpu_calls.probe_plan import plan_file
+from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.records.basics import ProcessKey
@@ -158,7 +158,7 @@ class Free:
 def file_found(library: Path, table: ProbeTable) -> FileFound:
     status = library.stat()
     with library.open("rb") as file:
-        plan = plan_file(ElfFile.read(file), table, library.name)
+        plan = PlanBook(table).plan(ElfFile.read(file), library.name)
     key = ((os.major(status.st_dev), os.minor(status.st_dev)), status.st_ino)
     return FileFound(_FILE, key, str(library), plan, str(library), "", 0)
 

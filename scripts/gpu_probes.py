@@ -174,7 +174,7 @@ class Probes:
 def missing_symbols(pid: int) -> list[str]:
     """Name the runtime and driver libraries of a process in which no launch can be probed."""
     from collectors.binaries.elf_file import ElfFile
-    from collectors.gpu_calls.probe_plan import plan_file
+    from collectors.gpu_calls.probe_plan import PlanBook
     from collectors.gpu_calls.probe_table import ProbeTable
     from collectors.records.gpu_calls import ProbeGroup
 
@@ -183,7 +183,7 @@ def missing_symbols(pid: int) -> list[str]:
     for path in {Path(line.split(maxsplit=5)[5]) for line in maps if "/" in line}:
         if path.name.startswith(_LIBRARIES):
             with path.open("rb") as file:
-                plan = plan_file(ElfFile.read(file), table, path.name)
+                plan = PlanBook(table).plan(ElfFile.read(file), path.name)
             if ProbeGroup.LAUNCH not in {one.group for one in plan.attachments}:
                 without.append(str(path))
     return without

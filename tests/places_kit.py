@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from collectors.binaries.elf_file import ElfFile, EntryClass
-from collectors.gpu_calls.probe_plan import FilePlan, plan_file
+from collectors.gpu_calls.probe_plan import FilePlan, PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from tests.real_libraries import DRIVER, NCCL, RUNTIMES, shared_runtime, unpacked
 
@@ -56,7 +56,7 @@ def places(name: str, path: Path) -> list[Places]:
         names = defaultdict(set)
         for function in elf.functions():
             names[function.offset].add(function.name)
-        entries, moved = (plan_file(elf, table, name, moved) for moved in (False, True))
+        entries, moved = (PlanBook(table).plan(elf, name, moved) for moved in (False, True))
     symbols = defaultdict(list)
     for probe in _probes(entries, moved):
         returns = "yes" if probe.returns else "no"

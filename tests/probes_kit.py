@@ -16,7 +16,7 @@ import pytest
 
 from collectors.binaries.elf_file import ElfFile
 from collectors.gpu_calls.counts import ProbeDrain
-from collectors.gpu_calls.probe_plan import Attachment, plan_file
+from collectors.gpu_calls.probe_plan import Attachment, PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.readout import ProbeLimits
@@ -116,7 +116,7 @@ def now_ns() -> int:
 
 def attachments(path: Path, table: ProbeTable, *leave_out: ProbeGroup) -> list[Attachment]:
     with path.open("rb") as file:
-        plan = plan_file(ElfFile.read(file), table, path.name)
+        plan = PlanBook(table).plan(ElfFile.read(file), path.name)
     return [one for one in plan.attachments if one.group not in leave_out]
 
 

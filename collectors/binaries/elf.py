@@ -268,14 +268,10 @@ def _ascii(raw: bytes) -> str:
 
 
 _SYMBOL: Final = np.dtype(
-    [
-        ("name", "<u4"),
-        ("info", "u1"),
-        ("other", "u1"),
-        ("section", "<u2"),
-        ("value", "<u8"),
-        ("size", "<u8"),
-    ]
+    {
+        "names": ["name", "info", "other", "section", "value", "size"],
+        "formats": ["<u4", "u1", "u1", "<u2", "<u8", "<u8"],
+    }
 )
 _FUNCTION: Final = 2
 """STT_FUNC. The address of an indirect function (10) is that of its resolver: no use."""

@@ -166,6 +166,11 @@ def content_of(path: str, most: int) -> bytes:
 _MOST_NAMES: Final = 1024
 
 
+def comm_of(proc: str, pid: int) -> str:
+    """Read a process's name, "" where it is gone; what a terminal would act on is written out."""
+    return printable(content_of(f"{proc}/{pid}/comm", 64).decode("utf-8", "replace").strip("\n"))
+
+
 class ProgramNames:
     """Reads a process's name once, and again after `forget`."""
 
@@ -178,20 +183,12 @@ class ProgramNames:
         if key not in self._names:
             if len(self._names) >= _MOST_NAMES:
                 self._names.clear()
-            self._names[key] = self._read(pid)
+            self._names[key] = comm_of(str(self._proc), pid)
         return self._names[key]
 
     def alive(self, pid: int, start_ns: int) -> bool:
         """Tell whether the process is there, and no other of its number."""
         return process_key(str(self._proc), pid) == coarse(ProcessKey(pid, start_ns))
-
-    def _read(self, pid: int) -> str:
-        try:
-            text = (self._proc / str(pid) / "comm").read_bytes()
-        except OSError:
-            return ""
-        name = text.decode("utf-8", "replace").strip("\n")
-        return printable(name)
 
 
 _HANDLE: Final = os.O_PATH | os.O_CLOEXEC

@@ -17,7 +17,7 @@ import signal
 import socket
 import struct
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import Enum
@@ -275,7 +275,6 @@ class BoundedReader:
         """Devices that the child was asked for and has not told of, in its order."""
         self._question: _Question = ((), False)
         self.killed = 0
-        self.gaps: Counter[FailureKind] = Counter()
 
     @property
     def child_pid(self) -> int | None:
@@ -298,9 +297,26 @@ class BoundedReader:
     def read(
         self, index: int, fields: Collection[Field], *, processes: bool = False
     ) -> DeviceReading:
-        reading = self._read(index, fields, processes)
-        self.gaps.update(gap.kind for gap in reading.gaps.values())
-        return reading
+        now_ns = self._boottime_ns()
+        known = self._ids.get(index, "")
+        if self._quiet_until_ns.get(index, 0) > now_ns:
+            gap = ReadFailure(FailureKind.LEFT_ALONE, "left alone after a read that did not end")
+            return all_failed(index, fields, gap, now_ns, known)
+        starting = self._begun_again()
+        if starting is not None:
+            return all_failed(index, fields, starting, now_ns, known)
+        answer = self._asked(index, (tuple(fields), processes))
+        if isinstance(answer, DeviceReading):
+            self._quiet_until_ns.pop(index, None)
+            if not answer.id.startswith("index-"):
+                self._ids[index] = answer.id
+            # A GPU that fell off the bus cannot say its name any more, and is still that GPU.
+            return replace(answer, id=self._ids.get(index, answer.id))
+        self._quiet_until_ns[index] = self._boottime_ns() + self._quiet_ns
+        if not isinstance(answer, ReadFailure):
+            late = f"expected an answer in {self._deadline_s:g} s, got none"
+            answer = ReadFailure(FailureKind.TIMED_OUT, late)
+        return all_failed(index, fields, answer, self._boottime_ns(), known)
 
     def ask(
         self, indices: Iterable[int], fields: Collection[Field], *, processes: bool = False
@@ -322,28 +338,6 @@ class BoundedReader:
         if self._own is not None:
             self._own.close()
             self._own = None
-
-    def _read(self, index: int, fields: Collection[Field], processes: bool) -> DeviceReading:
-        now_ns = self._boottime_ns()
-        known = self._ids.get(index, "")
-        if self._quiet_until_ns.get(index, 0) > now_ns:
-            gap = ReadFailure(FailureKind.LEFT_ALONE, "left alone after a read that did not end")
-            return all_failed(index, fields, gap, now_ns, known)
-        starting = self._begun_again()
-        if starting is not None:
-            return all_failed(index, fields, starting, now_ns, known)
-        answer = self._asked(index, (tuple(fields), processes))
-        if isinstance(answer, DeviceReading):
-            self._quiet_until_ns.pop(index, None)
-            if not answer.id.startswith("index-"):
-                self._ids[index] = answer.id
-            # A GPU that fell off the bus cannot say its name any more, and is still that GPU.
-            return replace(answer, id=self._ids.get(index, answer.id))
-        self._quiet_until_ns[index] = self._boottime_ns() + self._quiet_ns
-        gap = answer if isinstance(answer, ReadFailure) else ReadFailure(
-            FailureKind.TIMED_OUT, f"expected an answer in {self._deadline_s:g} s, got none"
-        )  # fmt: skip
-        return all_failed(index, fields, gap, self._boottime_ns(), known)
 
     def _begin(self) -> None:
         spawner = self._spawner or self._own

@@ -165,9 +165,6 @@ class Inventory:
 class DeviceReader(Protocol):
     """Reads the devices of one vendor. Any call may hang in a driver: see `bounded`."""
 
-    @property
-    def name(self) -> str: ...
-
     def open(self) -> Inventory:
         """Begin. Raises DevicesUnavailable."""
         ...

@@ -26,11 +26,11 @@ from .device_port import (
     QUICK,
     REGULAR,
     SLOW,
+    DeviceReader,
     DeviceReading,
     DeviceSample,
     DevicesUnavailable,
     Field,
-    Inventory,
     Measured,
     Partition,
     ProcessUse,
@@ -253,18 +253,10 @@ _MW_PER_W: Final = 1_000
 _LIBRARY_MISSING: Final = "no NVIDIA driver library and no amdgpu device"
 
 
-class _Reads(Protocol):
-    def open(self) -> Inventory: ...
-
+class _Reads(DeviceReader, Protocol):
     def ask(
         self, indices: Iterable[int], fields: Collection[Field], *, processes: bool = False
     ) -> None: ...
-
-    def read(
-        self, index: int, fields: Collection[Field], *, processes: bool = False
-    ) -> DeviceReading: ...
-
-    def close(self) -> None: ...
 
 
 class DevicesSource:

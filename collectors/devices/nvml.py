@@ -192,8 +192,6 @@ MOST_EVENTS: Final = 256
 class NvmlReader:
     """One NVML session; made and used in one process."""
 
-    name = "nvml"
-
     def __init__(self) -> None:
         self._open = False
         self._xids: dict[str, list[int]] = {}

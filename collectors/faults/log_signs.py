@@ -260,7 +260,10 @@ class LogSigns:
             if sign.cell is None:
                 cleared.append((sign.name, sign.subject))
             else:
-                cell = self._class(sign.subject) if sign.cell == BY_PCI_CLASS else sign.cell
+                cell = sign.cell
+                if cell == BY_PCI_CLASS:
+                    known = ADDRESS.fullmatch(sign.subject)
+                    cell = class_of(self._tree, sign.subject) if known else OTHER_CLASS
                 faults.append(State(sign.name, sign.subject, cell, True, "kernel log"))
         return faults, cleared
 
@@ -301,7 +304,3 @@ class LogSigns:
             if len(self._told) > _MOST_TOLD:
                 self._told.popitem(last=False)
             yield sign
-
-    def _class(self, address: str) -> str:
-        known = ADDRESS.fullmatch(address)
-        return class_of(self._tree, address) if known else OTHER_CLASS

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -95,10 +96,7 @@ def pcie(tree: Tree) -> Iterator[Finding]:
         cell = class_of(tree, address)
         for name, file, total, is_fault in _PCIE_COUNTERS:
             value = _total(tree, f"{folder}/{file}", total)
-            if not isinstance(value, ReadFailure):
-                yield Count(name, address, value, cell if is_fault else None)
-            elif offered(value):
-                yield FailedReading(name, address, value)
+            yield from _count(name, address, value, cell if is_fault else None)
 
 
 def class_of(tree: Tree, address: str) -> str:
@@ -136,7 +134,7 @@ def network(tree: Tree) -> Iterator[Finding]:
     for card in tree.entries(RDMA):
         for port in tree.entries(f"{RDMA}/{card}/ports"):
             file = f"{RDMA}/{card}/ports/{port}/counters/link_downed"
-            yield from _count("rdma_link_downed", f"{card}/{port}", tree.number(file))
+            yield from _count("rdma_link_downed", f"{card}/{port}", tree.number(file), _NETWORK)
 
 
 def switched_on(tree: Tree, interface: str) -> bool | None:
@@ -146,7 +144,8 @@ def switched_on(tree: Tree, interface: str) -> bool | None:
 
 
 def _link(tree: Tree, name: str) -> Iterator[Finding]:
-    yield from _count("link_lost", name, tree.number(f"{INTERFACES}/{name}/carrier_down_count"))
+    lost = tree.number(f"{INTERFACES}/{name}/carrier_down_count")
+    yield from _count("link_lost", name, lost, _NETWORK)
     carrier = tree.number(f"{INTERFACES}/{name}/carrier")
     if not isinstance(carrier, ReadFailure):
         # A port without a cable is no fault: the link must have been seen up.
@@ -155,9 +154,11 @@ def _link(tree: Tree, name: str) -> Iterator[Finding]:
         yield FailedReading("link_down", name, carrier)
 
 
-def _count(name: str, subject: str, value: int | ReadFailure) -> Iterator[Finding]:
+def _count(
+    name: str, subject: str, value: int | ReadFailure, cell: str | None, per_day: int = 0
+) -> Iterator[Finding]:
     if not isinstance(value, ReadFailure):
-        yield Count(name, subject, value, _NETWORK)
+        yield Count(name, subject, value, cell, per_day)
     elif offered(value):
         yield FailedReading(name, subject, value)
 
@@ -250,15 +251,11 @@ _DEAD: Final = "dead"
 _LIVE: Final = "live"
 
 
-def storage(smart: ReadSmart = read_smart) -> Probe:
-    """Give the probe of all drives on PCIe; `smart` asks a drive for its page."""
-
-    def probe(tree: Tree) -> Iterator[Finding]:
-        for name in filter(_NVME_CONTROLLER.fullmatch, tree.entries(_NVME_FOLDER)):
-            if tree.text(f"{_NVME_FOLDER}/{name}/transport") == "pcie":
-                yield from _drive(tree, name, smart)
-
-    return probe
+def storage(tree: Tree, smart: ReadSmart = read_smart) -> Iterator[Finding]:
+    """Look at all drives on PCIe; `smart` asks a drive for its page."""
+    for name in filter(_NVME_CONTROLLER.fullmatch, tree.entries(_NVME_FOLDER)):
+        if tree.text(f"{_NVME_FOLDER}/{name}/transport") == "pcie":
+            yield from _drive(tree, name, smart)
 
 
 def _drive(tree: Tree, name: str, smart: ReadSmart) -> Iterator[Finding]:
@@ -381,10 +378,7 @@ def memory(tree: Tree) -> Iterator[Finding]:
     for controller in filter(_EDAC_CONTROLLER.fullmatch, tree.entries(_EDAC_FOLDER)):
         for name, file, per_day in _EDAC_COUNTERS:
             value = tree.number(f"{_EDAC_FOLDER}/{controller}/{file}")
-            if not isinstance(value, ReadFailure):
-                yield Count(name, controller, value, "system_memory", per_day)
-            elif offered(value):
-                yield FailedReading(name, controller, value)
+            yield from _count(name, controller, value, "system_memory", per_day)
 
 
 MOST_FINDINGS: Final = 16_384
@@ -396,7 +390,7 @@ def probes(smart: ReadSmart = read_smart) -> Mapping[str, Probe]:
         "memory": memory,
         "processor": processor,
         "pcie": pcie,
-        "storage": storage(smart),
+        "storage": partial(storage, smart=smart),
         "power": power,
         "network": network,
     }

@@ -8,7 +8,7 @@ GPUs either way, so the bounds hold.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, ProbeGroup
 from wire.catalogue import Catalogue
 
+from .counts import ProbeDrain
 from .periods import Collected
 from .probe_table import CallKind, ProbeTable
 
@@ -210,7 +211,7 @@ class ActivityRecords:
                 continue
             amounts: dict[str, float] = defaultdict(float)
             for collection in seen:
-                for cell, amount in self._amounts(section, collection):
+                for cell, amount in self._amounts(section, collection.drain):
                     amounts[cell] += amount / collection.shares[group]
             middle_ns = seen[0].drain.begun_ns + span_ns // 2
             for coordinate in self.catalogue.section(section).coordinates:
@@ -220,27 +221,19 @@ class ActivityRecords:
                 share = level / coordinate.full_scale
                 yield Observation(section, coordinate.name, round(share * _MILLION), middle_ns)
 
-    def _amounts(self, section: str, collection: Collected) -> Iterable[tuple[str, float]]:
+    def _amounts(self, section: str, drain: ProbeDrain) -> Iterator[tuple[str, float]]:
         if section == "copies":
-            return self._copied(collection)
-        return (
-            self._collective(collection) if section == "collectives" else self._waited(collection)
-        )
-
-    def _copied(self, collection: Collected) -> Iterable[tuple[str, float]]:
-        for row in collection.drain.copies:
-            if not self.left_out(row.process):
-                yield _DIRECTION_CELLS.get(row.direction, "other_direction"), row.bytes
-
-    def _collective(self, collection: Collected) -> Iterable[tuple[str, float]]:
-        for row in collection.drain.collectives:
-            if not self.left_out(row.process):
-                kind = row.call.rpartition(".")[2]
-                yield _COLLECTIVE_CELLS.get(kind, "other_collective"), row.bytes
-                yield "time_in_calls", row.duration_ns
-
-    def _waited(self, collection: Collected) -> Iterable[tuple[str, float]]:
-        for row in collection.drain.calls:
-            cell = _WAIT_CELLS.get(row.call.rpartition(".")[2])
-            if cell is not None and not self.left_out(row.process):
-                yield cell, row.wait_ns
+            for copy in drain.copies:
+                if not self.left_out(copy.process):
+                    yield _DIRECTION_CELLS.get(copy.direction, "other_direction"), copy.bytes
+        elif section == "collectives":
+            for row in drain.collectives:
+                if not self.left_out(row.process):
+                    kind = row.call.rpartition(".")[2]
+                    yield _COLLECTIVE_CELLS.get(kind, "other_collective"), row.bytes
+                    yield "time_in_calls", row.duration_ns
+        else:
+            for call in drain.calls:
+                cell = _WAIT_CELLS.get(call.call.rpartition(".")[2])
+                if cell is not None and not self.left_out(call.process):
+                    yield cell, call.wait_ns

@@ -229,7 +229,7 @@ class Governor:
         in_turns = groups - steady
         if not in_turns:
             return None
-        stall_ns = self._stall_ns(in_turns)
+        stall_ns = sum(ns for place, ns in self._stalls.items() if place.group in in_turns)
         length_ns = int(min(max(stall_ns / (self.settings.budget * _STALL_PART), least), longest))
         stall = stall_ns / length_ns
         duty = 1.0
@@ -278,9 +278,6 @@ class Governor:
             share = max(memory.rates) * memory.cost_ns / SECOND
             of[place.group] = of.get(place.group, 0.0) + share
         return loads
-
-    def _stall_ns(self, groups: frozenset[ProbeGroup]) -> int:
-        return sum(ns for place, ns in self._stalls.items() if place.group in groups)
 
     def _windows(self, now_ns: int, choice: Period) -> tuple[tuple[int, int], ...]:
         length = max(round(choice.duty * choice.end_ns), 1)

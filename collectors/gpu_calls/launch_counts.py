@@ -229,7 +229,8 @@ class LaunchCounts:
         if span_ns[1] and not (of.read and of.unread_ns[1]):
             own = SeenWindow(of.calls[1], of.used_ns[1], of.paid_ns[1], span_ns[1], of.calibrated)
         end_ns = stretches[-1].begun_ns + stretches[-1].span_ns
-        earlier = self._earlier(process, end_ns)
+        history = self._histories.get(process, ())
+        earlier = [past for past in history if end_ns - past.end_ns <= _STALE_NS]
         estimate = UnseenCalls()
         if span_ns[0]:
             used_ns = of.used_ns[0] if of.read else None
@@ -242,13 +243,10 @@ class LaunchCounts:
         counted = _counted(sum(of.calls), estimate, share)
         kernels = dict(_kernels(of, earlier, estimate, share))
         if own is not None:
-            self._remember(process, _Past(own, end_ns, _frequent(of.kernels)))
+            frequent = sorted(of.kernels.items(), key=lambda item: -item[1])[:_MOST_KERNELS]
+            self._remember(process, _Past(own, end_ns, dict(frequent)))
         told = counted.seen or counted.value or counted.above or any(p.kernels for p in earlier)
         return LaunchCount(counted, kernels) if told else None
-
-    def _earlier(self, process: ProcessKey, now_ns: int) -> list[_Past]:
-        history = self._histories.get(process, ())
-        return [past for past in history if now_ns - past.end_ns <= _STALE_NS]
 
     def _remember(self, process: ProcessKey, past: _Past) -> None:
         self._histories.setdefault(process, deque(maxlen=WINDOWS)).append(past)
@@ -291,8 +289,3 @@ def _kernels(
             else:
                 own = own._replace(variance=own.variance + spread * estimate.value**2)
         yield what, _counted(calls, own, share)
-
-
-def _frequent(kernels: dict[What, int]) -> dict[What, int]:
-    kept = sorted(kernels.items(), key=lambda item: -item[1])[:_MOST_KERNELS]
-    return dict(kept)

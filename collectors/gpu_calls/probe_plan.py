@@ -72,7 +72,6 @@ class _Place(NamedTuple):
 
 
 _Chosen = dict[_Link, dict[int, _Place]]
-_Wanted = tuple[Function, int]
 
 
 class PlanBook:
@@ -92,7 +91,11 @@ class PlanBook:
         """
         rows = tuple(i for i, row in enumerate(self._rows) if row.in_file(file_name))
         chosen: _Chosen = {}
-        for function, row in _without_forwards(elf, list(self._functions(elf, rows))):
+        wanted = list(self._functions(elf, rows))
+        known = {(function.offset, row) for function, row in wanted}
+        for function, row in wanted:
+            if (elf.forward(function.offset), row) in known:
+                continue  # it only jumps to another function of its row
             at = function.offset + (_probe_offset(elf, function) if moved else 0)
             _choose(chosen, _Link(self._rows[row].group, False), at, _Place(row, 0))
             if self._rows[row].returns:
@@ -105,7 +108,7 @@ class PlanBook:
         )
         return FilePlan(tuple(parts), _remark(elf) if rows and not chosen else "")
 
-    def _functions(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[_Wanted]:
+    def _functions(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[Function, int]]:
         """Yield each function that is one of a row's, with the row."""
         beginnings = {text for row in rows for text in self._beginnings[row]}
         if not beginnings:
@@ -125,16 +128,6 @@ class PlanBook:
             for row in rows:
                 if any(fnmatchcase(name, wanted) for wanted in self._rows[row].usdt):
                     yield mark.offset, row, mark.semaphore_offset
-
-
-def plan_file(elf: ElfFile, table: ProbeTable, file_name: str, moved: bool = True) -> FilePlan:
-    return PlanBook(table).plan(elf, file_name, moved)
-
-
-def _without_forwards(elf: ElfFile, wanted: list[_Wanted]) -> list[_Wanted]:
-    """Leave out functions that only jump to another function of their row."""
-    known = {(function.offset, row) for function, row in wanted}
-    return [(f, row) for f, row in wanted if (elf.forward(f.offset), row) not in known]
 
 
 def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:

@@ -9,9 +9,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Final
 
 from collectors.binaries.proc_maps import content_of, process_key
@@ -103,10 +101,7 @@ class ProcessTable:
         self._known.pop(process, None)
 
     def _read(self, process: ProcessKey) -> ProcessLabels:
-        name = ""
-        with suppress(OSError):
-            comm = Path(f"{self._proc}/{process.pid}/comm")
-            name = comm.read_text(encoding="utf-8", errors="replace").strip()
+        name = content_of(f"{self._proc}/{process.pid}/comm", 64).decode("utf-8", "replace").strip()
         labels = identify(process.pid, self._proc)
         if process_key(self._proc, process.pid) != process:
             return ProcessLabels("")  # ended, or its number is used again

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from collectors.binaries.proc_maps import ProgramNames, all_pids, process_key
+from collectors.binaries.proc_maps import ProgramNames, all_pids, content_of, process_key
 from collectors.devices.devices_source import GpuUsers, container_of
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_time import GpuTimes, TimedProcess, TimingState
@@ -26,6 +26,7 @@ _DRIVERS: Final = ("libcuda.so", "libamdhip64.so")
 _MEMORY: Final = "/memfd:pointillist-gpu-time"
 _MOST_MAPS_BYTES: Final = 16 << 20
 _MOST_DESCRIPTORS: Final = 65_536
+_MOST_CGROUP_BYTES: Final = 256 << 10
 
 
 class GpuProgram(NamedTuple):
@@ -235,11 +236,7 @@ class ProcessTimes:
 
     def _container(self, key: ProcessKey) -> str:
         if key not in self._containers:
-            try:
-                path = Path(self._proc, str(key.pid), "cgroup")
-                self._containers[key] = container_of(
-                    path.read_text(encoding="utf-8", errors="replace")
-                )
-            except OSError:
-                self._containers[key] = ""
+            path = f"{self._proc}/{key.pid}/cgroup"
+            cgroups = content_of(path, _MOST_CGROUP_BYTES).decode("utf-8", "replace")
+            self._containers[key] = container_of(cgroups)
         return self._containers[key]

@@ -36,7 +36,7 @@ from .listener import (
     has_room,
     try_out,
 )
-from .recorded_work import NUMBERED, CounterDeltas, TimedSpans, Work
+from .recorded_work import NUMBERED, CounterDeltas, TimedSpans
 from .segment import (
     ROWS,
     RecordingState,
@@ -88,27 +88,6 @@ _GROWING: Final = {
 }
 _MOST: Final = 1 << 40
 """Growth between two looks that no library writes."""
-
-
-class LeftOutCounts:
-    """Counts over all processes, those that have gone among them."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[LeftOutReason] = Counter()
-
-    def malformed(self) -> None:
-        """Count a process whose memory is none of a library's."""
-        self.counts[LeftOutReason.MALFORMED] += 1
-
-    def follow(self, before: Snapshot, after: Snapshot) -> None:
-        """Count what came between two states of one process."""
-        for reason, field in _GROWING.items():
-            grown = after.header[field] - before.header[field]
-            if 0 < grown <= _MOST:
-                self.counts[reason] += grown
-        refused = RecordingState.REFUSED
-        if after.header["state"] == refused != before.header["state"]:
-            self.counts[LeftOutReason.CUPTI] += 1
 
 
 NAME: Final = "gpu_time"
@@ -200,13 +179,12 @@ class GpuTimeSource:
         self._names = RowNames()
         self._drained_ns = 0
         self._learnt = 0
-        self._left_out = LeftOutCounts()
-        self._refused: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
         self._times = ProcessTimes(users, gpus)
 
     @property
     def left_out(self) -> Mapping[str, int]:
-        found = Counter[str](self._left_out.counts) + self._refused
+        found = self._left_out.copy()
         if self._listener is not None:
             found.update(self._listener.refused)
         return found
@@ -237,7 +215,7 @@ class GpuTimeSource:
         if self._thread is not None:
             self._thread.join()
         self._listener.close()
-        self._refused.update(self._listener.refused)
+        self._left_out.update(self._listener.refused)
         self._listener = None
         for process in self._processes:
             process.reporter.close()
@@ -294,7 +272,7 @@ class GpuTimeSource:
         try:
             before = reporter.segment.read()
         except (SegmentError, SegmentUnsettled):
-            self._left_out.malformed()
+            self._left_out[LeftOutReason.MALFORMED] += 1
             reporter.close()
             return
         key = _key(reporter.pid)
@@ -334,7 +312,7 @@ class GpuTimeSource:
         except SegmentError:
             after = None
         if after is None or after.header["written_ns"] > max(now_ns, boottime_ns()) + _AHEAD_NS:
-            self._left_out.malformed()
+            self._left_out[LeftOutReason.MALFORMED] += 1
             process.gone = True
             return None
         process.unsettled = 0
@@ -358,11 +336,15 @@ class GpuTimeSource:
     def _told(self, process: _Process, after: Snapshot, now_ns: int) -> Iterator[KernelActivity]:
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
-        self._left_out.follow(process.deltas.newest, after)
+        self._count_left_out(process.deltas.newest.header, after.header)
         rows = list(process.deltas.follow(after, last=process.gone))
         process.shown = self._shown(process, after, now_ns)
         self._names.learn((row.kind, row.name) for row in rows)
-        application = self._classified(process.key, rows)
+        for row in rows:
+            if row.kind in NUMBERED or row.kind is RowKind.NODE:
+                called = self._names.called(row.kind, row.name)
+                self._classifier.observe(process.key, *called, row.launches)
+        application = self._classifier.application(process.key)
         for row in rows:
             yield KernelActivity(
                 self._gpu(after, row.device),
@@ -376,12 +358,12 @@ class GpuTimeSource:
                 now_ns - begun_ns,
             )
 
-    def _classified(self, key: ProcessKey, rows: Iterable[Work]) -> str:
-        for row in rows:
-            if row.kind in NUMBERED or row.kind is RowKind.NODE:
-                called = self._names.called(row.kind, row.name)
-                self._classifier.observe(key, *called, row.launches)
-        return self._classifier.application(key)
+    def _count_left_out(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+        for reason, field in _GROWING.items():
+            if 0 < after[field] - before[field] <= _MOST:
+                self._left_out[reason] += after[field] - before[field]
+        if after["state"] == RecordingState.REFUSED != before["state"]:
+            self._left_out[LeftOutReason.CUPTI] += 1
 
     def _shown(self, process: _Process, newest: Snapshot, now_ns: int) -> TimedProcess:
         shown = self._times.process(process.key, newest, now_ns)._replace(

@@ -124,12 +124,9 @@ class Reporter:
         except OSError:
             return True
 
-    def hang_up(self) -> None:
-        """Let it go: it stops recording at once. Its segment can still be read."""
-        self._connection.close()
-
     def close(self) -> None:
-        self.hang_up()
+        """Let it go: it stops recording at once."""
+        self._connection.close()
         self.segment.close()
 
 

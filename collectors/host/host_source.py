@@ -6,7 +6,7 @@ Sources: proc(5), Documentation/admin-guide/iostats.rst of the kernel.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -211,19 +211,19 @@ class HostSource:
         elapsed_ns = now_boottime_ns - before_ns
         levels = levels_of(now, before, elapsed_ns / _NS_PER_S)
         # The middle of the span: a sample that straddles two windows counts where most of it lies.
-        return list(self._observations(levels, now_boottime_ns - elapsed_ns // 2))
+        at_ns = now_boottime_ns - elapsed_ns // 2
+        return [
+            Observation(
+                *place, round(min(max(levels[place] / full_scale, 0.0), 1.0) * MILLION), at_ns
+            )
+            for place, full_scale in self._full_scale.items()
+            if place in levels
+        ]
 
     def stop(self) -> None:
         if self._files is not None:
             self._files.close()
         self._files = self._before = self._before_ns = None
-
-    def _observations(self, levels: Levels, at_ns: int) -> Iterator[Observation]:
-        for (section, cell), full_scale in self._full_scale.items():
-            level = levels.get((section, cell))
-            if level is not None:
-                share = min(max(level / full_scale, 0.0), 1.0)
-                yield Observation(section, cell, round(share * MILLION), at_ns)
 
 
 def levels_of(now: HostCounters, before: HostCounters, elapsed_s: float) -> Levels:

@@ -241,13 +241,9 @@ class ChromeTraceWriter:
         self._families = {gpu: list(of) for gpu, of in found.items()}
         return found
 
-    def _end_counters(self) -> None:
-        """Let no counter hold beyond what was measured."""
-        for title, names in self._counters.items():
-            self._counter(title, self._ended_ns, dict.fromkeys(names, 0.0))
-
     def finish(self, subject: ProfiledProcess) -> None:
-        self._end_counters()
+        for title, names in self._counters.items():  # none holds beyond what was measured
+            self._counter(title, self._ended_ns, dict.fromkeys(names, 0.0))
         if self._counters:
             name = f"GPU time of {subject.pid}, as sums of a second"
             self._name("process_name", _GPUS_PID, 0, name)

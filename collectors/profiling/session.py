@@ -12,7 +12,14 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from collectors.binaries.elf import ElfError
 from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.proc_maps import Module, Modules, open_mapped, process_key, read_maps
+from collectors.binaries.proc_maps import (
+    Module,
+    Modules,
+    content_of,
+    open_mapped,
+    process_key,
+    read_maps,
+)
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.counts import CallSample, ProbeDrain
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
@@ -99,17 +106,9 @@ class ProfiledProcess:
 class ProfileWriter(Protocol):
     """One format: takes calls as they come, and ends with what is known then."""
 
-    def add(self, calls: list[NamedCall]) -> None:
-        """Take calls."""
-        ...
-
-    def add_time(self, step: GpuStep) -> None:
-        """Take what GPUs did in a while."""
-        ...
-
-    def finish(self, subject: ProfiledProcess) -> None:
-        """Write the rest. Raises OSError."""
-        ...
+    def add(self, calls: list[NamedCall]) -> None: ...
+    def add_time(self, step: GpuStep) -> None: ...
+    def finish(self, subject: ProfiledProcess) -> None: ...
 
 
 _MOST_MODULES: Final = 1024
@@ -210,11 +209,7 @@ def _none_such(pid: int) -> NothingToProfile:
 
 
 def _line(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(64).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
+    return content_of(str(path), 64).decode("utf-8", "replace").strip()
 
 
 _LOOK_NS: Final = 1_000_000_000

@@ -26,18 +26,8 @@ from kernels.launches.kineto import (
 _SLOT_NS = 100_000_000
 _MOST_NAMES = 1 << 16
 _SPOOL_GROUPS = 8_192
-_SPOOLED = np.dtype(
-    [
-        ("first", "<i8"),
-        ("last", "<i8"),
-        ("gpu_time", "<i8"),
-        ("count", "<u4"),
-        ("name", "<u4"),
-        ("device", "<i4"),
-        ("duration_bin", "i1"),
-        ("size_bin", "i1"),
-    ]
-)
+_SPOOLED = np.dtype("<i8, <i8, <i8, <u4, <u4, <i4, i1, i1")
+"""First, last and GPU time in ns, launches, name, device, bins of duration and size."""
 
 
 @dataclass(slots=True)

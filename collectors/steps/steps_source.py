@@ -131,7 +131,9 @@ def place_of(probe: StepProbe) -> int:
     """Find a function's offset in its file. Raises SourceUnavailable."""
     name = probe.symbol.encode()
     try:
-        with open(probe.path, "rb", opener=_opener) as file:
+        # Without waiting for a writer: a path may be a pipe.
+        fd = os.open(probe.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
             elf = ElfFile.read(file)
             offsets = {f.offset for f in elf.functions((name,)) if f.name == probe.symbol}
     except OSError as error:
@@ -141,11 +143,6 @@ def place_of(probe: StepProbe) -> int:
     if not offsets:
         raise SourceUnavailable(f"{probe.path}: expected a function {probe.symbol}, found none")
     return min(offsets)
-
-
-def _opener(path: str, flags: int) -> int:
-    """Open without waiting for a writer: a path may be a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 LOST: Final = "without it steps are taken from GPU calls or from the processes' rhythm"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
-from collectors.gpu_calls.probe_plan import plan_file
+from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.gpu_calls import GpuCalls
 from tests.probe_source_kit import OURS, Watched, watching
@@ -76,6 +76,6 @@ def test_a_compiled_program_without_symbols_says_what_is_not_seen(
     program = linked(compiled, tmp_path, static=True)
     subprocess.run(["strip", program], check=True, timeout=30)
     with program.open("rb") as file:
-        plan = plan_file(ElfFile.read(file), ProbeTable.load(), program.name)
+        plan = PlanBook(ProbeTable.load()).plan(ElfFile.read(file), program.name)
     assert not plan.attachments
     assert "only calls of the driver's library are seen" in plan.remark

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
-from collectors.gpu_calls.probe_plan import plan_file
+from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from tests.probes_kit import STUBS, Probed, compile_stub
 from tests.real_libraries import DRIVER, RUNTIMES, static_runtime, unpacked
@@ -48,7 +48,7 @@ def planned(driver: Path) -> set[str]:
     """Names of the functions that are probed."""
     with driver.open("rb") as file:
         elf = ElfFile.read(file)
-        plan = plan_file(elf, ProbeTable.load(), "libcuda.so.1", moved=False)
+        plan = PlanBook(ProbeTable.load()).plan(elf, "libcuda.so.1", moved=False)
         places = {offset for link in plan.attachments for offset in link.offsets}
         return {function.name for function in elf.functions() if function.offset in places}
 

@@ -9,7 +9,7 @@ import pytest
 
 from collectors.binaries.elf import ElfError
 from collectors.binaries.elf_file import ElfFile, EntryClass, forward_arm64, forward_x86_64
-from collectors.gpu_calls.probe_plan import FilePlan, plan_file
+from collectors.gpu_calls.probe_plan import FilePlan, PlanBook
 from collectors.gpu_calls.probe_table import ProbeRow, ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
 from tests.collectors.gpu_calls import elf_kit
@@ -28,7 +28,7 @@ VARIANTS = "(_v[0-9]+)?(_ptsz|_ptds)?"
 
 def _plan(path: Path, *rows: ProbeRow, name: str | None = None, moved: bool = True) -> FilePlan:
     with path.open("rb") as file:
-        return plan_file(ElfFile.read(file), ProbeTable(rows), name or path.name, moved)
+        return PlanBook(ProbeTable(rows)).plan(ElfFile.read(file), name or path.name, moved)
 
 
 def _offsets(path: Path) -> dict[str, int]:

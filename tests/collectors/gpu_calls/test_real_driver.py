@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collectors.binaries.elf_file import ElfFile, EntryClass
-from collectors.gpu_calls.probe_plan import FilePlan, plan_file
+from collectors.gpu_calls.probe_plan import FilePlan, PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from tests.probes_kit import STUBS, Probed, compile_stub
 from tests.real_libraries import DRIVER, unpacked
@@ -41,7 +41,7 @@ def driver() -> Path:
 
 def _plan(driver: Path, moved: bool) -> FilePlan:
     with driver.open("rb") as file:
-        return plan_file(ElfFile.read(file), ProbeTable.load(), "libcuda.so.1", moved)
+        return PlanBook(ProbeTable.load()).plan(ElfFile.read(file), "libcuda.so.1", moved)
 
 
 def _said(folder: Path, library: Path, **environment: str) -> list[int]:

@@ -13,12 +13,7 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.devices_source import GpuUsers
-from collectors.gpu_time.gpu_time_source import (
-    GpuTimeSection,
-    GpuTimeSource,
-    LeftOutCounts,
-    LeftOutReason,
-)
+from collectors.gpu_time.gpu_time_source import GpuTimeSection, GpuTimeSource, LeftOutReason
 from collectors.gpu_time.listener import ConnectionRefusal
 from collectors.gpu_time.segment import RecordingState
 from edge_agent.config import MetricsSection
@@ -34,7 +29,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "gpu-time.md"
 
 
 def test_growth_is_counted_by_reason_and_wild_numbers_are_not() -> None:
-    counts = LeftOutCounts()
+    source = GpuTimeSource(GpuTimeSection(), 1, GpuUsers())
     on, refused = int(RecordingState.ON), int(RecordingState.REFUSED)
     states = [
         snapshot(state=on, occupied=1, bad_times=5),
@@ -44,11 +39,10 @@ def test_growth_is_counted_by_reason_and_wild_numbers_are_not() -> None:
         snapshot(state=refused, occupied=4, bad_times=6),
     ]
     for before, after in pairwise(states):
-        counts.follow(before, after)
-    counts.malformed()
-    assert counts.counts == {
+        source._count_left_out(before.header, after.header)
+    assert source.left_out == {
         LeftOutReason.OCCUPIED: 3, LeftOutReason.LOST: 9, LeftOutReason.BAD_TIMES: 2,
-        LeftOutReason.CUPTI: 2, LeftOutReason.MALFORMED: 1,
+        LeftOutReason.CUPTI: 2,
     }  # fmt: skip
 
 

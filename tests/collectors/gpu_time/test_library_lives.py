@@ -66,7 +66,7 @@ def test_recording_ends_within_a_second_of_the_agent_and_begins_again_after_it(
         reporter = met(first)
         reporter.lease(ON, 60_000)
         until(lambda: state(reporter) == RecordingState.ON)
-        reporter.hang_up()
+        reporter._connection.close()
         first.close()
         until(lambda: state(reporter) == RecordingState.OFF, patience_s=1)
         until(lambda: detached(one), patience_s=1)
