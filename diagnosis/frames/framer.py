@@ -44,8 +44,8 @@ from .host_signals import (
     fault_signals,
     observed,
 )
+from .period_detector import PeriodDetector
 from .signals import SIGNALS, FineBins, SignalTable, lacking
-from .step_book import PeriodBook
 from .subjects import Alive, SubjectBook, SubjectSecond
 
 # How long packets of a watched cgroup take to their peer and back, by acknowledgements: pure.
@@ -163,7 +163,7 @@ class Framer:
         self._host, self._cgroups = HostSignals(table), CgroupSignals(table)
         self._gpus, self._calls = GpuSignals(), CallSignals()
         self._pressure = pressure or CgroupPressure(None)
-        self._rhythms, self._round_trips = PeriodBook(), RoundTrips()
+        self._periods, self._round_trips = PeriodDetector(), RoundTrips()
         self._network: dict[str, dict[str, float]] = {}
         self._subjects = SubjectBook(watch, places, alive)
         self._levels: list[Observation] = []
@@ -187,7 +187,7 @@ class Framer:
                 case HostTicks():
                     self._fine.add(record)
                 case RhythmMarks():
-                    self._rhythms.add(record)
+                    self._periods.add(record)
                     self._round_trips.add(record)
                 case StepMarks():
                     self._subjects.steps.add(record)
@@ -223,7 +223,7 @@ class Framer:
         gpus = self._gpus.signals(now_ns)
         for gpu, copied in on_gpus(callers, users).items():
             gpus.setdefault(gpu, {}).update(copied)
-        rhythms, self._network = self._rhythms.known(now_ns), self._round_trips.take()
+        rhythms, self._network = self._periods.known(now_ns), self._round_trips.take()
         active = self._cgroups.names()
         second = SubjectSecond(now_ns, active, self._of_subject, users, callers, rhythms)
         subjects = self._subjects.subjects(second)

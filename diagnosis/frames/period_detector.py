@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.records.activity import RhythmKind, RhythmMarks, StepSource
+from collectors.records.activity import MarkedProcess, RhythmKind, RhythmMarks, StepSource
 
 from .frame import Steps
 
@@ -81,24 +81,9 @@ class StepPeriod:
     step_ns: int
     spread: float
 
-    def same_as(self, other: StepPeriod) -> bool:
-        return (self.kind, self.thread, self.marks) == (other.kind, other.thread, other.marks)
 
-    @property
-    def title(self) -> str:
-        if not self.marks:
-            return "from receive to send"
-        whose = f" of thread {self.thread}" if self.thread else ""
-        times = f"{self.marks} marks " if self.marks > 1 else "each mark "
-        return f"{times}of kind {self.kind.name.lower()}{whose}"
-
-
-def spread_of(durations: Times) -> tuple[float, float]:
-    """Give (median, spread) of durations; the spread of none is infinite."""
-    return _spread_of_sorted(np.sort(durations))
-
-
-def _spread_of_sorted(durations: Times) -> tuple[float, float]:
+def _spread(durations: Times) -> tuple[float, float]:
+    """Give (median, spread) of ascending durations; the spread of none is infinite."""
     if not len(durations):
         return 0.0, float("inf")
     low, middle, high = (quantile(durations, share) for share in (0.16, 0.5, 0.84))
@@ -136,9 +121,10 @@ def learn(
     # Each answer has a receive and a send of its own.
     enough = min(counts[_SEND], counts[_RECEIVE]) >= LEAST_STEPS
     if enough and not unreliable & {_SEND, _RECEIVE}:
-        answered = _answers_period(marks)
-        if answered is not None and answered.spread < _ANSWERS * lowest:
-            return answered
+        durations = np.sort(answers(marks)[1])
+        middle, spread = _spread(durations)
+        if len(durations) >= LEAST_STEPS and spread < _ANSWERS * lowest:
+            return StepPeriod(RhythmKind.SEND, 0, 0, int(middle), spread)
     return best
 
 
@@ -166,14 +152,6 @@ def answers(marks: Marks) -> tuple[Times, Times]:
     ends, spans = ends[answer], lengths[answer]
     order = np.argsort(ends, kind="stable")
     return ends[order], np.maximum(spans[order], 1)
-
-
-def _answers_period(marks: Marks) -> StepPeriod | None:
-    ended, durations = answers(marks)
-    if len(ended) < LEAST_STEPS:
-        return None
-    middle, spread = spread_of(durations)
-    return StepPeriod(RhythmKind.SEND, 0, 0, int(middle), spread)
 
 
 def _streams(marks: Marks, kind: RhythmKind) -> Iterator[tuple[int, Times]]:
@@ -204,7 +182,7 @@ def _period(
         if len(times) <= LEAST_STEPS * number:
             break
         lengths = np.sort(times[number:] - times[:-number])
-        middle, spread = _spread_of_sorted(lengths)
+        middle, spread = _spread(lengths)
         usual = lengths[: lengths.searchsorted(3 * middle, side="right")]
         if usual.sum() / number < _COVERED * watched_ns:
             continue
@@ -212,9 +190,8 @@ def _period(
         # Adding up makes anything more regular, by the root of the number.
         candidates.append((spread * number**0.5, period))
     by_number = {period.marks: (score, period) for score, period in candidates}
-    if in_burst in by_number:
-        period = by_number[in_burst][1]
-        return period.spread, period
+    if burst := by_number.get(in_burst):
+        return burst[1].spread, burst[1]
     if not candidates:
         return None
     lowest, _ = min(candidates, key=lambda candidate: candidate[0])
@@ -255,7 +232,10 @@ _LONGEST_WAIT_NS: Final = 300_000_000_000
 _SILENT_NS: Final = 30_000_000_000
 _SILENT_STEPS: Final = 100
 """A period is silent after 30 s and a hundred usual steps without one."""
-_MOST_PROCESSES: Final = 256
+_MOST_PROCESSES: Final = 64
+"""Each holds up to 1.3 MB of marks until its period is known."""
+KEPT_NS: Final = 60_000_000_000
+"""Without a mark or step for so long a process is gone, or hangs, which was told long before."""
 _LEARNT_A_FRAME: Final = 4_000
 """Marks that are learnt from in one frame, of one process at least: the others' turn comes."""
 _LEAST_LEARNT: Final = 1_500
@@ -268,6 +248,7 @@ _Process = tuple[int, int]
 class _Learning:
     """What is known of one process.
 
+    process     as its last marks named it, at seen_ns
     recent      its latest marks, 20 s of them until the period is known
     held        how many they are
     heard       the period that was found at the last try
@@ -275,6 +256,8 @@ class _Learning:
     rest        times of marks since the last step's end, that one included
     """
 
+    process: MarkedProcess
+    seen_ns: int = 0
     recent: deque[Marks] = field(default_factory=deque)
     held: int = 0
     missing: deque[tuple[int, frozenset[RhythmKind]]] = field(default_factory=deque)
@@ -288,35 +271,57 @@ class _Learning:
     stepped_ns: int = 0
 
 
-class PeriodDetector:
-    """The periods of a host's watched processes."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PeriodicProcess(MarkedProcess):
+    """A process whose period is known, and the steps that it made of late by it."""
 
-    def __init__(self, source: StepSource = StepSource.RHYTHM) -> None:
-        self._source = source
+    steps: Steps
+
+
+class PeriodDetector:
+    """The periods of a host's watched processes; one without marks expires after 60 s."""
+
+    def __init__(self) -> None:
         self._processes: dict[_Process, _Learning] = {}
         self._due: deque[_Process] = deque()
         self._frame_ns = self._learnt = 0
 
-    def add(self, marks: RhythmMarks) -> None:
-        key = (marks.pid, marks.start_ns)
-        if key not in self._processes and len(self._processes) >= _MOST_PROCESSES:
+    def add(self, record: RhythmMarks) -> None:
+        """Take what one drain handed over of a process; beyond 64 processes nothing is taken."""
+        key = (record.pid, record.start_ns)
+        learning = self._processes.get(key)
+        full = learning is None and len(self._processes) >= _MOST_PROCESSES
+        if full or not len(record.at_ns):
             return
-        learning = self._processes.setdefault(key, _Learning())
-        if not len(marks.at_ns):
-            return
-        latest = int(marks.at_ns[-1])
-        kinds = _missing_kinds(marks)
+        program = record.program or (learning.process.program if learning else "")
+        process = MarkedProcess(*key, record.cgroup, program)
+        if learning is None:
+            learning = self._processes[key] = _Learning(process)
+        learning.process, learning.seen_ns = process, int(record.at_ns[-1])
+        marks = Marks(record.at_ns, record.kind, record.thread, record.socket)
+        kinds = frozenset(RhythmKind(kind) for kind, gone in enumerate(record.beyond) if gone)
         if learning.period is None:
-            _keep(learning, _own(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket)))
+            _keep(learning, _own(marks))
             if kinds:
-                learning.missing.append((latest, kinds))
-            _forget_old(learning, latest)
+                learning.missing.append((learning.seen_ns, kinds))
+            _forget_old(learning, learning.seen_ns)
         else:
-            learning.fresh.append(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket))
-            if learning.period.kind in kinds:
-                learning.lost += -(
-                    -marks.beyond[learning.period.kind] // max(learning.period.marks, 1)
-                )
+            learning.fresh.append(marks)
+            kind = learning.period.kind
+            if kind in kinds:
+                learning.lost += -(-record.beyond[kind] // max(learning.period.marks, 1))
+
+    def known(self, now_ns: int) -> list[PeriodicProcess]:
+        """Give every process whose period is known, with its steps since the last call."""
+        found: list[PeriodicProcess] = []
+        for (pid, start_ns), learning in list(self._processes.items()):
+            if now_ns - learning.seen_ns > KEPT_NS:
+                self.forget(pid, start_ns)
+                continue
+            steps, process = self.steps(pid, start_ns, now_ns), learning.process
+            if steps is not None:
+                found.append(PeriodicProcess(pid, start_ns, process.cgroup, process.program, steps))
+        return found
 
     def steps(self, pid: int, start_ns: int, until_ns: int) -> Steps | None:
         """Give the steps that ended since the last call; None before the period is known."""
@@ -336,20 +341,11 @@ class PeriodDetector:
         silent_ns = max(_SILENT_NS, _SILENT_STEPS * learning.period.step_ns)
         lost, learning.lost = learning.lost, 0
         if until_ns - learning.stepped_ns > silent_ns:
-            self._processes[pid, start_ns] = _Learning()
+            self._processes[pid, start_ns] = _Learning(learning.process, learning.seen_ns)
             return None
         began_ns = int(learning.rest[0]) if learning.period.marks and len(learning.rest) else None
         running_ns = None if began_ns is None else max(0, until_ns - began_ns)
-        return Steps(self._source, ended, durations, lost, running_ns)
-
-    def period(self, pid: int, start_ns: int) -> StepPeriod | None:
-        learning = self._processes.get((pid, start_ns))
-        return learning.period if learning is not None else None
-
-    def known(self, pid: int, start_ns: int) -> str:
-        """Say to a person what a process's steps are taken from; "" before it is known."""
-        period = self.period(pid, start_ns)
-        return period.title if period is not None else ""
+        return Steps(StepSource.RHYTHM, ended, durations, lost, running_ns)
 
     def forget(self, pid: int, start_ns: int) -> None:
         self._processes.pop((pid, start_ns), None)
@@ -361,7 +357,9 @@ class PeriodDetector:
         if frame_ns != self._frame_ns:
             self._frame_ns, self._learnt = frame_ns, 0
         waits = process in self._due
-        if not _is_due(learning, frame_ns):
+        if not learning.try_at_ns and learning.recent:
+            learning.try_at_ns = int(learning.recent[0].at_ns[0]) + _WARM_UP_NS
+        if not learning.recent or frame_ns < learning.try_at_ns:
             if waits:
                 self._due.remove(process)
             return False
@@ -373,19 +371,12 @@ class PeriodDetector:
         return True
 
 
-def _missing_kinds(marks: RhythmMarks) -> frozenset[RhythmKind]:
-    if not any(marks.beyond):
-        return frozenset()
-    return frozenset(RhythmKind(kind) for kind, gone in enumerate(marks.beyond) if gone)
-
-
 def _own(marks: Marks) -> Marks:
     """Copy marks out of a large drain: what one process keeps for 20 s must not keep all of it."""
     whole: object = marks.at_ns.base
     if whole is None or (isinstance(whole, np.ndarray) and whole.nbytes <= _SMALL_DRAIN_BYTES):
         return marks
-    at_ns, kind = marks.at_ns.copy(), marks.kind.copy()
-    return Marks(at_ns, kind, marks.thread.copy(), marks.socket.copy())
+    return marks.take(np.ones(len(marks.at_ns), np.bool_))
 
 
 def _keep(learning: _Learning, marks: Marks) -> None:
@@ -402,14 +393,6 @@ def _forget_old(learning: _Learning, latest: int) -> None:
         learning.missing.popleft()
 
 
-def _is_due(learning: _Learning, now_ns: int) -> bool:
-    if not learning.recent:
-        return False
-    if not learning.try_at_ns:
-        learning.try_at_ns = int(learning.recent[0].at_ns[0]) + _WARM_UP_NS
-    return now_ns >= learning.try_at_ns
-
-
 def _try_to_learn(learning: _Learning, now_ns: int) -> None:
     """Learn what is heard twice, 5 s apart: a start is not the work. Silence doubles the wait."""
     marks = _joined(list(learning.recent))
@@ -419,13 +402,17 @@ def _try_to_learn(learning: _Learning, now_ns: int) -> None:
         _WARM_UP_NS if learning.heard else min(2 * learning.wait_ns, _LONGEST_WAIT_NS)
     )
     learning.try_at_ns = now_ns + learning.wait_ns
-    if before is None or learning.heard is None or not learning.heard.same_as(before):
+    if before is None or learning.heard is None or _marks_of(before) != _marks_of(learning.heard):
         return
     learning.period = learning.heard
     learning.recent.clear()
     learning.held = 0
     learning.missing.clear()
     learning.stepped_ns = now_ns
+
+
+def _marks_of(period: StepPeriod) -> tuple[RhythmKind, int, int]:
+    return period.kind, period.thread, period.marks
 
 
 def _steps_of(learning: _Learning, period: StepPeriod) -> tuple[Times, Times]:
