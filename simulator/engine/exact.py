@@ -19,18 +19,8 @@ from aggregator.enrolment.tasks import sign_roster, sign_task
 from aggregator.helper.helper import Helper
 from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import HelperState
+from aggregator.leader import leader_events as events
 from aggregator.leader.leader import Leader
-from aggregator.leader.leader_events import (
-    CallCountersign,
-    CallHelper,
-    EpochsArrived,
-    HelperAnswer,
-    LeaderEvent,
-    ReportsArrived,
-    Settled,
-    StoreSuppressed,
-    Tick,
-)
 from aggregator.leader.leader_runner import LeaderRunner, call_helper
 from aggregator.leader.leader_state import LeaderState
 from aggregator.protocol.directory import Directory, PinnedParties
@@ -74,8 +64,8 @@ class ExactParties:
         self.now_s = 0.0
         self.leader_laps, self.helper_laps = Laps("leader."), Laps("helper.")
         self._store = MemoryStore()
-        self._told: list[StoreSuppressed] = []
-        self._calls: list[CallHelper | CallCountersign] = []
+        self._told: list[events.StoreSuppressed] = []
+        self._calls: list[events.CallHelper | events.CallCountersign] = []
         self._pruned_s = 0.0
 
     @property
@@ -162,7 +152,7 @@ class ExactParties:
         with self.leader_laps:
             records = self._consumer.poll(_POLL_RECORDS, timeout_s)
             self.leader_laps("log")
-            for topic, event in ((EPOCHS, EpochsArrived), (REPORTS, ReportsArrived)):
+            for topic, event in ((EPOCHS, events.EpochsArrived), (REPORTS, events.ReportsArrived)):
                 some = [record for record in records if record.topic == topic]
                 if some:
                     self._runner.feed(event(some, self.now_s))
@@ -172,16 +162,16 @@ class ExactParties:
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._consumer.commit(dict(offsets))
 
-    def _note(self, settled: Settled) -> None:
-        if isinstance(settled, StoreSuppressed):
+    def _note(self, settled: events.Settled) -> None:
+        if isinstance(settled, events.StoreSuppressed):
             self._told.append(settled)
 
     # Time
 
-    def settle(self, now_s: float) -> tuple[list[ReleasedWindow], list[StoreSuppressed]]:
+    def settle(self, now_s: float) -> tuple[list[ReleasedWindow], list[events.StoreSuppressed]]:
         """Let the clock reach now_s: freeze, ask the Helper, release; give what came of it."""
         self.now_s = now_s
-        self._feed(Tick(now_s))
+        self._feed(events.Tick(now_s))
         while self._calls:
             self._feed(self._answer(self._calls.pop(0)))
         if now_s - self._pruned_s > _PRUNE_EVERY_S:
@@ -193,17 +183,17 @@ class ExactParties:
         self._told.clear()
         return released, told
 
-    def _feed(self, event: LeaderEvent) -> None:
+    def _feed(self, event: events.LeaderEvent) -> None:
         with self.leader_laps:
             self._runner.feed(event)
-            self.leader_laps("freeze" if isinstance(event, Tick) else "release")
+            self.leader_laps("freeze" if isinstance(event, events.Tick) else "release")
 
-    def _answer(self, effect: CallHelper | CallCountersign) -> HelperAnswer:
+    def _answer(self, effect: events.CallHelper | events.CallCountersign) -> events.HelperAnswer:
         with self.helper_laps:
-            wanted = effect.wanted if isinstance(effect, CallHelper) else None
+            wanted = effect.wanted if isinstance(effect, events.CallHelper) else None
             epochs = self._state.epoch_bytes(list(wanted or ()))
             came = call_helper(self._helper, effect, epochs, lambda: self.now_s)
-            self.helper_laps("commit" if isinstance(effect, CallHelper) else "countersign")
+            self.helper_laps("commit" if isinstance(effect, events.CallHelper) else "countersign")
             return came
 
     def _timed_mask(self, key: bytes, nonce: bytes, out: NDArray[np.uint32]) -> None:
@@ -359,7 +349,7 @@ class ExactEngine(PooledEngine[ExactHosts]):
         state: FleetState,
         sent: list[Sent],
         before: Counter[str],
-        settled: tuple[list[ReleasedWindow], list[StoreSuppressed]],
+        settled: tuple[list[ReleasedWindow], list[events.StoreSuppressed]],
     ) -> WindowOutcome:
         refused = self._counters()
         refused.subtract(before)

@@ -15,23 +15,9 @@ from numpy.typing import NDArray
 
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import SealedRecord, SpoolLimits
+from edge_agent.protocol import protocol_events as events
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant
-from edge_agent.protocol.protocol_events import (
-    CommitEpochs,
-    CommitSealed,
-    Effect,
-    EpochDue,
-    Event,
-    KeysAnnounced,
-    LedgerCommitted,
-    Publish,
-    Refuse,
-    RosterReceived,
-    TaskAccepted,
-    TaskReceived,
-    WindowClosed,
-)
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from simulator.fleet.hosts import FleetState
 from simulator.simulated_hosts import hosts_ledger, new_hosts, participant_of
@@ -126,9 +112,9 @@ class ExactHosts(BlockHosts):
         block = _Block(span, hosts, participant)
         refused: Counter[str] = Counter()
         for signed in papers.tasks:
-            self._tell(block, TaskReceived(signed, papers.now_s), refused)
-        self._tell(block, RosterReceived(papers.roster, papers.now_s), refused)
-        self._tell(block, KeysAnnounced(papers.announcements, papers.now_s), refused)
+            self._tell(block, events.TaskReceived(signed, papers.now_s), refused)
+        self._tell(block, events.RosterReceived(papers.roster, papers.now_s), refused)
+        self._tell(block, events.KeysAnnounced(papers.announcements, papers.now_s), refused)
         if refused:
             raise ValueError(f"hosts refuse the papers of their own simulation: {dict(refused)}")
         return block
@@ -151,10 +137,14 @@ class ExactHosts(BlockHosts):
             ):
                 self._lap("rows")
                 self._random.begin(task.series, state.start_s, block.span.block)
-                closed = WindowClosed(task_id, state.start_s, drawn.rows, drawn.present, now_s)
+                closed = events.WindowClosed(
+                    task_id, state.start_s, drawn.rows, drawn.present, now_s
+                )
                 commits = self._tell(block, closed, refused)
                 sealed += [
-                    (block, drawn, commit) for commit in commits if isinstance(commit, CommitSealed)
+                    (block, drawn, commit)
+                    for commit in commits
+                    if isinstance(commit, events.CommitSealed)
                 ]
                 self._lap("seal")
             self._spend(sealed, now_s, done)
@@ -163,10 +153,12 @@ class ExactHosts(BlockHosts):
 
     def _open_epochs(self, now_s: int, refused: Counter[str]) -> int:
         """Open the epochs that are due, in one transaction, and send them; give how many."""
-        due: list[tuple[_Block, CommitEpochs]] = []
+        due: list[tuple[_Block, events.CommitEpochs]] = []
         for block in self._blocks:
-            effects = self._tell(block, EpochDue(now_s), refused)
-            due += [(block, effect) for effect in effects if isinstance(effect, CommitEpochs)]
+            effects = self._tell(block, events.EpochDue(now_s), refused)
+            due += [
+                (block, effect) for effect in effects if isinstance(effect, events.CommitEpochs)
+            ]
         self._lap("epochs")
         if not due:
             return 0
@@ -178,7 +170,7 @@ class ExactHosts(BlockHosts):
         return self._send(committed)
 
     def _spend(
-        self, sealed: Sequence[tuple[_Block, Drawn, CommitSealed]], now_s: int, done: Sent
+        self, sealed: Sequence[tuple[_Block, Drawn, events.CommitSealed]], now_s: int, done: Sent
     ) -> None:
         """Commit one window of all blocks at once; then send, and forget what was sent."""
         if not sealed:
@@ -204,7 +196,7 @@ class ExactHosts(BlockHosts):
 
     def _committed(
         self,
-        commits: Sequence[tuple[_Block, CommitEpochs | CommitSealed]],
+        commits: Sequence[tuple[_Block, events.CommitEpochs | events.CommitSealed]],
         ids: Sequence[int],
         refused: Counter[str],
     ) -> list[tuple[int, SealedRecord]]:
@@ -214,8 +206,8 @@ class ExactHosts(BlockHosts):
         for block, commit in commits:
             own = tuple(ids[at : at + len(commit.records)])
             at += len(own)
-            for effect in self._tell(block, LedgerCommitted(commit.token, own), refused):
-                if isinstance(effect, Publish):
+            for effect in self._tell(block, events.LedgerCommitted(commit.token, own), refused):
+                if isinstance(effect, events.Publish):
                     leaving += zip(effect.spool_ids, effect.records, strict=True)
         return leaving
 
@@ -236,13 +228,15 @@ class ExactHosts(BlockHosts):
         with self._lap:
             return self._send(late)
 
-    def _tell(self, block: _Block, event: Event, refused: Counter[str]) -> list[Effect]:
-        rest: list[Effect] = []
+    def _tell(
+        self, block: _Block, event: events.Event, refused: Counter[str]
+    ) -> list[events.Effect]:
+        rest: list[events.Effect] = []
         for effect in block.participant.handle(event):
             match effect:
-                case Refuse():
+                case events.Refuse():
                     refused[effect.reason.value] += max(effect.hosts, 1)
-                case TaskAccepted():
+                case events.TaskAccepted():
                     self._open_ledger.remember_series([effect.known])
                 case _:
                     rest.append(effect)
