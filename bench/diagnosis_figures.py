@@ -66,7 +66,7 @@ def confusion_picture(tables: Mapping[str, Any]) -> str:
     shown = counts[np.ix_(rows, columns)]
     shares = shown / np.maximum(1, shown.sum(axis=1, keepdims=True))
     size = 3.2 + 0.55 * shown.shape[1], 2.4 + 0.42 * shown.shape[0]
-    with plt.rc_context(STYLE):
+    with plt.rc_context(fname=STYLE):
         figure, axes = plt.subplots(figsize=size, layout="constrained")
     axes.pcolormesh(shares[::-1], cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
     for (i, j), count in np.ndenumerate(shown[::-1]):
@@ -91,7 +91,7 @@ def confusion_picture(tables: Mapping[str, Any]) -> str:
     )  # fmt: skip
     axes.grid(visible=False)
     svg = io.StringIO()
-    with plt.rc_context(STYLE):
+    with plt.rc_context(fname=STYLE):
         # White: its ink is dark, and readers of the dark site see it too.
         figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
     plt.close(figure)

@@ -22,78 +22,44 @@ SHORT_S: Final = 3600
 """The tasks whose windows are at most this long are swept; a day, a week and eight weeks stay."""
 
 Setup = tuple[Scenario, Plan]
+Turn = Callable[[Setup, float, Catalogue], Setup]
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
+    """Bounds of an axis' values, both included, and what it turns; None: it is a kind's own."""
+
     low: float
     high: float
     whole: bool = False
+    turn: Turn | None = None
 
 
-AXES: Final[Mapping[str, Axis]] = MappingProxyType(
-    {
-        "epsilon": Axis(0.01, 32),
-        "window": Axis(1, SHORT_S, whole=True),
-        "cohort": Axis(1, 1_000_000, whole=True),
-        "dropout": Axis(0, 0.9),
-        "d": Axis(16, 65_536, whole=True),
-        "sampling_rate": Axis(1e-4, 1),
-        "load": Axis(0, 0.98),
-        "applications": Axis(1, 250, whole=True),
-        "lying": Axis(0, 0.5),
-        "candidates": Axis(1, 250, whole=True),
-        "job_gpus": Axis(1, 65_536, whole=True),
-        "unknown": Axis(0, 0.9),
-    }
-)
-"""Axis -> bounds; `window` in seconds, `cohort` in hosts, `d` in coordinates of a short task."""
+def _scenario(change: Callable[[Scenario, float], dict[str, Any]]) -> Turn:
+    """Make a turn of the scenario from the fields that it changes."""
+    return lambda setup, value, _: (setup[0].with_(**change(setup[0], value)), setup[1])
 
 
-def turned(setup: Setup, point: Mapping[str, float], catalogue: Catalogue) -> Setup:
-    for axis, value in point.items():
-        if axis in _TURNS:  # the others are a kind's own
-            setup = _TURNS[axis](setup, value, catalogue)
-    return setup
+def _short(change: Callable[[PlannedTask, float, Catalogue], PlannedTask]) -> Turn:
+    """Make a turn of the tasks whose windows are short."""
+
+    def turn(setup: Setup, value: float, catalogue: Catalogue) -> Setup:
+        tasks = (t if t.window_s > SHORT_S else change(t, value, catalogue) for t in setup[1].tasks)
+        return setup[0], replace(setup[1], tasks=tuple(tasks))
+
+    return turn
 
 
-def _epsilon(setup: Setup, value: float, _: Catalogue) -> Setup:
-    scenario, plan = setup
-    return scenario, replace(plan, epsilon_millionths=round(value * MILLION))
-
-
-def _window(setup: Setup, value: float, _: Catalogue) -> Setup:
-    return _short(setup, lambda task: replace(task, window_s=int(value)))
-
-
-def _cohort(setup: Setup, value: float, _: Catalogue) -> Setup:
-    scenario, plan = setup
-    return scenario.scaled(hosts=int(value)), plan
-
-
-def _dropout(setup: Setup, value: float, _: Catalogue) -> Setup:
-    scenario, plan = setup
-    return scenario.with_(dropout=replace(scenario.dropout, share=float(value))), plan
-
-
-def _sampling(setup: Setup, value: float, _: Catalogue) -> Setup:
+def _sampled(task: PlannedTask, value: float, _: Catalogue) -> PlannedTask:
     rate = max(1, round(value * MILLION))
-
-    def sampled(task: PlannedTask) -> PlannedTask:
-        sections = tuple(replace(section, rate_millionths=rate) for section in task.sections)
-        return replace(task, sections=sections)
-
-    return _short(setup, sampled)
+    sections = tuple(replace(section, rate_millionths=rate) for section in task.sections)
+    return replace(task, sections=sections)
 
 
-def _d(setup: Setup, value: float, catalogue: Catalogue) -> Setup:
-    return _short(setup, lambda task: _fitted(task, int(value), catalogue))
-
-
-def _fitted(task: PlannedTask, d: int, catalogue: Catalogue) -> PlannedTask:
+def _fitted(task: PlannedTask, value: float, catalogue: Catalogue) -> PlannedTask:
     """Keep the first sections that fit into d coordinates; they share the task's whole budget."""
     kept: list[PlannedSection] = []
-    left = d - CHECK_WORDS
+    left = int(value) - CHECK_WORDS
     for section in task.sections:
         length = catalogue.section(section.name).length
         if length <= left:
@@ -102,49 +68,51 @@ def _fitted(task: PlannedTask, d: int, catalogue: Catalogue) -> PlannedTask:
     if not kept:
         return task
     whole, part = task.weight_millionths, sum(section.weight_millionths for section in kept)
-    return replace(
-        task,
-        sections=tuple(
-            replace(section, weight_millionths=section.weight_millionths * whole // part)
-            for section in kept
-        ),
-    )
+    shares = (replace(s, weight_millionths=s.weight_millionths * whole // part) for s in kept)
+    return replace(task, sections=tuple(shares))
 
 
-def _load(setup: Setup, value: float, _: Catalogue) -> Setup:
-    scenario, plan = setup
-    return scenario.with_(load=replace(scenario.load, busy_share=float(value))), plan
+def _epsilon(setup: Setup, value: float, _: Catalogue) -> Setup:
+    return setup[0], replace(setup[1], epsilon_millionths=round(value * MILLION))
 
 
-def _applications(setup: Setup, value: float, _: Catalogue) -> Setup:
-    scenario, plan = setup
-    return scenario.with_(applications=replace(scenario.applications, numbered=int(value))), plan
+def _numbered(scenario: Scenario, value: float) -> dict[str, Any]:
+    return {"applications": replace(scenario.applications, numbered=int(value))}
 
 
-def _lying(setup: Setup, value: float, _: Catalogue) -> Setup:
-    scenario, plan = setup
-    return scenario.with_(adversaries=replace(scenario.adversaries, lying_share=float(value))), plan
+def _lying(scenario: Scenario, value: float) -> dict[str, Any]:
+    return {"adversaries": replace(scenario.adversaries, lying_share=float(value))}
 
 
-def _short(setup: Setup, change: Callable[[PlannedTask], PlannedTask]) -> Setup:
-    scenario, plan = setup
-    tasks = tuple(change(task) if task.window_s <= SHORT_S else task for task in plan.tasks)
-    return scenario, replace(plan, tasks=tasks)
-
-
-_TURNS: Final[Mapping[str, Callable[[Setup, float, Catalogue], Setup]]] = MappingProxyType(
+AXES: Final[Mapping[str, Axis]] = MappingProxyType(
     {
-        "epsilon": _epsilon,
-        "window": _window,
-        "cohort": _cohort,
-        "dropout": _dropout,
-        "d": _d,
-        "sampling_rate": _sampling,
-        "load": _load,
-        "applications": _applications,
-        "lying": _lying,
+        "epsilon": Axis(0.01, 32, turn=_epsilon),
+        "window": Axis(1, SHORT_S, True, _short(lambda t, s, _: replace(t, window_s=int(s)))),
+        "cohort": Axis(1, 1_000_000, True, _scenario(lambda _, hosts: {"hosts": int(hosts)})),
+        "dropout": Axis(
+            0, 0.9, turn=_scenario(lambda s, x: {"dropout": replace(s.dropout, share=float(x))})
+        ),
+        "d": Axis(16, 65_536, True, _short(_fitted)),
+        "sampling_rate": Axis(1e-4, 1, turn=_short(_sampled)),
+        "load": Axis(
+            0, 0.98, turn=_scenario(lambda s, x: {"load": replace(s.load, busy_share=float(x))})
+        ),
+        "applications": Axis(1, 250, True, _scenario(_numbered)),
+        "lying": Axis(0, 0.5, turn=_scenario(_lying)),
+        "candidates": Axis(1, 250, whole=True),
+        "job_gpus": Axis(1, 65_536, whole=True),
+        "unknown": Axis(0, 0.9),
     }
 )
+"""`window` in seconds, `cohort` in hosts, `d` in coordinates of a short task."""
+
+
+def turned(setup: Setup, point: Mapping[str, float], catalogue: Catalogue) -> Setup:
+    """Apply one point of a sweep to a scenario and its plan."""
+    for axis, value in point.items():
+        if (turn := AXES[axis].turn) is not None:
+            setup = turn(setup, value, catalogue)
+    return setup
 
 
 FORMAT: Final = 1
@@ -164,22 +132,20 @@ def _check_axes(axes: Mapping[str, tuple[Any, ...]]) -> None:
                 f"axes.{name}: unknown key{did_you_mean(name, AXES)}; "
                 f"expected one of {', '.join(AXES)}"
             )
-        for value in values:
-            _check_bounds(value, f"axes.{name}", AXES[name])
+        axis = AXES[name]
+        for got in values:
+            number = isinstance(got, int if axis.whole else int | float)
+            if not number or isinstance(got, bool) or not axis.low <= got <= axis.high:
+                what = "an integer" if axis.whole else "a number"
+                raise ValueError(
+                    f"axes.{name}: expected {what} from {axis.low:g} to {axis.high:g}, "
+                    f"got {got!r:.80}"
+                )
         if not 1 <= len(values) <= MAX_VALUES or len(set(values)) != len(values):
             raise ValueError(
                 f"axes.{name}: expected an array of 1 to {MAX_VALUES}, each value once, "
                 f"got {values!r:.80}"
             )
-
-
-def _check_bounds(got: Any, where: str, axis: Axis) -> None:
-    number = isinstance(got, int if axis.whole else int | float) and not isinstance(got, bool)
-    if not number or not axis.low <= got <= axis.high:
-        what = "an integer" if axis.whole else "a number"
-        raise ValueError(
-            f"{where}: expected {what} from {axis.low:g} to {axis.high:g}, got {got!r:.80}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,10 +295,8 @@ def runs_of(
             point = dict(zip(part.axes, values, strict=True))
             for more in range(part.seeds):
                 seeded = base.with_(seed=base.seed + more)
-                scenario, turned_plan = turned((seeded, plan), point, catalogue)
-                yield ExperimentRun(
-                    part.name, part.kind, part.section, point, scenario, turned_plan, part.options
-                )
+                setup = turned((seeded, plan), point, catalogue)
+                yield ExperimentRun(part.name, part.kind, part.section, point, *setup, part.options)
 
 
 def _based(part: ExperimentPart, scenario: Scenario) -> Scenario:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -193,9 +193,10 @@ def _cell(value: Any) -> str:
 
 
 def _tiles(shown: Sequence[ReportedPart]) -> str:
-    tiles = [
-        tile for reported in shown for tile in (_tile(reported),) if tile is not None
-    ]  # fmt: skip
+    drawn = [reported for reported in shown if reported.pictures is not None]
+    makers = [(_TILES.get(r.part.figure or OF_KIND[r.part.kind]), r.rows) for r in drawn]
+    made = [make(rows) for make, rows in makers if make is not None]
+    tiles = [tile for tile in made if tile is not None]
     cards = "".join(
         f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>'
         for big, small in tiles[:8]
@@ -203,19 +204,9 @@ def _tiles(shown: Sequence[ReportedPart]) -> str:
     return f'<div class="tiles">{cards}</div>\n' if cards else ""
 
 
-def _tile(reported: ReportedPart) -> tuple[str, str] | None:
-    rows, part = reported.rows, reported.part
-    if reported.pictures is None:
-        return None
-    figure = part.figure or OF_KIND[part.kind]
-    axes = swept(rows)
-    make = _TILES.get(figure)
-    return None if make is None else make(rows, axes)
-
-
-def _error_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] | None:
+def _error_tile(rows: Sequence[Row]) -> tuple[str, str] | None:
     row = next((r for r in rows if r.get("axis_epsilon") == 2 and r["hosts"] >= 10_000), None)
-    if row is None or "epsilon" not in axes or row.get("standard_error_points_day") is None:
+    if row is None or "epsilon" not in swept(rows) or row.get("standard_error_points_day") is None:
         return None
     return (
         f"± {row['standard_error_points_day']:.2g}",
@@ -223,8 +214,7 @@ def _error_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] | N
     )
 
 
-def _cost_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
-    del axes
+def _cost_tile(rows: Sequence[Row]) -> tuple[str, str]:
     row = max(rows, key=lambda candidate: candidate["hosts"])
     return (
         f"{row['cpu_us_host_window'] / 1000:.2g} ms",
@@ -232,8 +222,7 @@ def _cost_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     )
 
 
-def _seen_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
-    del axes
+def _seen_tile(rows: Sequence[Row]) -> tuple[str, str]:
     row = min(rows, key=lambda candidate: abs(candidate["applications"] - 84))
     hours = row["hours_to_99"]
     return (
@@ -245,8 +234,7 @@ def _seen_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     )
 
 
-def _dropout_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] | None:
-    del axes
+def _dropout_tile(rows: Sequence[Row]) -> tuple[str, str] | None:
     row = min(rows, key=lambda candidate: abs(candidate["axis_dropout"] - 0.15))
     share = 100 * row["reports_released"] / max(row["reports"], 1)
     return (
@@ -258,8 +246,7 @@ def _dropout_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] |
     )
 
 
-def _mix_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
-    del axes
+def _mix_tile(rows: Sequence[Row]) -> tuple[str, str]:
     row = rows[0]
     return (
         f"{row['classes_seen']} of {row['classes_true']}",
@@ -270,7 +257,7 @@ def _mix_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     )
 
 
-_TILES: Final[Mapping[str, Any]] = {
+_TILES: Final[Mapping[str, Callable[[Sequence[Row]], tuple[str, str] | None]]] = {
     "error": _error_tile,
     "cost": _cost_tile,
     "seen": _seen_tile,

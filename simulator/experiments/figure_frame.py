@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,32 +22,11 @@ Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
 INK: Final = "#27313b"
-GRID: Final = "#dfe4e8"
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6b7680")
 SIZE: Final = (5.6, 3.5)
 Z95: Final = normal_quantile()
 
-STYLE: Final[Any] = {
-    "svg.fonttype": "none",  # text stays text: a fifth of the bytes, and it can be searched
-    "svg.hashsalt": "pointillist",  # the same rows give the same bytes
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-}
+STYLE: Final = Path(__file__).with_name("report.mplstyle")
 
 AXIS_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -65,6 +45,7 @@ AXIS_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 SHARES: Final = {"dropout", "sampling_rate", "load", "lying", "unknown"}
+_SHORT: Final = {"cohort": "hosts", "job_gpus": "GPUs", "candidates": "tables"}
 DAY_NOTE: Final = "mean of a day"
 
 
@@ -105,7 +86,7 @@ def by_second_axis(rows: Rows, axes: Sequence[str]) -> list[tuple[str, list[Row]
     found = []
     for value in sorted({row[hue] for row in rows}):
         own = sorted((row for row in rows if row[hue] == value), key=lambda row: row[x])
-        found.append((f"{told(axes[1], value)} {_short(axes[1])}", own))
+        found.append((f"{told(axes[1], value)} {_SHORT.get(axes[1], axes[1])}", own))
     return found
 
 
@@ -137,10 +118,6 @@ def sweep_of(rows: Rows, column: str) -> Sweep | None:
         return None
     figure, (plot,) = new_figure()
     return Sweep(measured, axes[0], by_second_axis(measured, axes), figure, plot)
-
-
-def _short(axis: str) -> str:
-    return {"cohort": "hosts", "job_gpus": "GPUs", "candidates": "tables"}.get(axis, axis)
 
 
 def mean_at(rows: Rows, axis: str, column: str) -> tuple[list[float], list[float]]:

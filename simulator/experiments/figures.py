@@ -410,7 +410,7 @@ class PlotFolder:
 
 
 def draw(figure: str, rows: Rows) -> PlotFolder | None:
-    with plt.rc_context(STYLE):
+    with plt.rc_context(fname=STYLE):
         made = FIGURES[figure](rows)
         if made is None:
             return None

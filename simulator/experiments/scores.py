@@ -84,7 +84,7 @@ class SectionMean:
             "error_points_mean": POINTS * float(np.sqrt(np.mean(off**2))),
             "classes_true": len(present),
             "classes_seen": sum(view.told for view in present),
-            "cells": [asdict(view) for view in by_truth(mean)[:SHOWN]],
+            "cells": [asdict(v) for v in sorted(mean, key=lambda v: -v.truth)[:SHOWN]],
         }
 
 
@@ -106,10 +106,6 @@ def views(cells: Sequence[TruthCell]) -> list[CellView]:
 def _group(cell: TruthCell) -> str:
     """Name the cells that are shares of the same whole; each mean is of its own full scale."""
     return cell.cell if cell.kind == SectionKind.MEAN.value else cell.cell.rpartition("/")[0]
-
-
-def by_truth(cells: Sequence[CellView]) -> list[CellView]:
-    return sorted(cells, key=lambda view: view.truth, reverse=True)
 
 
 @dataclass(slots=True)

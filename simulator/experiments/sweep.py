@@ -59,9 +59,10 @@ def sweep(runs: Sequence[ExperimentRun], folder: Path, processes: int = 1) -> It
             todo.append(run)
         else:
             yield Finished(run, row, kept=True)
-    play = _here if processes <= 1 else _there
-    for run, row in play(todo, folder, processes):
-        _keep(folder, run, row)
+    here = ((run, play_one(run, folder)) for run in todo)
+    for run, row in here if processes <= 1 else _there(todo, folder, processes):
+        _write(pa.Table.from_pylist([row]), _path(folder, run))
+        shutil.rmtree(folder / WORK / run.key, ignore_errors=True)
         yield Finished(run, row, kept=False)
 
 
@@ -96,14 +97,6 @@ def play_one(run: ExperimentRun, folder: Path) -> dict[str, Any]:
     except ParameterError as error:
         row = {"refusal": str(error)}
     return run.columns() | row
-
-
-def _here(
-    todo: Sequence[ExperimentRun], folder: Path, processes: int
-) -> Iterator[tuple[ExperimentRun, dict[str, Any]]]:
-    del processes
-    for run in todo:
-        yield run, play_one(run, folder)
 
 
 def _there(
@@ -150,11 +143,6 @@ def _find(folder: Path, run: ExperimentRun) -> dict[str, Any] | None:
     except (OSError, ValueError):  # pyarrow's own errors are ValueErrors
         return None
     return dict(row)
-
-
-def _keep(folder: Path, run: ExperimentRun, row: dict[str, Any]) -> None:
-    _write(pa.Table.from_pylist([row]), _path(folder, run))
-    shutil.rmtree(folder / WORK / run.key, ignore_errors=True)
 
 
 def _write(table: pa.Table, path: Path) -> None:
