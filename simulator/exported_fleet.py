@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.protocol.epochs import Host
@@ -99,14 +99,18 @@ def make_identities(
     for number, request in enumerate(requests):
         (joins / f"{number:06}.join").write_bytes(request.encode())
     operators_file = folder / OPERATORS_FILE
-    operators_file.write_text("\n".join(_pin(name, key) for name, key in operators.items()))
-    _write_private(folder / KEYS_FILE, b"".join(seeds))
+    pins = (
+        f'[[operator]]\nname = {json.dumps(name)}\nkey = "{key.public_bytes.hex()}"\n'
+        for name, key in operators.items()
+    )
+    operators_file.write_text("\n".join(pins))
+    handle = os.open(folder / KEYS_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(b"".join(seeds))
+        file.flush()
+        os.fsync(file.fileno())
     t = max(*Counter(names).values(), -(-inventory.hosts // 10))
     return EnrolmentFiles(inventory.hosts, len(operators), operators_file, joins, t, 2 * t)
-
-
-def _pin(name: str, key: SigningKey) -> str:
-    return f'[[operator]]\nname = {json.dumps(name)}\nkey = "{key.public_bytes.hex()}"\n'
 
 
 def load_identities(folder: Path) -> list[Host]:
@@ -133,14 +137,6 @@ def _host(seed: bytes) -> Host:
     return host_of(SigningKey.from_seed_bytes(seed))
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
     """Where the reports go and whom the hosts trust.
@@ -158,17 +154,6 @@ class ExportSettings:
     domain: str = "live"
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    hosts: int
-    tasks: int
-    windows: int
-    epochs: int
-    sealed: int
-    published: int
-    refused: dict[str, int]
-
-
 class ExportedFleet:
     def __init__(
         self,
@@ -180,14 +165,18 @@ class ExportedFleet:
     ) -> None:
         """Open ledger and log. Raises LedgerRefused, TransportUnavailable."""
         catalogue, clock = Catalogue.load(), clock or SystemClock()
-        self._hosts, self._tell = hosts, tell
-        self._windows_seen = 0
+        self._hosts, self._windows_seen = hosts, 0
+
+        def count(window: WindowTruth) -> None:
+            self._windows_seen += 1
+            tell(window)
+
         (part,) = spans(len(hosts), BLOCK_HOSTS, processes=1)
         self._windows = SimulatedWindows(
             FleetModel(scenario, catalogue),
             catalogue,
             part,
-            self._count,
+            count,
             block_hosts=BLOCK_HOSTS,
             until_s=clock.unix_ms() // 1000 + settings.seconds,
         )
@@ -203,19 +192,15 @@ class ExportedFleet:
         transport = open_transport(settings.transport, Side.AGGREGATOR)
         self._live = LiveFleet(hosts, self._windows, transport, live, clock)
 
-    def _count(self, window: WindowTruth) -> None:
-        self._windows_seen += 1
-        self._tell(window)
-
-    def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Report until the time is over and all is on the log, or stopped. Raises LedgerRefused."""
         tally = self._live.run(stopping)
-        return Exported(
-            len(self._hosts),
-            self._windows.opened,
-            self._windows_seen,
-            tally.epochs,
-            tally.sealed,
-            tally.published,
-            dict(tally.refused),
-        )
+        return {
+            "hosts": len(self._hosts),
+            "tasks": self._windows.opened,
+            "windows": self._windows_seen,
+            "epochs": tally.epochs,
+            "sealed": tally.sealed,
+            "published": tally.published,
+            "refused": dict(tally.refused),
+        }

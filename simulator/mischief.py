@@ -30,19 +30,8 @@ class Mischief:
 class MischievousProducer:
     """Sends every record once, in order, and some of the reports again."""
 
-    def __init__(
-        self,
-        inner: Producer,
-        mischief: Mischief,
-        rng: np.random.Generator,
-        held_until_s: Callable[[bytes], float],
-        now_s: Callable[[], float],
-    ) -> None:
-        self._inner = inner
-        self._mischief = mischief
-        self._rng = rng
-        self._held_until_s = held_until_s
-        self._now_s = now_s
+    def __init__(self, network: MischievousTransport) -> None:
+        self._inner, self._network = network.inner.producer(), network
         self._held: list[tuple[float, bytes, bytes]] = []
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
@@ -50,25 +39,25 @@ class MischievousProducer:
         if topic != REPORTS:
             self._inner.send(topic, key, value)
             return
-        until_s = self._held_until_s(value)
-        if until_s > self._now_s():
+        until_s = self._network.held_until_s(value)
+        if until_s > self._network.now_s():
             self._held.append((until_s, key, value))
             return
         self._inner.send(topic, key, value)
-        self._again(key, value)
-
-    def _again(self, key: bytes, value: bytes) -> None:
-        lots = self._rng.random(3)
-        if lots[0] < self._mischief.duplicated:
+        mischief, rng = self._network.mischief, self._network.rng
+        kind, core = unwrap(value, len(value))
+        lots = rng.random(3)
+        if lots[0] < mischief.duplicated:
             self._inner.send(REPORTS, key, value)
-        if lots[1] < self._mischief.forged:
-            host = self._rng.bytes(_HOST_BYTES)
-            self._inner.send(REPORTS, host, _renamed(value, host))
-        if lots[2] < self._mischief.damaged:
-            self._inner.send(REPORTS, key, _damaged(value))
+        if lots[1] < mischief.forged:
+            host = rng.bytes(_HOST_BYTES)
+            self._inner.send(REPORTS, host, wrap(Kind(kind), host + core[_HOST_BYTES:]))
+        if lots[2] < mischief.damaged:
+            broken = core[:-1] + bytes([core[-1] ^ 1])
+            self._inner.send(REPORTS, key, wrap(Kind(kind), broken))
 
     def flush(self) -> None:
-        now_s = self._now_s()
+        now_s = self._network.now_s()
         for until_s, key, value in self._held:
             if until_s <= now_s:
                 self._inner.send(REPORTS, key, value)
@@ -78,16 +67,6 @@ class MischievousProducer:
     def close(self) -> None:
         """Let go; what is still held is lost, as on any network."""
         self._inner.close()
-
-
-def _renamed(value: bytes, host: bytes) -> bytes:
-    kind, core = unwrap(value, len(value))
-    return wrap(Kind(kind), host + core[_HOST_BYTES:])
-
-
-def _damaged(value: bytes) -> bytes:
-    kind, core = unwrap(value, len(value))
-    return wrap(Kind(kind), core[:-1] + bytes([core[-1] ^ 1]))
 
 
 class MischievousTransport(ForwardingTransport):
@@ -105,12 +84,8 @@ class MischievousTransport(ForwardingTransport):
         now_s: Callable[[], float],
     ) -> None:
         super().__init__(inner)
-        self._mischief = mischief
-        self._rng = rng
-        self._held_until_s = held_until_s
-        self._now_s = now_s
+        self.mischief, self.rng = mischief, rng
+        self.held_until_s, self.now_s = held_until_s, now_s
 
     def producer(self) -> Producer:
-        return MischievousProducer(
-            self.inner.producer(), self._mischief, self._rng, self._held_until_s, self._now_s
-        )
+        return MischievousProducer(self)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from time import time
 from typing import Final, Self
 
@@ -309,9 +310,7 @@ class MixedSampler:
     """The first hosts of every batch draw as live agents do, the others by the exact table."""
 
     def __init__(self, first: NoiseSampler, first_hosts: int, rest: NoiseSampler) -> None:
-        self._first = first
-        self._first_hosts = first_hosts
-        self._rest = rest
+        self._first, self._first_hosts, self._rest = first, first_hosts, rest
 
     @property
     def seeded(self) -> bool:
@@ -324,55 +323,50 @@ class MixedSampler:
         )
 
 
-class LateReports:
-    """Which reports the network holds back a second too long: those of hosts that windows chose."""
+def _held_until(windows: SimulatedWindows, hosts: list[Host]) -> Callable[[bytes], float]:
+    """Tell until when the network holds a report back: of hosts that are late, a second too long.
 
-    def __init__(self, windows: SimulatedWindows, hosts: list[Host]) -> None:
-        self._windows = windows
-        self._index = {bytes(host.host_id): index for index, host in enumerate(hosts)}
+    Returns     envelope of a report -> Unix time, 0 where it is not held back
+    """
+    index = {bytes(host.host_id): place for place, host in enumerate(hosts)}
 
-    def __call__(self, envelope: bytes) -> float:
+    def held_until_s(envelope: bytes) -> float:
         report = Report.decode(unwrap(envelope, len(envelope))[1])
-        late = self._windows.late_hosts.get(report.header.window)
-        if late is None or self._index.get(report.host_id) not in late.hosts:
-            return 0.0
-        return late.closes_s + 1.0
+        late = windows.late_hosts.get(report.header.window)
+        held = late is not None and index.get(report.host_id) in late.hosts
+        return late.closes_s + 1.0 if late is not None and held else 0.0
+
+    return held_until_s
 
 
 def _samplers(config: SliceConfig) -> NoiseSampler:
-    rest: NoiseSampler
+    rest: NoiseSampler = TableSampler(os.urandom)
     if config.repeats:
         rest = SeededSampler(config.seed, f"noise/{config.part}")
-    else:
-        rest = TableSampler(os.urandom)
-    if not config.opendp_hosts:
-        return rest
-    return MixedSampler(OpenDpSampler(), config.opendp_hosts, rest)
+    count = config.opendp_hosts
+    return MixedSampler(OpenDpSampler(), count, rest) if count else rest
 
 
-class Slice:
-    def __init__(self, config: SliceConfig, hosts: list[Host]) -> None:
-        self._config, self._hosts = config, hosts
-        self._catalogue = Catalogue.load()
-        self._fleet = SteadyFleet(config.played, self._catalogue)
-        self._stopping = False
+def _settings(config: SliceConfig) -> LiveSettings:
+    leader, helper = bytes.fromhex(config.leader_pk), bytes.fromhex(config.helper_pk)
+    bounds = Bounds(n_min_at_least=config.n_min_at_least)
+    repeated = SeededBytes(config.seed, f"rounding/{config.part}")
+    return LiveSettings(
+        Path(config.state_dir),
+        config.name,
+        ParticipantRules(Pins(frozenset({leader}), frozenset({helper})), bounds, DEMO_DOMAIN),
+        _samplers(config),
+        spool_reports=16,
+        rounding=repeated if config.repeats else None,
+    )
 
-    def stop(self) -> None:
-        self._stopping = True
 
-    def run(self) -> None:
-        with Path(self._config.truth_file).open("a", encoding="utf-8", buffering=1) as truths:
-            windows = self._windows(truths.write)
-            transport = MischievousTransport(
-                open_transport(self._config.transport, Side.AGGREGATOR),
-                Mischief(),
-                stream(self._config.seed, "mischief", self._config.part),
-                LateReports(windows, self._hosts),
-                time,
-            )
-            LiveFleet(self._hosts, windows, transport, self._settings()).run(lambda: self._stopping)
+def play(
+    config: SliceConfig, hosts: list[Host], fleet: SteadyFleet, stopping: Callable[[], bool]
+) -> None:
+    """Take part until every task's last window is sent, or until stopped."""
+    with Path(config.truth_file).open("a", encoding="utf-8", buffering=1) as truths:
 
-    def _windows(self, write: Callable[[str], object]) -> SimulatedWindows:
         def tell(truth: WindowTruth) -> None:
             line = {
                 "series": truth.series,
@@ -380,43 +374,33 @@ class Slice:
                 "hosts": truth.hosts,
                 "sums": truth.sums.tolist(),
             }
-            write(json.dumps(line) + "\n")
+            truths.write(json.dumps(line) + "\n")
 
-        return SimulatedWindows(
-            self._fleet,
-            self._catalogue,
-            (self._config.span,),
+        windows = SimulatedWindows(
+            fleet,
+            Catalogue.load(),
+            (config.span,),
             tell,
-            block_hosts=len(self._hosts),
-            tasks=self._config.tasks,
+            block_hosts=len(hosts),
+            tasks=config.tasks,
             sends_late=True,
         )
-
-    def _settings(self) -> LiveSettings:
-        config = self._config
-        pins = Pins(
-            frozenset({bytes.fromhex(config.leader_pk)}),
-            frozenset({bytes.fromhex(config.helper_pk)}),
+        transport = MischievousTransport(
+            open_transport(config.transport, Side.AGGREGATOR),
+            Mischief(),
+            stream(config.seed, "mischief", config.part),
+            _held_until(windows, hosts),
+            time,
         )
-        bounds = Bounds(n_min_at_least=config.n_min_at_least)
-        return LiveSettings(
-            Path(config.state_dir),
-            config.name,
-            ParticipantRules(pins, bounds, DEMO_DOMAIN),
-            _samplers(config),
-            spool_reports=16,
-            rounding=SeededBytes(config.seed, f"rounding/{config.part}")
-            if config.repeats
-            else None,
-        )
+        LiveFleet(hosts, windows, transport, _settings(config)).run(stopping)
 
 
-def announce(config: SliceConfig, hosts: list[Host]) -> None:
+def announce(config: SliceConfig, hosts: list[Host], fleet: SteadyFleet) -> None:
     """Write the hosts' join requests to standard output. Raises TokenUnusable, OSError."""
     lines = Path(config.tokens_file).read_bytes().split()
     tokens = [parse_token(line, config.tokens_file) for line in lines]
     span = config.span
-    gpus = gpus_of(SteadyFleet(config.played, Catalogue.load()).inventory)[span.lo : span.hi]
+    gpus = gpus_of(fleet.inventory)[span.lo : span.hi]
     requests = [one.encode().hex() for one in vouched_requests(hosts, tokens, gpus)]
     sys.stdout.write(json.dumps({"name": config.name, "requests": requests}) + "\n")
     sys.stdout.flush()
@@ -425,14 +409,16 @@ def announce(config: SliceConfig, hosts: list[Host]) -> None:
 def main() -> None:
     config = SliceConfig.read(Path(sys.argv[1]))
     hosts = new_hosts(config.span.hi - config.span.lo)
-    announce(config, hosts)  # they are enrolled while this process prepares
-    fleet = Slice(config, hosts)  # its scenario may lie where the agents' user cannot read
+    # Its scenario may lie where the agents' user cannot read.
+    fleet = SteadyFleet(config.played, Catalogue.load())
+    announce(config, hosts, fleet)  # they are enrolled while this process prepares
     os.umask(0o027)
     prepare_transport(config.transport, Side.AGGREGATOR)
     drop_to(AGENT_USER)
+    stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: fleet.stop())
-    fleet.run()
+        signal.signal(number, lambda *_: stop.set())
+    play(config, hosts, fleet, stop.is_set)
 
 
 if __name__ == "__main__":

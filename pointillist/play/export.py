@@ -130,7 +130,7 @@ def export_reports(
         signal.signal(number, lambda *_: stop.set())
     fleet = ExportedFleet(played, hosts, settings, lambda window: say(told(window)))
     say(f"{len(hosts):,} hosts, waiting for tasks and roster from the log")
-    return asdict(fleet.run(stop.is_set))
+    return fleet.run(stop.is_set)
 
 
 def told(window: WindowTruth) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.simulated_hosts import fleet_members, memberships, roster_of
 from transport.embedded.embedded import EmbeddedLog
 from transport.factory import EmbeddedSettings, Side, TransportSettings, open_transport
-from transport.interface import Consumer, TopicPartition, Transport, create_topics
+from transport.interface import Consumer, Transport, create_topics
 from wire.catalogue import Catalogue
 from wire.epoch import KeyAnnouncement
 from wire.fields import TaskId, key_id
@@ -106,7 +106,7 @@ class ExactParties:
             self.leader,
             self._state,
             self._store,
-            commit=self._commit,
+            commit=lambda offsets: self._consumer.commit(dict(offsets)),
             call=self._calls.append,
             tell=self._note,
         )
@@ -158,9 +158,6 @@ class ExactParties:
                     self._runner.feed(event(some, self.now_s))
                     self.leader_laps(topic.rpartition(".")[2])
         return len(records)
-
-    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._consumer.commit(dict(offsets))
 
     def _note(self, settled: events.Settled) -> None:
         if isinstance(settled, events.StoreSuppressed):
@@ -235,10 +232,6 @@ _EMPTY_POLLS: Final = 2
 """A broker's poll may come back empty while records are under way."""
 
 
-def _as_it_is(port: HelperPort) -> HelperPort:
-    return port
-
-
 @dataclass(frozen=True, slots=True)
 class Tampering:
     """Hooks of `exact`; without any, everybody is honest.
@@ -247,7 +240,7 @@ class Tampering:
     transport   around the hosts' way to the log, in each of their processes: to be pickled
     """
 
-    helper: Callable[[HelperPort], HelperPort] = _as_it_is
+    helper: Callable[[HelperPort], HelperPort] = lambda port: port
     transport: Callable[[Transport], Transport] | None = None
 
 
@@ -259,9 +252,7 @@ class LogFellShort(RuntimeError):
 
 
 class ExactEngine(PooledEngine[ExactHosts]):
-    """`Fidelity` by production participants in processes of their own, Leader and Helper here."""
-
-    name = "exact"
+    """Production participants in processes of their own, Leader and Helper here."""
 
     def __init__(
         self,
@@ -275,7 +266,10 @@ class ExactEngine(PooledEngine[ExactHosts]):
         """Make every host's keys, enrol the hosts, sign roster and tasks of `parties`' keys."""
         self._scratch = TemporaryDirectory(prefix="pointillist-exact-", dir=settings.folder)
         folder = Path(self._scratch.name)
-        transport = _corner(settings, folder)
+        # A log that holds nothing yet: a file, or topics of their own on the broker.
+        transport: TransportSettings = EmbeddedSettings(folder / "log")
+        if (kafka := settings.kafka) is not None:
+            transport = replace(kafka, prefix=f"{kafka.prefix}{secrets.token_hex(4)}.")
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
         self._log = open_transport(transport, Side.AGGREGATOR)
         super().__init__(
@@ -395,13 +389,6 @@ class ExactEngine(PooledEngine[ExactHosts]):
         self._parties.close()
         self._log.close()
         self._scratch.cleanup()
-
-
-def _corner(settings: EngineSettings, folder: Path) -> TransportSettings:
-    """Give a log that holds nothing yet: a file, or topics of their own on the broker."""
-    if settings.kafka is None:
-        return EmbeddedSettings(folder / "log")
-    return replace(settings.kafka, prefix=f"{settings.kafka.prefix}{secrets.token_hex(4)}.")
 
 
 def make_roster(keys: list[bytes], inventory: HostInventory, tasks: list[Task]) -> Roster:

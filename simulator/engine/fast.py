@@ -131,9 +131,7 @@ class MaskedHosts(BlockHosts):
 
 
 class MaskedEngine(PooledEngine[MaskedHosts]):
-    """`Fidelity` without seals and transport."""
-
-    name = "masked"
+    """Real noise and masks, without seals and transport."""
 
     def __init__(self, inventory: HostInventory, settings: EngineSettings) -> None:
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
@@ -213,9 +211,7 @@ def _mean_steps(task: Task, rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class NoiseEngine(PooledEngine[NoiseHosts]):
-    """`Fidelity` of the distribution alone."""
-
-    name = "noise"
+    """The distribution alone."""
 
     def __init__(self, inventory: HostInventory, settings: EngineSettings) -> None:
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)

@@ -108,20 +108,6 @@ class WindowOutcome(Settled):
     capacity: Capacity | None = None
 
 
-class Fidelity(Protocol):
-    """An engine: settles windows one after the other, in the order of their ends."""
-
-    name: str
-
-    def window(
-        self, task: Task, window_start: int, state: FleetState, rows: RowSource
-    ) -> WindowOutcome:
-        """Play one window; `rows` are the same object in each window of a task."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class MemoryStore:
     """Keeps what ends in memory, for simulations and benchmarks: see `ReleaseStore`."""
 

@@ -176,12 +176,6 @@ class Step:
     kept: bool
 
 
-def fidelity_of(scenario: Scenario) -> str:
-    if scenario.fidelity != "auto":
-        return scenario.fidelity
-    return "masked" if scenario.duration_s <= DAY_S else "noise"
-
-
 def schedule(tasks: list[Task], span: tuple[int, int], row_s: int) -> Iterator[Due]:
     """Give every whole window within [first, end), in the order of their ends.
 
@@ -223,7 +217,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.settings = replace(self.settings, seed=self.scenario.seed)
-        self.fidelity = fidelity_of(self.scenario)
+        self.fidelity = self.scenario.fidelity
+        if self.fidelity == "auto":
+            self.fidelity = "masked" if self.scenario.duration_s <= DAY_S else "noise"
         self.model = FleetModel(self.scenario, self.catalogue)
         self._parties = ExactParties()
         self.tasks = fleet_tasks(
@@ -258,25 +254,23 @@ class Simulation:
         if self.folder is not None:
             store = OutcomeStore(self.folder / CHECKPOINT, self.fingerprint)
         engine: ExactEngine | MaskedEngine | NoiseEngine | None = None
-        tasks = {task.series: task for task in self.tasks}
-        rows = {task.series: self._rows(task) for task in self.tasks}
+        sources = {task.series: (task, self._rows(task)) for task in self.tasks}
         try:
             for due in self.due:
-                task = tasks[due.series]
+                task, rows = sources[due.series]
                 # The fleet is lived through either way: it is cheap, and repeats from its seed.
                 state = self.model.at(due.start_s, task.window_s)
                 found = store.find(task, due.start_s) if store is not None else None
                 if found is not None:
                     yield Step(due, state, *found, kept=True)
                     continue
-                engine = engine or self._engine()
+                if engine is None:
+                    engine = self._engine()
                 began = time.perf_counter()
                 if due.windows > 1 and isinstance(engine, NoiseEngine):
-                    outcome = engine.windows(
-                        task, due.start_s, state, rows[due.series], due.windows
-                    )
+                    outcome = engine.windows(task, due.start_s, state, rows, due.windows)
                 else:
-                    outcome = engine.window(task, due.start_s, state, rows[due.series])
+                    outcome = engine.window(task, due.start_s, state, rows)
                 wall_s = time.perf_counter() - began
                 if store is not None:
                     store.keep(outcome, wall_s)
@@ -293,16 +287,14 @@ class Simulation:
         Raises  WorkerFailed, JournalError
         """
         engine = NoiseEngine(self.model.inventory, self.settings)
-        tasks = {task.series: task for task in self.tasks}
-        rows = {task.series: self._rows(task) for task in self.tasks}
+        sources = {task.series: (task, self._rows(task)) for task in self.tasks}
         try:
             for due in schedule(self.tasks, self.span, ROW_S):
                 state = self.model.at(due.start_s, due.window_s)
                 if skip(due):
                     continue
-                task, row = tasks[due.series], rows[due.series]
-                played = engine.apart(task, due.start_s, state, row, due.windows)
-                yield due, list(played)
+                task, rows = sources[due.series]
+                yield due, list(engine.apart(task, due.start_s, state, rows, due.windows))
         finally:
             engine.close()
 
@@ -318,6 +310,4 @@ class Simulation:
             return ExactEngine(
                 self._parties, self.tasks, inventory, self.span, settings, self.tampering
             )
-        if self.fidelity == "masked":
-            return MaskedEngine(inventory, settings)
-        return NoiseEngine(inventory, settings)
+        return (MaskedEngine if self.fidelity == "masked" else NoiseEngine)(inventory, settings)

@@ -18,7 +18,7 @@ from aggregator.protocol.interfaces import check_sum
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.range_checks import SumRules
 from privacy.calibrate import WEEK_S
-from privacy.plan import Plan, PlannedTask
+from privacy.plan import Plan
 from simulator.fleet.hosts import FleetState, HostInventory
 from wire.catalogue import Catalogue
 from wire.rejection import Reason, ReportRejected
@@ -58,10 +58,13 @@ def fleet_tasks(
         within = windows_within(planned.window_s, span)
         if not within:
             continue
+        # As many as the noise of an endless series counts on.
+        least = planned.windows or -(-WEEK_S // planned.window_s) + 1
+        end_s = within[0] + max(least, len(within)) * planned.window_s
         wanted = task_plan(
             sized,
             planned,
-            _windows(planned, within),
+            range(within[0], end_s, planned.window_s),
             parties,
             domain=DEMO_DOMAIN,
             lateness_s=min(LATENESS_S, planned.window_s // 2),
@@ -85,13 +88,6 @@ def _sized(plan: Plan, inventory: HostInventory, largest_operator: int) -> Plan:
         t=corrupted,
         gpus_per_host=int(inventory.gpus.max()),
     )
-
-
-def _windows(planned: PlannedTask, within: range) -> range:
-    """Windows of the series: as many as the noise of an endless one counts on."""
-    least = -(-WEEK_S // planned.window_s) + 1 if planned.windows is None else planned.windows
-    count = max(least, len(within))
-    return range(within[0], within[0] + count * planned.window_s, planned.window_s)
 
 
 def windows_within(window_s: int, span: tuple[int, int]) -> range:
@@ -134,7 +130,7 @@ def settled(
         refused,
         fault,
         task,
-        merged(list(stages)),
+        merged(stages),
         truth,
         n * windows,
         windows,
@@ -177,9 +173,8 @@ def times(capacity: Capacity, windows: int) -> Capacity:
     )
 
 
-def merged(parts: list[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
+def merged(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    total: Counter[str] = Counter()
     for part in parts:
-        for stage, seconds in part.items():
-            total[stage] = total.get(stage, 0.0) + seconds
-    return total
+        total.update(part)
+    return dict(total)

@@ -143,9 +143,9 @@ def export(
         clock = Aggregators(parties)
         fleet = ExportedFleet(small(), hosts, settings, windows.append, clock)
         sent = fleet.run()
-        assert sent.windows == len(windows) == 3
-        assert sent.sealed == sum(window.hosts for window in windows)
-        assert sent.published == sent.sealed + sent.epochs
+        assert sent["windows"] == len(windows) == 3
+        assert sent["sealed"] == sum(window.hosts for window in windows)
+        assert sent["published"] == sent["sealed"] + sent["epochs"]
         while len(clock.released) < len(windows) and clock.unix_ms() < (START_S + 600) * 1000:
             clock.sleep_ms(1000)
     return task, clock.released, windows
