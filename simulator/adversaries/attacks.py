@@ -5,18 +5,17 @@ Played in a minute of a small cohort, of which shares of a scenario are shares t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, ReleaseReply
+from aggregator.protocol.interfaces import BatchReply, HelperPort
 from aggregator.statistics.statistics import reserved_cells
 from privacy.calibrate import SIGMA_UNIT
 from simulator.engine.exact import ExactParties
-from simulator.engine.interface import Settled
 from simulator.scenario import Scenario
 from wire.batch import Batch, SignedBatch
 from wire.task import CHECK_WORDS, SectionSpec
@@ -73,67 +72,51 @@ class Honest:
         return self.steps + self.noise
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a lie leaves: reports to send, and the hosts whose honest vectors must be in the sum."""
-
-    reports: list[Sealed]
-    counted: NDArray[np.bool_]
+HostAttack = Callable[[Cohort, Honest, SectionSpec, int], list[Sealed]]
+"""From what is honest, the section and the place of its first cell to the reports that are sent."""
 
 
-HostAttack = Callable[[Cohort, Honest, SectionSpec], Told]
-
-
-def _out_of_range(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+def _out_of_range(cohort: Cohort, honest: Honest, spec: SectionSpec, at: int) -> list[Sealed]:
     """The agent is honest, its sources are not: readings far beyond every bound."""
     rows = np.zeros((honest.liars, cohort.task.d - CHECK_WORDS), dtype=np.int64)
-    rows[:, cohort.task.slices()[spec.name].start - CHECK_WORDS] = _ABSURD * spec.l1_bound
+    rows[:, at - CHECK_WORDS] = _ABSURD * spec.l1_bound
     changed = honest.vectors
     changed[: honest.liars] = cohort.encode(rows) + honest.noise[: honest.liars]
-    return _all(cohort, changed)
+    return cohort.seal(changed, _WINDOW)
 
 
-def _beyond_bound(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+def _adding(cohort: Cohort, honest: Honest, at: int, steps: int) -> list[Sealed]:
     """The agent itself was replaced: it adds what it likes, and the mask hides it."""
     changed = honest.vectors
-    changed[: honest.liars, cohort.task.slices()[spec.name].start] += 10 * spec.cap_steps
-    return _all(cohort, changed)
+    changed[: honest.liars, at] += steps
+    return cohort.seal(changed, _WINDOW)
 
 
-def _spread(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+def _spread(cohort: Cohort, honest: Honest, spec: SectionSpec, at: int) -> list[Sealed]:
     """A replaced agent adds what noise may do to a word, up and down, where no class is yet."""
-    section = cohort.catalogue.section(spec.name)
-    empty = cohort.task.slices()[spec.name].start + np.array(reserved_cells(section))
+    empty = at + np.array(reserved_cells(cohort.catalogue.section(spec.name)))
     signs = np.where(np.arange(empty.size) % 2, 1, -1)
     changed = honest.vectors
     noise = spec.sigma_1024 / SIGMA_UNIT * np.sqrt(len(changed))
     changed[0, empty] += (_SPREAD * signs * noise).astype(np.int64)
-    return _all(cohort, changed)
+    return cohort.seal(changed, _WINDOW)
 
 
-def _far_beyond(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
-    """A replaced agent adds a million steps."""
-    changed = honest.vectors
-    changed[: honest.liars, cohort.task.slices()[spec.name].start] += _FAR_STEPS
-    return _all(cohort, changed)
-
-
-def _poisoned_share(cohort: Cohort, honest: Honest, _spec: SectionSpec) -> Told:
+def _poisoned_share(cohort: Cohort, honest: Honest, _spec: SectionSpec, _at: int) -> list[Sealed]:
     """Check words that are not 1, to spoil the sum of everybody."""
     changed = honest.vectors
     changed[: honest.liars, :CHECK_WORDS] = 7
-    return _without_liars(cohort.seal(changed, _WINDOW), honest)
+    return cohort.seal(changed, _WINDOW)
 
 
-def _replay(cohort: Cohort, honest: Honest, _spec: SectionSpec) -> Told:
+def _replay(cohort: Cohort, honest: Honest, _spec: SectionSpec, _at: int) -> list[Sealed]:
     """The report of the window before, again."""
     liars, vectors = honest.liars, honest.vectors
     old = cohort.seal(vectors[:liars], _WINDOW - WINDOW_S, range(liars))
-    fresh = cohort.seal(vectors[liars:], _WINDOW, range(liars, len(vectors)))
-    return _without_liars([*old, *fresh], honest)
+    return [*old, *cohort.seal(vectors[liars:], _WINDOW, range(liars, len(vectors)))]
 
 
-def _forged_id(cohort: Cohort, honest: Honest, _spec: SectionSpec) -> Told:
+def _forged_id(cohort: Cohort, honest: Honest, _spec: SectionSpec, _at: int) -> list[Sealed]:
     """Reports under the names of honest hosts, ahead of theirs; and under one that nobody has."""
     liars, reports = honest.liars, cohort.seal(honest.vectors, _WINDOW)
     victims = [liars + number % max(len(reports) - liars, 1) for number in range(liars)]
@@ -144,37 +127,29 @@ def _forged_id(cohort: Cohort, honest: Honest, _spec: SectionSpec) -> Told:
     unknown = bytes(16)
     for _, report in reports[:liars]:
         cohort.send_raw(unknown, unknown + report[16:])
-    return _without_liars([*forged, *reports[liars:]], honest)
+    return [*forged, *reports[liars:]]
 
 
-def _second_report(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+def _second_report(cohort: Cohort, honest: Honest, spec: SectionSpec, at: int) -> list[Sealed]:
     """Two reports of one window: the second with more in it."""
-    told = _all(cohort, honest.vectors)
-    more = honest.vectors[: honest.liars]
-    more[:, cohort.task.slices()[spec.name].start] += spec.cap_steps
-    second = cohort.seal(more, _WINDOW, range(honest.liars))
-    return Told([*told.reports, *second], told.counted)
-
-
-def _all(cohort: Cohort, vectors: Vectors) -> Told:
-    return Told(cohort.seal(vectors, _WINDOW), np.ones(len(vectors), dtype=np.bool_))
-
-
-def _without_liars(reports: list[Sealed], honest: Honest) -> Told:
-    return Told(reports, np.arange(len(honest.steps)) >= honest.liars)
+    reports, more = cohort.seal(honest.vectors, _WINDOW), honest.vectors[: honest.liars]
+    more[:, at] += spec.cap_steps
+    return [*reports, *cohort.seal(more, _WINDOW, range(honest.liars))]
 
 
 _WINDOW: Final = START_S + WINDOW_S
 HOST_ATTACKS: Final[Mapping[str, HostAttack]] = {
     "out_of_range": _out_of_range,
-    "beyond_bound": _beyond_bound,
-    "far_beyond": _far_beyond,
+    "beyond_bound": lambda c, honest, spec, at: _adding(c, honest, at, 10 * spec.cap_steps),
+    "far_beyond": lambda cohort, honest, _, at: _adding(cohort, honest, at, _FAR_STEPS),
     "spread": _spread,
     "replay": _replay,
     "forged_id": _forged_id,
     "poisoned_share": _poisoned_share,
     "second_report": _second_report,
 }
+_REFUSED: Final = frozenset({"replay", "forged_id", "poisoned_share"})
+"""Of these the liars' reports may not be in the sum."""
 UNBOUNDED: Final = frozenset({"beyond_bound"})
 """Masks hide a replaced agent's vector from everybody: range proofs would bound it (not built)."""
 
@@ -190,30 +165,24 @@ def move_statistic(lie: str, liars: int, plan: CohortPlan = SMALL) -> Movement:
         )
     with Cohort(plan) as cohort:
         spec = cohort.task.sections[0]
+        start = cohort.task.slices()[spec.name].start
         rows = honest_rows(cohort, plan.hosts, plan.seed)
         honest = Honest(cohort.encode(rows), cohort.noise(plan.hosts), liars)
         # The window before is settled first, so that a replay of it has something to repeat.
         cohort.send(cohort.seal(honest.vectors, START_S))
         cohort.settle(START_S)
-        told = HOST_ATTACKS[lie](cohort, honest, spec)
-        cohort.send(told.reports)
+        cohort.send(HOST_ATTACKS[lie](cohort, honest, spec, start))
         settled = cohort.settle(_WINDOW)
-        return _compare(cohort, lie, liars, settled, honest.vectors[told.counted])
-
-
-def _compare(cohort: Cohort, lie: str, liars: int, settled: Settled, honest: Vectors) -> Movement:
-    spec = cohort.task.sections[0]
-    start = cohort.task.slices()[spec.name].start
     moved, elsewhere = 0.0, 0
     if settled.released is not None:
-        difference = settled.released - honest.sum(axis=0)
+        counted = honest.vectors[liars if lie in _REFUSED else 0 :]
+        difference = settled.released - counted.sum(axis=0)
         moved = float(difference[start])
-        rest = np.delete(difference, start)
-        elsewhere = int(np.abs(rest).max())
+        elsewhere = int(np.abs(np.delete(difference, start)).max())
     return Movement(
         lie,
         liars,
-        cohort.plan.hosts,
+        plan.hosts,
         spec.name,
         moved,
         float(liars * spec.cap_steps),
@@ -269,12 +238,9 @@ def play_leader_attack(trick: str, plan: CohortPlan = SMALL) -> LeaderAttack:
         vectors += cohort.noise(plan.hosts)
         cohort.send(cohort.seal(vectors, START_S))
         settled = cohort.settle(START_S)
-        leader = port[0]
-        done = settled.released is not None
-        sums = len(leader.shares)
-        if trick == "alter_share":
-            leader.answer = ", ".join(settled.refused)
-        return LeaderAttack(trick, leader.answer, leader.cleared, sums, done, settled.n)
+        leader, done = port[0], settled.released is not None
+        answer = ", ".join(settled.refused) if trick == "alter_share" else leader.answer
+        return LeaderAttack(trick, answer, leader.cleared, len(leader.shares), done, settled.n)
 
 
 class _AttackingLeader:
@@ -286,9 +252,8 @@ class _AttackingLeader:
         self.answer = "not tried"
         self.cleared: Mapping[str, int] = {}
         self.shares: set[bytes] = set()
-
-    def submit_epochs(self, epochs: Sequence[bytes]) -> None:
-        self._inner.submit_epochs(epochs)
+        self.submit_epochs, self.submit_release = inner.submit_epochs, inner.submit_release
+        self.status = inner.status
 
     def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
         honest = SignedBatch.decode(signed_batch).batch
@@ -305,12 +270,6 @@ class _AttackingLeader:
         if not first and reply.share:
             self._try(honest, signed_batch)
         return reply
-
-    def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
-        return self._inner.submit_release(entry, vector)
-
-    def status(self) -> HelperStatus:
-        return self._inner.status()
 
     def _try(self, honest: Batch, signed: bytes) -> None:
         reply = self._inner.submit_batch(self._asked(honest, signed), epochs_complete=True)
@@ -333,15 +292,14 @@ class _AttackingLeader:
                 entries = entries[1:]
             case "drop_hosts":
                 entries = entries[: len(entries) - 1]
-            case "forged_host":
-                entries = _with_forged_host(entries)
+            case "forged_host":  # two hosts with a tag that they never made
+                entries = entries.copy()
+                entries["tag_h"][:2] = bytes(16)
             case "other_signature":
                 return SignedBatch(honest, bytes(64)).encode()
             case _:
                 pass
-        return self._sign(replace(honest, entries=entries))
-
-    def _sign(self, batch: Batch) -> bytes:
+        batch = replace(honest, entries=entries)
         return SignedBatch(batch, self._parties.leader_key.sign(batch.unsigned())).encode()
 
 
@@ -349,12 +307,6 @@ def _flipped(share: bytes) -> bytes:
     """Change the last word of the mask sum, ahead of the Helper's signature."""
     place = len(share) - 65
     return share[:place] + bytes([share[place] ^ 1]) + share[place + 1 :]
-
-
-def _with_forged_host(entries: NDArray[np.void]) -> NDArray[np.void]:
-    forged = entries.copy()
-    forged["tag_h"][:2] = bytes(16)
-    return forged
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -58,16 +59,15 @@ def face(fault: str, size: float, windows: int = 4, plan: CohortPlan = SMALL) ->
         dead: set[int] = set()
         found = [_window(cohort, fault, size, number, rng, away, dead) for number in range(windows)]
         given_up = cohort.given_up()
-    refused: dict[str, int] = {}
-    reasons: dict[str, int] = {}
+    refused: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     for _, settled, _ in found:
-        for reason, count in settled.refused.items():
-            refused[reason] = refused.get(reason, 0) + count
+        refused.update(settled.refused)
         reason = settled.reason
         if reason == WAITING:
             reason = given_up.get(settled.start, WAITING)
         if reason:
-            reasons[reason] = reasons.get(reason, 0) + 1
+            reasons[reason] += 1
     return FaultResult(
         fault,
         size,
@@ -76,8 +76,8 @@ def face(fault: str, size: float, windows: int = 4, plan: CohortPlan = SMALL) ->
         sum(sent for sent, _, _ in found),
         sum(settled.n for _, settled, _ in found),
         all(true for _, _, true in found),
-        refused,
-        reasons,
+        dict(refused),
+        dict(reasons),
     )
 
 
@@ -94,9 +94,8 @@ def _window(
     window_s, hosts = START_S + number * WINDOW_S, cohort.plan.hosts
     vectors = cohort.encode(honest_rows(cohort, hosts, cohort.plan.seed + number))
     vectors += cohort.noise(hosts)
-    up = np.ones(hosts, dtype=np.bool_)
+    up, good = np.ones((2, hosts), dtype=np.bool_)  # good: to be accepted
     struck = rng.permutation(hosts)[: round(min(size, 1.0) * hosts)]
-    good = up.copy()  # whose reports are expected to be accepted
     end_s = window_s + WINDOW_S
     if fault == "dropout":
         up[struck] = good[struck] = False
@@ -123,9 +122,7 @@ def _window(
         # It comes back: the batch was kept, and is asked for again.
         late = cohort.settle(window_s, end_s + _HELPER_BACK_S)
         settled = replace(late, refused=settled.refused)
-    true = settled.released is None or bool(
-        np.array_equal(settled.released, vectors[good].sum(axis=0))
-    )
+    true = settled.released is None or np.array_equal(settled.released, vectors[good].sum(axis=0))
     return len(reports), settled, true
 
 

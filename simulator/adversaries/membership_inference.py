@@ -124,9 +124,7 @@ def infer_working(
         mean += power
     right = int((worked == (statistic > mean / 2)).sum())
     mu = _mu(tasks) if windows is None else sqrt(mean)
-    name = (
-        "likelihood ratio of a week" if windows is None else f"likelihood ratio, {windows} windows"
-    )
+    name = "likelihood ratio" + (" of a week" if windows is None else f", {windows} windows")
     return _inference(name, 2, tasks[0], (right, trials), mu)
 
 
@@ -178,11 +176,8 @@ def _noise(sigma: NDArray[np.float64], windows: int, trials: int) -> NDArray[np.
 
 
 def _touched(task: Task) -> int:
-    return min(-(-604_800 // task.window_s) + 1, _windows(task))
-
-
-def _windows(task: Task) -> int:
-    return (task.last_window - task.first_window) // task.window_s + 1
+    windows = (task.last_window - task.first_window) // task.window_s + 1
+    return min(-(-604_800 // task.window_s) + 1, windows)
 
 
 def infer_without_mask(task: Task, trials: int, seed: int = 0) -> MembershipInference:
