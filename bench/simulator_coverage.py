@@ -31,7 +31,7 @@ from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.hosts import FleetState, unpack
 from simulator.outcome.attribution import DAY_S
 from simulator.outcome.coverage import TOTAL, CoverageTally
-from simulator.outcome.truth import TrueTable, cause_table, truth_cells
+from simulator.outcome.truth import TrueCause, cause_table, truth_cells
 from simulator.scenario import Scenario, load
 from simulator.streams import philox
 from wire.catalogue import LEFT_OUT, Catalogue
@@ -330,23 +330,22 @@ def causes_of_eight_weeks() -> Part:
     catalogue, plan = Catalogue.load(), default_plan()
     slow = events(plan, DAY_S)
     simulation = Simulation(scenario, slow, catalogue, EngineSettings(seed=scenario.seed))
-    tables = []
+    tables: dict[str, list[list[TrueCause]]] = {"incidents": [], "hardware_faults": []}
     for step in simulation.steps():
         section = "incidents" if step.due.series == "week" else "hardware_faults"
-        tables.append(cause_table(truth_cells(step.outcome, catalogue), section))
-    weekly = [one for one in tables if one.section == "incidents"]
-    (faults,) = [one for one in tables if one.section == "hardware_faults"]
+        tables[section].append(cause_table(truth_cells(step.outcome, catalogue), section))
+    (faults,) = tables["hardware_faults"]
     return {
-        "faults_shown": len(faults.shown),
-        "faults_missed": faults.missed,
-        "first_week": _struck(weekly[0]),
+        "faults_shown": sum(one.told for one in faults),
+        "faults_missed": sum(not one.told and one.true_hosts > 0 for one in faults),
+        "first_week": _struck(tables["incidents"][0]),
         "eight_weeks": _struck(faults),
     }
 
 
-def _struck(table: TrueTable) -> list[Part]:
+def _struck(table: list[TrueCause]) -> list[Part]:
     """Hosts that each cause struck, and what was released of it; None: not told from zero."""
-    rows = [one for one in table.rows if one.true_hosts or one.told]
+    rows = [one for one in table if one.true_hosts or one.told]
     return [
         {
             "cause": one.cause,

@@ -13,6 +13,9 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_agent.windows.window_state import COPY_FAMILIES
 from transport.settings.config import limited, read_tree
 from wire.catalogue import Catalogue
@@ -297,6 +300,12 @@ def load_applications() -> tuple[Application, ...]:
 
 def real_application_profiles(applications: Iterable[Application]) -> int:
     return sum(application.is_recording for application in applications)
+
+
+def class_places(applications: Iterable[Application], catalogue: Catalogue) -> NDArray[np.int64]:
+    """Give int64[applications]: the place of each one's class, the same in every section."""
+    cells = catalogue.section("applications_seen").cells
+    return np.array([cells.index(each.workload.application) for each in applications])
 
 
 def _variant(row: VariantRow, recordings: Mapping[str, Workload]) -> Application:

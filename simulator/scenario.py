@@ -113,7 +113,7 @@ class Faults:
     lemon_faults_per_day    of each of those
     lemon_quarantine_faults a lemon with so many faults is exchanged for a healthy host; 0: never
     repair_hours            mean time out of service after a fault that needs a repair
-    incidents_scale         causes of tail latency, as a multiple of the rates in fleet/faults.py
+    incidents_scale         causes of tail latency, as a multiple of the rates in fleet/chosen.toml
     """
 
     per_1000_node_days: float = within(6.5, 0.0, 1000.0)

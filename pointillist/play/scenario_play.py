@@ -133,10 +133,9 @@ class Player:
             with Store(self.folder / STORE_FILE, self.folder / RELEASES, self.catalogue) as store:
                 store.write(release_of(step.outcome))
         for section in counted:
-            table = cause_table(cells, section)
             self._causes[section] = [
                 {"cause": row.cause, "true_hosts": row.true_hosts, "shown": row.shown}
-                for row in table.rows
+                for row in cause_table(cells, section)
                 if row.true_hosts or row.told
             ]
 

@@ -17,6 +17,7 @@ from simulator.streams import stream
 from wire.catalogue import Catalogue, Section
 
 from .hosts import IDLE, NEVER, Floor, HostInventory, HostLog
+from .jobs import CHOSEN
 
 Floats = NDArray[np.float64]
 
@@ -27,57 +28,11 @@ FAULT_WINDOW_S: Final = 8 * WEEK_S
 CAUSE_COUNTS: Final = np.array([count for _, count in LLAMA3_INTERRUPTIONS], dtype=np.float64)
 """By place in the catalogue's table of hardware faults, whose first classes are these causes."""
 
-_WITHOUT_REPAIR: Final = frozenset(
-    {"software_bug", "nccl_watchdog_timeout", "silent_data_corruption", "dependency"}
-)
-"""After these a job is started again on the same hosts."""
-
-_FAULT_INCIDENTS: Final = {
-    "faulty_gpu": "gpu_hardware_fault",
-    "gpu_hbm3_memory": "gpu_hardware_fault",
-    "gpu_sram_memory": "gpu_hardware_fault",
-    "gpu_system_processor": "gpu_hardware_fault",
-    "network_switch_or_cable": "nic_limit_or_loss",
-    "nic": "nic_limit_or_loss",
-    "gpu_thermal_interface_and_sensor": "gpu_thermal_or_power_limit",
-    "power_supply": "gpu_thermal_or_power_limit",
-    "ssd": "disk_io",
-    "system_memory": "memory_pressure",
-}
-"""The cause of tail latency that a fault shows as."""
-
-INCIDENTS_A_WEEK: Final = {
-    "cpu_contention": 0.06, "cgroup_throttling": 0.03, "memory_pressure": 0.025, "disk_io": 0.04,
-    "nic_cross_traffic": 0.05, "nic_limit_or_loss": 0.02, "pcie_pressure": 0.015,
-    "gpu_thermal_or_power_limit": 0.07, "gpu_hardware_fault": 0.01, "gpu_shared": 0.02,
-    "communication_wait": 0.10, "input_starvation": 0.06, "unknown": 0.02,
-}  # fmt: skip
-"""Chance that a host meets a cause of tail latency in one week; chosen, for want of published
-rates, and so low that few hosts meet more than a host may report."""
-
-
-def needs_repair(catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Say for each published cause, by place, whether its host leaves service."""
-    names = catalogue.classes("hardware_fault")[: len(CAUSE_COUNTS)]
-    return np.array([name not in _WITHOUT_REPAIR for name in names])
-
-
-def incident_of_fault(catalogue: Catalogue) -> NDArray[np.int64]:
-    """Give for each published cause the place of the incident that it shows as, -1 for none."""
-    names = catalogue.classes("hardware_fault")[: len(CAUSE_COUNTS)]
-    incidents = list(catalogue.classes("incident"))
-    shown = [_FAULT_INCIDENTS.get(name) for name in names]
-    return np.array([-1 if incident is None else incidents.index(incident) for incident in shown])
-
 
 def incident_rates(catalogue: Catalogue, scale: float) -> Floats:
     names = catalogue.classes("incident")
-    chances = np.array([INCIDENTS_A_WEEK.get(name, 0.0) for name in names]) * scale
+    chances = np.array([CHOSEN["incident_a_week"].get(name, 0.0) for name in names]) * scale
     return np.asarray(-np.log1p(-np.minimum(chances, 0.999)) / WEEK_S)
-
-
-def draw_causes(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    return rng.choice(len(CAUSE_COUNTS), size=count, p=CAUSE_COUNTS / CAUSE_COUNTS.sum())
 
 
 def fault_rates(faults: Faults, inventory: HostInventory) -> Floats:
@@ -93,7 +48,7 @@ def event_rates(section: Section) -> Floats:
         expected = np.zeros(section.length)
         expected[: len(CAUSE_COUNTS)] = CAUSE_COUNTS * FAULT_WINDOW_S / host_seconds
     elif section.name == "incidents":
-        expected = np.array([INCIDENTS_A_WEEK.get(c, 0.0) for c in section.cells])
+        expected = np.array([CHOSEN["incident_a_week"].get(c, 0.0) for c in section.cells])
     else:
         expected = np.zeros(section.length)
     return np.minimum(expected, 1.0)
@@ -137,11 +92,13 @@ class RareEvents:
     def __init__(self, scenario: Scenario, catalogue: Catalogue, floor: Floor) -> None:
         self._scenario, self._floor = scenario, floor
         self._rng = stream(scenario.seed, "rare events")
-        self._repair = needs_repair(catalogue)
-        self._shown = incident_of_fault(catalogue)
-        self._switch = catalogue.classes("hardware_fault").index("network_switch_or_cable")
-        self._congested = catalogue.classes("incident").index("nic_cross_traffic")
-        self._causes = catalogue.classes("hardware_fault")
+        self._causes, incidents = catalogue.classes("hardware_fault"), catalogue.classes("incident")
+        self._shown = {
+            self._causes.index(fault): incidents.index(incident)
+            for fault, incident in CHOSEN["fault_shows_as"].items()
+        }
+        self._switch = self._causes.index("network_switch_or_cable")
+        self._congested = incidents.index("nic_cross_traffic")
         self._rates = fault_rates(scenario.faults, floor.inventory)
         self._lemon_faults: Counter[int] = Counter()
         self._wide: dict[int, WideJob] = {}
@@ -205,34 +162,27 @@ class RareEvents:
 
     def _strike(self, host: int) -> None:
         now, floor, faults = self.now_s, self._floor, self._scenario.faults
-        cause = int(draw_causes(1, self._rng)[0])
+        shares = CAUSE_COUNTS / CAUSE_COUNTS.sum()
+        cause = int(self._rng.choice(len(CAUSE_COUNTS), size=1, p=shares)[0])
         where = np.array([host])
         self.hardware.add_events(where, np.array([cause]), np.array([now]))
-        if self._shown[cause] >= 0:
-            self._show(int(self._shown[cause]), self._hit(host, cause))
+        if cause in self._shown:
+            leaf = floor.inventory.leaf  # all under a switch notice, else the one
+            hit = np.flatnonzero(leaf == leaf[host]) if cause == self._switch else where
+            self._show(self._shown[cause], hit)
         self.counts[f"fault {self._causes[cause]}"] += 1
         self._interrupt(host)
-        if self._repair[cause]:
+        if self._causes[cause] not in CHOSEN["without_repair"]["faults"]:
             floor.down_until_s[host] = now + self._rng.exponential(faults.repair_hours * 3600)
         if floor.inventory.lemon[host]:
-            self._watch_lemon(host)
-
-    def _hit(self, host: int, cause: int) -> Hosts:
-        """Hosts that notice a fault: all under a switch, else the one."""
-        leaf = self._floor.inventory.leaf
-        if cause == self._switch:
-            return np.flatnonzero(leaf == leaf[host])
-        return np.array([host])
+            self._lemon_faults[host] += 1
+            if self._lemon_faults[host] == faults.lemon_quarantine_faults:
+                self._rates[host] = faults.per_1000_node_days / 1000 / 86_400
+                self.counts["lemons exchanged"] += 1
 
     def _show(self, incident: int, hosts: Hosts) -> None:
         codes = np.full(len(hosts), incident)
         self.incidents.add_events(hosts, codes, np.full(len(hosts), self.now_s))
-
-    def _watch_lemon(self, host: int) -> None:
-        self._lemon_faults[host] += 1
-        if self._lemon_faults[host] == self._scenario.faults.lemon_quarantine_faults:
-            self._rates[host] = self._scenario.faults.per_1000_node_days / 1000 / 86_400
-            self.counts["lemons exchanged"] += 1
 
     def _interrupt(self, host: int) -> None:
         number = int(self._floor.job[host])

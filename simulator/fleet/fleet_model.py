@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.applications import class_places
 from simulator.scenario import Scenario
 from simulator.streams import philox, stream
 from wire.catalogue import Catalogue, Section
@@ -21,7 +22,6 @@ from .hosts import (
     Floor,
     HostInventory,
     attendance,
-    bits,
     gather_bits,
     link_speeds,
     make_inventory,
@@ -48,11 +48,7 @@ class FleetModel:
         self.inventory: HostInventory = make_inventory(scenario, catalogue)
         self.groups = make_groups(scenario, catalogue)
         self.applications = self.groups.applications
-        cells = catalogue.section("applications_seen").cells
-        places = np.array(
-            [cells.index(application.workload.application) for application in self.applications]
-        )
-        self._floor = Floor(self.inventory, places)
+        self._floor = Floor(self.inventory, class_places(self.applications, catalogue))
         self._rare = RareEvents(scenario, catalogue, self._floor)
         self._scheduler = Scheduler(scenario, self.groups, self._floor, self._rare)
         self._incident_rates = incident_rates(catalogue, scenario.faults.incidents_scale)
@@ -127,6 +123,7 @@ class FleetModel:
     def _state(self, start_s: int, window_s: int) -> FleetState:
         floor, end_s = self._floor, start_s + window_s
         comes, late = attendance(self.scenario, start_s, window_s)
+        slow = overlap_share(floor.slow_from_s, floor.slow_until_s, start_s, window_s)
         out = (floor.down_until_s >= end_s) | (floor.silent_until_s >= end_s)
         return FleetState(
             start_s=start_s,
@@ -135,18 +132,13 @@ class FleetModel:
             application=floor.application.copy(),
             job=floor.job.copy(),
             busy=floor.busy.copy(),
-            speed=self._speed(start_s, window_s),
+            speed=(floor.pace * (1 - slow * (1 - 1 / floor.slowdown))).astype(np.float32),
             present=~out & comes,
             late=late,
             incidents=self._struck(self._rare.incidents.between(start_s, end_s)),
             hardware=self._struck(self._rare.hardware.between(start_s, end_s)),
             seen=self._seen(start_s, end_s),
         )
-
-    def _speed(self, start_s: int, window_s: int) -> NDArray[np.float32]:
-        floor = self._floor
-        part = overlap_share(floor.slow_from_s, floor.slow_until_s, start_s, window_s)
-        return (floor.pace * (1 - part * (1 - 1 / floor.slowdown))).astype(np.float32)
 
     def _struck(self, events: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Bits:
         return gather_bits(self.inventory.hosts, 1, *events)[:, 0]
@@ -180,11 +172,8 @@ class SteadyFleet:
         model = np.where(self._idle, laid_out.gpu_model, recorded[self._runs]).astype(np.int8)
         links = link_speeds(models)[model]
         self.inventory = replace(laid_out, gpu_model=model, link_gbit=links)
-        cells = catalogue.section("applications_seen").cells
-        places = np.array(
-            [cells.index(application.workload.application) for application in self.applications]
-        )
-        self._seen = bits(np.where(self._idle, -1, places[self._runs]), SEEN_WORDS)
+        busy, places = np.flatnonzero(~self._idle), class_places(self.applications, catalogue)
+        self._seen = gather_bits(scenario.hosts, SEEN_WORDS, busy, places[self._runs[busy]])
         self._incidents = catalogue.section("incidents")
         self._hardware = catalogue.section("hardware_faults")
 

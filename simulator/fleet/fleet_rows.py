@@ -14,12 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.windows.window_state import COPY_FAMILIES
-from simulator.applications import Application, KernelRow, Variant, Workload, check_classes, derive
+from simulator.applications import (
+    Application,
+    KernelRow,
+    Variant,
+    Workload,
+    check_classes,
+    class_places,
+    derive,
+)
 from simulator.streams import philox
 from wire.catalogue import Catalogue, Section
 from wire.task import SectionKind, SectionSpec, Task
 
 from .hosts import IDLE, FleetState, unpack
+from .jobs import CHOSEN
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -29,41 +38,6 @@ _PROBABILITY: Final = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
 Rows = NDArray[np.int64]
 
 _MILLIONTHS = 1_000_000
-
-# (at an idle host, at a fully busy one, spread), in the unit of the section's bins.
-_GAUGES: Final = {
-    "gpu_utilisation": (1.0, 97.0, 6.0),
-    "gpu_memory": (3.0, 80.0, 8.0),
-    "gpu_power": (75.0, 620.0, 40.0),
-    "gpu_temperature": (33.0, 68.0, 4.0),
-}
-
-# Share of full scale: (idle, fully busy).
-_MEANS: Final = {
-    "user": (0.02, 0.35),
-    "system": (0.01, 0.06),
-    "iowait": (0.001, 0.01),
-    "interrupt": (0.001, 0.006),
-    "steal": (0.0, 0.001),
-    "used": (0.08, 0.45),
-    "cached": (0.15, 0.30),
-    "busy": (0.01, 0.20),
-    "read": (0.001, 0.05),
-    "write": (0.001, 0.02),
-    "receive": (0.0005, 0.08),
-    "transmit": (0.0005, 0.08),
-    "host_to_device": (0.0, 0.03),
-    "device_to_host": (0.0, 0.01),
-    "device_to_device": (0.0, 0.02),
-    "all_reduce": (0.0, 0.05),
-    "all_gather": (0.0, 0.02),
-    "reduce_scatter": (0.0, 0.02),
-    "point_to_point": (0.0, 0.01),
-    "time_in_calls": (0.0, 0.04),
-    "device": (0.0, 0.05),
-    "stream": (0.0, 0.15),
-    "event": (0.0, 0.05),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +145,9 @@ def draw_samples(section: Section, load: Floats, samples: Rows, rng: np.random.G
 
     Rounded by one uniform per host: right in the mean, samples in all, and cheap.
     """
-    if section.bins is None or section.name not in _GAUGES:
+    if section.bins is None or section.name not in CHOSEN["gauge"]:
         return np.zeros((len(load), section.length), dtype=np.int64)
-    idle, busy, spread = _GAUGES[section.name]
+    idle, busy, spread = CHOSEN["gauge"][section.name]
     level = (idle + (busy - idle) * load).astype(np.float32)
     uppers = np.array(section.bins.edges[1:], dtype=np.float32)
     # The logistic curve stands in for the normal distribution: within 1 % of it at this scale.
@@ -190,7 +164,7 @@ def draw_samples(section: Section, load: Floats, samples: Rows, rng: np.random.G
 
 def draw_means(section: Section, load: Floats, rng: np.random.Generator) -> Rows:
     """Draw int64[hosts, coordinates] in millionths of full scale, with 30 % variation."""
-    ends = np.array([_MEANS.get(cell, (0.0, 0.0)) for cell in section.cells])
+    ends = np.array([CHOSEN["mean"].get(cell, (0.0, 0.0)) for cell in section.cells])
     level = ends[:, 0] + (ends[:, 1] - ends[:, 0]) * load[:, None]
     jitter = np.exp(rng.normal(0.0, 0.3, level.shape))
     shares = np.minimum(level * jitter * _MILLIONTHS, _MILLIONTHS)
@@ -249,13 +223,23 @@ class FleetRows:
         by_model = catalogue.section("kernel_mix_by_model")
         self._model_places = len({cell.split("/", 1)[0] for cell in by_model.cells})
         self.width = sum(spec.length for spec in task.sections)
-        self._cells = self._application_cells(catalogue)
+        check_classes(
+            [application.workload for application in self.applications],
+            self._families,
+            catalogue.section("applications_seen").cells,
+            self._models,
+        )
+        self._cells = class_places(self.applications, catalogue)
         self._fill: dict[str, Callable[[Section, _Drawn, Rows], None]] = {
             "kernel_mix": self._kernel_mix,
             "kernel_mix_by_model": self._kernel_mix_by_model,
             "application_mix": self._application_mix,
-            "kernel_duration": self._durations,
-            "copy_size": self._copy_sizes,
+            "kernel_duration": lambda _, drawn, row: _histogram(
+                drawn, row, [table.duration for _, table, _ in drawn.groups]
+            ),
+            "copy_size": lambda _, drawn, row: _histogram(
+                drawn, row, [table.copy_size for _, table, _ in drawn.groups]
+            ),
         }
 
     def block(
@@ -283,19 +267,6 @@ class FleetRows:
             self._leave_out(section, spec, row, coin, drawn)
             at += spec.length
         return rows
-
-    def _application_cells(self, catalogue: Catalogue) -> Rows:
-        """Place of each application's class; the same in every section that has that axis."""
-        known = catalogue.section("applications_seen").cells
-        check_classes(
-            [application.workload for application in self.applications],
-            self._families,
-            known,
-            self._models,
-        )
-        return np.array(
-            [known.index(application.workload.application) for application in self.applications]
-        )
 
     def _draw(self, state: FleetState, lo: int, hi: int, rng: np.random.Generator) -> _Drawn:
         gpus = state.inventory.gpus[lo:hi].astype(np.int64)
@@ -360,12 +331,6 @@ class FleetRows:
             rest[hosts] -= worked
         row[:, section.index("idle")] = rest
 
-    def _durations(self, _section: Section, drawn: _Drawn, row: Rows) -> None:
-        _histogram(drawn, row, [table.duration for _, table, _ in drawn.groups])
-
-    def _copy_sizes(self, _section: Section, drawn: _Drawn, row: Rows) -> None:
-        _histogram(drawn, row, [table.copy_size for _, table, _ in drawn.groups])
-
     def _leave_out(
         self, section: Section, spec: SectionSpec, row: Rows, coin: Rows, drawn: _Drawn
     ) -> None:
@@ -375,13 +340,11 @@ class FleetRows:
             return
         row[skipped] = 0
         if spec.kind is SectionKind.MIX and section.name in self._fill:
-            row[skipped, self._unmeasured(section, drawn.model[skipped])] = drawn.wall_ms[skipped]
-
-    def _unmeasured(self, section: Section, model: Rows) -> Rows:
-        if "gpu_model" not in section.axes:
-            return np.full(len(model), section.index("unmeasured"))
-        stride = section.length // self._model_places
-        return model * stride + section.index(f"{self._models[0]}/unmeasured")
+            cell, stride = "unmeasured", 0
+            if "gpu_model" in section.axes:
+                cell, stride = f"{self._models[0]}/unmeasured", section.length // self._model_places
+            places = drawn.model[skipped] * stride + section.index(cell)
+            row[skipped, places] = drawn.wall_ms[skipped]
 
 
 def _grouped(application: Rows, model: Rows) -> Iterator[tuple[Rows, int, int]]:

@@ -69,13 +69,15 @@ def make_inventory(scenario: Scenario, catalogue: Catalogue) -> HostInventory:
     kind = rng.permutation(np.repeat(np.arange(len(parts)), parts))
     model = np.array([models.index(shape.gpu_model) for shape in scenario.shapes])
     gpus = np.array([shape.gpus for shape in scenario.shapes])
-    lemon = rng.random(hosts) < scenario.faults.lemon_share
+    lemon, load = rng.random(hosts) < scenario.faults.lemon_share, scenario.load
+    pace = np.exp(-np.abs(rng.normal(0.0, load.speed_spread, hosts)))
+    straggles = rng.random(hosts) < load.straggler_share
     return HostInventory(
         operator.astype(np.int16),
         model[kind].astype(np.int8),
         gpus[kind].astype(np.int8),
         lemon,
-        _paces(scenario, rng),
+        np.where(straggles, pace * load.straggler_speed, pace).astype(np.float32),
         (np.arange(hosts) // LEAF_HOSTS).astype(np.int32),
         link_speeds(models)[model[kind]],
     )
@@ -84,13 +86,6 @@ def make_inventory(scenario: Scenario, catalogue: Catalogue) -> HostInventory:
 def link_speeds(models: Sequence[str]) -> NDArray[np.int16]:
     """Gbit/s of a link of a host with each GPU model; an unknown one has the slowest."""
     return np.array([LINK_GBIT.get(model, min(LINK_GBIT.values())) for model in models], np.int16)
-
-
-def _paces(scenario: Scenario, rng: np.random.Generator) -> NDArray[np.float32]:
-    load = scenario.load
-    pace = np.exp(-np.abs(rng.normal(0.0, load.speed_spread, scenario.hosts)))
-    straggles = rng.random(scenario.hosts) < load.straggler_share
-    return np.where(straggles, pace * load.straggler_speed, pace).astype(np.float32)
 
 
 def split(whole: int, shares: Sequence[float]) -> list[int]:
@@ -160,15 +155,6 @@ def attendance(
     rng = philox(scenario.seed, "attendance", window_s, start_s)
     comes = rng.random(scenario.hosts) >= scenario.dropout.share
     return comes, rng.random(scenario.hosts) < scenario.dropout.late_share
-
-
-def bits(places: NDArray[np.int64], words: int = 1) -> NDArray[np.uint64]:
-    """Return uint64[n, words], one bit set in each row; places below 0 set none."""
-    rows = np.zeros((len(places), words), dtype=np.uint64)
-    set_ = np.flatnonzero(places >= 0)
-    place = places[set_].astype(np.uint64)
-    rows[set_, (place >> np.uint64(6)).astype(np.int64)] = np.uint64(1) << (place & np.uint64(63))
-    return rows
 
 
 def unpack(words: NDArray[np.uint64], length: int) -> NDArray[np.uint8]:

@@ -21,6 +21,8 @@ from wire.catalogue import Catalogue
 Floats = NDArray[np.float64]
 
 PUBLISHED: Final = Path(__file__).with_name("published.toml")
+CHOSEN: Final = read_table(PUBLISHED.with_name("chosen.toml"))
+"""Levels and rates that are not published."""
 LONGEST_S: Final = 30 * 86_400.0
 SHORTEST_S: Final = 1.0
 _POINTS: Final = 1 << 14

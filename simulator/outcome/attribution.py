@@ -20,10 +20,10 @@ from kernels.families import UNKNOWN_APPLICATION
 from kernels.kernel_mix import mix_rows
 from kernels.signatures import ApplicationClassifier, Signature, Signatures
 from privacy.calibrate import MILLION, gdp_mu_1e9, windows_touched
-from simulator.applications import Application, Variant, Workload, derive
+from simulator.applications import Application, Variant, Workload, class_places, derive
 from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.fleet_rows import MIX_JITTER
-from simulator.fleet.hosts import IDLE, SEEN_WORDS, FleetState, unpack
+from simulator.fleet.hosts import IDLE, SEEN_WORDS, unpack
 from wire.catalogue import Catalogue
 
 LAUNCHES: Final = 5_000
@@ -51,7 +51,11 @@ class Attribution:
     unanswered: float
 
 
-def signature_of(workload: Workload) -> Signature:
+def train(applications: Sequence[Application]) -> Signatures:
+    return Signatures.train([_signature(application.workload) for application in applications])
+
+
+def _signature(workload: Workload) -> Signature:
     kernels = (
         (row.name, row.family, row.launches_per_1000_steps, row.time_ns_per_step)
         for row in workload.kernels
@@ -59,10 +63,6 @@ def signature_of(workload: Workload) -> Signature:
     source = f"{workload.source} {workload.source_file}"
     rows = tuple(mix_rows(kernels))
     return Signature(workload.name, workload.application, workload.gpu_model, source, rows)
-
-
-def train(applications: Sequence[Application]) -> Signatures:
-    return Signatures.train([signature_of(application.workload) for application in applications])
 
 
 def job_tables(application: Application, gpus: int) -> list[tuple[float, Workload]]:
@@ -75,14 +75,17 @@ def job_tables(application: Application, gpus: int) -> list[tuple[float, Workloa
     if gpus <= HOST_GPUS or (application.variant is not None and application.variant.exchange):
         return [(1.0, table)]
 
-    def ranked(name: str, **rules: str) -> Workload:
-        variant = Variant(exchange=True, stage=rules.get("stage", ""))
+    def ranked(name: str, stage: str = "") -> Workload:
+        variant = Variant(exchange=True, stage=stage)
         return derive(table, variant, f"{table.name}_{name}", table.application)
 
     if gpus < STAGED_GPUS:
         return [(1.0, ranked("exchange"))]
-    stages = [(1 / 8, ranked("first", stage="first")), (1 / 8, ranked("last", stage="last"))]
-    return [(6 / 8, ranked("middle")), *stages]
+    return [
+        (6 / 8, ranked("middle")),
+        (1 / 8, ranked("first", "first")),
+        (1 / 8, ranked("last", "last")),
+    ]
 
 
 def answers(
@@ -91,8 +94,7 @@ def answers(
     """Let every process of a job be classified; give the share of its GPU time by answer."""
     found: Counter[str] = Counter()
     processes = min(max(gpus, 1), _MOST_PROCESSES)
-    tables = job_tables(application, gpus)
-    for share, table in tables:
+    for share, table in job_tables(application, gpus):
         each = max(round(processes * share), 1)
         for process in range(each):
             classifier = ApplicationClassifier(signatures)
@@ -261,10 +263,7 @@ def live_days(
     window_s    looked at at a time, a divisor of an hour; it counts as that many minutes
     """
     start_s = model.scenario.start_s
-    cells = catalogue.section("applications_seen").cells
-    own = np.array(
-        [cells.index(application.workload.application) for application in model.applications]
-    )
+    own = class_places(model.applications, catalogue)
     places, number = np.unique(own, return_inverse=True)
     for day in range(days):
         yield _day(model, start_s + day * DAY_S, places, number, window_s)
@@ -285,7 +284,9 @@ def _day(
     held = 0.0
     for at in range(0, DAY_S, window_s):
         state = model.at(start_s + at, window_s)
-        _count(state, places, counts)
+        active = np.flatnonzero(state.seen.any(axis=1))
+        row, column = np.nonzero(unpack(state.seen[active], 64 * SEEN_WORDS)[:, places])
+        counts[active[row], column] += 1
         busy = np.flatnonzero(state.application != IDLE)
         which = state.application[busy]
         gpus = state.busy[busy] * inventory.gpus[busy].astype(np.float64)
@@ -297,10 +298,3 @@ def _day(
     share = held / (DAY_S // window_s) / inventory.total_gpus
     windows = counts[host, application].astype(np.int64) * (window_s // _WINDOW_S)
     return DayRuns(host, application, windows, gpu_s, reporting, share)
-
-
-def _count(state: FleetState, places: NDArray[np.int64], counts: NDArray[np.uint16]) -> None:
-    active = np.flatnonzero(state.seen.any(axis=1))
-    met = unpack(state.seen[active], 64 * SEEN_WORDS)[:, places]
-    row, column = np.nonzero(met)
-    counts[active[row], column] += 1

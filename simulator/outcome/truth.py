@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aggregator.statistics.causes import CAUSE_SECTIONS, CauseRow, CauseWindow
 from aggregator.statistics.causes import cause_table as released_table
-from aggregator.statistics.correction import Detector, Reported
+from aggregator.statistics.correction import Reported
 from aggregator.statistics.statistics import (
     MODEL_AXIS,
     RESERVED,
@@ -74,6 +74,12 @@ _ARROW: Final = {
 SCHEMA: Final = pa.schema([(column.name, _ARROW[str(column.type)]) for column in fields(TruthCell)])
 
 
+_OF_RELEASE: Final = (
+    "standard_error", "low", "high", "share", "share_low", "share_high", "below_noise",
+    "bias_bound",
+)  # fmt: skip
+
+
 def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
     """Join an outcome's truth with its release, if any, by the production estimator."""
     bare = _bare_cells(outcome, catalogue)
@@ -85,24 +91,12 @@ def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]
 
 def with_release(bare: Iterable[TruthCell], cells: Iterable[Any]) -> list[TruthCell]:
     """Put beside each cell's truth what was released of it."""
-    released = {(cell.section, cell.cell): cell for cell in cells}
+    known = {(cell.section, cell.cell): cell for cell in cells}
     joined = []
     for truth in bare:
-        cell = released[truth.section, truth.cell]
-        joined.append(
-            replace(
-                truth,
-                released=cell.value,
-                standard_error=cell.standard_error,
-                low=cell.low,
-                high=cell.high,
-                share=cell.share,
-                share_low=cell.share_low,
-                share_high=cell.share_high,
-                below_noise=cell.below_noise,
-                bias_bound=cell.bias_bound,
-            )
-        )
+        cell = known[truth.section, truth.cell]
+        own = {name: getattr(cell, name) for name in _OF_RELEASE}
+        joined.append(replace(truth, released=cell.value, **own))
     return joined
 
 
@@ -200,37 +194,7 @@ class TrueCause:
         return self.row is not None and self.row.told
 
 
-@dataclass(frozen=True, slots=True)
-class TrueTable:
-    """One window's causes, the most hosts first.
-
-    missed      causes that struck somebody and are not told from zero
-    false       causes that are shown and struck nobody
-    bias_bound  hosts that what was released may lack, see `aggregator.statistics.causes.CauseTable`
-    """
-
-    section: str
-    series: str
-    window_start_s: int
-    windows: int
-    n: int
-    rows: tuple[TrueCause, ...]
-    missed: int
-    false: int
-    reason: str
-    bias_bound: float | None
-
-    @property
-    def shown(self) -> tuple[TrueCause, ...]:
-        return tuple(row for row in self.rows if row.told)
-
-
-def cause_table(
-    cells: Sequence[TruthCell],
-    section: str,
-    detector: Detector | None = None,
-    agents_model: str | None = None,
-) -> TrueTable:
+def cause_table(cells: Sequence[TruthCell], section: str) -> list[TrueCause]:
     """Make the table of one section of one window. Raises ValueError without such a section."""
     own = [cell for cell in cells if cell.section == section]
     if not own:
@@ -239,44 +203,20 @@ def cause_table(
     if first.released is None:
         shown = f"not released ({first.reason})"
         rows = [TrueCause(name, hosts, None, shown) for name, hosts in true.items()]
-        rows.sort(key=lambda row: (-row.true_hosts, row.cause))
-    else:
-        released = released_table(_window(own), None, detector, agents_model)
-        rows = [TrueCause(row.cause, true[row.cause], row, _shown(row)) for row in released.rows]
-    return TrueTable(
-        section,
-        first.series,
-        first.window_start_s,
-        first.windows,
-        first.n,
-        tuple(rows),
-        sum(not row.told and row.true_hosts > 0 for row in rows),
-        sum(row.told and row.true_hosts == 0 for row in rows),
-        first.reason,
-        first.bias_bound,
+        return sorted(rows, key=lambda row: (-row.true_hosts, row.cause))
+    values, errors = (
+        np.array([getattr(cell, name) for cell in own], dtype=np.float64)
+        for name in ("released", "standard_error")
     )
-
-
-def _window(cells: Sequence[TruthCell]) -> CauseWindow:
-    """What was released, as the aggregator has it; rates are those of a week."""
-    first = cells[0]
-    return CauseWindow(
-        first.series,
-        0,
-        first.window_start_s,
-        WEEK_S,
-        first.section,
-        tuple(cell.cell for cell in cells),
-        Reported(
-            first.n,
-            np.array([cell.released for cell in cells], dtype=np.float64),
-            np.array([cell.standard_error for cell in cells], dtype=np.float64),
-        ),
-        first.bias_bound,
-    )
-
-
-def _shown(row: CauseRow) -> str:
-    if not row.told:
-        return f"< {row.most:.0f}"
-    return f"{row.hosts:.0f} ± {1.96 * row.standard_error:.0f}"
+    # What was released, as the aggregator has it; rates are those of a week.
+    window = CauseWindow(
+        first.series, 0, first.window_start_s, WEEK_S, section, tuple(true),
+        Reported(first.n, values, errors), first.bias_bound,
+    )  # fmt: skip
+    found = []
+    for row in released_table(window).rows:
+        shown = f"{row.hosts:.0f} ± {1.96 * row.standard_error:.0f}"
+        found.append(
+            TrueCause(row.cause, true[row.cause], row, shown if row.told else f"< {row.most:.0f}")
+        )
+    return found

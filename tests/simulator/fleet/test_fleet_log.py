@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.fleet.hosts import HostLog, bits, gather_bits, unpack
+from simulator.fleet.hosts import HostLog, gather_bits, unpack
 from simulator.fleet.jobs import overlap_share
 
 
@@ -56,7 +56,6 @@ def test_host_log_forgets_what_is_old(log: HostLog) -> None:
 def test_bits_are_gathered_and_unpacked_again() -> None:
     words = gather_bits(3, 4, ints(0, 0, 2, 2), ints(5, 255, 64, 64))
     assert np.flatnonzero(unpack(words, 256)).tolist() == [5, 255, 2 * 256 + 64]
-    assert (bits(ints(5, -1, 64), 4) == words & bits(ints(5, 0, 64), 4)).all()
 
 
 def test_overlap_share_is_the_part_of_the_window() -> None:
