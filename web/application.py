@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from importlib import metadata
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from pages.layout import ASSETS, Notice, Screen, asset, asset_address, asset_packed, rendered
+from transport.process.printable import listed
 
 from .access_tokens import LOCAL, Viewer
-from .page_answers import PackedAnswer, PageAnswers, StoreAway, answered
-from .page_shape import Page, View
+from .page_answers import PackedAnswer, PageAnswers, answered
+from .page_shape import EVERYBODY, Page, Role, View
 from .page_state import PageState
-from .query_words import refuse_unknown, wrong_values
-from .view_panel import answer_model, links
+from .view_panel import FILE_KINDS, answer_model, links
 
 _API: Final = "/api/v1"
 _STATE: Final = Annotated[PageState, Query()]
 _HTML: Final = "text/html; charset=utf-8"
-_FILES: Final = {
-    "json": ("", "application/json"),
-    "csv": (".csv", "text/csv; charset=utf-8"),
-    "parquet": (".parquet", "application/vnd.apache.parquet"),
-}
 
 
 class Problem(BaseModel):
@@ -76,6 +73,64 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
+_EXPECTED: Final = {
+    "missing": "one of {expected}, got none",
+    "int": "a whole number",
+    "bool": "true or false",
+    "date": "a day such as 2026-11-27",
+    "datetime": "a moment such as 2026-11-27T08:00:00Z",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "a name of letters and digits",
+    "literal_error": "one of {expected}",
+    "enum": "one of {expected}",
+}
+
+
+def refuse_unknown(request: Request) -> None:
+    """Refuse an address with a parameter that its page or view does not know.
+
+    Raises      HTTPException, which names it and those that are known
+    """
+    known = _fields(request)
+    strange = sorted(set(request.query_params) - known.keys())
+    if strange:
+        told = f"known are {', '.join(known)}" if known else "this address knows none"
+        raise HTTPException(422, f"no such parameter: {listed(strange)}; {told}")
+
+
+def wrong_values(request: Request, errors: Sequence[Any]) -> str:
+    """Say what is expected of parameters, from pydantic's errors; no value is repeated."""
+    known = _fields(request)
+    return "; ".join(_said(error, known) for error in errors)
+
+
+def _said(error: Mapping[str, Any], known: Mapping[str, FieldInfo]) -> str:
+    name = str(error["loc"][1]) if len(error["loc"]) > 1 else "the address"
+    kind, context = str(error["type"]), error.get("ctx", {})
+    field = known.get(name)
+    choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
+    if kind == "missing" and field is not None and get_origin(field.annotation) is Literal:
+        choices = ", ".join(map(str, get_args(field.annotation)))
+    words = _EXPECTED.get(kind) or _EXPECTED.get(kind.partition("_")[0]) or "another value"
+    expected = words.format_map({**context, "expected": choices or "its values"})
+    meaning = f" ({field.description})" if field is not None and field.description else ""
+    return f"{name}: expected {expected}{meaning}"
+
+
+def _fields(request: Request) -> dict[str, FieldInfo]:
+    route = request.scope.get("route")
+    found: dict[str, FieldInfo] = {}
+    for field in route.dependant.query_params if isinstance(route, APIRoute) else ():
+        model = field.field_info.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            found |= model.model_fields
+        else:
+            found[field.alias] = field.field_info
+    return found
+
+
 def application(answers: PageAnswers) -> FastAPI:
     """Make the application of a store; `Guard` belongs around it."""
     app = FastAPI(
@@ -91,7 +146,7 @@ def application(answers: PageAnswers) -> FastAPI:
     for page in answers.pages:
         _add_page(app, answers, page)
         for view in page.views:
-            for kind in _FILES:
+            for kind in FILE_KINDS:
                 _add_view(app, answers, page, view, kind)
     _add_errors(app, answers)
     return app
@@ -100,8 +155,8 @@ def application(answers: PageAnswers) -> FastAPI:
 def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
     @app.get("/", include_in_schema=False)
     def first(request: Request) -> Response:
-        viewer = _viewer(request)
-        page = next(page for page in answers.pages if viewer.role in page.roles)
+        role = admitted(request).role
+        page = next(page for page in answers.pages if role in page.roles)
         return RedirectResponse(f"/{page.name}", 302)
 
     @app.get("/static/{tag}/{name}", include_in_schema=False)
@@ -115,7 +170,7 @@ def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
     @app.get(f"{_API}/store", summary="How the store stands", responses=PROBLEMS)
     def store(request: Request) -> StoreAnswer:
         standing = answers.watch.standing()
-        visible = answers.visible(standing, _viewer(request))
+        visible = answers.visible(standing, admitted(request))
         answer = StoreAnswer(
             generation=standing.generation,
             state=standing.state.value,
@@ -132,7 +187,7 @@ def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
 
     @app.get(f"{_API}/pages", summary="Pages and their views", responses=PROBLEMS)
     def pages(request: Request) -> list[PageAnswer]:
-        role = _viewer(request).role
+        role = admitted(request).role
         return [
             PageAnswer(
                 name=page.name, title=page.title, question=page.question,
@@ -145,7 +200,7 @@ def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
 
 def _add_page(app: FastAPI, answers: PageAnswers, page: Page) -> None:
     async def serve(request: Request, state: _STATE) -> Response:  # type: ignore[valid-type]
-        viewer = _admitted(request, page)
+        viewer = admitted(request, page.roles, f"{page.title} is")
         # What is drawn already never waits behind what is not.
         drawn = answers.ready_page(page, state, viewer)
         if drawn is None:
@@ -156,26 +211,22 @@ def _add_page(app: FastAPI, answers: PageAnswers, page: Page) -> None:
 
 
 def _add_view(app: FastAPI, answers: PageAnswers, page: Page, view: View, kind: str) -> None:
-    ending, media_type = _FILES[kind]
+    ending, media_type, _ = FILE_KINDS[kind]
 
     def serve(request: Request, state: _STATE) -> Response:  # type: ignore[valid-type]
-        viewer = _admitted(request, page)
-        try:
-            packed = answers.file(page, view, state, viewer, kind)
-        except StoreAway as error:
-            raise HTTPException(503, str(error)) from error
-        answer = answered(request, packed, media_type)
+        viewer = admitted(request, page.roles, f"{page.title} is")
+        answer = answered(request, answers.file(page, view, state, viewer, kind), media_type)
         if kind != "json":
             name = f"{page.name}-{view.name}{ending}"
             answer.headers["content-disposition"] = f'attachment; filename="{name}"'
         return answer
 
-    described: dict[str, Any] = (
-        {"response_model": answer_model(page, view)}
-        if kind == "json"
-        else {"response_class": Response, "responses": {200: {"content": {media_type: {}}}}}
-    )
-    responses = {**PROBLEMS, **described.pop("responses", {})}
+    responses, described = dict(PROBLEMS), dict[str, Any]()
+    if kind == "json":
+        described["response_model"] = answer_model(page, view)
+    else:
+        described["response_class"] = Response
+        responses[200] = {"content": {media_type: {}}}
     app.get(
         f"{_API}/pages/{page.name}/{view.name}{ending}",
         summary=f"{page.title}: {view.title}" + ("" if kind == "json" else f", as {kind}"),
@@ -186,15 +237,13 @@ def _add_view(app: FastAPI, answers: PageAnswers, page: Page, view: View, kind: 
     )(serve)
 
 
-def _viewer(request: Request) -> Viewer:
+def admitted(
+    request: Request, roles: frozenset[Role] = EVERYBODY, what: str = "These rows are"
+) -> Viewer:
+    """Give who asks. Raises HTTPException where that role may not."""
     viewer: Viewer = request.state.viewer
-    return viewer
-
-
-def _admitted(request: Request, page: Page) -> Viewer:
-    viewer = _viewer(request)
-    if viewer.role not in page.roles:
-        raise HTTPException(403, f"{page.title} is not for the role {viewer.role}.")
+    if viewer.role not in roles:
+        raise HTTPException(403, f"{what} not for the role {viewer.role}.")
     return viewer
 
 

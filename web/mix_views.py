@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,7 @@ class MixViews:
 
     def now(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
         """Return the newest mix, what is significant first and by its size."""
-        cells = measured(reading.summary(self.by, state, **self._chosen(state)), state)
+        cells = measured(reading.summary(self.by, state, self._model(state)), state)
         return cells if cells.empty else largest(cells).head(ROWS)
 
     def over_time(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
@@ -90,7 +90,7 @@ class MixViews:
             return leading
         told = leading[leading["told"]]["name"]
         names = [*told[~told.isin(NO_WORK)].head(LINES), *NO_WORK]
-        cells = reading.trend(self.by, state, names=names, **self._chosen(state))
+        cells = reading.trend(self.by, state, self._model(state), names=names)
         wanted = measured(cells, state)
         return (
             wanted
@@ -100,15 +100,15 @@ class MixViews:
 
     def changed(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
         """Return what the newest whole period has more or less of than the one before."""
-        cells = measured(reading.change(self.by, state, **self._chosen(state)), state)
+        cells = measured(reading.change(self.by, state, self._model(state)), state)
         if cells.empty:
             return cells
         cells = cells.assign(value=cells["change"], size=cells["change"].abs())
         found: pd.DataFrame = cells.sort_values(["told", "size"], ascending=False).head(ROWS)
         return found
 
-    def _chosen(self, state: PageState) -> dict[str, Any]:
-        return {"model": state.model} if self.models and state.model != ALL_MODELS else {}
+    def _model(self, state: PageState) -> str | None:
+        return state.model if self.models and state.model != ALL_MODELS else None
 
     def _now_chart(self, frame: pd.DataFrame) -> Markup:
         # Idle time is most of it: beside it nothing else could be told apart.

@@ -1,10 +1,7 @@
 """Answers by page and state: made once for each generation of the store, then handed out packed.
 
-Bytes of an answer, and how they are handed out: packed, and by a tag where nothing changed.
-
-Values that cost time to make, kept by key: each is made by one thread, the rest wait for it.
-
-Or nobody waits: what is asked for behind is made by a thread of its own, for whoever asks next.
+Each is made by one thread, and the rest wait for it; or nobody waits: what is asked for behind is
+made by a thread of its own, for whoever asks next.
 """
 
 from __future__ import annotations
@@ -16,12 +13,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
 import pandas as pd
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,9 +30,7 @@ from .page_state import PageState
 from .store_reading import StoreReading
 from .store_watch import FAILURES, StoreStanding, StoreState, StoreWatch, unreadable
 from .view_panel import (
-    as_csv,
-    as_json,
-    as_parquet,
+    FILE_KINDS,
     controls,
     links,
     notices,
@@ -60,13 +55,9 @@ class PackedAnswer:
         return len(self.body) + len(self.packed or b"")
 
     @staticmethod
-    def of(body: bytes) -> PackedAnswer:
-        return PackedAnswer(body, gzip.compress(body, 6, mtime=0), _tag(body))
-
-    @staticmethod
-    def packed_already(body: bytes) -> PackedAnswer:
-        """Keep bytes that are compressed in their own way."""
-        return PackedAnswer(body, None, _tag(body))
+    def of(body: bytes, *, pack: bool = True) -> PackedAnswer:
+        tag = f'W/"{sha256(body).hexdigest()[:24]}"'
+        return PackedAnswer(body, gzip.compress(body, 6, mtime=0) if pack else None, tag)
 
 
 def answered(
@@ -81,10 +72,6 @@ def answered(
         headers["content-encoding"] = "gzip"
         return Response(packed.packed, headers=headers, media_type=media_type)
     return Response(packed.body, headers=headers, media_type=media_type)
-
-
-def _tag(body: bytes) -> str:
-    return f'W/"{sha256(body).hexdigest()[:24]}"'
 
 
 _T = TypeVar("_T")
@@ -183,8 +170,11 @@ def frame_bytes(frame: pd.DataFrame) -> int:
     return int(frame.memory_usage(deep=False).sum())
 
 
-class StoreAway(Exception):
+class StoreAway(HTTPException):
     """The store cannot be read now; the message says why, for whoever looks."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(503, why)
 
 
 class PageAnswers:
@@ -206,8 +196,7 @@ class PageAnswers:
         self.pages = pages
         self._owners = owners
         self._answers = KeptValues[PackedAnswer](_MOST_BYTES, PackedAnswer.weight)
-        self._frames = KeptValues[pd.DataFrame](_MOST_BYTES, frame_bytes)
-        self._whole = KeptValues[pd.DataFrame](_MOST_BYTES, frame_bytes)
+        self._frames = KeptValues[pd.DataFrame](2 * _MOST_BYTES, frame_bytes)
         self._behind = MadeBehind() if behind else None
         self._drawn: dict[Hashable, StoreStanding] = {}
 
@@ -222,9 +211,8 @@ class PageAnswers:
                 lambda: PackedAnswer.of(self._html(page, state, viewer, standing, series)),
             )
         except FAILURES as error:
-            return PackedAnswer.of(
-                self._html(page, state, viewer, _broken(standing, error), series)
-            )
+            broken = replace(standing, state=StoreState.BROKEN, detail=unreadable(error))
+            return PackedAnswer.of(self._html(page, state, viewer, broken, series))
         self._note(shown, standing)
         return answer
 
@@ -278,21 +266,16 @@ class PageAnswers:
         if standing.state in {StoreState.BROKEN, StoreState.LOADING}:
             raise StoreAway(standing.detail)
         series = self.visible(standing, viewer)
-        write = {
-            "json": partial(as_json, page, view),
-            "csv": partial(as_csv, view),
-            "parquet": partial(as_parquet, view),
-        }[kind]
         key = (kind, page.name, view.name, state, series, standing.generation)
+
+        def make() -> PackedAnswer:
+            frame = view_frame(view, state, self._reading(standing, series))
+            return PackedAnswer.of(FILE_KINDS[kind].write(page, view, frame))
+
         try:
-            return self._answers.get(
-                key,
-                lambda: PackedAnswer.of(
-                    write(view_frame(view, state, self._reading(standing, series)))
-                ),
-            )
+            return self._answers.get(key, make)
         except FAILURES as error:
-            raise StoreAway(_broken(standing, error).detail) from error
+            raise StoreAway(unreadable(error)) from error
 
     def visible(self, standing: StoreStanding, viewer: Viewer) -> frozenset[str] | None:
         """Give the series that a viewer may see; None: all."""
@@ -311,16 +294,10 @@ class PageAnswers:
         self, standing: StoreStanding, series: frozenset[str] | None
     ) -> StoreReading | None:
         """Give what can be read now; None where the store is not readable."""
-        if standing.state not in {StoreState.WELL, StoreState.STALE}:
+        if not standing.readable:
             return None
-        fleet = self.watch.fleet()
-        return StoreReading(
-            fleet, self.watch.folder, series, standing.newest_s, standing.covered_s,
-            {one.name: one.epsilon for one in standing.series},
-            lambda key, make: self._frames.get((standing.generation, *key), make),
-            lambda key, make: self._frames.get((fleet.source, *key), make),
-            lambda key, make: self._whole.get((fleet.source, *key), make),
-        )  # fmt: skip
+        fleet, folder = self.watch.fleet(), self.watch.folder
+        return StoreReading(fleet, folder, series, standing, self._frames.get)
 
     def _html(
         self,
@@ -338,11 +315,10 @@ class PageAnswers:
             title=page.title,
             question=page.question,
             links=links(self.pages, viewer, state, page.name),
-            panels=[]
-            if reading is None
-            else [
+            panels=[
                 replace(view_panel(page, v, state, reading), action=v.action, query=kept)
                 for v in page.views
+                if reading is not None
             ],
             notices=notices(standing),
             controls=chosen,
@@ -352,7 +328,3 @@ class PageAnswers:
             refresh_s=5 if standing.state is StoreState.LOADING else None,
         )
         return rendered(screen).encode()
-
-
-def _broken(standing: StoreStanding, error: Exception) -> StoreStanding:
-    return replace(standing, state=StoreState.BROKEN, detail=unreadable(error))

@@ -13,7 +13,7 @@ from pages.wording import SHARE, counted, plain
 from .mix_views import NO_WORK, SHARE_COLUMN, MixViews, how, measured
 from .page_shape import Choice, FrameColumn, Page, View, choices, numbers_of
 from .page_state import ALL_MODELS, PageState
-from .store_reading import StoreReading
+from .store_reading import EVERY_MODEL, StoreReading
 
 _FAMILY: Final = FrameColumn("name", "Family", "kernel family, or idle", say=plain)
 _MIX: Final = MixViews("family", _FAMILY, "kernel family", models=True)
@@ -21,7 +21,7 @@ _MIX: Final = MixViews("family", _FAMILY, "kernel family", models=True)
 
 def by_model(reading: StoreReading, state: PageState) -> pd.DataFrame:
     """Return the newest mix of each GPU model; rows of models that nobody has are left out."""
-    cells = measured(reading.summary("family", state, by_model=True), state)
+    cells = measured(reading.summary("family", state, EVERY_MODEL), state)
     if cells.empty:
         return cells
     known = cells[cells["told"] & ~cells["name"].isin(NO_WORK)]

@@ -1,17 +1,14 @@
-"""The API that `pointillist.connect(URL)` reads: rows of releases, as a viewer may see them.
-
-Rows of releases for other programs: bounded Parquet of what a viewer may see, piece by piece.
-"""
+"""The API that `pointillist.connect(URL)` reads: bounded Parquet of what a viewer may see."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from threading import BoundedSemaphore
-from typing import Annotated, Any, Final, Literal, TypeVar, assert_never
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -19,18 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fastapi import FastAPI, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from aggregator.releases.release_files import SimulatedMark
 from aggregator.releases.releases import moment
 from analytics import RollupPeriod
-from analytics.release_source import ReleaseSource
+from analytics.release_source import Bounds, ReleaseSource
 from analytics.served_releases import ADDRESS, FORMAT, MOST_ROWS, NEWEST, ServedRows
 from wire.catalogue import Catalogue
 
 from .access_tokens import SeriesOwners, Viewer
-from .application import PROBLEMS
+from .application import PROBLEMS, admitted
 from .page_answers import KeptValues, PackedAnswer, StoreAway, answered
 from .page_shape import EVERYBODY, NUMBERS, Role
 from .store_watch import FAILURES, NO_STORE, StoreState, StoreWatch, unreadable
@@ -44,20 +40,82 @@ _OUTCOMES: Final = 12
 """Rows that the windows of a period and cohort have at most, but for many reasons of rejection."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowsAsked:
-    """What rows are asked for.
+_YEARS: Final = (1970, 8999)
 
-    since, until   naive UTC; None: from the first, to the last
-    """
 
-    kind: ServedRows
-    period: RollupPeriod = RollupPeriod.HOUR
-    section: str | None = None
-    series: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    by_cohort: bool = False
+def _bounded(when: datetime) -> datetime:
+    """Give naive UTC; a year that no release is of becomes the nearest that arithmetic bears."""
+    if not _YEARS[0] <= when.year <= _YEARS[1]:
+        return datetime(min(max(when.year, _YEARS[0]), _YEARS[1] + 1), 1, 1)  # noqa: DTZ001
+    return moment(when)
+
+
+_Moment = Annotated[datetime, AfterValidator(_bounded)]
+_SERIES = Annotated[str | None, Field(description="this task series alone", max_length=200)]
+_PERIOD = Annotated[RollupPeriod, Field(description="how long windows are added up for")]
+_SECTION = Annotated[
+    str | None,
+    Field(description="section of the catalogue; all without it", pattern=r"^[a-z_0-9]{1,64}$"),
+]
+
+
+class RowsAsked(BaseModel):
+    """What rows are asked for; moments are naive UTC."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: ClassVar[ServedRows]
+
+    series: _SERIES = None
+    since: Annotated[_Moment | None, Field(description="rows that start at or after it, UTC")] = (
+        None
+    )
+    until: Annotated[_Moment | None, Field(description="rows that start before it, UTC")] = None
+
+    def bounds(self, until: datetime | None) -> Bounds:
+        return {"series": self.series, "since": self.since, "until": until or self.until}
+
+    def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:
+        """Read the rows, up to where this part of them ends."""
+        raise NotImplementedError
+
+
+class CellsAsked(RowsAsked):
+    kind = ServedRows.CELLS
+
+    period: _PERIOD = RollupPeriod.HOUR
+    section: _SECTION = None
+    by_cohort: Annotated[
+        bool, Field(description="a row for each cohort; else cohorts are added up")
+    ] = False
+
+    def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:
+        bounds = self.bounds(until)
+        return source.cells(self.period, self.section, by_cohort=self.by_cohort, **bounds)
+
+
+class OutcomesAsked(RowsAsked):
+    kind = ServedRows.OUTCOMES
+
+    period: _PERIOD = RollupPeriod.HOUR
+
+    def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:
+        return source.outcomes(self.period, **self.bounds(until))
+
+
+class WindowsAsked(RowsAsked):
+    kind = ServedRows.WINDOWS
+
+    def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:
+        return source.windows(**self.bounds(until))
+
+
+class CausesAsked(RowsAsked):
+    kind = ServedRows.CAUSES
+
+    section: Literal["incidents", "hardware_faults"]
+
+    def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:
+        return source.causes(self.section, since=self.since, until=until or self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +142,26 @@ class ReleaseRows:
     def rows(self, asked: RowsAsked, viewer: Viewer) -> RowsAnswer:
         """Give what was asked for, or its first part. Raises StoreAway."""
         generation, visible = self._standing(viewer)
-        return self._kept.get(
-            (asked, visible, generation), lambda: self._read(lambda: self._made(asked, visible))
-        )
+        key = (asked, visible, generation)
+        return self._kept.get(key, lambda: self._read(lambda of: self._made(of, asked, visible)))
 
-    def newest(
-        self, period: RollupPeriod, section: str | None, series: str | None, viewer: Viewer
-    ) -> datetime | None:
-        """Give the start of the newest period that has ended, of what a viewer may see.
-
-        Raises      StoreAway
-        """
+    def newest(self, asked: NewestAsked, viewer: Viewer) -> datetime | None:
+        """Give the start of the newest period that has ended, of what a viewer may see."""
         _, visible = self._standing(viewer)
-        return self._read(lambda: _newest(self._source(), period, section, series, visible))
+
+        def newest(source: ReleaseSource) -> datetime | None:
+            if visible is None or asked.series in visible:
+                return source.newest(asked.period, asked.section, asked.series)
+            names = visible if asked.series is None else ()
+            found = [source.newest(asked.period, asked.section, name) for name in names]
+            return max((start for start in found if start is not None), default=None)
+
+        return self._read(newest)
 
     def simulated(self, viewer: Viewer) -> dict[str, Any] | None:
-        """Say what a simulation wrote of itself; None where a fleet made the releases.
-
-        Raises      StoreAway
-        """
+        """Say what a simulation wrote of itself; None where a fleet made the releases."""
         self._standing(viewer)
-        mark = self._read(lambda: self._source().mark())
+        mark = self._read(lambda source: source.mark())
         return None if mark is None else {**asdict(mark), "done": ()}
 
     def _standing(self, viewer: Viewer) -> tuple[str, frozenset[str] | None]:
@@ -113,22 +170,20 @@ class ReleaseRows:
             raise StoreAway(standing.detail)
         return standing.generation, self._owners.visible(viewer, standing.series)
 
-    def _source(self) -> ReleaseSource:
-        return self._watch.fleet().source
-
-    def _read(self, make: Callable[[], _T]) -> _T:
+    def _read(self, make: Callable[[ReleaseSource], _T]) -> _T:
         try:
             with self._turns:
-                return make()
+                return make(self._watch.fleet().source)
         except FAILURES as error:
             raise StoreAway(unreadable(error)) from error
 
-    def _made(self, asked: RowsAsked, visible: frozenset[str] | None) -> RowsAnswer:
+    def _made(
+        self, source: ReleaseSource, asked: RowsAsked, visible: frozenset[str] | None
+    ) -> RowsAnswer:
         if visible is not None and asked.series is not None and asked.series not in visible:
             return RowsAnswer(_parquet(asked.kind.schema.empty_table()), None)
-        source = self._source()
         end = self._end(asked, _seen(source.outcomes(RollupPeriod.EIGHT_WEEKS), asked, visible))
-        frame = _seen(_frame(source, replace(asked, until=end or asked.until)), asked, visible)
+        frame = _seen(asked.frame(source, end), asked, visible)
         if asked.kind is ServedRows.CAUSES:
             frame, end = _first_tables(frame)
         table = pa.Table.from_pandas(frame, asked.kind.schema, preserve_index=False)
@@ -158,35 +213,13 @@ class ReleaseRows:
         It counts cohorts even where they are added up, and sections that a series may not have.
         """
         each = settled.groupby(["series", "cohort"])[["covered_s", "windows"]].sum()
-        if asked.kind is ServedRows.WINDOWS:
+        if not isinstance(asked, CellsAsked | OutcomesAsked):
             rows_per_s = float((each["windows"] / each["covered_s"]).sum())
             return max(int(MOST_ROWS / rows_per_s), 1)
-        rows = sum(self._cells.values())
-        if asked.kind is ServedRows.OUTCOMES:
-            rows = _OUTCOMES
-        elif asked.section is not None:
-            rows = self._cells.get(asked.section, rows)
+        rows = _OUTCOMES
+        if isinstance(asked, CellsAsked):
+            rows = self._cells.get(asked.section or "", sum(self._cells.values()))
         return max(MOST_ROWS // (rows * len(each)), 1) * asked.period.seconds
-
-
-def _frame(source: ReleaseSource, asked: RowsAsked) -> pd.DataFrame:
-    match asked.kind:
-        case ServedRows.CELLS:
-            return source.cells(
-                asked.period, asked.section, series=asked.series, since=asked.since,
-                until=asked.until, by_cohort=asked.by_cohort,
-            )  # fmt: skip
-        case ServedRows.OUTCOMES:
-            return source.outcomes(
-                asked.period, series=asked.series, since=asked.since, until=asked.until
-            )
-        case ServedRows.WINDOWS:
-            return source.windows(series=asked.series, since=asked.since, until=asked.until)
-        case ServedRows.CAUSES:
-            section = asked.section or ""
-            return source.causes(section, since=asked.since, until=asked.until)
-        case _ as never:
-            assert_never(never)
 
 
 def _seen(frame: pd.DataFrame, asked: RowsAsked, visible: frozenset[str] | None) -> pd.DataFrame:
@@ -207,82 +240,13 @@ def _first_tables(rows: pd.DataFrame) -> tuple[pd.DataFrame, datetime | None]:
     return (rows, None) if end is None else (rows[rows["window_start"] < end], end.to_pydatetime())
 
 
-def _newest(
-    source: ReleaseSource,
-    period: RollupPeriod,
-    section: str | None,
-    series: str | None,
-    visible: frozenset[str] | None,
-) -> datetime | None:
-    if visible is None or (series is not None and series in visible):
-        return source.newest(period, section, series)
-    found = [source.newest(period, section, name) for name in visible if series is None]
-    return max((start for start in found if start is not None), default=None)
-
-
 def _parquet(table: pa.Table) -> PackedAnswer:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
-    return PackedAnswer.packed_already(buffer.getvalue())
+    return PackedAnswer.of(buffer.getvalue(), pack=False)
 
 
 _PARQUET: Final = "application/vnd.apache.parquet"
-_YEARS: Final = (1970, 8999)
-
-
-def _bounded(when: datetime) -> datetime:
-    """Give naive UTC; a year that no release is of becomes the nearest that arithmetic bears."""
-    if not _YEARS[0] <= when.year <= _YEARS[1]:
-        return datetime(min(max(when.year, _YEARS[0]), _YEARS[1] + 1), 1, 1)  # noqa: DTZ001
-    return moment(when)
-
-
-_Moment = Annotated[datetime, AfterValidator(_bounded)]
-
-
-class _Span(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    series: Annotated[str | None, Field(description="this task series alone", max_length=200)] = (
-        None
-    )
-    since: Annotated[_Moment | None, Field(description="rows that start at or after it, UTC")] = (
-        None
-    )
-    until: Annotated[_Moment | None, Field(description="rows that start before it, UTC")] = None
-
-
-_PERIOD = Annotated[RollupPeriod, Field(description="how long windows are added up for")]
-_SECTION = Annotated[
-    str | None,
-    Field(description="section of the catalogue; all without it", pattern=r"^[a-z_0-9]{1,64}$"),
-]
-
-
-class CellsAsked(_Span):
-    """Parameters of roll-ups."""
-
-    period: _PERIOD = RollupPeriod.HOUR
-    section: _SECTION = None
-    by_cohort: Annotated[
-        bool, Field(description="a row for each cohort; else cohorts are added up")
-    ] = False
-
-
-class OutcomesAsked(_Span):
-    """Parameters of how windows ended by period."""
-
-    period: _PERIOD = RollupPeriod.HOUR
-
-
-class WindowsAsked(_Span):
-    """Parameters of how each window ended."""
-
-
-class CausesAsked(_Span):
-    """Parameters of root-cause tables."""
-
-    section: Literal["incidents", "hardware_faults"]
 
 
 class NewestAsked(BaseModel):
@@ -292,9 +256,7 @@ class NewestAsked(BaseModel):
 
     period: _PERIOD = RollupPeriod.HOUR
     section: _SECTION = None
-    series: Annotated[str | None, Field(description="this task series alone", max_length=200)] = (
-        None
-    )
+    series: _SERIES = None
 
 
 SimulatedAnswer: Final = model_of(
@@ -320,12 +282,12 @@ class NewestAnswer(BaseModel):
     start: datetime | None
 
 
-_KINDS: Final[dict[ServedRows, tuple[type[_Span], frozenset[Role], str]]] = {
-    ServedRows.CELLS: (CellsAsked, NUMBERS, "Roll-ups: sections by hour, day, week or eight weeks"),
-    ServedRows.OUTCOMES: (OutcomesAsked, EVERYBODY, "How windows ended, by period"),
-    ServedRows.WINDOWS: (WindowsAsked, EVERYBODY, "How each window ended"),
-    ServedRows.CAUSES: (CausesAsked, NUMBERS, "Root-cause tables"),
-}
+_KINDS: Final[tuple[tuple[type[RowsAsked], frozenset[Role], str], ...]] = (
+    (CellsAsked, NUMBERS, "Roll-ups: sections by hour, day, week or eight weeks"),
+    (OutcomesAsked, EVERYBODY, "How windows ended, by period"),
+    (WindowsAsked, EVERYBODY, "How each window ended"),
+    (CausesAsked, NUMBERS, "Root-cause tables"),
+)
 
 
 def add_releases(app: FastAPI, rows: ReleaseRows) -> None:
@@ -333,8 +295,7 @@ def add_releases(app: FastAPI, rows: ReleaseRows) -> None:
 
     @app.get(ADDRESS, summary="Whether this is a server of releases", responses=PROBLEMS)
     def about(request: Request) -> ReleasesAnswer:
-        viewer = _admitted(request, EVERYBODY)
-        mark = _made(lambda: rows.simulated(viewer))
+        mark = rows.simulated(admitted(request, EVERYBODY))
         return ReleasesAnswer(
             product="pointillist",
             version=metadata.version("pointillist"),
@@ -344,49 +305,32 @@ def add_releases(app: FastAPI, rows: ReleaseRows) -> None:
 
     @app.get(NEWEST, summary="The newest period that has ended", responses=PROBLEMS)
     def newest(request: Request, asked: Annotated[NewestAsked, Query()]) -> NewestAnswer:
-        viewer = _admitted(request, NUMBERS)
-        found = _made(lambda: rows.newest(asked.period, asked.section, asked.series, viewer))
+        found = rows.newest(asked, admitted(request, NUMBERS))
         return NewestAnswer(start=None if found is None else found.replace(tzinfo=UTC))
 
-    for kind in ServedRows:
-        _add_rows(app, rows, kind)
+    for asked, roles, summary in _KINDS:
+        _add_rows(app, rows, asked, roles, summary)
 
 
-def _add_rows(app: FastAPI, rows: ReleaseRows, kind: ServedRows) -> None:
-    parameters, roles, summary = _KINDS[kind]
-
-    def serve(request: Request, asked: Annotated[_Span, Query()]) -> Response:
-        viewer = _admitted(request, roles)
-        wanted = RowsAsked(kind, **asked.model_dump())
-        answer = _made(lambda: rows.rows(wanted, viewer))
+def _add_rows(
+    app: FastAPI, rows: ReleaseRows, kind: type[RowsAsked], roles: frozenset[Role], summary: str
+) -> None:
+    def serve(request: Request, asked: RowsAsked) -> Response:
+        answer = rows.rows(asked, admitted(request, roles))
         response = answered(request, answer.parquet, _PARQUET)
         if answer.next_since is not None:
             named = dict(request.query_params) | {"since": answer.next_since.isoformat()}
-            response.headers["link"] = f'<{kind.address}?{urlencode(named)}>; rel="next"'
+            response.headers["link"] = f'<{kind.kind.address}?{urlencode(named)}>; rel="next"'
         return response
 
-    serve.__annotations__["asked"] = Annotated[parameters, Query()]
+    serve.__annotations__["asked"] = Annotated[kind, Query()]
     link = {"description": "where the rest is, rel=next", "schema": {"type": "string"}}
     found: dict[str, Any] = {"content": {_PARQUET: {}}, "headers": {"Link": link}}
     app.get(
-        kind.address,
+        kind.kind.address,
         summary=summary,
         description="Parquet; an answer that would be too long ends early and has a header `Link`.",
-        operation_id=f"releases_{kind.value}",
+        operation_id=f"releases_{kind.kind.value}",
         response_class=Response,
         responses={**PROBLEMS, 200: found},
     )(serve)
-
-
-def _admitted(request: Request, roles: frozenset[Role]) -> Viewer:
-    viewer: Viewer = request.state.viewer
-    if viewer.role not in roles:
-        raise HTTPException(403, f"These rows are not for the role {viewer.role}.")
-    return viewer
-
-
-def _made(make: Callable[[], _T]) -> _T:
-    try:
-        return make()
-    except StoreAway as error:
-        raise HTTPException(503, str(error)) from error

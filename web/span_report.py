@@ -22,7 +22,6 @@ from .view_panel import notices, status_said
 _PAGES: Final = ("fleet", "applications", "causes", "privacy")
 _READER: Final = Viewer("report", Role.ANALYST)
 """Whoever it is sent to: no series of a single operator is in it."""
-_READABLE: Final = frozenset({StoreState.WELL, StoreState.STALE})
 
 
 class ReportRefused(Exception):
@@ -45,7 +44,7 @@ def _report(answers: PageAnswers, state: PageState) -> bytes:
         raise ReportRefused(
             f"expected a folder of releases, got no store or an empty one: {answers.watch.folder}"
         )
-    if standing.state not in _READABLE:
+    if not standing.readable:
         raise ReportRefused(standing.detail)
     if not answers.visible(standing, _READER):
         raise ReportRefused(

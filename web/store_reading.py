@@ -1,13 +1,10 @@
-"""What pages read: released numbers, as one viewer may see them, over a page's span.
-
-Frames of cells as pages need them: windows like roll-ups, one cohort, one model, shares.
-"""
+"""What pages read: released numbers, as one viewer may see them, over a page's span."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +17,12 @@ from analytics import FleetReleases, NothingReleased, RollupPeriod
 from analytics.changes import changes
 from analytics.costs import costs, fleet_gpus
 from analytics.fleet_releases import BY, MODELLED
+from analytics.rollup_files import ALWAYS, utc
 from analytics.sql import BY_LAUNCHES, LAUNCHES
 from wire.catalogue import LEFT_OUT
 
 from .page_state import AUTO, SPAN_PERIODS, PageState, SpanPeriods
+from .store_watch import StoreStanding
 
 
 class RowsUnfit(ValueError):
@@ -78,7 +77,7 @@ def of_model(
     """Take the rows of one model, and of some names."""
     if cells.empty:
         return cells
-    if model is not None:
+    if model:
         cells = cells[cells["model"] == model]
     return cells if only is None else cells[cells["name"].isin(only)]
 
@@ -95,42 +94,38 @@ def with_shares(cells: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
 
 
+EVERY_MODEL: Final = ""
 _YEAR: Final = timedelta(days=364)
 _MOST_COLUMNS: Final = 24
 _COVERED: Final = (("week", 604_800.0), ("day", 86_400.0))
 
-
-KeptFrames = Callable[[tuple[Hashable, ...], Callable[[], pd.DataFrame]], pd.DataFrame]
+Periods = tuple[RollupPeriod, datetime, datetime]  # that start in [since, until)
+Key = tuple[Any, ...]
+Make = Callable[[], pd.DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReading:
     """Released numbers, and the series that the viewer may see.
 
+    A `model` is one GPU model, or EVERY_MODEL: rows of each; None: models are added up.
+
     series      None: all of them
-    newest_s    unix seconds at which its newest window ended
-    covered_s   seconds that its windows cover: a young store is shown by the hour
-    epsilons    of each series' task: one host, any 168 hours
-    kept        gives the frame of a key, making it where none is kept of this store
-    lasting     the same where none is kept of this or an older store: the key says what is in it
-    whole       as `lasting`, of frames that pages show parts of: all models, all names
+    frames      gives the frame of a key, making it where none is kept
     """
 
     fleet: FleetReleases
     folder: Path
     series: frozenset[str] | None
-    newest_s: float
-    covered_s: float
-    epsilons: Mapping[str, float | None] = field(default_factory=dict)
-    kept: KeptFrames = lambda _, make: make()
-    lasting: KeptFrames = lambda _, make: make()
-    whole: KeptFrames = lambda _, make: make()
+    standing: StoreStanding
+    frames: Callable[[Key, Make], pd.DataFrame]
 
     def span(self, state: PageState) -> str:
         """Give the span that is looked at: the asked one, else what the store has enough of."""
         if state.span != AUTO:
             return state.span
-        return next((name for name, enough in _COVERED if self.covered_s >= enough), "hour")
+        covered_s = self.standing.covered_s
+        return next((name for name, enough in _COVERED if covered_s >= enough), "hour")
 
     def periods(self, state: PageState) -> SpanPeriods:
         return SPAN_PERIODS[self.span(state)]
@@ -139,40 +134,37 @@ class StoreReading:
         """Give the moment after the last one that is looked at, naive UTC."""
         if state.until is not None:
             return datetime(state.until.year, state.until.month, state.until.day)  # noqa: DTZ001
-        return datetime.fromtimestamp(self.newest_s, UTC).replace(tzinfo=None)
+        return utc(self.standing.newest_s)
 
-    def summary(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
-        """Return the cells of the newest whole period that has ended, as `FleetReleases.mix`.
+    def kept(self, key: Key, make: Make) -> pd.DataFrame:
+        """Give a frame of this store as it is now."""
+        return self.frames((self.standing.generation, *key), make)
 
-        chosen   model, by_model
-        """
+    def summary(self, by: str, state: PageState, model: str | None = None) -> pd.DataFrame:
+        """Return the cells of the newest whole period that has ended, as `FleetReleases.mix`."""
         whole = self.periods(state).whole
         start = whole.start(self.until(state))
         found = pd.DataFrame()
         # A period that has only begun stands in for one that has ended where there is none.
         for at in (start - whole.length, start):
-            found = self._seen(by, (whole, at, at + whole.length), state, chosen)
+            found = self._seen(by, (whole, at, at + whole.length), state, model)
             if not found.empty:
                 break
         return with_shares(found)
 
     def trend(
-        self, by: str, state: PageState, *, names: Iterable[str] | None = None, **chosen: Any
+        self, by: str, state: PageState, model: str | None = None, *, names: Iterable[str]
     ) -> pd.DataFrame:
         """Return the cells of each part of the span, oldest first, as `FleetReleases.mix`.
 
-        names    these alone, by the last part of their cells' names; None: all
-        chosen   model, by_model
+        names    these alone, by the last part of their cells' names
         """
         periods, until = self.periods(state), self.until(state)
-        since = until - periods.back
-        only = None if names is None else frozenset(names)
+        since, only = until - periods.back, frozenset(names)
         if periods.part is None:
-            rows = self._windows(by, since, until, chosen.get("model"), only)
-            found = of_one_cohort(self.visible(rows, state))
-        else:
-            found = self._first_seen(by, (periods.part, since, until), state, chosen, only)
-        return with_shares(found)
+            rows = self._windows(by, since, until, model, only)
+            return with_shares(of_one_cohort(self.visible(rows, state)))
+        return with_shares(self._first_seen(by, (periods.part, since, until), state, model, only))
 
     def columns(self, by: str, state: PageState) -> pd.DataFrame:
         """Return the cells of the few periods that a drawing has a column for each of.
@@ -181,13 +173,13 @@ class StoreReading:
         """
         (column, count), until = self.periods(state).column, self.until(state)
         since = column.start(until - timedelta(microseconds=1)) - (count - 1) * column.length
-        found = self._first_seen(by, (column, since, until), state, {})
+        found = self._first_seen(by, (column, since, until), state)
         shorter = column.shorter
         while _columns(found) == 1 and shorter is not None:
-            found = _newest_columns(self._seen(by, (shorter, since, until), state, {}), found)
+            found = _newest_columns(self._seen(by, (shorter, since, until), state), found)
             shorter = shorter.shorter
         if _columns(found) == 1:
-            windows = self._windows(by, since, until, None, None)
+            windows = self._windows(by, since, until)
             found = _newest_columns(of_one_cohort(self.visible(windows, state)), found)
         return with_shares(found)
 
@@ -209,27 +201,22 @@ class StoreReading:
         if tables.empty:
             return tables
         week = RollupPeriod.WEEK
-        start = week.start(until) - week.length
-        mixes = [
-            self.visible(self._mix("family", week, start, until, chosen))
-            for chosen in ({}, {"by_model": True})
-        ]
+        span = (week, week.start(until) - week.length, until)
+        mixes = [self.visible(self._mix("family", span, model)) for model in (None, EVERY_MODEL)]
         return costs(tables, self.fleet.prices, fleet_gpus(*mixes))
 
-    def change(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
+    def change(self, by: str, state: PageState, model: str | None = None) -> pd.DataFrame:
         """Return how the newest whole period differs from the one before.
 
         Returns     rows as `FleetReleases.change`; none where there are no two periods
         """
         whole = self.periods(state).whole
         start = whole.start(self.until(state)) - whole.length
-        model, by_model = chosen.get("model"), bool(chosen)
+        before, after = start - whole.length, start + whole.length
         if state.cohort is not None:
-            return changes(*(
-                self._seen(by, (whole, at, at + whole.length), state, chosen)
-                for at in (start - whole.length, start)
-            ))  # fmt: skip
-        span = (whole, start - whole.length, start + whole.length)
+            spans: tuple[Periods, ...] = ((whole, before, start), (whole, start, after))
+            return changes(*(self._seen(by, span, state, model) for span in spans))
+        by_model = model is not None
 
         def make() -> pd.DataFrame:
             try:
@@ -237,7 +224,7 @@ class StoreReading:
             except NothingReleased:
                 return pd.DataFrame()
 
-        found = self._of_periods(("change", by, by_model), span, make)
+        found = self._of_periods(("change", by, by_model), (whole, before, after), make)
         return self.visible(of_model(found, model), state)
 
     def ends(self, state: PageState) -> pd.DataFrame:
@@ -246,17 +233,14 @@ class StoreReading:
         Windows that are longer than a part are in the periods of their own length.
         """
         periods, until = self.periods(state), self.until(state)
-        since = until - periods.back
-        lengths = [part for part in RollupPeriod if part.seconds >= _part(periods).seconds]
-        parts = [
-            self.visible(self._outcomes(length, since, until)).assign(period_s=length.seconds)
-            for length in lengths
-        ]
+        part = periods.part or RollupPeriod.HOUR
         seen: set[str] = set()
         kept = []
-        for rows in parts:
-            kept.append(rows[~rows["series"].isin(seen)])
-            seen |= set(rows["series"])
+        for length in RollupPeriod:
+            if length.seconds >= part.seconds:
+                rows = self.visible(self._outcomes(length, until - periods.back, until))
+                kept.append(rows[~rows["series"].isin(seen)].assign(period_s=length.seconds))
+                seen |= set(rows["series"])
         return pd.concat(kept, ignore_index=True)
 
     def visible(self, frame: pd.DataFrame, state: PageState | None = None) -> pd.DataFrame:
@@ -282,7 +266,8 @@ class StoreReading:
         return seen[wanted]
 
     def names(self) -> list[str]:
-        return sorted(name for name in self.epsilons if self.series is None or name in self.series)
+        known = [one.name for one in self.standing.series]
+        return sorted(name for name in known if self.series is None or name in self.series)
 
     def cohorts(self, state: PageState) -> list[int]:
         """Give the cohorts of the asked series; without one, of all that the viewer may see."""
@@ -300,61 +285,56 @@ class StoreReading:
 
     def _settled(self) -> pd.DataFrame:
         """Windows that ended, ever, in the coarsest periods."""
-        since, until = datetime.min.replace(year=1970), self.until(PageState())  # noqa: DTZ901
-        return self.visible(self._outcomes(RollupPeriod.EIGHT_WEEKS, since, until))
+        until = self.until(PageState())
+        return self.visible(self._outcomes(RollupPeriod.EIGHT_WEEKS, ALWAYS, until))
 
     def _first_seen(
         self,
         by: str,
-        span: tuple[RollupPeriod, datetime, datetime],
+        span: Periods,
         state: PageState,
-        chosen: Mapping[str, Any],
+        model: str | None = None,
         only: frozenset[str] | None = None,
     ) -> pd.DataFrame:
         """Cells of these periods; where its windows are longer, of the first that hold them."""
         shortest, since, until = span
         found = pd.DataFrame()
         for period in RollupPeriod:
-            if period.seconds < shortest.seconds:
-                continue
-            found = self._seen(by, (period, period.start(since), until), state, chosen, only)
-            if not found.empty:
-                break
+            if found.empty and period.seconds >= shortest.seconds:
+                found = self._seen(by, (period, period.start(since), until), state, model, only)
         return found
 
     def _seen(
         self,
         by: str,
-        span: tuple[RollupPeriod, datetime, datetime],
+        span: Periods,
         state: PageState,
-        chosen: Mapping[str, Any],
+        model: str | None = None,
         only: frozenset[str] | None = None,
     ) -> pd.DataFrame:
-        """Cells of the periods that start in a span, of one series and of the asked cohort."""
-        found = self._mix(by, *span, chosen, only, by_cohort=state.cohort is not None)
+        """Cells of these periods, of one series and of the asked cohort."""
+        found = self._mix(by, span, model, only, by_cohort=state.cohort is not None)
         return self.visible(found, state)
 
     def _mix(
         self,
         by: str,
-        period: RollupPeriod,
-        since: datetime,
-        until: datetime,
-        chosen: Mapping[str, Any],
+        span: Periods,
+        model: str | None,
         only: frozenset[str] | None = None,
         *,
         by_cohort: bool = False,
     ) -> pd.DataFrame:
-        """Return cells of one model or all, of some names or all."""
-        model, by_model = chosen.get("model"), bool(chosen)
-        since, until = period.first_from(since), period.first_from(until)
+        period, since, until = span[0], span[0].first_from(span[1]), span[0].first_from(span[2])
+        by_model = model is not None
         found = self._part_of(
-            ("mix", by, by_model, by_cohort), (period, since, until), (model, only),
+            ("mix", by, by_model, by_cohort), (period, since, until), model, only,
             lambda: self.fleet.mix(
                 by, period.value, since=since, until=until, by_model=by_model, by_cohort=by_cohort
             ),
         )  # fmt: skip
-        return found.assign(epsilon=found["series"].map(dict(self.epsilons)))
+        epsilons = {one.name: one.epsilon for one in self.standing.series}
+        return found.assign(epsilon=found["series"].map(epsilons))
 
     def _outcomes(self, period: RollupPeriod, since: datetime, until: datetime) -> pd.DataFrame:
         since, until = period.first_from(since), period.first_from(until)
@@ -363,27 +343,19 @@ class StoreReading:
             lambda: self.fleet.outcomes(period.value, since=since, until=until),
         )  # fmt: skip
 
-    def _of_periods(
-        self,
-        key: tuple[Hashable, ...],
-        span: tuple[RollupPeriod, datetime, datetime],
-        make: Callable[[], pd.DataFrame],
-    ) -> pd.DataFrame:
-        """Give a frame of the periods that start in a span, made anew where these have grown."""
-        return self.lasting((*key, *span, self.fleet.source.windows_in(*span)), make)
+    def _of_periods(self, key: Key, span: Periods, make: Make) -> pd.DataFrame:
+        """Give a frame of these periods, made anew where they have grown."""
+        source = self.fleet.source
+        return self.frames((source, *key, *span, source.windows_in(*span)), make)
 
     def _part_of(
-        self,
-        key: tuple[Hashable, ...],
-        span: tuple[RollupPeriod, datetime, datetime],
-        part: tuple[str | None, frozenset[str] | None],
-        make: Callable[[], pd.DataFrame],
+        self, key: Key, span: Periods, model: str | None, only: frozenset[str] | None, make: Make
     ) -> pd.DataFrame:
         """Give a part of a frame as `_of_periods`: pages of other parts share the whole one."""
-        windows = self.fleet.source.windows_in(*span)
-        return self.lasting(
-            (*key, *span, windows, *part),
-            lambda: of_model(self.whole((*key, *span, windows), make), *part),
+        return self._of_periods(
+            (*key, model, only),
+            span,
+            lambda: of_model(self._of_periods(key, span, make), model, only),
         )
 
     def _windows(
@@ -391,9 +363,10 @@ class StoreReading:
         by: str,
         since: datetime,
         until: datetime,
-        model: str | None,
-        only: frozenset[str] | None,
+        model: str | None = None,
+        only: frozenset[str] | None = None,
     ) -> pd.DataFrame:
+        """Return single windows, with the columns of roll-ups that pages need."""
         section = MODELLED[BY[by]] if model else BY.get(by, by)
 
         def make() -> pd.DataFrame:
@@ -401,7 +374,7 @@ class StoreReading:
             return as_cells(found, by_model=model is not None)
 
         span = (RollupPeriod.HOUR, since, until)
-        return self._part_of(("windows", section), span, (model, only), make)
+        return self._part_of(("windows", section), span, model, only, make)
 
 
 def _newest_columns(cells: pd.DataFrame, otherwise: pd.DataFrame) -> pd.DataFrame:
@@ -415,7 +388,3 @@ def _newest_columns(cells: pd.DataFrame, otherwise: pd.DataFrame) -> pd.DataFram
 
 def _columns(cells: pd.DataFrame) -> int:
     return 0 if cells.empty else int(cells["period_start"].nunique())
-
-
-def _part(periods: SpanPeriods) -> RollupPeriod:
-    return periods.part or RollupPeriod.HOUR

@@ -107,6 +107,10 @@ class StoreStanding:
         return bool(self.played) or any(one.domain == DEMO_DOMAIN for one in self.series)
 
     @property
+    def readable(self) -> bool:
+        return self.state in {StoreState.WELL, StoreState.STALE}
+
+    @property
     def _shortest(self) -> list[SeriesState]:
         shortest = min((one.window_s for one in self.series), default=0.0)
         return [one for one in self.series if one.window_s == shortest]

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
 from pages.layout import Panel, Screen, TableCell, rendered
@@ -20,7 +19,7 @@ from pages.svg import moment_said
 from pages.wording import ABSENT, counted
 
 from .access_tokens import Viewer
-from .application import PROBLEMS
+from .application import PROBLEMS, admitted
 from .page_answers import PageAnswers
 from .page_state import PageState
 from .pages_privacy import PAGE, TRANSCRIPT_ADDRESS
@@ -34,7 +33,7 @@ from .signed_chains import (
     compare,
     stored_chains,
 )
-from .store_watch import FAILURES, StoreStanding, StoreState
+from .store_watch import FAILURES, StoreStanding
 from .view_panel import links, notices
 
 EVERY_S: Final = 10.0
@@ -186,7 +185,7 @@ class TranscriptAnswers:
 
     def _store(self, standing: StoreStanding) -> tuple[Mapping[ChainName, StoredChain], str]:
         """Give the store's released windows, and why there are none to be read."""
-        if standing.state not in {StoreState.WELL, StoreState.STALE}:
+        if not standing.readable:
             return {}, standing.detail
         with self._lock:
             if self._stored[0] != standing.generation:
@@ -267,15 +266,9 @@ _HEAD_DIGITS: Final = 12
 def add_transcript(app: FastAPI, transcripts: TranscriptAnswers) -> None:
     """Serve the page and its answer; the guard has let the viewer in."""
 
-    def admitted(request: Request) -> Viewer:
-        viewer: Viewer = request.state.viewer
-        if viewer.role not in PAGE.roles:
-            raise HTTPException(403, f"{PAGE.title} is not for the role {viewer.role}.")
-        return viewer
-
     @app.get(TRANSCRIPT_ADDRESS, include_in_schema=False)
     def page(request: Request, state: Annotated[PageState, Query()]) -> HTMLResponse:
-        viewer = admitted(request)
+        viewer = admitted(request, PAGE.roles, f"{PAGE.title} is")
         text = _html(transcripts, viewer, state)
         return HTMLResponse(text, headers={"cache-control": "no-store"})
 
@@ -283,7 +276,7 @@ def add_transcript(app: FastAPI, transcripts: TranscriptAnswers) -> None:
         API_ADDRESS, summary="Whether both parties signed what is released", responses=PROBLEMS
     )
     def api(request: Request) -> TranscriptAnswer:
-        return transcripts.answer(admitted(request))
+        return transcripts.answer(admitted(request, PAGE.roles, f"{PAGE.title} is"))
 
 
 def _html(transcripts: TranscriptAnswers, viewer: Viewer, state: PageState) -> str:

@@ -1,19 +1,14 @@
-"""A view as a panel of a page: its sentence, its drawing, its numbers as a table, its files.
-
-What stands around the panels of a page: links, controls, notices and the foot.
-
-A view's frame as bytes that others read: JSON, CSV, Parquet.
-"""
+"""A view as a panel of a page and as files, and what stands around the panels of a page."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -121,7 +116,7 @@ def flat(view: View, frame: pd.DataFrame) -> pd.DataFrame:
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
-def as_csv(view: View, frame: pd.DataFrame) -> bytes:
+def as_csv(_: Page, view: View, frame: pd.DataFrame) -> bytes:
     """Write a view as CSV; text that a spreadsheet would calculate gets an apostrophe before it."""
     columns = flat(view, frame)
     for name in columns.select_dtypes(exclude=["number", "bool", "datetime"]):
@@ -133,7 +128,7 @@ def as_csv(view: View, frame: pd.DataFrame) -> bytes:
     return text.encode()
 
 
-def as_parquet(view: View, frame: pd.DataFrame) -> bytes:
+def as_parquet(_: Page, view: View, frame: pd.DataFrame) -> bytes:
     """Write a view as Parquet, what it says as the file's metadata."""
     table = pa.Table.from_pandas(flat(view, frame), preserve_index=False)
     about = {b"title": view.title.encode(), b"words": said(view, frame).encode()}
@@ -141,6 +136,21 @@ def as_parquet(view: View, frame: pd.DataFrame) -> bytes:
     kept = table.schema.metadata or {}
     pq.write_table(table.replace_schema_metadata({**kept, **about}), buffer, compression="zstd")
     return buffer.getvalue()
+
+
+class FileKind(NamedTuple):
+    """What a view can be loaded as: the ending of its address, its type, and what writes it."""
+
+    ending: str
+    media_type: str
+    write: Callable[[Page, View, pd.DataFrame], bytes]
+
+
+FILE_KINDS: Final = {
+    "json": FileKind("", "application/json", as_json),
+    "csv": FileKind(".csv", "text/csv; charset=utf-8", as_csv),
+    "parquet": FileKind(".parquet", "application/vnd.apache.parquet", as_parquet),
+}
 
 
 def _json_rows(view: View, frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -187,7 +197,7 @@ def view_panel(page: Page, view: View, state: PageState, reading: StoreReading) 
         return Panel(view.name, view.title, words)
     query = urlencode(state.written())
     base = f"/api/v1/pages/{page.name}/{view.name}"
-    ends = (("JSON", ""), ("CSV", ".csv"), ("Parquet", ".parquet"))
+    ends = zip(("JSON", "CSV", "Parquet"), FILE_KINDS.values(), strict=True)
     hidden = len(frame) - _MOST_ROWS
     drawing = view.chart(frame) if view.chart else None
     lines = view.ways(reading, state) if view.ways else []
@@ -202,7 +212,8 @@ def view_panel(page: Page, view: View, state: PageState, reading: StoreReading) 
             *((view.ways_head, False) for _ in ways),
         ],
         rows=_rows(frame.head(_MOST_ROWS), view, ways),
-        files=[(text, f"{base}{end}" + (f"?{query}" if query else "")) for text, end in ends],
+        files=[(text, f"{base}{kind.ending}" + (f"?{query}" if query else ""))
+               for text, kind in ends],
         unfolded=view.chart is None,
     )  # fmt: skip
 
