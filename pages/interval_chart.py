@@ -20,7 +20,7 @@ from .svg import (
     round_numbers,
     tag,
 )
-from .wording import Number, Unit, number_in_full, number_said, value_said
+from .wording import Number, Unit, number_in_full, number_said, places_of, value_said
 
 _ROW = 26
 _TALL_ROW = 44
@@ -29,11 +29,8 @@ _HEAD = 24
 
 @dataclass(frozen=True, slots=True)
 class IntervalRow:
-    """A named number; `tone` is the colour of its class, 0 to 7, None the accent."""
-
     name: str
     number: Number
-    tone: int | None = None
 
 
 def interval_chart(
@@ -71,8 +68,7 @@ def _drawn(
 
 def _axis(scale: LinearScale, unit: Unit, bottom: float, most: int, *, signed: bool) -> Markup:
     numbers = round_numbers(scale.low, scale.high, most)
-    step = (numbers[1] - numbers[0]) * unit.factor if len(numbers) > 1 else 1.0
-    places = 0 if step >= 1 else 1 if step >= 0.1 else 2
+    places = places_of(numbers, unit)
     return joined(
         tag(
             "g",
@@ -121,11 +117,10 @@ def _interval(row: IntervalRow, scale: LinearScale, y: float) -> Markup:
         return tag("line", x1=scale.start, x2=scale.end, y1=y, y2=y, class_="gap")
     low, high = number.interval
     ends = {"x1": scale(low), "x2": scale(high), "y1": y, "y2": y}
-    tone = "accent" if row.tone is None else f"tone{row.tone}"
     if not number.told:
         return tag("line", **ends, class_="noise")
     return joined([
-        tag("line", x1=scale(0.0), x2=scale(number.value), y1=y, y2=y, class_=f"stem {tone}"),
-        tag("line", **ends, class_=f"interval {tone}"),
-        tag("circle", cx=scale(number.value), cy=y, r=4, class_=f"dot {tone}"),
+        tag("line", x1=scale(0.0), x2=scale(number.value), y1=y, y2=y, class_="stem accent"),
+        tag("line", **ends, class_="interval accent"),
+        tag("circle", cx=scale(number.value), cy=y, r=4, class_="dot accent"),
     ])  # fmt: skip

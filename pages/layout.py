@@ -1,8 +1,6 @@
-"""Pages of HTML from what was drawn: one template, everything that is not markup is escaped.
+"""Pages of HTML from what was drawn; everything that is not markup is escaped.
 
-Pages in one file to send round: style, script and icon stand in it, and it loads nothing.
-
-What every answer with a page carries, so that a browser runs and loads its own files alone.
+A report is one file to send round: style, script and icon stand in it, and it loads nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +8,13 @@ from __future__ import annotations
 import gzip
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from .wording import kept_together
@@ -110,17 +108,18 @@ class Screen:
     status: str = ""
     live: bool = False
     refresh_s: int | None = None
-    site: Mapping[str, str] = field(default_factory=dict)
 
 
 def rendered(screen: Screen) -> str:
     return str(template("page.html").render(screen=screen, asset=asset_address))
 
 
+@cache
 def asset(name: str) -> bytes:
+    """Give a file that pages load; KeyError where it is none."""
     if name not in ASSETS:
         raise KeyError(name)
-    return _asset(name)
+    return files(__package__).joinpath("assets", name).read_bytes()
 
 
 @cache
@@ -136,23 +135,14 @@ def asset_address(name: str) -> str:
 
 
 @cache
-def _asset(name: str) -> bytes:
-    return files(__package__).joinpath("assets", name).read_bytes()
-
-
-@cache
 def template(name: str) -> Any:
     """Give a template of this package; what is put into it is escaped."""
     environment = Environment(
-        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined,
+        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["kept_together"] = kept_together
     return environment.get_template(name)
-
-
-def _source(name: str) -> str:
-    return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +171,7 @@ def rendered_report(report: PageReport) -> str:
 
     Its policy lets a browser run this very script and style, and load nothing.
     """
-    style, script = (_inlined(asset(name)) for name in ("page.css", "page.js"))
+    style, script = (Markup(asset(name).decode()) for name in ("page.css", "page.js"))  # noqa: S704
     policy = (
         f"default-src 'none'; script-src {_source_hash(script)}; style-src {_source_hash(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -192,10 +182,6 @@ def rendered_report(report: PageReport) -> str:
             report=report, style=style, script=script, policy=policy, icon=icon
         )
     )
-
-
-def _inlined(content: bytes) -> Markup:
-    return Markup(content.decode())  # noqa: S704  (a file of this package)
 
 
 def _source_hash(content: Markup) -> str:

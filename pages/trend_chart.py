@@ -1,12 +1,9 @@
-"""Numbers over time as lines with their intervals as bands; windows without a release are gaps.
-
-A number's way in the height of a line of text, with its band.
-"""
+"""Numbers over time as lines with their intervals as bands; windows without a release are gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from markupsafe import Markup
@@ -29,7 +26,15 @@ from .svg import (
     spread,
     tag,
 )
-from .wording import ABSENT, Number, Unit, interval_said, number_said, value_said
+from .wording import (
+    ABSENT,
+    Number,
+    Unit,
+    interval_said,
+    number_said,
+    places_of,
+    value_said,
+)
 
 TONES: Final = 8  # colours that are told apart, also by who sees few: a chart has no more lines
 _HEIGHT = 300
@@ -56,28 +61,23 @@ class TrendLine:
     tone: int
 
 
-def trend_chart(title: str, lines: Sequence[TrendLine], unit: Unit, *, zero: bool = True) -> Markup:
-    """Draw lines over one axis of time, for both widths.
-
-    zero      the axis of numbers begins at zero
-    """
+def trend_chart(title: str, lines: Sequence[TrendLine], unit: Unit) -> Markup:
+    """Draw lines over one axis of time, for both widths."""
     shown = [line for line in lines[:TONES] if line.points]
     if not shown:
         return Markup("")
-    return both_widths(lambda width: _drawn(title, shown, unit, width, zero=zero))
+    return both_widths(lambda width: _drawn(title, shown, unit, width))
 
 
-def _drawn(title: str, lines: Sequence[TrendLine], unit: Unit, width: int, *, zero: bool) -> Markup:
+def _drawn(title: str, lines: Sequence[TrendLine], unit: Unit, width: int) -> Markup:
     narrow = width <= NARROW
     longest = max(len(line.name) for line in lines) * _BOLD_LETTER + 16
     right = 8.0 if narrow else min(longest, 230.0)
     times = [point for line in lines for point in line.points]
     first = min(point.at_s for point in times)
     last = max(point.at_s + point.length_s for point in times)
-    low, high = around(
-        (end for point in times for end in point.number.interval), zero=zero
-    )  # fmt: skip
-    if zero and all(p.number.value is None or p.number.value >= 0 for p in times):
+    low, high = around(end for point in times for end in point.number.interval)
+    if all(p.number.value is None or p.number.value >= 0 for p in times):
         low = 0.0
     across = LinearScale(first, last, 46, width - right)
     up = LinearScale(low, high, _HEIGHT, _TOP)
@@ -95,9 +95,8 @@ def _drawn(title: str, lines: Sequence[TrendLine], unit: Unit, width: int, *, ze
 
 def _axes(across: LinearScale, up: LinearScale, unit: Unit, most: int) -> Markup:
     numbers = round_numbers(up.low, up.high)
-    step = (numbers[1] - numbers[0]) * unit.factor if len(numbers) > 1 else 1.0
-    places = 0 if step >= 1 else 1 if step >= 0.1 else 2
-    bare = Unit(unit.name, unit.factor, "%" if unit.suffix == " %" else "", unit.decimals)
+    places = places_of(numbers, unit)
+    bare = replace(unit, suffix="%" if unit.suffix == " %" else "")
     lines = [
         tag(
             "g",

@@ -1,15 +1,11 @@
-"""How numbers with errors are said: no more digits than the error leaves, never mere noise.
-
-A number with its error, as every page shows one.
-
-Bins of histograms, as the catalogue names them, for people.
-"""
+"""How numbers with errors are said: no more digits than the error leaves, never mere noise."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -33,9 +29,7 @@ class Unit:
 SHARE: Final = Unit("share", 100.0, " %")
 POINTS: Final = Unit("points", 100.0, " points")
 HOSTS: Final = Unit("hosts", decimals=0)
-WINDOWS: Final = Unit("windows", decimals=0)
 GPU_HOURS: Final = Unit("GPU hours", suffix=" GPU h", decimals=1)
-PLAIN: Final = Unit("number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +69,6 @@ class Number:
         return low, high
 
 
-SUPPRESSED: Final = Number(None, reason="suppressed")
-
-
 ABSENT = "–"
 _UNITS = re.compile(r"(?<=\d) (%|°C|W|GB|s|min|h|days|weeks|GPU h|[A-Z]{3})(?!\w)")
 
@@ -87,6 +78,12 @@ def decimals(half_width: float | None, unit: Unit) -> int:
     if half_width is None or not math.isfinite(half_width) or half_width <= 0:
         return min(unit.decimals, 1)
     return max(0, min(unit.decimals, math.ceil(-math.log10(half_width))))
+
+
+def places_of(axis: Sequence[float], unit: Unit) -> int:
+    """Give how many decimals the numbers of an axis need."""
+    step = (axis[1] - axis[0]) * unit.factor if len(axis) > 1 else 1.0
+    return 0 if step >= 1 else 1 if step >= 0.1 else 2
 
 
 def number_said(number: float, unit: Unit, places: int = 0, *, signed: bool = False) -> str:
@@ -119,7 +116,7 @@ def interval_said(number: Number, unit: Unit, *, signed: bool = False) -> str:
     if not number.known or number.exact or not (math.isfinite(low) and math.isfinite(high)):
         return ABSENT
     places = decimals((high - low) / 2 * unit.factor, unit)
-    bare = Unit(unit.name, unit.factor, "", unit.decimals)
+    bare = replace(unit, suffix="")
     return (
         f"{number_said(low, bare, places, signed=signed)} to "
         f"{number_said(high, unit, places, signed=signed)}"

@@ -37,10 +37,7 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransportTable:
-    """The table [transport] of a configuration: an embedded log's folder, or a Kafka cluster.
-
-    group   of users that share the folder
-    """
+    """The table [transport]: an embedded log's folder and the group that shares it, or Kafka."""
 
     folder: Path | None = None
     group: str | None = None
@@ -60,10 +57,7 @@ class TransportTable:
 
 
 def prepare_transport(settings: TransportSettings, side: Side) -> None:
-    """Do what needs root or the way to our own files, before privileges are given up.
-
-    Raises      OSError, TransportUnavailable
-    """
+    """Do what needs root or our own files. Raises OSError, TransportUnavailable."""
     if isinstance(settings, KafkaSettings):
         _kafka(side)
     elif side is Side.AGGREGATOR and os.geteuid() == 0:
@@ -79,10 +73,9 @@ def open_transport(
     retention_s: float | None = None,
     keep: Collection[str] = (),
 ) -> OpenLog:
-    """Open it; call it after privileges are dropped.
+    """Open it, after privileges are dropped. Raises TransportUnavailable, KafkaSettingsError.
 
     retention_s, keep   of the embedded log, as it takes them; a broker's topics have their own
-    Raises      TransportUnavailable, KafkaSettingsError
     """
     if isinstance(settings, KafkaSettings):
         return _kafka(side)(settings)

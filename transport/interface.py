@@ -41,10 +41,7 @@ class TransportUnavailable(Exception):
 
 
 class TransportRefused(TransportUnavailable):
-    """The transport answers, but not to us: credentials, certificates or rights; says which.
-
-    A shell retries, as an operator may put it right while we run.
-    """
+    """The transport answers, but not to us; says which of credentials, certificates, rights."""
 
 
 class RecordTooLarge(ValueError):
@@ -71,17 +68,11 @@ class Producer(Protocol):
     """Sends records; not shared between threads."""
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
-        """Queue one record; it is durable after `flush`.
-
-        Raises      RecordTooLarge, UnknownTopic, TransportUnavailable
-        """
+        """Queue one record. Raises RecordTooLarge, UnknownTopic, TransportUnavailable."""
         ...
 
     def flush(self) -> None:
-        """Make everything sent so far durable, in order; on failure it stays queued.
-
-        Raises      TransportUnavailable
-        """
+        """Make all sent durable, in order; else it stays queued. Raises TransportUnavailable."""
         ...
 
     def close(self) -> None:
@@ -93,10 +84,7 @@ class Consumer(Protocol):
     """One member of a consumer group; not shared between threads."""
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Up to `max_records` next records; waits up to `timeout_s` for the first one.
-
-        Raises      TransportUnavailable
-        """
+        """Wait up to `timeout_s` for a record; give up to so many. Raises TransportUnavailable."""
         ...
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
@@ -116,17 +104,11 @@ class Consumer(Protocol):
         ...
 
     def lag(self) -> int | None:
-        """Records of the held partitions that the log is known to have and `poll` has not given.
-
-        None        nobody can say yet: the group has given this member no partition
-        """
+        """Records of held partitions that `poll` has not given; None: it holds none yet."""
         ...
 
     def close(self) -> None:
-        """Leave the group at once, so that the others need not wait; a second call does nothing.
-
-        It ends in bounded time: where the log does not answer, the membership runs out by itself.
-        """
+        """Leave the group at once, in bounded time: else the membership runs out by itself."""
         ...
 
 
@@ -140,10 +122,7 @@ class Transport(Protocol):
         ...
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic where it is missing; one that exists stays as it is.
-
-        Raises      ValueError: no number of partitions, TransportUnavailable
-        """
+        """Create a topic where it is missing. Raises ValueError, TransportUnavailable."""
         ...
 
     def partitions(self, topic: str) -> int:
@@ -153,10 +132,7 @@ class Transport(Protocol):
     def producer(self) -> Producer: ...
 
     def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
-        """Join `group`; a group that never committed starts at the oldest record.
-
-        Raises      UnknownTopic, TransportUnavailable
-        """
+        """Join `group`, at its commit or the oldest. Raises UnknownTopic, TransportUnavailable."""
         ...
 
     def close(self) -> None:
@@ -174,11 +150,7 @@ class Transport(Protocol):
 
 
 def create_topics(transport: Transport, *, reports: int | None = None) -> None:
-    """Create the protocol's topics that are missing.
-
-    reports     partitions of a topic of reports; as many as such a log gives it unless named
-    Raises      TransportUnavailable
-    """
+    """Create missing topics; `reports`: partitions of reports. Raises TransportUnavailable."""
     for topic in TOPICS:
         named = reports or transport.report_partitions if topic.name == REPORTS else None
         transport.create_topic(topic.name, named or topic.partitions)

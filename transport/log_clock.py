@@ -17,9 +17,8 @@ _SET: Final = "compare with `date --utc` of another machine, and start NTP or PT
 
 
 def clock_beside_log(log: OpenLog, topics: Sequence[str], now_s: float) -> Result:
-    """Hold the wall clock against the newest record of a log, stamped by its broker.
+    """Hold the clock against the newest record of topics that the whole fleet writes to.
 
-    topics      that the whole fleet writes to
     Raises      TransportUnavailable
     """
     newest_s = log.newest_s(topics)

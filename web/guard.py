@@ -2,10 +2,6 @@
 
 Everything that is served is read by GET or HEAD and changes nothing, so there is no request that
 another site could have a viewer's browser make to any effect; other methods are refused.
-
-How often one viewer may ask: a bucket that refills, for each of a bounded number of viewers.
-
-Who asked what and when: one line of JSON a request, in a file that only this user reads.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -68,9 +63,9 @@ class RateLimit:
 
 
 class QueryRecord:
-    """Appends to a file; one that was moved away by rotation is begun anew.
+    """Who asked what and when, in a file that only this user reads; None: nothing is recorded.
 
-    path    None: nothing is recorded
+    A file that was moved away by rotation is begun anew.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -112,30 +107,28 @@ _MOST_TARGET: Final = 2_048
 _ASK: Final = {"www-authenticate": 'Basic realm="pointillist", charset="UTF-8"'}
 
 
-@dataclass(frozen=True, slots=True)
-class GuardRules:
-    """What the guard holds requests to.
+class Guard:
+    """An ASGI application around another; it sets `viewer` in the request's state.
 
     names      host names that requests may be addressed to, lower case, without ports: another
                site whose name is made to lead here is none of them
     book       tokens; None: everybody who reaches this server is at this machine
     """
 
-    names: frozenset[str]
-    book: TokenBook | None
-    record: QueryRecord
-    requests: RateLimit
-    failures: RateLimit
-    tls: bool = False
-    now: Callable[[], float] = time.time
-
-
-class Guard:
-    """An ASGI application around another; it sets `viewer` in the request's state."""
-
-    def __init__(self, inner: ASGIApp, rules: GuardRules) -> None:
-        self._inner, self._rules = inner, rules
-        self._headers = {**PAGE_HEADERS, **(_TLS_HEADERS if rules.tls else {})}
+    def __init__(
+        self,
+        inner: ASGIApp,
+        names: frozenset[str],
+        book: TokenBook | None,
+        record: QueryRecord,
+        requests: RateLimit,
+        failures: RateLimit,
+        *,
+        tls: bool,
+    ) -> None:
+        self._inner, self._names, self._book, self._record = inner, names, book, record
+        self._requests, self._failures = requests, failures
+        self._headers = {**PAGE_HEADERS, **(_TLS_HEADERS if tls else {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -161,13 +154,11 @@ class Guard:
             # The server leaves the body of an answer to HEAD away.
             await self._inner({**scope, "method": "GET", "state": state}, receive, answered)
         finally:
-            self._rules.record.note(
-                told["viewer"], address, _target(scope), told["status"], self._rules.now()
-            )
+            self._record.note(told["viewer"], address, _target(scope), told["status"], time.time())
 
     def _judge(self, scope: Scope, address: str) -> tuple[Response | None, Viewer | None]:
         headers = Headers(scope=scope)
-        if asked_name(headers.get("host", "")) not in self._rules.names:
+        if asked_name(headers.get("host", "")) not in self._names:
             return _refused(421, "This server is not known by the name it was asked under."), None
         if scope["method"] not in {"GET", "HEAD"}:
             said = f"expected GET or HEAD, got {scope['method']}: nothing here is changed"
@@ -181,29 +172,23 @@ class Guard:
         return self._admitted(headers, address)
 
     def _admitted(self, headers: Headers, address: str) -> tuple[Response | None, Viewer | None]:
-        rules = self._rules
-        if rules.book is None:
-            viewer: Viewer | None = LOCAL
-        else:
-            if rules.failures.spent(address):
+        viewer: Viewer | None = LOCAL
+        if self._book is not None:
+            if self._failures.spent(address):
                 return _refused(429, "Too many tokens were refused.", {"retry-after": "60"}), None
             secret = _secret(headers.get("authorization", ""))
             try:
-                viewer = rules.book.viewer(secret) if secret else None
+                viewer = self._book.viewer(secret) if secret else None
             except (TokenFileRefused, OSError):
                 return _refused(503, "Tokens cannot be read now, so nobody is let in."), None
             if viewer is None:
                 if secret:
-                    rules.failures.allows(address)
+                    self._failures.allows(address)
                 said = "A token is needed, and none that is in force came."
                 return _refused(401, said, _ASK), None
-        if viewer is None or not rules.requests.allows(_bucket(viewer, address)):
+        if viewer is None or not self._requests.allows(address if viewer is LOCAL else viewer.name):
             return _refused(429, "Too many requests.", {"retry-after": "1"}), viewer
         return None, viewer
-
-
-def _bucket(viewer: Viewer, address: str) -> str:
-    return address if viewer is LOCAL else viewer.name
 
 
 def _refused(status: int, said: str, headers: Mapping[str, str] | None = None) -> Response:

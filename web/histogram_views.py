@@ -1,7 +1,4 @@
-"""Views of what is counted by bins or classes over time: a heat map, newest column last.
-
-Cohorts of each series: how many hosts their releases are of, and how their windows ended.
-"""
+"""Views of what is counted by bins or classes over time, and of the cohorts of each series."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from markupsafe import Markup
 
 from pages.heat_map import HeatTable, heat_map
 from pages.svg import moment_said
-from pages.wording import SHARE, Unit, bin_low, bin_said, counted, value_said
+from pages.wording import SHARE, bin_low, bin_said, counted, value_said
 
 from .mix_views import FROM, how, named
 from .page_shape import FrameColumn, View, numbers_of
@@ -90,7 +87,7 @@ class HistogramView:
         )
 
 
-def time_map(title: str, frame: pd.DataFrame, rows: Sequence[str], unit: Unit = SHARE) -> Markup:
+def time_map(title: str, frame: pd.DataFrame, rows: Sequence[str]) -> Markup:
     """Draw names by time.
 
     frame    columns `name`, `period_start`, `period_s` and those of a number
@@ -107,7 +104,7 @@ def time_map(title: str, frame: pd.DataFrame, rows: Sequence[str], unit: Unit = 
             frame["name"], frame["period_start"], numbers_of(frame), strict=True
         )
     }
-    return heat_map(title, HeatTable(rows, list(said), cells, said, named_in_full=True), unit)
+    return heat_map(title, HeatTable(rows, list(said), cells, said, named_in_full=True), SHARE)
 
 
 def _short(at: float, length_s: float, seconds: bool) -> str:

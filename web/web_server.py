@@ -1,7 +1,4 @@
-"""The application behind its guard, served until it is told to stop.
-
-How the application is reached: here without a login, elsewhere with TLS and tokens.
-"""
+"""The application behind its guard: here without a login, elsewhere with TLS and tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from transport.settings.config import OWN_NAMES, ListenRefused, is_address
 
 from .access_tokens import SeriesOwners, TokenBook, read_tokens
 from .application import application
-from .guard import Guard, GuardRules, QueryRecord, RateLimit
+from .guard import Guard, QueryRecord, RateLimit
 from .page_answers import PageAnswers
 from .page_list import PAGES
 from .release_api import ReleaseRows, add_releases
@@ -130,16 +127,18 @@ _SWITCH_S: Final = 0.001
 
 
 def guarded(
-    settings: WebSettings,
-    watch: StoreWatch,
-    record: QueryRecord,
-    *,
-    behind: bool = False,
+    settings: WebSettings, watch: StoreWatch, record: QueryRecord, *, behind: bool = False
 ) -> ASGIApp:
     """Put the application of some settings behind its guard; see `PageAnswers` on `behind`."""
     local = settings.token_file is None
     per_s, burst = (_LOCAL_PER_S, _LOCAL_BURST) if local else (_TOKEN_PER_S, _TOKEN_BURST)
-    rules = GuardRules(
+    answers = PageAnswers(watch, settings.owners, PAGES, behind=behind)
+    app = application(answers)
+    add_metrics(app, ReleaseGauges(watch, settings.owners, watch.tasks))
+    add_releases(app, ReleaseRows(watch, settings.owners))
+    add_transcript(app, TranscriptAnswers(answers, TranscriptChecker(settings.transcripts)))
+    return Guard(
+        app,
         settings.host_names,
         None if settings.token_file is None else TokenBook(settings.token_file, time.time),
         record,
@@ -147,12 +146,6 @@ def guarded(
         RateLimit(_FAILURES_PER_S, _FAILURE_BURST, time.monotonic),
         tls=settings.tls,
     )
-    answers = PageAnswers(watch, settings.owners, PAGES, behind=behind)
-    app = application(answers)
-    add_metrics(app, ReleaseGauges(watch, settings.owners, watch.tasks))
-    add_releases(app, ReleaseRows(watch, settings.owners))
-    add_transcript(app, TranscriptAnswers(answers, TranscriptChecker(settings.transcripts)))
-    return Guard(app, rules)
 
 
 def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:

@@ -162,7 +162,7 @@ def launches_panel(view: HostView) -> Panel:
         return Panel("launches", title, "No GPU call was seen in this time.")
     rates = [_number(line.launches) for line in called]
     rows = [
-        IntervalRow(f"{line.kernel}{_whose(line)}", rate, None)
+        IntervalRow(f"{line.kernel}{_whose(line)}", rate)
         for line, rate in zip(called[:_SHOWN], rates, strict=False)
     ]
     watched = min(line.launches.share for line in called)

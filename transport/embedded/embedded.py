@@ -143,10 +143,9 @@ class EmbeddedConsumer:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _refresh(self, known: bool = False) -> bool:
-        """Renew the lease when it is due, and follow a new division of the partitions.
+        """Renew the lease when due, follow a new division; whether partitions may be others.
 
         known       nobody else has written since the last call
-        Returns     whether the partitions may be others
         """
         membership, connection = self._membership, self._connection
         removed = not known and membership.was_removed(connection)
@@ -304,11 +303,10 @@ class EmbeddedLog(Closing):
         return max(newest, default=None)
 
     def purge(self, older_than_s: float) -> int:
-        """Delete the records appended before `older_than_s` (seconds since 1970).
+        """Delete the records appended before `older_than_s`, unix seconds; give how many.
 
-        Offsets go on where they were; a group that had not read them goes on at the oldest record
-        left. Their bytes are overwritten, and gone from the write-ahead log as soon as no reader
-        stands in it. Returns the number of records deleted.
+        Offsets go on where they were. Bytes are overwritten, and gone from the write-ahead log as
+        soon as no reader stands in it.
         """
         with failures(self.path), transaction(self._connection):
             names = self._connection.execute("SELECT topic_id, name FROM topics").fetchall()

@@ -64,12 +64,9 @@ def process_is_gone(pid: int) -> bool:
 def share_out(
     slots: Sequence[Slot], holders: dict[Slot, str], subscribed: dict[str, frozenset[int]]
 ) -> dict[Slot, str]:
-    """Divide partitions evenly; a member keeps what it holds as far as its share goes.
+    """Give each partition that has a subscriber a holder, evenly; who holds one keeps its share.
 
-    slots       all partitions that some member reads
-    holders     who holds what now
     subscribed  live members, each with the numbers of its topics
-    Returns     the new holder of every slot that has a subscriber
     """
     floor, spare = divmod(len(slots), len(subscribed)) if subscribed else (0, 0)
     load = dict.fromkeys(sorted(subscribed), 0)
@@ -273,10 +270,7 @@ def failures(path: Path) -> Iterator[None]:
 
 
 def prepare_folder(folder: Path, group: str | None) -> Path:
-    """Create the folder and an empty database with the right modes; returns the file's path.
-
-    group       name of the users' common group, None where one user has the log for itself
-    """
+    """Create the folder and an empty database, for a group of users if named; give its path."""
     path = folder / FILE_NAME
     if group is not None and not path.exists():
         _expect_member(group)

@@ -39,10 +39,7 @@ MACHINE_ID: Final = Path("/etc/machine-id")
 
 
 class KeyFileRefused(Exception):
-    """A key file that must not be used: its owner, mode, contents or host is not as it should be.
-
-    The message names the file and the way out, never a value from inside.
-    """
+    """A key file that must not be used; names file and way out, never a value from inside."""
 
     @property
     def parts(self) -> tuple[str, str | None]:
@@ -78,10 +75,7 @@ class HostKey:
 
 
 def machine_id(path: Path = MACHINE_ID) -> str:
-    """The operating system's own id of this installation.
-
-    Raises      KeyFileRefused where the system has none
-    """
+    """The id of this installation. Raises KeyFileRefused where the system has none."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -94,10 +88,7 @@ def machine_id(path: Path = MACHINE_ID) -> str:
 
 
 def host_binding(machine: str, gpu_uuids: Sequence[str]) -> bytes:
-    """Hash what makes this machine this machine, part by part; the order of GPUs does not matter.
-
-    Returns     16 B of the machine id, then 16 B of each GPU, rising
-    """
+    """Hash this machine, in parts: 16 B of the machine id, then 16 B of each GPU, rising."""
     gpus = sorted(_part_hash(b"gpu", uuid) for uuid in set(gpu_uuids))
     return _part_hash(b"machine", machine) + b"".join(gpus)
 
@@ -108,10 +99,7 @@ def _part_hash(kind: bytes, name: str) -> bytes:
 
 
 def what_changed(made_on: bytes, found: bytes) -> str:
-    """Say how the machine that is found differs from the one that a binding was made on.
-
-    made_on, found  two values of `host_binding`
-    """
+    """Say how the machine differs from the one that a binding was made on."""
     words = []
     if made_on[:BINDING_PART_BYTES] != found[:BINDING_PART_BYTES]:
         words.append("another machine id")
@@ -133,11 +121,9 @@ def write_signing_key(path: Path, key: SigningKey, *, owner: int | None = None) 
 
 
 def load_signing_key(path: Path, *, owner: int | None = None) -> SigningKey:
-    """The long-lived Ed25519 key of a Leader or Helper.
+    """The long-lived Ed25519 key of a Leader or Helper. Raises KeyFileRefused.
 
     owner       the user whose file it must be; the effective user without it, as in all loaders
-
-    Raises      KeyFileRefused
     """
     fields = _read(path, "signing", {"seed"}, owner)
     return SigningKey.from_seed_bytes(_hex(path, fields, "seed", 32))
@@ -187,10 +173,7 @@ def load_host_key(path: Path, binding: bytes) -> HostKey:
 
 
 def read_host_key(path: Path, *, owner: int | None = None) -> HostKey:
-    """A host key without the check of its binding: to show it, never to publish with it.
-
-    Raises      KeyFileRefused
-    """
+    """A host key without the check of its binding: only to show it. Raises KeyFileRefused."""
     fields = _read(path, "host", {"seed", "hardware", "ledger"}, owner)
     if fields["ledger"] not in {"yes", "no"}:
         raise KeyFileRefused(f"{path}: `ledger` should be yes or no")
@@ -230,9 +213,8 @@ def write_key(
     replace_file: bool = False,
     owner: int | None = None,
 ) -> None:
-    """Write a key file whole or not at all, mode 0600, synced to disk.
+    """Write a key file whole or not at all, mode 0600, synced to disk; for root, of `owner`.
 
-    owner       the user whose file root makes it; the effective user's without it
     Raises      KeyFileRefused when the file exists and `replace_file` is false; OSError
     """
     lines = [_FIRST_LINE, f"kind {kind}", *(f"{name} {value}" for name, value in fields.items())]

@@ -41,10 +41,7 @@ class UnfitFile(OSError):
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Read a regular file of at most so many bytes; a pipe or a device is none.
-
-    Raises      UnfitFile, OSError
-    """
+    """Read a regular file of at most so many bytes. Raises UnfitFile, OSError."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -63,10 +60,9 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def read_secret(path: Path, most: int) -> bytes:
-    """Read at most so many bytes of a file that every other user of the machine is kept from.
+    """Read at most so many bytes of a file that others of the machine are kept from.
 
-    Its group may read it: a secret that is mounted or shared by two roles has one.
-    Raises      OSError; PermissionError with the way out where others may read it
+    Its group may read it. Raises OSError; PermissionError with the way out where others may.
     """
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -81,10 +77,9 @@ class UnfitToken(ValueError):
 
 
 def read_token_text(path: Path, most: int) -> str:
-    """Read a token of one line of printable ASCII, without the space around it; it may be empty.
+    """Read a token of one line of printable ASCII; it may be empty. Raises UnfitToken, OSError.
 
     HTTP libraries quote a header that they refuse, so that one must not get there.
-    Raises      UnfitToken; as `read_secret`
     """
     token = read_secret(path, most).strip()
     if not token.isascii() or not token.decode("ascii").isprintable():
@@ -98,10 +93,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def give(path: Path, user: str, group: str | None = None) -> None:
-    """Make a file or folder a user's own; of a symbolic link the link, not what it leads to.
-
-    Raises      LookupError for a user or group that is not there, OSError
-    """
+    """Make a file, folder or link itself a user's own. Raises LookupError, OSError."""
     os.chown(path, *_ids(user, group), follow_symlinks=False)
 
 
@@ -146,10 +138,7 @@ class JoinToken:
     def issue(
         cls, operator_key: SigningKey, operator: str, plan: str, leader_pk: bytes, not_after: int
     ) -> Self:
-        """Draw a token and vouch for it.
-
-        Raises      ReportRejected for a name that no roster can carry
-        """
+        """Draw a token and vouch for it. Raises ReportRejected for a name no roster can carry."""
         signing = SigningKey.generate()
         draft = Voucher(leader_pk, signing.public_bytes, operator, plan, not_after)
         signature = operator_key.sign(draft.unsigned())
@@ -170,10 +159,7 @@ def write_token(path: Path, token: JoinToken) -> None:
 
 
 def read_token(path: Path) -> JoinToken:
-    """Read a token; white space around it does not count.
-
-    Raises      TokenUnusable, also where every user of the machine may read it; OSError
-    """
+    """Read a token, without space around it. Raises TokenUnusable, also if others may; OSError."""
     try:
         text = read_secret(path, 2 * _MAX_CHARS).strip()
     except PermissionError as error:

@@ -16,10 +16,7 @@ _PRIMARY_CODE: Final = 0xFF
 
 
 class OtherSchema(Exception):
-    """Another version wrote the file, which is sound: the message says the way out.
-
-    found   the version that the file is marked with, 0: none
-    """
+    """Another version wrote the file, which is sound and marked `found`, 0: not at all."""
 
     def __init__(self, message: str, found: int) -> None:
         super().__init__(message)
@@ -61,10 +58,7 @@ class SqliteFile:
     cache_kib: int | None = None
 
     def open(self, path: Path) -> sqlite3.Connection:
-        """Open or make the file, for manual transactions.
-
-        Raises      OtherSchema with the file unchanged, sqlite3.Error, OSError
-        """
+        """Open or make it. Raises OtherSchema with the file unchanged, sqlite3.Error, OSError."""
         if self.private:
             make_private(path, follow_links=self.follows_links)
         db = connect(path, self.busy_s)
@@ -107,9 +101,8 @@ def _new(db: sqlite3.Connection) -> bool:
 
 
 def back_up(db: sqlite3.Connection, to: Path) -> None:
-    """Copy a file as it is to another, 0600, on disk when this returns; a copy is whole or absent.
+    """Copy a file whole or not at all, 0600, on disk at return; an older copy is replaced.
 
-    An older copy of that name is replaced: who put it back has gone on since.
     Raises      OSError where there is no room for it
     """
     beside = to.with_name(to.name + ".new")
@@ -196,11 +189,7 @@ def schema_of(db: sqlite3.Connection) -> int:
 def refuse_other_schema(
     path: Path | str, db: sqlite3.Connection, reads: int, *, unmarked: int = 0
 ) -> None:
-    """Raise OtherSchema for a sound file that another version wrote.
-
-    reads      the version that this program reads
-    unmarked   what a file without a mark counts as
-    """
+    """Raise OtherSchema for a sound file not of version `reads`; `unmarked` counts as so."""
     found = schema_of(db) or unmarked
     if found == reads:
         return

@@ -56,10 +56,7 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def client_config(settings: KafkaSettings) -> dict[str, Any]:
-    """What every client of kafka-python is told.
-
-    Raises      TransportRefused: a secret cannot be read
-    """
+    """What clients of kafka-python are told. Raises TransportRefused: a secret is not read."""
     require_secrets(settings)
     timeout_ms = round(settings.timeout_s * 1000)
     config: dict[str, Any] = {

@@ -217,10 +217,7 @@ class KafkaOffsets:
     """What a group has committed, and what lies where; every method raises TransportUnavailable."""
 
     def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:
-        """Connect with the first question.
-
-        group       whose offsets are read and committed; it may have no members then
-        """
+        """Connect with the first question, for a group that may have no members then."""
         self._settings, self._topic = settings, topic
         self._partitions = 0
         self._last = LastError()

@@ -221,10 +221,7 @@ class AggregatorConsumer:
     # Reading ------------------------------------------------------------------------------------
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """Read on; fewer records than asked for means that nothing more was there.
-
-        A member that just joined waits longer, so that an empty answer does not mean "not yet".
-        """
+        """Read on as `AgentConsumer.poll` does."""
         start_s = time.monotonic()
         patience_s = max(timeout_s, self._settings.join_wait_s)
         records: list[Record] = []
@@ -306,10 +303,7 @@ class AggregatorConsumer:
         return records
 
     def _ask_broker(self) -> None:
-        """After a complaint of the client, make sure that silence means that nothing came.
-
-        Each partition is asked for: a broker that is away leads some of them.
-        """
+        """After a complaint, ask each partition's broker: silence means nothing came."""
         for topic, partition in self._positions:
             slot = TopicPartition(self._settings.named(topic), partition)
             _, self._ends[topic, partition] = watermarks(
@@ -394,11 +388,7 @@ _SENT_S: Final = 1.0
 
 
 def leave(held: list[Consumer], topic: str, timeout_s: float) -> None:
-    """Leave the group and end the client, in at most about twice `timeout_s`.
-
-    held        the client's last reference, which is taken away
-    topic       one of its topics, as the cluster calls it
-    """
+    """Leave the group and end the client by its last reference, in about twice `timeout_s`."""
     with suppress(KafkaException):
         _ask_to_leave(held[0], topic, timeout_s)
     end(held, timeout_s)

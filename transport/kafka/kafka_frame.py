@@ -203,10 +203,7 @@ class KafkaSettings:
         return _secret("token_file", self.token_file)
 
     def check_files(self) -> None:
-        """Read every file once, so that a wrong path is told before a broker is asked.
-
-        Raises      KafkaSettingsError
-        """
+        """Read every file once, before a broker is asked. Raises KafkaSettingsError."""
         for name in ("ca_file", "cert_file", "key_file"):
             path: Path | None = getattr(self, name)
             if path is not None and not os.access(path, os.R_OK):
@@ -265,10 +262,7 @@ def refused(settings: KafkaSettings, refusal: Refusal, why: str) -> TransportRef
 
 
 def require_secrets(settings: KafkaSettings) -> None:
-    """Look at the files again before a client is made: somebody may be replacing one.
-
-    Raises      TransportRefused
-    """
+    """Look at the files again: somebody may be replacing one. Raises TransportRefused."""
     try:
         settings.check_files()
     except KafkaSettingsError as error:
@@ -359,10 +353,7 @@ class KafkaFrame(Closing, Generic[A]):
 
 
 class BufferedProducer(BatchingProducer):
-    """What is not acknowledged stays here, not in the client.
-
-    After a failure the client is dropped: what it still holds is ours, a fresh one sends it.
-    """
+    """After a failure the client is dropped: what it holds is ours, a fresh one sends it."""
 
     batch_bytes = BATCH_BYTES
 

@@ -98,10 +98,7 @@ def check(group: str, name: str) -> Callable[[_Method], _Method]:
 
 
 def examine(*subjects: object, failures: Iterable[type[Exception]] = ()) -> Iterator[Finding]:
-    """Run checks, and those of subjects as they stand there; one that fails itself is a finding.
-
-    failures    how a check may fail beside OSError, ValueError and RuntimeError
-    """
+    """Run checks; one that fails itself, as by one of `failures`, is a finding."""
     known: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, *failures)
     for group, name, look in chain.from_iterable(map(_checks, subjects)):
         try:

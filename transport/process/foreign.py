@@ -27,10 +27,7 @@ LIBC: Final[Signatures] = {
 
 
 def declare(library: ctypes.CDLL, signatures: Signatures) -> None:
-    """Give functions their types: ctypes would pass an int of 32 bits for every number.
-
-    Raises      AttributeError: the library has none of a name
-    """
+    """Give functions their types, or ctypes passes 32 bits for a number. Raises AttributeError."""
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

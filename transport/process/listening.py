@@ -17,10 +17,7 @@ _TABLES: Final = ("tcp", "tcp6")
 
 
 class AddressUnavailable(OSError):
-    """An address that cannot be listened on; its words name it and who has it.
-
-    hint    what picks another
-    """
+    """An address that cannot be listened on, and who has it; `hint`: what picks another."""
 
     def __init__(self, number: int, found: str, hint: str) -> None:
         super().__init__(number, found)
@@ -52,11 +49,7 @@ def at(host: str, port: int) -> str:
 
 
 def listen(host: str, port: int, choose: str, backlog: int) -> socket.socket:
-    """Listen on a numeric address; port 0 takes a free one.
-
-    choose      what picks another address
-    Raises      AddressUnavailable
-    """
+    """Listen on a numeric address; port 0 takes a free one. Raises AddressUnavailable."""
     try:
         return socket.create_server((host, port), family=family_of(host), backlog=backlog)
     except OSError as error:
@@ -78,10 +71,7 @@ def why_not(host: str, port: int, choose: str) -> AddressUnavailable | None:
 
 
 def refusal(error: OSError, host: str, port: int, choose: str) -> AddressUnavailable:
-    """Say why an address cannot be listened on, and what to do.
-
-    choose      what picks another address
-    """
+    """Say why an address cannot be listened on; `choose`: what picks another."""
     number, why = error.errno or 0, error.strerror or str(error)
     place = at(host, port)
     if number == errno.EADDRINUSE:
@@ -96,11 +86,11 @@ def refusal(error: OSError, host: str, port: int, choose: str) -> AddressUnavail
     return AddressUnavailable(number, f"{place} cannot be listened on: {why}", choose)
 
 
-def holder(port: int, proc: Path = Path("/proc")) -> str:
+def holder(port: int) -> str:
     """Name who listens on a port, as far as the kernel tells this user; "" where it does not."""
-    sockets = dict(_listening(port, proc))
+    sockets = dict(_listening(port))
     held = {f"socket:[{inode}]": user for inode, user in sockets.items()}
-    for entry in proc.glob("[0-9]*/fd/*") if sockets else ():
+    for entry in Path("/proc").glob("[0-9]*/fd/*") if sockets else ():
         try:
             user = held[str(entry.readlink())]
             command = (entry.parents[1] / "comm").read_text(encoding="utf-8", errors="replace")
@@ -111,11 +101,11 @@ def holder(port: int, proc: Path = Path("/proc")) -> str:
     return next((f"a process of user {user}" for user in sockets.values()), "")
 
 
-def _listening(port: int, proc: Path) -> Iterator[tuple[str, str]]:
+def _listening(port: int) -> Iterator[tuple[str, str]]:
     """Give inode and user of each socket that listens on a port."""
     for table in _TABLES:
         try:
-            lines = (proc / "net" / table).read_text(encoding="ascii").splitlines()[1:]
+            lines = Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]
         except OSError:
             continue
         for line in lines:

@@ -45,9 +45,8 @@ _held: Final[dict[str, int]] = {}  # what this process holds: path -> descriptor
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """How another process of this Python is begun, also where its files are held alone.
+    """How another process of this Python is begun, with -S, also where files are held alone.
 
-    program       what to execute, with -S: `environment` names every folder of code
     descriptors   what it must inherit
     whole         whether it can read every folder of code; if not, the library at least
     """
@@ -222,11 +221,7 @@ class CapabilitySets(ctypes.Structure):
 
 
 def ensure_users() -> bool:
-    """Create the roles' system users and the log's group where they are missing.
-
-    Returns     True where they exist afterwards, False for a user other than root, who cannot
-    Raises      PrivilegeError when the system's tools fail
-    """
+    """Create missing users and the log's group; False where not root. Raises PrivilegeError."""
     if os.geteuid() != 0:
         return False
     if not (_group_exists(LOG_GROUP) and all(map(_user_exists, _GROUPS))):
@@ -302,11 +297,7 @@ def harden() -> None:
 
 
 def take_descriptors() -> int:
-    """Raise the soft limit of open files as far as the hard one allows, up to 16,384; give it.
-
-    The usual 1,024 is for programs that call select(); followed processes, probed files and their
-    links alone may be more, and a ledger that cannot be opened is the end of an agent.
-    """
+    """Raise the soft limit of open files as far as the hard one allows, to 16,384; give it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -316,10 +307,7 @@ def take_descriptors() -> int:
 
 
 def give_up_capabilities() -> None:
-    """Keep none, for a process that left root; root has them by being root.
-
-    Raises      PrivilegeError
-    """
+    """Keep none, for a process that left root. Raises PrivilegeError."""
     if os.geteuid() == 0:
         return
     try:

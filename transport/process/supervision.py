@@ -42,16 +42,10 @@ def _monotonic_us() -> int:
 class Notifier:
     """Speaks sd_notify's datagrams; where nobody asked for them it does nothing."""
 
-    def __init__(
-        self,
-        address: str | None = None,
-        watchdog_us: int = 0,
-        monotonic_us: Callable[[], int] = _monotonic_us,
-    ) -> None:
+    def __init__(self, address: str | None = None, watchdog_us: int = 0) -> None:
         """Take the socket's address ("@..." for an abstract one) and the watchdog's period."""
         self._address = address
         self._watchdog_us = watchdog_us
-        self._monotonic_us = monotonic_us
         self._pinged_us: int | None = None
 
     @classmethod
@@ -70,7 +64,7 @@ class Notifier:
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={self._monotonic_us()}")
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={_monotonic_us()}")
 
     def stopping(self) -> None:
         self._send("STOPPING=1")
@@ -79,7 +73,7 @@ class Notifier:
         """Tell that the loop went round: at most four times a period."""
         if not self._watchdog_us:
             return
-        now_us = self._monotonic_us()
+        now_us = _monotonic_us()
         least_us = self._watchdog_us // _PINGS_PER_PERIOD
         if self._pinged_us is None or now_us - self._pinged_us >= least_us:
             self._pinged_us = now_us
@@ -104,10 +98,7 @@ _LEAVE_S: Final = 1.0
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread to a scrape: a slow reader holds nobody up, and many of them do not add up.
-
-    Any user may connect and say nothing: the oldest connection makes room for the next.
-    """
+    """A thread to a scrape; one that says nothing makes room for the next, the oldest first."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -164,12 +155,7 @@ class MetricsServer:
     def __init__(
         self, port: int, application: WSGIApplication, choose: str, address: str = ""
     ) -> None:
-        """Listen; port 0 takes a free one.
-
-        choose      what picks another port
-        address     a numeric one; "": this machine's loopback
-        Raises      AddressUnavailable
-        """
+        """Listen, on loopback unless named; port 0: a free one. Raises AddressUnavailable."""
         self._address = address or loopback()
         kind = type("_Server", (_Server,), {"address_family": family_of(self._address)})
         try:
@@ -222,11 +208,7 @@ class Closing(ABC):
 
 
 def close_within(timeout_s: float, close: Callable[[], object]) -> bool:
-    """Close something that may never end; what has not ended by then is left to a daemon thread.
-
-    Returns     whether it ended
-    Raises      what closing raised
-    """
+    """Close; what has not ended by then goes on in a daemon thread. Gives whether it ended."""
     failures: list[Exception] = []
 
     def work() -> None:
@@ -244,10 +226,7 @@ def close_within(timeout_s: float, close: Callable[[], object]) -> bool:
 
 
 def log_to_stderr(*gates: Processor) -> None:
-    """Write a line of words where stderr is a terminal, else one JSON document a line.
-
-    gates       run first on each line, and may drop it
-    """
+    """Write words where stderr is a terminal, else JSON lines; `gates` run first on each."""
     terminal = sys.stderr.isatty()
     structlog.configure(
         processors=[
@@ -279,8 +258,7 @@ BELIEVED_AFTER_MS: Final = 600_000
 class SteadyOffset:
     """Unix time whose steps are believed once they have stood for ten minutes of boot time.
 
-    Until then it goes on by the boot clock: a glitch that is mended sooner is never seen. What is
-    read first is believed at once.
+    Until then it goes on by the boot clock, so that a glitch is never seen.
     """
 
     def __init__(self, unix_ms: int, boot_ms: int) -> None:

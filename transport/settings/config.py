@@ -338,11 +338,7 @@ def parse_table(
     most: int = MOST_BYTES,
     parse_float: Callable[[str], Any] = float,
 ) -> dict[str, Any]:
-    """Read TOML, which may be a stranger's, of so many bytes at most.
-
-    where       what it is called in a message
-    Raises      error
-    """
+    """Read TOML, which may be a stranger's and is called `where`. Raises error."""
     if len(content) > most:
         raise error(f"{where}: expected at most {most:,} bytes, got more")
     try:
@@ -360,10 +356,7 @@ def read_tree(
     error: type[ValueError] = ConfigError,
     file_format: int | None = None,
 ) -> _T:
-    """Read a TOML file into a dataclass, as `build` does.
-
-    Raises      error, also where the file cannot be read
-    """
+    """Build a dataclass of a TOML file. Raises error, also where it cannot be read."""
     try:
         table = read_table(path, error=error)
     except OSError as problem:
@@ -384,10 +377,7 @@ def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def assignment(text: str) -> dict[str, Any]:
-    """Read `section.key=value` from the command line, the value as in TOML or a bare word.
-
-    Raises      ConfigError
-    """
+    """Read `section.key=value`, the value as in TOML or a bare word. Raises ConfigError."""
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
         raise ConfigError(f"expected section.key=value, got {text!r}")
@@ -415,10 +405,7 @@ class ListenRefused(ValueError):
 
 
 def host_port(value: Any) -> str:
-    """Give an address as it came.
-
-    Raises      ValueError where it is not a host's name or address, and a port
-    """
+    """Give an address as it came. Raises ValueError where it is not a host and a port."""
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 0xFFFF:
         raise ValueError(f"expected host:port, got {json.dumps(value, default=str)[:80]}")
@@ -426,10 +413,7 @@ def host_port(value: Any) -> str:
 
 
 def channel_address(value: Any) -> str:
-    """Give the address of a channel as it came.
-
-    Raises      ValueError where it is no host:port, or gRPC would take it for another kind
-    """
+    """Give a channel's address as it came. Raises ValueError where gRPC reads another kind."""
     host = host_port(value).rpartition(":")[0]
     if host.lower() in _SCHEMES:
         raise ValueError(
