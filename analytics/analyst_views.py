@@ -53,10 +53,8 @@ def query(
     look: Callable[[], None],
     database: duckdb.DuckDBPyConnection,
 ) -> pd.DataFrame:
-    """Run one SELECT over every view of a folder of releases.
+    """Run one SELECT over every view of a folder of releases and over `frames` beside them.
 
-    rollups     folder of its roll-ups
-    frames      views beside them
     look        brings the roll-ups up to date; called where the query names them
     database    of `open_views`, which sees the roll-ups alone; views are a cursor's own
     Raises      QueryRefused, QueryForbidden

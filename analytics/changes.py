@@ -52,7 +52,7 @@ OF_SHARE: Final = "share"  # unit of a change of shares: 0.01 is one percentage 
 def changes(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
     """Compare two periods cell by cell.
 
-    before, after   frames of cells of one period each, columns as `cells_sql.CELL_MEANINGS`
+    before, after   frames of cells of one period each, columns as `sql.CELL_MEANINGS`
     Returns         a row for each cell that both have, CHANGE_COLUMNS: of means the mean of a host
                     in its unit, of all others the share. `low` and `high` are the 95 % interval of
                     `change`; `ratio` is after / before where before is told from zero
@@ -89,7 +89,7 @@ def changes(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
 def models_compared(rows: pd.DataFrame, model: str, than: str) -> pd.DataFrame:
     """Compare GPUs of two models in one period, cell by cell.
 
-    rows        cells of the period by model, columns as `cells_sql.CELL_MEANINGS`
+    rows        cells of the period by model, columns as `sql.CELL_MEANINGS`
     Returns     as `changes`: `before` is of `than`, `after` of `model`; cells without a model
     Raises      ValueError for a model that the rows do not have
     """

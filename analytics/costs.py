@@ -51,10 +51,7 @@ def _hours(got: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class HoursLost:
-    """Assumed hours by cause, for each section that counts causes.
-
-    A cause that is not named has what `otherwise` says; without it 0.
-    """
+    """Assumed hours by cause; one that is not named has what `otherwise` says, else 0."""
 
     incidents: Mapping[str, float] = field(default_factory=dict, metadata={"read": _hours})
     hardware_faults: Mapping[str, float] = field(default_factory=dict, metadata={"read": _hours})
@@ -88,10 +85,7 @@ class PriceList:
             _refuse_strangers(f"hours_lost.{section}", getattr(self.hours_lost, section), known)
 
     def price(self, gpus: Mapping[str, float]) -> float:
-        """Mean price of a GPU hour of a fleet.
-
-        gpus    model -> GPUs, or any amounts in their proportion; empty: not known
-        """
+        """Mean price of a fleet's GPU hour, by model -> GPUs or amounts in their proportion."""
         total = sum(gpus.values())
         if total <= 0:
             return self.otherwise
@@ -159,10 +153,7 @@ class FleetGpus:
 
 
 def fleet_gpus(mix: pd.DataFrame, by_model: pd.DataFrame) -> FleetGpus:
-    """Read GPUs off the wall time of mixes.
-
-    mix, by_model   rows of `ReleaseSource.cells` of `kernel_mix` and `kernel_mix_by_model`
-    """
+    """Read GPUs off cells of `kernel_mix` and `kernel_mix_by_model`."""
     holes = mix[(mix["cell"] == "unmeasured") & mix["whole"].notna()]
     seconds = float(holes["host_s"].sum())
     per_host = float(holes["whole"].sum()) / seconds if seconds > 0 else None

@@ -79,10 +79,7 @@ class FleetReleases:
 
     @property
     def simulated(self) -> str | None:
-        """Say in a line what was simulated; None where a fleet made the releases.
-
-        Raises      MarkUnreadable
-        """
+        """Say in a line what was simulated; None: nothing was. Raises MarkUnreadable."""
         mark = self.source.mark()
         return None if mark is None else mark.line
 
@@ -120,7 +117,7 @@ class FleetReleases:
         series      this one alone; an operator's own task is a series of its own
         since, until    periods that start in [since, until)
         by_cohort   a row for each cohort; else cohorts are added up
-        Returns     columns of `cells_sql.CELL_MEANINGS`, bins in order; in a mix value is in GPU-s
+        Returns     columns of `sql.CELL_MEANINGS`, bins in order; in a mix value is in GPU-s
                     and a share is of measured time. Warns where other periods hold the section and
                     this one does not
         Raises      ValueError for a name that is none
@@ -146,10 +143,7 @@ class FleetReleases:
         by_model: bool = False,
         series: str | None = None,
     ) -> pd.DataFrame:
-        """Return the newest period of a section that has ended; arguments and columns as `mix`.
-
-        Raises      NothingReleased; ValueError
-        """
+        """As `mix`, of the newest period that has ended. Raises NothingReleased; ValueError."""
         length, section = period_of(period), self._section(by, by_model=by_model or bool(model))
         start = self._period(length, section, series, None)
         return self.mix(
@@ -158,17 +152,11 @@ class FleetReleases:
         )  # fmt: skip
 
     def applications(self, period: str | None = None, **bounds: Any) -> pd.DataFrame:
-        """Return GPU time by application; arguments and columns as `mix`.
-
-        period      None: day, or the shortest longer period that holds any
-        """
+        """Return GPU time by application, as `mix`; None: by day, or what holds any."""
         return self._mix("application", period, RollupPeriod.DAY, bounds)
 
     def seen(self, period: str | None = None, **bounds: Any) -> pd.DataFrame:
-        """Return hosts by application that ran on them; over many days, host days.
-
-        Arguments and columns as `applications`.
-        """
+        """Return hosts by application that ran on them, over many days host days; as `mix`."""
         return self._mix("seen", period, RollupPeriod.DAY, bounds)
 
     def durations(self, period: str | None = None, **bounds: Any) -> pd.DataFrame:
@@ -176,10 +164,7 @@ class FleetReleases:
         return self.binned("duration", period, **bounds)
 
     def binned(self, by: str, period: str | None = None, **bounds: Any) -> pd.DataFrame:
-        """Return a histogram as `mix` does, by period and bin.
-
-        period      None: hour, or the shortest longer period that holds any
-        """
+        """Return a histogram as `mix`, by hour or the shortest longer period that holds any."""
         rows = self._mix(by, period, RollupPeriod.HOUR, bounds)
         return rows.sort_values(["period_start", "series", "cohort", "bin"], ignore_index=True)
 
@@ -203,10 +188,7 @@ class FleetReleases:
         return quantiles(self._mix(by, period, RollupPeriod.WEEK, bounds), fractions)
 
     def causes(self, since: Moment | None = None, until: Moment | None = None) -> pd.DataFrame:
-        """Return incidents by cause and week: hosts, GPU hours lost and money, with intervals.
-
-        Returns     columns of `incident_costs.COST_COLUMNS`; see there what they do not promise
-        """
+        """Return incidents by cause and week: hosts, GPU hours and money; `costs.COST_COLUMNS`."""
         return self._costs(INCIDENTS, since, until)
 
     def faults(self, since: Moment | None = None, until: Moment | None = None) -> pd.DataFrame:
@@ -278,17 +260,11 @@ class FleetReleases:
         return self.source.windows(series=series, since=since, until=until)
 
     def outcomes(self, period: str = "hour", **bounds: Any) -> pd.DataFrame:
-        """Return how windows ended by period, with coverage, lag and rejections by reason.
-
-        Arguments `series`, `since`, `until`; columns of the view `outcomes`.
-        """
+        """Return how windows ended by period; arguments `series`, `since`, `until`."""
         return self.source.outcomes(period_of(period), **bounds)
 
     def budget(self) -> pd.DataFrame:
-        """Return what a host spent of its budget in the newest 168 hours, by series.
-
-        Returns     columns of `spent_budget.BUDGET_COLUMNS`; weights only where tasks are known
-        """
+        """Return what a host spent in the newest 168 hours, `spent_budget.BUDGET_COLUMNS`."""
         newest = self.source.newest(RollupPeriod.HOUR, None)
         found = []
         for period in RollupPeriod:

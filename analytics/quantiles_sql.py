@@ -50,7 +50,7 @@ def create_call(database: duckdb.DuckDBPyConnection, sql: str) -> None:
 def quantiles(rows: pd.DataFrame, fractions: Sequence[float]) -> pd.DataFrame:
     """Give quantiles of the histograms in a frame.
 
-    rows        columns of `cells_sql.CELL_MEANINGS`; what is no histogram is passed over
+    rows        columns of `sql.CELL_MEANINGS`; what is no histogram is passed over
     fractions   between 0 and 1
     Returns     QUANTILE_MEANINGS, a row for each histogram and fraction
     Raises      ValueError

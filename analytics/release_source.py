@@ -70,7 +70,7 @@ class ReleaseSource(Protocol):
     def windows_in(
         self, period: RollupPeriod, since: Moment | None = None, until: Moment | None = None
     ) -> int:
-        """Count the windows of the periods that start in [since, until), suppressed ones too.
+        """Count the windows, suppressed too, of periods that start in [since, until).
 
         It grows with whatever is new in these periods: frames of them are kept by it.
         """
@@ -115,9 +115,8 @@ class ReleaseSource(Protocol):
 
 
 class FolderSource:
-    """A folder of released Parquet; one connection serves all threads.
+    """A folder of released Parquet, for all threads; roll-ups beside it or in the user's cache.
 
-    rollups     where its roll-ups are kept; None: beside the releases, else in the user's cache
     max_age_s   roll-ups are brought up to date when asked for and older than this
     """
 

@@ -85,10 +85,7 @@ class RollupPeriod(StrEnum):
         return EPOCH - (EPOCH - when) // self.length * self.length
 
     def span(self, start: datetime) -> tuple[datetime, datetime]:
-        """First moment, and the one after the last, of what one file of roll-ups holds.
-
-        A day of hours, a month of days, a year of what is longer, by where they start.
-        """
+        """First and next moment of one file's: a day of hours, a month of days, else a year."""
         day = start.replace(hour=0, minute=0, second=0, microsecond=0)
         if self is RollupPeriod.HOUR:
             return day, day + timedelta(days=1)
@@ -152,10 +149,7 @@ def rollup_folder(releases: Path) -> Path:
 
 
 def file_of(folder: Path, kind: str, period: RollupPeriod, start: datetime) -> Path:
-    """Where the rows of the periods around one lie.
-
-    kind        SUMS or OUTCOMES
-    """
+    """Where the rows of the periods around one lie; kind: SUMS or OUTCOMES."""
     first, _ = period.span(start)
     return folder / kind / period.value / f"date={first:%Y-%m-%d}" / ROWS
 
@@ -204,10 +198,7 @@ def settled_ns(folder: Path) -> int:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the roll-ups, so that two programs do not bring them up to date at once.
-
-    Raises      RollupsUnavailable
-    """
+    """Hold the roll-ups: one program at a time changes them. Raises RollupsUnavailable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / _LOCK).open("w") as lock:
@@ -238,10 +229,7 @@ def written_whole(target: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class SettledHours:
-    """How many windows of each hour there are: a release that comes late makes one more.
-
-    counts      folder of the files, series and hour -> windows that begin in it
-    """
+    """Windows by folder, series and hour: a release that comes late makes one more."""
 
     counts: Mapping[str, int]
 
@@ -257,10 +245,7 @@ class SettledHours:
 
     @classmethod
     def read(cls, folder: Path) -> SettledHours:
-        """Read what roll-ups were made from; nothing where there are none.
-
-        Raises      RollupsUnavailable for those of a later version
-        """
+        """Read what roll-ups were made from. Raises RollupsUnavailable for a later version."""
         try:
             content = json.loads((folder / _HOURS).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -292,10 +277,7 @@ class SettledHours:
         return OrderedHours(hours, list(accumulate((windows[hour] for hour in hours), initial=0)))
 
     def more_than(self, before: SettledHours, series: str | None = None) -> set[datetime]:
-        """Give the hours that have more windows than before; one that has fewer lost files.
-
-        series      of this one alone; None: of all
-        """
+        """Give the hours with more windows than before, of one series or all."""
         of = None if series is None else f"/series={quote(series, safe='')}/"
         return {
             _hour(key)
@@ -306,11 +288,7 @@ class SettledHours:
 
 @dataclass(frozen=True, slots=True)
 class OrderedHours:
-    """How many windows roll-ups are made of, by time.
-
-    hours       that have windows, oldest first, naive UTC
-    before      windows before each of them; one more than hours: all windows
-    """
+    """Hours that have windows, oldest first, and the windows before each and after the last."""
 
     hours: Sequence[datetime]
     before: Sequence[int]

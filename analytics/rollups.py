@@ -111,10 +111,7 @@ def _lies_between(month: Path, first: datetime, end: datetime) -> bool:
 
 
 def months_to_write(hours: Path) -> dict[Path, list[Path]]:
-    """Give the months that are over and have no file, each with the files of its days.
-
-    hours       the folder of hours of one kind
-    """
+    """Give the months that are over and have no file, with the files of their days."""
     days = sorted(hours.glob(f"date=*/{ROWS}"))
     if not days:
         return {}
@@ -166,11 +163,7 @@ _MERGED: Final = {SUMS: merged_sql, OUTCOMES: merged_outcomes_sql}
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What bringing roll-ups up to date came to.
-
-    hours       that had new windows
-    written     files of roll-ups that were written
-    """
+    """Hours that had new windows, and files of roll-ups that were written."""
 
     hours: int
     written: int
@@ -181,9 +174,8 @@ def _go_on() -> None:
 
 
 def refresh(releases: Path, folder: Path, go_on: Callable[[], None] = _go_on) -> Refreshed:
-    """Bring the roll-ups of a folder of releases up to date.
+    """Bring the roll-ups of releases in a folder up to date.
 
-    folder      of the roll-ups
     go_on       called before each week of releases; what it raises ends this
     Raises      FileNotFoundError, RollupsUnavailable
     """
@@ -257,19 +249,13 @@ def kept_roll_ups(releases: Path) -> RollUps:
 
 
 def has_rolled_up(releases: Path, folder: Path, series: str, first: date, last: date) -> bool:
-    """Whether the roll-ups have every window of a series' days: the days may then be removed.
-
-    first, last     UTC, both included
-    """
+    """Whether roll-ups have every window of a series' days, UTC: these may then be removed."""
     now, then = SettledHours.of(releases), SettledHours.read(folder)
     return not any(first <= hour.date() <= last for hour in now.more_than(then, series))
 
 
 def _add_patiently(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
-    """Do as `_add` does, again where files moved meanwhile: a compaction takes the folder anew.
-
-    Raises      RollupsUnavailable where they cannot be read at last
-    """
+    """Do as `_add`, again where a compaction moved files. Raises RollupsUnavailable at last."""
     for left in reversed(range(_ATTEMPTS)):
         try:
             return _add(releases, folder, hours)
@@ -350,10 +336,7 @@ def _write(
     *,
     from_windows: bool,
 ) -> int:
-    """Make some periods of one file anew; return 1 if that changed the file.
-
-    from_windows    whether `_add_windows_up` added windows of it up
-    """
+    """Make some periods of one file anew, also from windows added up; 1 if that changed it."""
     target = file_of(folder, kind, period, starts[0])
     schema = SCHEMAS[kind]
     fresh = _fresh_sql(folder, kind, period, starts, from_windows=from_windows)

@@ -78,10 +78,9 @@ class ReleaseServer:
     """One server; its connections are kept and shared by threads.
 
     url         https://HOST[:PORT], or http on this machine
-    token       that opens it; None: this machine's needs none
-    ca_file     certificates that are trusted; None: the system's
-    Raises      ValueError for any other address, a token that cannot be one or a file that is not
-                one of certificates
+    token, ca_file   what opens it; certificates that are trusted, or the system's
+    Raises      ValueError, FileNotFoundError; where asked NotAFleetServer, FleetAccessRefused,
+                FleetServerUnavailable
     """
 
     def __init__(self, url: str, token: str | None = None, ca_file: Path | None = None) -> None:
@@ -104,10 +103,7 @@ class ReleaseServer:
         self._pool.clear()
 
     def about(self) -> dict[str, Any]:
-        """Ask whether it is a server of releases of this version's format.
-
-        Raises      NotAFleetServer, FleetAccessRefused, FleetServerUnavailable
-        """
+        """Ask whether it is a server of releases of this version's format."""
         answer = self._asked(ADDRESS, {}, _MOST_JSON_BYTES)
         if answer.status == 404:
             raise NotAFleetServer(self._older())
@@ -122,17 +118,11 @@ class ReleaseServer:
         return said
 
     def json(self, address: str, asked: Mapping[str, str]) -> dict[str, Any]:
-        """Ask for a document.
-
-        Raises      NotAFleetServer, FleetAccessRefused, FleetServerUnavailable
-        """
+        """Ask for a document."""
         return self._json(self._good(self._asked(address, asked, _MOST_JSON_BYTES)))
 
     def rows(self, address: str, asked: Mapping[str, str]) -> ServerAnswer:
-        """Ask for a part of rows, as Parquet.
-
-        Raises      NotAFleetServer, FleetAccessRefused, FleetServerUnavailable
-        """
+        """Ask for a part of rows, as Parquet, and where the rest begins; None: that was all."""
         answer = self._good(self._asked(address, asked, MOST_BYTES))
         return ServerAnswer(answer.body, _next_since(answer.link))
 
@@ -207,10 +197,7 @@ class _Answer:
 
 
 def token_of(token_file: str | os.PathLike[str] | None) -> str | None:
-    """Read a token from a file, or else from the environment; None where neither has one.
-
-    Raises      FileNotFoundError; ValueError where others may read the file
-    """
+    """Read a token from a file or the environment. Raises ValueError where others may read it."""
     if token_file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     with Path(token_file).open("rb") as file:
@@ -222,10 +209,7 @@ def token_of(token_file: str | os.PathLike[str] | None) -> str | None:
 
 
 def _checked(url: str) -> str:
-    """Give scheme, host and port of an address that may be asked.
-
-    Raises      ValueError; the message does not repeat what may hold a secret
-    """
+    """Give scheme, host and port of an address. Raises ValueError, which repeats no secret."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -288,11 +272,7 @@ _CAUSE_SECTIONS: Final = ("incidents", "hardware_faults")
 
 
 class ServerSource:
-    """Releases that a server shows to this token; every frame is asked for anew.
-
-    Raises      NotAFleetServer, FleetAccessRefused, FleetServerUnavailable, here and wherever
-                something is asked
-    """
+    """Releases that a server shows to this token; every frame is asked for anew."""
 
     def __init__(self, server: ReleaseServer) -> None:
         self._server = server

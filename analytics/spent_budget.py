@@ -46,9 +46,8 @@ class SeriesTask:
 
 
 def tasks_in(folder: Path) -> list[SeriesTask]:
-    """Read the tasks that Leader and Helper signed; of several versions the newest.
+    """Read the newest versions of signed tasks, for people: signatures are not checked.
 
-    Whose signatures they bear is for agents to check: this is for people to read.
     Raises      FileNotFoundError, ReportRejected for a file that is no task
     """
     if not folder.is_dir():

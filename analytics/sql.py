@@ -76,10 +76,7 @@ def bucket_sql(moment: str, period_s: int) -> str:
 
 
 def windows_sql(source: str, period_s: int) -> str:
-    """Add up released windows by the period that they start in.
-
-    source      rows of the view `released`, of windows of at most `period_s` each
-    """
+    """Add up windows of the view `released`, of `period_s` at most, by period."""
     moment = bucket_sql("window_start", period_s)
     return f"""
 WITH cells AS (

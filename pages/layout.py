@@ -76,10 +76,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A choice of what is shown: its name in the address, its label, values with texts.
-
-    days     the first and the last day that can be chosen, ISO 8601: it is a date, not an option
-    """
+    """A choice of what is shown; `days`: a date, from the first to the last that can be chosen."""
 
     name: str
     label: str
@@ -167,10 +164,7 @@ class PageReport:
 
 
 def rendered_report(report: PageReport) -> str:
-    """Give the HTML of a whole report.
-
-    Its policy lets a browser run this very script and style, and load nothing.
-    """
+    """Give the HTML of a report; a browser runs its very script, and loads nothing."""
     style, script = (Markup(asset(name).decode()) for name in ("page.css", "page.js"))  # noqa: S704
     policy = (
         f"default-src 'none'; script-src {_source_hash(script)}; style-src {_source_hash(style)}; "

@@ -24,10 +24,7 @@ _CAMEL: Final = {"view_box": "viewBox", "pattern_units": "patternUnits"}
 
 
 def tag(name: str, *inside: object, **attributes: object) -> Markup:
-    """Give an element; text and values are escaped, None leaves an attribute out.
-
-    attributes   `class_` is class, an underscore is a hyphen
-    """
+    """Give an element, escaped; `class_` is class, an underscore a hyphen, None left out."""
     written = "".join(
         f' {_attribute(key)}="{_value(value)}"'
         for key, value in attributes.items()
@@ -63,10 +60,7 @@ def mark(key: str, said: str, *inside: Markup, **attributes: object) -> Markup:
 
 
 def both_widths(draw: Callable[[int], Markup]) -> Markup:
-    """Draw for wide and for narrow screens; the style sheet shows one of the two.
-
-    What is said of a number stands in the wide one alone: it is most of a page's bytes.
-    """
+    """Draw for wide and narrow screens; what is said of a number stands in the wide one alone."""
     wide, narrow = draw(WIDE), Markup(_SAID.sub("", draw(NARROW)))  # noqa: S704  (is markup)
     return joined(
         tag("div", drawing, class_=f"drawing {name}")
@@ -147,10 +141,7 @@ _SECONDS: Final = (
 
 
 def round_times(first_s: float, last_s: float, most: int = 6) -> list[tuple[float, str]]:
-    """Give moments to write at a time axis, each with its text, UTC.
-
-    first_s, last_s   unix seconds
-    """
+    """Give moments to write at a time axis from unix second to second, each with its text."""
     length = max(last_s - first_s, 1.0)
     step = next((s for s in _SECONDS if length / s <= most), _SECONDS[-1])
     # Days and weeks begin on a Monday, which unix time does not.
@@ -171,10 +162,7 @@ def _time_said(at: float, step: int) -> str:
 
 
 def moment_said(at_s: float, *, seconds: bool = False) -> str:
-    """Name a moment to the minute, or to the second where it has one, UTC.
-
-    seconds   also name those of a whole minute, as in a column where another moment has some
-    """
+    """Name a moment to the minute, UTC; to the second where it has one or others have."""
     when = datetime.fromtimestamp(at_s, UTC)
     return f"{when:%Y-%m-%d %H:%M}" + (f":{when:%S}" if seconds or when.second else "")
 

@@ -11,10 +11,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PartyWords:
-    """One party: what it learns, what stays hidden from it, and what it can do at its worst.
-
-    rows   of the table "Who learns what if X misbehaves", or headings of docs/threat-model.md
-    """
+    """One party; `rows` of the table of docs/threat-model.md or its headings."""
 
     who: str
     learns: str

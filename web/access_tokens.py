@@ -61,10 +61,7 @@ class SeriesOwners:
                 seen[name] = operator
 
     def visible(self, viewer: Viewer, series: Iterable[SeriesState]) -> frozenset[str] | None:
-        """Give the series that a viewer may see; None: all.
-
-        A series that is not known to be of the whole fleet is shown to its operator alone.
-        """
+        """Give the series that a viewer may see; None: all. One of unknown owner is none."""
         if viewer.role is Role.LOCAL:
             return None
         own = (self.operators or {}).get(viewer.operator or "", frozenset())
@@ -125,10 +122,7 @@ class _TokenFile(BaseModel):
 def new_token(
     name: str, role: Role, expires_s: int, operator: str | None = None
 ) -> tuple[AccessToken, str]:
-    """Make a token; give what is kept of it, and the secret, which is kept nowhere.
-
-    Raises      TokenFileRefused for a name or an operator that cannot be
-    """
+    """Make a token: what is kept of it, and the secret. Raises TokenFileRefused."""
     secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     kept = {"name": name, "role": role, "sha256": _hash(secret), "expires_s": expires_s}
     try:
@@ -138,10 +132,7 @@ def new_token(
 
 
 def read_tokens(path: Path) -> list[AccessToken]:
-    """Read a file of tokens; none where there is no file.
-
-    Raises      TokenFileRefused where others may write or read it, or it is no such file
-    """
+    """Read a file of tokens, if any. Raises TokenFileRefused, also where others may read it."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -170,10 +161,7 @@ def write_tokens(path: Path, tokens: Sequence[AccessToken]) -> None:
 
 
 class TokenBook:
-    """The tokens of a file, read again when it changes: a revoked one opens nothing any more.
-
-    now    the clock, unix seconds
-    """
+    """The tokens of a file, read again when it changes: a revoked one opens nothing any more."""
 
     def __init__(self, path: Path, now: Callable[[], float]) -> None:
         self._path = path
@@ -183,7 +171,7 @@ class TokenBook:
         self._tokens: list[AccessToken] = []
 
     def viewer(self, secret: str) -> Viewer | None:
-        """Find who holds a token that is in force; every token is compared, in constant time.
+        """Find who holds a token in force; all are compared, in constant time.
 
         Raises      TokenFileRefused, OSError: then nobody is let in
         """

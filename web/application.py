@@ -89,10 +89,7 @@ _EXPECTED: Final = {
 
 
 def refuse_unknown(request: Request) -> None:
-    """Refuse an address with a parameter that its page or view does not know.
-
-    Raises      HTTPException, which names it and those that are known
-    """
+    """Refuse an address with unknown parameters. Raises HTTPException, which names them."""
     known = _fields(request)
     strange = sorted(set(request.query_params) - known.keys())
     if strange:

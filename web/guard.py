@@ -32,11 +32,7 @@ _MOST_VIEWERS = 10_000
 
 
 class RateLimit:
-    """Buckets by name; the one that was longest unused is dropped for a new one.
-
-    per_s, burst   requests that come back each second, and that may come at once
-    now            a clock that only goes forward, seconds
-    """
+    """Buckets of `burst`, by name; the one that was longest unused is dropped for a new one."""
 
     def __init__(self, per_s: float, burst: int, now: Callable[[], float]) -> None:
         self._per_s, self._burst, self._now = per_s, burst, now
@@ -78,11 +74,7 @@ class QueryRecord:
     def note(
         self, viewer: Viewer | None, address: str, target: str, status: int, at_s: float
     ) -> None:
-        """Record one request; JSON keeps what was asked on its line, whatever it holds.
-
-        viewer   None: nobody was let in
-        target   path and query as they were asked
-        """
+        """Record one request on a line; viewer None: nobody was let in."""
         if self._handler is None:
             return
         line = {

@@ -26,13 +26,7 @@ LEGEND: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HistogramView:
-    """A histogram over time as a view.
-
-    name, title   of the view
-    by            what `StoreReading` knows it by
-    noun          what a bin is of, for sentences
-    share         what a cell is a share of
-    """
+    """A histogram over time; `by`: what `StoreReading` knows it by; `share`: of what."""
 
     name: str
     title: str
@@ -88,11 +82,7 @@ class HistogramView:
 
 
 def time_map(title: str, frame: pd.DataFrame, rows: Sequence[str]) -> Markup:
-    """Draw names by time.
-
-    frame    columns `name`, `period_start`, `period_s` and those of a number
-    rows     the names from top to bottom
-    """
+    """Draw names by time; `rows` are the names from top to bottom."""
     starts = [
         pd.Timestamp(start).timestamp() for start in sorted(frame["period_start"].unique())
     ]  # fmt: skip

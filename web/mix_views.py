@@ -48,13 +48,7 @@ SHARE_COLUMN: Final = FrameColumn("share", "Share", "share of measured GPU time"
 
 @dataclass(frozen=True, slots=True)
 class MixViews:
-    """A mix of GPU time as views.
-
-    by      what `StoreReading` knows it by
-    name    the column that names its cells
-    noun    what a cell is, for sentences
-    models  whether it is released by GPU model, too
-    """
+    """A mix of GPU time as views; `by`: what `StoreReading` knows it by; `noun`: of a cell."""
 
     by: str
     name: FrameColumn
@@ -248,12 +242,7 @@ _TOLD: Final = frozenset(map(str, (Trend.RISING, Trend.FALLING)))
 
 @dataclass(frozen=True, slots=True)
 class CauseViews:
-    """A section of causes as views.
-
-    section    of the catalogue: incidents or hardware_faults
-    noun       what a row is, for sentences
-    none       what is said where no table was released
-    """
+    """A section of causes as views; `noun`: of a row; `none`: said where nothing was released."""
 
     section: str
     noun: str

@@ -42,10 +42,7 @@ from .view_panel import (
 
 @dataclass(frozen=True, slots=True)
 class PackedAnswer:
-    """Bytes of an answer, plain and by gzip, and the tag that they are asked for by again.
-
-    packed   None: gzip would not make them fewer
-    """
+    """Bytes of an answer, by gzip where that makes them fewer, and their tag."""
 
     body: bytes
     packed: bytes | None
@@ -78,11 +75,7 @@ _T = TypeVar("_T")
 
 
 class KeptValues(Generic[_T]):
-    """Values by key; the least used are dropped beyond so many bytes.
-
-    most      bytes
-    weigh     gives a value's bytes
-    """
+    """Values by key; the least used are dropped beyond so many bytes, as `weigh` gives them."""
 
     def __init__(self, most: int, weigh: Callable[[_T], int]) -> None:
         self._most, self._weigh, self._bytes = most, weigh, 0
@@ -180,8 +173,7 @@ class StoreAway(HTTPException):
 class PageAnswers:
     """Pages and views of one store, as each viewer may see them.
 
-    behind   a page of an older store is handed out while the newest is drawn behind; False: whoever
-             asks waits for the newest
+    behind   pages of an older store are handed out while the newest is drawn; else one waits
     """
 
     def __init__(
@@ -282,10 +274,7 @@ class PageAnswers:
         return self._owners.visible(viewer, standing.series)
 
     def panels(self, page: Page, state: PageState, viewer: Viewer) -> list[Panel]:
-        """Give what is drawn of a page, for another frame than the application's.
-
-        Raises      one of FAILURES
-        """
+        """Give what is drawn of a page, for another frame. Raises one of FAILURES."""
         standing = self.watch.standing()
         reading = self._reading(standing, self.visible(standing, viewer))
         return [] if reading is None else [view_panel(page, v, state, reading) for v in page.views]

@@ -95,10 +95,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A control: a name of `PageState`, and its values with texts, also from the store.
-
-    dates    any day may be chosen; the two options are the first and the last that make sense
-    """
+    """A control: a name of `PageState`, and its values with texts; dates: first and last."""
 
     name: str
     label: str

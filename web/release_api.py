@@ -190,12 +190,7 @@ class ReleaseRows:
         return RowsAnswer(_parquet(table.replace_schema_metadata(None)), end)
 
     def _end(self, asked: RowsAsked, settled: pd.DataFrame) -> datetime | None:
-        """Give where a part must end so that it has about as many rows as are planned.
-
-        settled   how windows ended, of all that may be asked for
-        Returns   None where all of it is that short, and for tables of causes, which are cut
-                  when they are read
-        """
+        """Give where a part must end to have about as many rows as are planned; None: nowhere."""
         if settled.empty or asked.kind is ServedRows.CAUSES:
             return None
         first, last = settled["period_start"].min(), settled["until"].max()

@@ -70,10 +70,7 @@ class CohortWindows(NamedTuple):
 
 
 class ReleaseGauges:
-    """What a scrape says of one store; made once for each generation of it and each sight of it.
-
-    tasks   of the series, for what they spend of the budget; without them nothing is said of it
-    """
+    """What a scrape says of one store; made once for each generation and sight of it."""
 
     def __init__(
         self, watch: StoreWatch, owners: SeriesOwners, tasks: Sequence[SeriesTask] = ()
@@ -118,10 +115,7 @@ class ReleaseGauges:
         return found
 
     def _cells(self, windows: Iterable[CohortWindows]) -> Iterator[pd.DataFrame]:
-        """Rows of the newest release of each cohort, as `read_releases`, until they are enough.
-
-        Cohorts whose newest windows begin at the same moment are read together.
-        """
+        """Rows of each cohort's newest release until they are enough; of one moment together."""
         read: dict[Hashable, pd.DataFrame] = {}
         cells = 0
         for window in windows:

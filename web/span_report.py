@@ -29,11 +29,7 @@ class ReportRefused(Exception):
 
 
 def span_report(store: Path, rollups: Path, state: PageState, owners: SeriesOwners) -> bytes:
-    """Make the report of a store, UTF-8.
-
-    rollups     folder of the store's roll-ups
-    Raises      ReportRefused
-    """
+    """Make the report of a store, UTF-8. Raises ReportRefused."""
     with closing(StoreWatch(store, rollups)) as watch:
         return _report(PageAnswers(watch, owners, PAGES), state)
 

@@ -155,10 +155,7 @@ class StoreReading:
     def trend(
         self, by: str, state: PageState, model: str | None = None, *, names: Iterable[str]
     ) -> pd.DataFrame:
-        """Return the cells of each part of the span, oldest first, as `FleetReleases.mix`.
-
-        names    these alone, by the last part of their cells' names
-        """
+        """Return the cells of these names in each part of the span, oldest first."""
         periods, until = self.periods(state), self.until(state)
         since, only = until - periods.back, frozenset(names)
         if periods.part is None:
@@ -184,10 +181,7 @@ class StoreReading:
         return with_shares(found)
 
     def causes(self, section: str, state: PageState) -> pd.DataFrame:
-        """Return root-cause tables of a year with GPU hours and money, newest first.
-
-        GPUs and models are those of the series that the viewer may see, in the newest week.
-        """
+        """Return root-cause tables of a year with costs, by GPUs of the newest week."""
         until = self.until(state)
         found = self.kept(
             ("causes", section, until),
@@ -206,10 +200,7 @@ class StoreReading:
         return costs(tables, self.fleet.prices, fleet_gpus(*mixes))
 
     def change(self, by: str, state: PageState, model: str | None = None) -> pd.DataFrame:
-        """Return how the newest whole period differs from the one before.
-
-        Returns     rows as `FleetReleases.change`; none where there are no two periods
-        """
+        """Return how the newest whole period differs from the one before, if there are two."""
         whole = self.periods(state).whole
         start = whole.start(self.until(state)) - whole.length
         before, after = start - whole.length, start + whole.length
@@ -228,10 +219,7 @@ class StoreReading:
         return self.visible(of_model(found, model), state)
 
     def ends(self, state: PageState) -> pd.DataFrame:
-        """Return how windows ended in each part of the span, as `FleetReleases.outcomes`.
-
-        Windows that are longer than a part are in the periods of their own length.
-        """
+        """Return how windows ended in each part of the span; long ones by their own length."""
         periods, until = self.periods(state), self.until(state)
         part = periods.part or RollupPeriod.HOUR
         seen: set[str] = set()

@@ -61,10 +61,7 @@ class StoreState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeriesState:
-    """A series' newest window: its first moment and length, seconds; whom it is for.
-
-    epsilon   of its task: one host, any 168 hours; None where nothing was released
-    """
+    """A series' newest window, seconds; whom it is for; epsilon of its task, if released."""
 
     name: str
     domain: str
@@ -190,10 +187,7 @@ class StoreWatch:
             self._closed.wait(EVERY_S / 2)
 
     def close(self) -> None:
-        """Look no more, and let the store go, once nobody asks for pages; not to be used after.
-
-        A look that takes longer than a moment is left to end with the process.
-        """
+        """Look no more, and let the store go; a long look is left to end with the process."""
         self._closed.set()
         if self._follower is not None:
             self._follower.join(_END_S)
@@ -290,10 +284,7 @@ def _generation(folder: Path) -> str:
 
 
 def _folders(path: str, depth: int) -> Iterator[tuple[str, int]]:
-    """Folders below one with the time at which each last gained or lost a file.
-
-    A folder of a day holds files alone, so it is not gone into.
-    """
+    """Folders with the time at which each gained or lost a file; those of days hold files alone."""
     yield path, os.stat(path).st_mtime_ns  # noqa: PTH116  (of thousands of folders each second)
     if depth == _DEPTH or os.path.basename(path).startswith("date="):  # noqa: PTH119
         return

@@ -56,11 +56,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TranscriptCheck:
-    """How the newest check stands.
-
-    detail      what is missing or was refused
-    checked_s   when the verdict was there, unix seconds; 0 without one
-    """
+    """How the newest check stands, what is missing or refused, when the verdict was there."""
 
     state: CheckState
     detail: str = ""

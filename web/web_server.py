@@ -61,10 +61,7 @@ class WebSettings:
     transcripts: TranscriptFiles | None = None
 
     def tasks(self) -> list[SeriesTask]:
-        """Read what series ask of the budget, as far as that was said.
-
-        Raises      FileNotFoundError, ReportRejected
-        """
+        """Read what series ask of the budget. Raises FileNotFoundError, ReportRejected."""
         return [] if self.task_dir is None else tasks_in(self.task_dir)
 
     @property
@@ -149,7 +146,7 @@ def guarded(
 
 
 def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the address once it is listened on.
+    """Serve until a signal; `ready` is told the address that is listened on.
 
     Raises      ListenRefused, TokenFileRefused, AddressUnavailable
     """
