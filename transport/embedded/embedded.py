@@ -1,9 +1,4 @@
-"""The embedded log: a SQLite file that several processes of one machine share.
-
-The contract is `transport.interface`'s; for whom it is and what it is not, see docs/kafka.md.
-
-One member of a consumer group, reading the embedded log.
-"""
+"""The embedded log: a SQLite file that several processes of one machine share (docs/kafka.md)."""
 
 from __future__ import annotations
 
@@ -24,9 +19,9 @@ from transport.interface import (
     TransportUnavailable,
     UnknownTopic,
 )
-from transport.process.supervision import Closing
+from transport.process.supervision import Closing, boot_s
 
-from .embedded_group import Membership, Slot, boot_seconds, connect, failures, prepare_folder
+from .embedded_group import Membership, Slot, connect, failures, prepare_folder
 
 MAX_POLL_BYTES = 64 << 20  # a poll returns no more than this, however many records were asked for
 
@@ -79,7 +74,7 @@ class EmbeddedConsumer:
                 while version == self._data_version() and time.monotonic() < deadline:
                     time.sleep(min(nap_s, max(0.0, deadline - time.monotonic())))
                     nap_s = min(2 * nap_s, _LONGEST_NAP_S)
-                    if boot_seconds() >= self._look_s:
+                    if boot_s() >= self._look_s:
                         break
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
@@ -115,14 +110,13 @@ class EmbeddedConsumer:
         with failures(self._path):
             if not self._positions:
                 return None
-            return sum(self._end(slot) - at for slot, at in self._positions.items())
+            return sum(self._left(slot, at) for slot, at in self._positions.items())
 
-    def _end(self, slot: Slot) -> int:
+    def _left(self, slot: Slot, at: int) -> int:
         row = self._connection.execute(
             'SELECT max("offset") FROM records WHERE topic_id = ? AND partition = ?', slot
         ).fetchone()
-        # Retention may have removed what was read.
-        return max(self._positions[slot], 0 if row[0] is None else row[0] + 1)
+        return 0 if row[0] is None else max(row[0] + 1 - at, 0)  # what was read may be gone
 
     def close(self) -> None:
         if self._closed:
@@ -155,7 +149,7 @@ class EmbeddedConsumer:
         if renewed:
             with transaction(connection):
                 membership.renew(connection)
-            self._renew_s = boot_seconds() + membership.renewal_s
+            self._renew_s = boot_s() + membership.renewal_s
         if known and not renewed:
             return False
         generation = membership.generation(connection)
@@ -167,7 +161,7 @@ class EmbeddedConsumer:
         return True
 
     def _should_renew(self, known: bool) -> bool:
-        now = boot_seconds()
+        now = boot_s()
         if now >= self._renew_s:
             return True
         # A member that was alone still is, if nobody has written since.

@@ -18,7 +18,6 @@ import grp
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,23 +26,9 @@ from transport.files import sqlite_file
 from transport.files.private_files import set_folder
 from transport.files.sqlite_file import OtherSchema, refuse_other_schema, schema_of, transaction
 from transport.interface import TransportUnavailable
+from transport.process.supervision import boot_s
 
 Slot = tuple[int, int]  # a topic's number and a partition
-
-
-def boot_id() -> str:
-    """Differs after every boot, as the clock that leases are counted on starts again."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def boot_seconds() -> float:
-    """Seconds since boot: the same for all processes, untouched by a change of the date."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def pid_space() -> int:
-    """The process-id namespace: a pid from another container says nothing here."""
-    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def process_is_gone(pid: int) -> bool:
@@ -99,6 +84,11 @@ def _topics_of(text: object) -> frozenset[int] | None:
     return frozenset(numbers)
 
 
+_MEMBERS = (
+    "SELECT member, expires_s, boot, pid_space, pid, topic_ids FROM members WHERE group_name = ?"
+)
+
+
 class Membership:
     """One member's seat in a group; its methods run inside the caller's write transaction."""
 
@@ -110,22 +100,18 @@ class Membership:
         self.alone = False
         """Nobody else was in the group at the last look."""
         self._topic_ids = sorted(topic_ids)
-        self._boot = boot_id()
-        self._space = pid_space()
+        # Of the clock that leases are counted on, and of process ids: those of others say nothing.
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        self._space = Path("/proc/self/ns/pid").stat().st_ino
 
     def renew(self, connection: sqlite3.Connection) -> None:
         """Join or stay for another lease, remove the dead, divide the partitions anew."""
-        now = boot_seconds()
+        now = boot_s()
         connection.execute(
             "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
-                self.group,
-                self.member,
-                json.dumps(self._topic_ids),
-                now + self.lease_s,
-                self._boot,
-                self._space,
-                os.getpid(),
+                *(self.group, self.member, json.dumps(self._topic_ids), now + self.lease_s),
+                *(self._boot, self._space, os.getpid()),
             ),
         )
         self._divide(connection, self._remove_dead(connection, now))
@@ -134,28 +120,23 @@ class Membership:
         connection.execute(
             "DELETE FROM members WHERE group_name = ? AND member = ?", (self.group, self.member)
         )
-        self._divide(connection, self._remove_dead(connection, boot_seconds()))
+        self._divide(connection, self._remove_dead(connection, boot_s()))
 
     def was_removed(self, connection: sqlite3.Connection) -> bool:
         """True once another member found this one's lease over."""
-        row = connection.execute(
-            "SELECT 1 FROM members WHERE group_name = ? AND member = ?", (self.group, self.member)
-        ).fetchone()
-        return row is None
+        found = connection.execute(f"{_MEMBERS} AND member = ?", (self.group, self.member))
+        return found.fetchone() is None
 
     def somebody_died(self, connection: sqlite3.Connection) -> bool:
         """Cheap look without a write: is another member's lease over or its process gone?"""
-        now = boot_seconds()
-        rows = connection.execute(
-            "SELECT member, expires_s, boot, pid_space, pid FROM members WHERE group_name = ?",
-            (self.group,),
-        ).fetchall()
-        others = [row for row in rows if row[0] != self.member]
+        now = boot_s()
+        found = connection.execute(f"{_MEMBERS} AND member != ?", (self.group, self.member))
+        others = found.fetchall()
         self.alone = not others
         return any(self._is_dead(row, now) for row in others)
 
     def _is_dead(self, row: tuple[object, ...], now: float) -> bool:
-        _, expires_s, boot, space, pid = row
+        _, expires_s, boot, space, pid, _ = row
         # Another user of the group may have written anything: what no member writes is no member.
         if not isinstance(expires_s, float) or not isinstance(pid, int) or not 0 < pid < 1 << 31:
             return True
@@ -164,15 +145,11 @@ class Membership:
         return space == self._space and process_is_gone(pid)
 
     def _remove_dead(self, connection: sqlite3.Connection, now: float) -> dict[str, frozenset[int]]:
-        rows = connection.execute(
-            "SELECT member, expires_s, boot, pid_space, pid, topic_ids FROM members"
-            " WHERE group_name = ?",
-            (self.group,),
-        ).fetchall()
+        rows = connection.execute(_MEMBERS, (self.group,)).fetchall()
         live: dict[str, frozenset[int]] = {}
         for row in rows:
             topics = _topics_of(row[5])
-            if topics is None or self._is_dead(row[:5], now):
+            if topics is None or self._is_dead(row, now):
                 connection.execute(
                     "DELETE FROM members WHERE group_name = ? AND member = ?", (self.group, row[0])
                 )
@@ -331,7 +308,12 @@ def _initialise(connection: sqlite3.Connection, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         if not _has_schema(connection):
-            _create_schema(connection)
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+            connection.execute("PRAGMA journal_mode=WAL")
+            with transaction(connection):
+                for statement in _SCHEMA.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     finally:
         os.close(handle)
 
@@ -339,12 +321,3 @@ def _initialise(connection: sqlite3.Connection, folder: Path) -> None:
 def _has_schema(connection: sqlite3.Connection) -> bool:
     refuse_other_schema(FILE_NAME, connection, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
     return schema_of(connection) == SCHEMA_VERSION
-
-
-def _create_schema(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-    connection.execute("PRAGMA journal_mode=WAL")
-    with transaction(connection):
-        for statement in _SCHEMA.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")

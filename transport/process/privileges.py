@@ -164,17 +164,12 @@ _GROUPS: Final[Mapping[str, Sequence[str]]] = {
 
 _LOCK: Final = "/run/pointillist-users.lock"
 
-CAP_DAC_READ_SEARCH: Final = 2
-CAP_SYS_PTRACE: Final = 19
-CAP_SYSLOG: Final = 34
-CAP_PERFMON: Final = 38
-CAP_BPF: Final = 39
 CAPABILITIES: Final = {
-    "CAP_DAC_READ_SEARCH": CAP_DAC_READ_SEARCH,
-    "CAP_SYS_PTRACE": CAP_SYS_PTRACE,
-    "CAP_SYSLOG": CAP_SYSLOG,
-    "CAP_PERFMON": CAP_PERFMON,
-    "CAP_BPF": CAP_BPF,
+    "CAP_DAC_READ_SEARCH": 2,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYSLOG": 34,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
 }
 """What may be kept at all; a role that needs more runs it in a child that never sees a key."""
 
@@ -275,7 +270,9 @@ def drop_to(user: str, keep_caps: Collection[str] = ()) -> Dropped:
         raise PrivilegeError(f"user {user} does not exist; ensure_users creates it") from error
     if entry.pw_uid == 0:
         raise PrivilegeError(f"user {user} is root")
-    wanted = _granted(keep_caps)
+    permitted = int(process_status()["CapPrm"], 16)
+    asked = {CAPABILITIES[name] for name in keep_caps}
+    wanted = frozenset(number for number in asked if permitted >> number & 1)
     hold_code(entry.pw_uid, entry.pw_gid)
     _become(entry, wanted)
     _verify(entry, wanted)
@@ -322,7 +319,9 @@ def _become(entry: pwd.struct_passwd, wanted: frozenset[int]) -> None:
     try:
         _prctl(_PR_SET_KEEPCAPS, 1 if wanted else 0)
         for capability in range(_LAST_CAPABILITY + 1):
-            if capability not in wanted and _in_bounding_set(capability):
+            # -1 with EINVAL is how the kernel says that it has no capability of this number.
+            there = libc().prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) == 1
+            if there and capability not in wanted:
                 _prctl(_PR_CAPBSET_DROP, capability)
         os.setgroups(groups)
         os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
@@ -355,17 +354,6 @@ def process_status() -> dict[str, str]:
     lines = Path("/proc/thread-self/status").read_text(encoding="utf-8").splitlines()
     pairs = (line.partition(":") for line in lines)
     return {name: value.strip() for name, _, value in pairs}
-
-
-def _granted(keep_caps: Collection[str]) -> frozenset[int]:
-    permitted = int(process_status()["CapPrm"], 16)
-    numbers = {CAPABILITIES[name] for name in keep_caps}
-    return frozenset(number for number in numbers if permitted >> number & 1)
-
-
-def _in_bounding_set(capability: int) -> bool:
-    # -1 with EINVAL is how the kernel says that it has no capability of this number.
-    return int(libc().prctl(_PR_CAPBSET_READ, capability, 0, 0, 0)) == 1
 
 
 def _set_capabilities(wanted: frozenset[int]) -> None:

@@ -1,10 +1,6 @@
-"""Read TOML files into trees of frozen dataclasses, and lay settings over them.
+"""Read TOML files into trees of frozen dataclasses; an unknown key is an error, not a shrug.
 
-Build frozen dataclasses from tables of TOML; an unknown key is an error, not a shrug.
-
-A field's type says what its key may hold; `limited` says which of that.
-
-Addresses as files, people and requests say them: `host:port`.
+A field's type says what its key may hold; `limited` says which of that. Addresses, too.
 """
 
 from __future__ import annotations
@@ -309,12 +305,6 @@ def _key(key: str) -> str:
     return key if _NAME.fullmatch(key) else json.dumps(key)[:_SAID_CHARS]
 
 
-__all__ = [
-    "ConfigError", "assignment", "build", "did_you_mean", "limited", "overlay",
-    "parse_table", "read_table", "read_tree",
-]  # fmt: skip
-
-
 MOST_BYTES: Final = 1 << 20
 
 
@@ -366,13 +356,11 @@ def read_tree(
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Lay one tree of tables over another: tables are merged, anything else is replaced."""
-    merged = dict(below)
+    merged = {**below, **above}
     for key, value in above.items():
-        old = merged.get(key)
+        old = below.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             merged[key] = overlay(old, value)
-        else:
-            merged[key] = value
     return merged
 
 

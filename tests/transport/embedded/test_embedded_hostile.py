@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from transport.embedded.embedded import EmbeddedLog
-from transport.embedded.embedded_group import boot_id, boot_seconds, pid_space
+from transport.embedded.embedded_group import Membership
+from transport.process.supervision import boot_s
 
 TOPIC = "plst1.reports"
+HERE = Membership("leader", [], 1.0)
 
 
 def other_user(folder: Path) -> sqlite3.Connection:
@@ -24,7 +26,7 @@ def test_member_with_topics_of_no_member_is_replaced(tmp_path: Path, topics: str
         log.create_topic(TOPIC, 2)
         other_user(tmp_path / "log").execute(
             "INSERT INTO members VALUES ('leader', 'x', ?, ?, ?, ?, 1)",
-            (topics, boot_seconds() + 9e9, boot_id(), pid_space()),
+            (topics, boot_s() + 9e9, HERE._boot, HERE._space),
         )
         consumer = log.consumer("leader", [TOPIC])
         assert len(consumer.positions()) == 2
@@ -37,7 +39,7 @@ def test_member_with_an_impossible_process_is_replaced(tmp_path: Path) -> None:
         for pid in (1 << 60, -1, 0):
             other_user(tmp_path / "log").execute(
                 "INSERT INTO members VALUES ('leader', ?, '[1]', ?, ?, ?, ?)",
-                (str(pid), boot_seconds() + 9e9, boot_id(), pid_space(), pid),
+                (str(pid), boot_s() + 9e9, HERE._boot, HERE._space, pid),
             )
         consumer = log.consumer("leader", [TOPIC])
         assert len(consumer.positions()) == 2
