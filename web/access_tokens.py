@@ -1,7 +1,4 @@
-"""Tokens of the web application: a file of hashes; the secret is shown once, when it is made.
-
-Who looks, and which series they may see by the rule that releases are made by.
-"""
+"""Who looks, and which series they may see; tokens, of which a file keeps hashes alone."""
 
 from __future__ import annotations
 
@@ -143,7 +140,10 @@ def read_tokens(path: Path) -> list[AccessToken]:
         raise TokenFileRefused(f"{path}: expected mode 0600, got {status.st_mode & 0o777:04o}")
     if len(text) > _MOST_BYTES:
         raise TokenFileRefused(f"{path}: expected at most {_MOST_BYTES} bytes, got more")
-    return _parsed(path, text)
+    try:
+        return _TokenFile.model_validate_json(text).tokens
+    except ValidationError as error:
+        raise TokenFileRefused(f"{path}: expected a file of tokens; {_first(error)}") from error
 
 
 def write_tokens(path: Path, tokens: Sequence[AccessToken]) -> None:
@@ -197,13 +197,6 @@ class TokenBook:
 
 def _hash(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
-
-
-def _parsed(path: Path, text: bytes) -> list[AccessToken]:
-    try:
-        return _TokenFile.model_validate_json(text).tokens
-    except ValidationError as error:
-        raise TokenFileRefused(f"{path}: expected a file of tokens; {_first(error)}") from error
 
 
 def _first(error: ValidationError) -> str:

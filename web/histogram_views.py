@@ -127,9 +127,11 @@ def cohorts(reading: StoreReading, state: PageState) -> pd.DataFrame:
         domain=("domain", "max"), n_min=("n_min", "max"), newest=("until", "max")
     )
     for outcome in _OUTCOMES:
-        rows = rows.merge(_counts(ended, outcome), "left", on=_KEYS)
-    for outcome in _OUTCOMES:
-        rows[f"windows_{outcome}"] = rows[f"windows_{outcome}"].fillna(0).astype("int64")
+        found = ended[ended["outcome"] == outcome].groupby(_KEYS)
+        each = rows[_KEYS].join(found[["windows", "host_windows"]].sum(), on=_KEYS)
+        rows[f"windows_{outcome}"] = each["windows"].fillna(0).astype("int64")
+        hosts = (each["host_windows"] / each["windows"]).round()
+        rows[f"hosts_{outcome}"] = hosts.astype("Int64")
     tasks = {task.series: task for task in reading.fleet.tasks}
     known = rows["series"].map(tasks)
     rows["n_min"] = rows["n_min"].fillna(_of_tasks(known, "n_min")).astype("Int64")
@@ -142,16 +144,6 @@ def _of_tasks(tasks: pd.Series, name: str) -> pd.Series:
     return tasks.map(lambda task: getattr(task, name, None)).astype("Int64")
 
 
-def _counts(ended: pd.DataFrame, outcome: str) -> pd.DataFrame:
-    """Count the windows of an outcome and the hosts of a window, by cohort."""
-    found = ended[ended["outcome"] == outcome].groupby(_KEYS, as_index=False)
-    rows = found.agg(windows=("windows", "sum"), host_windows=("host_windows", "sum"))
-    hosts = (rows["host_windows"] / rows["windows"]).round().astype("Int64")
-    return rows.assign(hosts=hosts).rename(
-        columns={"windows": f"windows_{outcome}", "hosts": f"hosts_{outcome}"}
-    )[[*_KEYS, f"windows_{outcome}", f"hosts_{outcome}"]]
-
-
 def _words(frame: pd.DataFrame) -> str:
     return (
         "A cohort is a fixed part of the fleet whose hosts are added up together. Cohorts of a "
@@ -161,10 +153,6 @@ def _words(frame: pd.DataFrame) -> str:
     )
 
 
-def _whom(domain: str) -> str:
-    return _WHOM.get(domain, domain)
-
-
 COHORTS: Final = View(
     "cohorts",
     "Cohorts",
@@ -172,7 +160,9 @@ COHORTS: Final = View(
     (
         FrameColumn("series", "Series", "task series"),
         FrameColumn("cohort", "Cohort", "its number", number=True),
-        FrameColumn("domain", "Released to", "whom the task serves", say=_whom),
+        FrameColumn(
+            "domain", "Released to", "whom the task serves", say=lambda of: _WHOM.get(of, of)
+        ),
         FrameColumn("hosts_released", "Hosts", "in a release, mean", number=True),
         FrameColumn("n_min", "Needed", "hosts that a release needs, as far as known", number=True),
         FrameColumn(

@@ -1,7 +1,4 @@
-"""Views that every mix has: now, over time and what changed, of one section of the catalogue.
-
-Views that every root-cause table has: hosts by cause, over time, and what they cost.
-"""
+"""Views that every mix has: now, over time, what changed; those of every root-cause table."""
 
 from __future__ import annotations
 
@@ -86,11 +83,8 @@ class MixViews:
         names = [*told[~told.isin(NO_WORK)].head(LINES), *NO_WORK]
         cells = reading.trend(self.by, state, self._model(state), names=names)
         wanted = measured(cells, state)
-        return (
-            wanted
-            if wanted.empty
-            else wanted.sort_values(["period_start", "value"], ascending=[False, False])
-        )
+        newest_first = ["period_start", "value"]
+        return wanted if wanted.empty else wanted.sort_values(newest_first, ascending=False)
 
     def changed(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
         """Return what the newest whole period has more or less of than the one before."""
@@ -122,12 +116,9 @@ class MixViews:
         if told.empty:
             return f"No {self.noun} is significant: everything here is mostly noise."
         idle = list(named(frame[(frame["name"] == "idle") & frame["told"]]))
-        leading = [
-            f"{plain(name)} ({value_said(number, SHARE)})" for name, number in named(told.head(3))
-        ]
         rest = noise_said(len(frame) - int(frame["told"].sum()))
         before = f"GPUs are idle {value_said(idle[0][1], SHARE)} of the time. " if idle else ""
-        return f"{before}Most GPU time goes to {listed(leading)}.{rest}"
+        return f"{before}Most GPU time goes to {leading(told, SHARE)}.{rest}"
 
 
 def measured(cells: pd.DataFrame, state: PageState) -> pd.DataFrame:
@@ -142,6 +133,12 @@ def measured(cells: pd.DataFrame, state: PageState) -> pd.DataFrame:
 def working(cells: pd.DataFrame) -> pd.DataFrame:
     found: pd.DataFrame = cells[~cells["name"].isin(NO_WORK)]
     return found
+
+
+def leading(frame: pd.DataFrame, unit: Unit) -> str:
+    """Name the first three rows with their numbers."""
+    rows = named(frame.head(3))
+    return listed([f"{plain(name)} ({value_said(number, unit)})" for name, number in rows])
 
 
 def drawn(frame: pd.DataFrame) -> pd.DataFrame:
@@ -161,12 +158,12 @@ def largest(cells: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def interval_rows(frame: pd.DataFrame) -> list[IntervalRow]:
-    return [IntervalRow(plain(name), number) for name, number in named(frame)]
+def interval_rows(frame: pd.DataFrame, prefix: str = "") -> list[IntervalRow]:
+    return [IntervalRow(plain(name), number) for name, number in named(frame, prefix)]
 
 
-def named(frame: pd.DataFrame) -> Iterator[tuple[str, Number]]:
-    return zip(frame["name"], numbers_of(frame), strict=True)
+def named(frame: pd.DataFrame, prefix: str = "") -> Iterator[tuple[str, Number]]:
+    return zip(frame["name"], numbers_of(frame, prefix), strict=True)
 
 
 def trend_lines(frame: pd.DataFrame) -> Sequence[TrendLine]:
@@ -285,7 +282,7 @@ class CauseViews:
         names = leading[leading["told"]]["name"].head(LINES)
         rows = _numbers(reading.causes(self.section, state))
         return rows[rows["name"].isin(names)].sort_values(
-            ["period_start", "value"], ascending=[False, False]
+            ["period_start", "value"], ascending=False
         )
 
     def ways(self, reading: StoreReading, state: PageState) -> Sequence[TrendLine]:
@@ -327,11 +324,7 @@ class CauseViews:
         return trend_chart(f"Hosts by {self.noun}", trend_lines(frame), HOSTS)
 
     def _cost_chart(self, frame: pd.DataFrame) -> Markup:
-        shown = drawn(frame)
-        rows = [
-            IntervalRow(plain(name), number)
-            for name, number in zip(shown["name"], numbers_of(shown, "gpu_hours_"), strict=True)
-        ]
+        rows = interval_rows(drawn(frame), "gpu_hours_")
         return interval_chart(f"GPU hours lost by {self.noun}", rows, GPU_HOURS)
 
     def _table_words(self, frame: pd.DataFrame) -> str:
@@ -339,11 +332,7 @@ class CauseViews:
         unsure = len(frame) - len(told)
         if told.empty:
             return f"No {self.noun} is significant: all {unsure} rows are mostly noise. {UNSEEN}"
-        leading = [
-            f"{plain(name)} ({value_said(number, HOSTS)})"
-            for name, number in zip(told["name"].head(3), numbers_of(told.head(3)), strict=True)
-        ]
-        return f"Most hosts had {listed(leading)}.{noise_said(unsure)} {UNSEEN}"
+        return f"Most hosts had {leading(told, HOSTS)}.{noise_said(unsure)} {UNSEEN}"
 
     def _trend_words(self, frame: pd.DataFrame) -> str:
         length = length_said(float(frame["period_s"].iloc[0]))

@@ -22,7 +22,7 @@ def families(reading: StoreReading, state: PageState) -> pd.DataFrame:
     if cells.empty:
         return cells
     found: pd.DataFrame = cells[cells["name"].isin(cells[cells["told"]]["name"])]
-    return found.sort_values(["period_start", "value"], ascending=[False, False])
+    return found.sort_values(["period_start", "value"], ascending=False)
 
 
 def _family_map(frame: pd.DataFrame) -> Markup:

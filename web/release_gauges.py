@@ -22,7 +22,6 @@ from aggregator.releases.releases import read_releases
 from aggregator.statistics.ratios import normal_quantile
 from analytics import FleetReleases
 from analytics.rollup_files import utc
-from analytics.spent_budget import SeriesTask
 
 from .access_tokens import SeriesOwners, Viewer
 from .page_shape import NUMBERS
@@ -72,10 +71,8 @@ class CohortWindows(NamedTuple):
 class ReleaseGauges:
     """What a scrape says of one store; made once for each generation and sight of it."""
 
-    def __init__(
-        self, watch: StoreWatch, owners: SeriesOwners, tasks: Sequence[SeriesTask] = ()
-    ) -> None:
-        self._watch, self._owners, self._tasks = watch, owners, tuple(tasks)
+    def __init__(self, watch: StoreWatch, owners: SeriesOwners) -> None:
+        self._watch, self._owners = watch, owners
         self._lock = Lock()
         self._made: dict[Hashable, bytes] = {}
 
@@ -106,7 +103,7 @@ class ReleaseGauges:
         fleet = self._watch.fleet()
         windows = [one for each in series for one in _recent(fleet, each)]
         found += _window_families(series, windows)
-        found += _budget_families(FleetReleases(fleet.source, tasks=self._tasks), series)
+        found += _budget_families(fleet, series)
         if numbers:
             parts = list(self._cells(windows))
             cells = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

@@ -51,7 +51,9 @@ def _report(answers: PageAnswers, state: PageState) -> bytes:
         parts = [_part(answers, page, state) for page in PAGES if page.name in _PAGES]
     except FAILURES as error:
         raise ReportRefused(unreadable(error)) from error
-    until_s = standing.newest_s if state.until is None else _midnight_s(state)
+    until_s = standing.newest_s
+    if state.until is not None:
+        until_s = float(calendar.timegm(state.until.timetuple()))
     told: list[Notice] = [n for n in notices(standing) if n.kind != StoreState.STALE.value]
     report = PageReport(
         f"{_SPANS[state.span]} until {moment_said(until_s)[:10]}",
@@ -73,8 +75,3 @@ def _part(answers: PageAnswers, page: Page, state: PageState) -> ReportPart:
         for panel in answers.panels(page, state, _READER)
     ]
     return ReportPart(page.name, page.title, page.question, panels)
-
-
-def _midnight_s(state: PageState) -> float:
-    assert state.until is not None  # noqa: S101  (asked for)
-    return float(calendar.timegm(state.until.timetuple()))

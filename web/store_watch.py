@@ -97,7 +97,8 @@ class StoreStanding:
     @property
     def newest_s(self) -> float:
         """When the newest of the shortest windows ended, unix seconds; 0 where there is none."""
-        return max((one.end_s for one in self._shortest), default=0.0)
+        shortest = min((one.window_s for one in self.series), default=0.0)
+        return max((one.end_s for one in self.series if one.window_s == shortest), default=0.0)
 
     @property
     def simulated(self) -> bool:
@@ -106,11 +107,6 @@ class StoreStanding:
     @property
     def readable(self) -> bool:
         return self.state in {StoreState.WELL, StoreState.STALE}
-
-    @property
-    def _shortest(self) -> list[SeriesState]:
-        shortest = min((one.window_s for one in self.series), default=0.0)
-        return [one for one in self.series if one.window_s == shortest]
 
 
 class StoreWatch:
@@ -151,21 +147,18 @@ class StoreWatch:
         due = self._looked_s is None or time.monotonic() - self._looked_s >= EVERY_S
         if due and self._lock.acquire(blocking=False):
             try:
-                before, self._standing = self._standing, self._look()
+                before, self._standing = self._standing.generation, self._look()
                 self._looked_s = time.monotonic()
-                if before.generation != self._standing.generation:
-                    self._note_gone(before.generation)
+                if before != self._standing.generation:
+                    self._gone_s[before] = self._looked_s
+                    if len(self._gone_s) > _KNOWN_GONE:
+                        self._gone_s.popitem(last=False)
             finally:
                 self._lock.release()
 
     def gone_s(self, generation: str) -> float | None:
         """Say when the next one was first seen, by the monotonic clock; None: long ago or never."""
         return self._gone_s.get(generation)
-
-    def _note_gone(self, generation: str) -> None:
-        self._gone_s[generation] = time.monotonic()
-        if len(self._gone_s) > _KNOWN_GONE:
-            self._gone_s.popitem(last=False)
 
     def fleet(self) -> FleetReleases:
         """Give the released numbers. Raises FileNotFoundError where the folder is not there."""
@@ -201,7 +194,9 @@ class StoreWatch:
 
     def _look(self) -> StoreStanding:
         try:
-            generation = _generation(self.folder)
+            folders = sorted(_folders(str(self.folder), 0))
+            told = "".join(f"{path} {changed_ns}\n" for path, changed_ns in folders)
+            generation = sha256(told.encode(errors="surrogateescape")).hexdigest()[:16]
             if generation == self._standing.generation:
                 return self._standing
             if self._source is None:
@@ -274,13 +269,6 @@ def unreadable(error: Exception) -> str:
         _LOG.warning("rows that cannot be shown", exc_info=error)
         said = f"rows in it are not as a Leader writes them: {type(error).__name__}"
     return f"The store cannot be read now ({said}). Numbers come back here once it can."
-
-
-def _generation(folder: Path) -> str:
-    digest = sha256()
-    for path, changed_ns in sorted(_folders(str(folder), 0)):
-        digest.update(f"{path} {changed_ns}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]
 
 
 def _folders(path: str, depth: int) -> Iterator[tuple[str, int]]:

@@ -251,6 +251,10 @@ _NOTE: Final = (
     "so what is compared with it is that a window is there, and of how many hosts; hosts are known "
     "for a week."
 )
+_HOW: Final = (
+    "Each party exports its own transcript. It holds signatures, hashes and random ids of reports: "
+    "no host's numbers, and no host's name."
+)
 _HEADS: Final = (
     ("Series", False), ("Cohort", True), ("Both signed", True), ("First", True), ("Newest", True),
     ("Awaiting", True), ("Shown here", True), ("Newer here", True), ("Not here", True),
@@ -282,7 +286,10 @@ def _html(transcripts: TranscriptAnswers, viewer: Viewer, state: PageState) -> s
     if answer.chains:
         panels += [_chains(answer), *_problems(answer)]
     if answer.state in _WITHOUT_VERDICT:
-        panels.append(_how())
+        steps = [[TableCell(who), TableCell(command)] for who, command in _STEPS]
+        heads = (("Who", False), ("Command", False))
+        how = Panel("how", "How to make them", _HOW, heads=heads, rows=steps, unfolded=True)
+        panels.append(how)
     return rendered(
         Screen(
             title="Transcript",
@@ -322,18 +329,11 @@ def _chains(answer: TranscriptAnswer) -> Panel:
 
 
 def _row(chain: ChainAnswer) -> list[TableCell]:
-    return [
-        TableCell(chain.series),
-        TableCell(str(chain.cohort), number=True),
-        TableCell(f"{chain.signed:,}", number=True),
-        TableCell(chain.first_window or ABSENT, number=True),
-        TableCell(chain.newest_window or ABSENT, number=True),
-        TableCell(f"{chain.waiting:,}", number=True),
-        TableCell(f"{chain.store_signed:,}", number=True),
-        TableCell(f"{chain.store_newer:,}", number=True),
-        TableCell(f"{chain.store_absent:,}", number=True),
-        TableCell(chain.head[:_HEAD_DIGITS] or ABSENT, number=True),
-    ]
+    first, newest, head = chain.first_window, chain.newest_window, chain.head[:_HEAD_DIGITS]
+    counts = (chain.waiting, chain.store_signed, chain.store_newer, chain.store_absent)
+    texts = [str(chain.cohort), f"{chain.signed:,}", first or ABSENT, newest or ABSENT]
+    texts += [*(f"{count:,}" for count in counts), head or ABSENT]
+    return [TableCell(chain.series), *(TableCell(text, number=True) for text in texts)]
 
 
 def _problems(answer: TranscriptAnswer) -> list[Panel]:
@@ -352,13 +352,3 @@ def _problems(answer: TranscriptAnswer) -> list[Panel]:
             rows=rows, unfolded=True, more=f"{more:,} more are not shown." if more else "",
         )
     ]  # fmt: skip
-
-
-def _how() -> Panel:
-    words = (
-        "Each party exports its own transcript. It holds signatures, hashes and random ids of "
-        "reports: no host's numbers, and no host's name."
-    )
-    rows = [[TableCell(who), TableCell(command)] for who, command in _STEPS]
-    heads = (("Who", False), ("Command", False))
-    return Panel("how", "How to make them", words, heads=heads, rows=rows, unfolded=True)

@@ -131,7 +131,7 @@ def guarded(
     per_s, burst = (_LOCAL_PER_S, _LOCAL_BURST) if local else (_TOKEN_PER_S, _TOKEN_BURST)
     answers = PageAnswers(watch, settings.owners, PAGES, behind=behind)
     app = application(answers)
-    add_metrics(app, ReleaseGauges(watch, settings.owners, watch.tasks))
+    add_metrics(app, ReleaseGauges(watch, settings.owners))
     add_releases(app, ReleaseRows(watch, settings.owners))
     add_transcript(app, TranscriptAnswers(answers, TranscriptChecker(settings.transcripts)))
     return Guard(
