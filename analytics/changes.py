@@ -86,25 +86,6 @@ def changes(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
     return rows[list(CHANGE_COLUMNS)].sort_values(["section", "q_value", "cell"], ignore_index=True)
 
 
-def models_compared(rows: pd.DataFrame, model: str, than: str) -> pd.DataFrame:
-    """Compare GPUs of two models in one period, cell by cell.
-
-    rows        cells of the period by model, columns as `sql.CELL_MEANINGS`
-    Returns     as `changes`: `before` is of `than`, `after` of `model`; cells without a model
-    Raises      ValueError for a model that the rows do not have
-    """
-    known = sorted({*rows["model"]} - {""})
-    for name in (model, than):
-        if name not in known:
-            raise ValueError(f"model: expected one of {', '.join(known)}, got {name!r}")
-    return changes(_of_model(rows, than), _of_model(rows, model))
-
-
-def _of_model(rows: pd.DataFrame, model: str) -> pd.DataFrame:
-    own = rows[rows["model"] == model]
-    return own.assign(cell=own["cell"].str.removeprefix(f"{model}/"), model="")
-
-
 def _measured(frame: pd.DataFrame) -> pd.DataFrame:
     """Take what is compared of each cell: the share, of a mean the value."""
     mean = frame["kind"] == "mean"

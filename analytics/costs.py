@@ -2,14 +2,13 @@
 
 A release tells how many hosts had a cause in a window, and nothing of how long. The hours are
 assumed by the price list: they scale value and error alike, and no interval holds their own error.
-
-The price list: what a GPU hour costs, and how many hours a counted host is taken to lose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,26 +34,23 @@ class PriceListError(ConfigError):
     """A price list that cannot be used; says the file, the key, what was expected and what came."""
 
 
-def _number(got: Any, most: float) -> float:
+def _number(got: Any, *, most: float) -> float:
     if isinstance(got, bool) or not isinstance(got, int | float) or not 0 <= got <= most:
         raise ValueError(f"expected a number from 0 to {most:g}, got {got!r}")
     return float(got)
 
 
-def _price(got: Any) -> float:
-    return _number(got, _MOST_PRICE)
-
-
-def _hours(got: Any) -> float:
-    return _number(got, _MOST_HOURS)
+def _numbers(most: float) -> Any:
+    """Declare a table of numbers by name."""
+    return field(default_factory=dict, metadata={"read": partial(_number, most=most)})
 
 
 @dataclass(frozen=True, slots=True)
 class HoursLost:
     """Assumed hours by cause; one that is not named has what `otherwise` says, else 0."""
 
-    incidents: Mapping[str, float] = field(default_factory=dict, metadata={"read": _hours})
-    hardware_faults: Mapping[str, float] = field(default_factory=dict, metadata={"read": _hours})
+    incidents: Mapping[str, float] = _numbers(_MOST_HOURS)
+    hardware_faults: Mapping[str, float] = _numbers(_MOST_HOURS)
 
     def of(self, section: str, cause: str) -> float:
         hours: Mapping[str, float] = getattr(self, section)
@@ -74,7 +70,7 @@ class PriceList:
     currency: str = limited(form="[A-Z]{3}")
     gpus_per_host: float = limited(low=1, high=1024)
     otherwise: float = limited(low=0, high=_MOST_PRICE)
-    gpu_hour: Mapping[str, float] = field(default_factory=dict, metadata={"read": _price})
+    gpu_hour: Mapping[str, float] = _numbers(_MOST_PRICE)
     hours_lost: HoursLost = field(default_factory=HoursLost)
 
     def __post_init__(self) -> None:

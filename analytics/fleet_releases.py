@@ -1,24 +1,21 @@
-"""What an analyst asks of releases, as pandas frames: `pointillist.connect`.
-
-`pointillist.connect`: releases of a folder, or of a running server.
-"""
+"""What an analyst asks of releases, as pandas frames: `pointillist.connect`."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pandas as pd
 
 from aggregator.releases.releases import Moment, moment
+from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 
-from .changes import CHANGE_COLUMNS, changes, models_compared
+from .changes import CHANGE_COLUMNS, changes
 from .costs import FleetGpus, PriceList, costs, fleet_gpus, load_prices
 from .quantiles_sql import quantiles
 from .release_source import FolderSource, ReleaseSource
@@ -55,7 +52,7 @@ class NothingReleased(LookupError):
     """There is no released number of what was asked for."""
 
 
-class FleetReleases:
+class FleetReleases(Closing):
     """Released numbers of one fleet; reading them costs no budget.
 
     Times are naive UTC; arguments that are times take a datetime, a date, ISO text or unix seconds.
@@ -82,17 +79,6 @@ class FleetReleases:
         """Say in a line what was simulated; None: nothing was. Raises MarkUnreadable."""
         mark = self.source.mark()
         return None if mark is None else mark.line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self.source.close()
@@ -134,22 +120,9 @@ class FleetReleases:
             rows = rows.sort_values(["series", "cohort", "period_start", "bin"], ignore_index=True)
         return rows if model is None else rows[rows["model"] == model].reset_index(drop=True)
 
-    def newest(
-        self,
-        by: str = "family",
-        period: str = "week",
-        *,
-        model: str | None = None,
-        by_model: bool = False,
-        series: str | None = None,
-    ) -> pd.DataFrame:
+    def newest(self, by: str = "family", period: str = "week", **chosen: Any) -> pd.DataFrame:
         """As `mix`, of the newest period that has ended. Raises NothingReleased; ValueError."""
-        length, section = period_of(period), self._section(by, by_model=by_model or bool(model))
-        start = self._period(length, section, series, None)
-        return self.mix(
-            by, period, model=model, by_model=by_model, series=series,
-            since=start, until=start + length.length,
-        )  # fmt: skip
+        return self._of_period(by, period, self._period(by, period, None, chosen), chosen)
 
     def applications(self, period: str | None = None, **bounds: Any) -> pd.DataFrame:
         """Return GPU time by application, as `mix`; None: by day, or what holds any."""
@@ -202,29 +175,20 @@ class FleetReleases:
         *,
         at: Moment | None = None,
         against: Moment | None = None,
-        model: str | None = None,
-        by_model: bool = False,
-        series: str | None = None,
+        **chosen: Any,
     ) -> pd.DataFrame:
         """Compare one period with another, cell by cell.
 
         at          any moment of the later one; None: the newest that has ended
         against     any moment of the other; None: the period before
+        chosen      model, by_model, series as `mix`
         Returns     columns of `changes.CHANGE_COLUMNS`; of the rows that are `told` at most 1 % are
                     expected not to have changed
         Raises      NothingReleased where there is no period to compare; ValueError
         """
-        length, section = period_of(period), self._section(by, by_model=by_model or bool(model))
-        after = self._period(length, section, series, at)
+        length, after = period_of(period), self._period(by, period, at, chosen)
         before = after - length.length if against is None else length.start(moment(against))
-        frames = [
-            self.mix(
-                by, period, model=model, by_model=by_model, series=series,
-                since=start, until=start + length.length,
-            )
-            for start in (before, after)
-        ]  # fmt: skip
-        return changes(*frames)
+        return changes(*(self._of_period(by, period, when, chosen) for when in (before, after)))
 
     def compare_models(
         self,
@@ -243,12 +207,16 @@ class FleetReleases:
                     `change` what `model` has more; cells without their model's name
         Raises      NothingReleased where there is no period to compare; ValueError
         """
-        length, section = period_of(period), self._section(by, by_model=True)
-        start = self._period(length, section, series, at)
-        rows = self.mix(
-            by, period, by_model=True, series=series, since=start, until=start + length.length
-        )
-        return models_compared(rows, model, than)
+        chosen = {"by_model": True, "series": series}
+        rows = self._of_period(by, period, self._period(by, period, at, chosen), chosen)
+        known = sorted({*rows["model"]} - {""})
+        for name in (model, than):
+            if name not in known:
+                raise ValueError(f"model: expected one of {', '.join(known)}, got {name!r}")
+        compared = (rows[rows["model"] == name] for name in (than, model))
+        return changes(*(
+            own.assign(cell=own["cell"].str.partition("/")[2], model="") for own in compared
+        ))  # fmt: skip
 
     def windows(
         self,
@@ -279,7 +247,11 @@ class FleetReleases:
 
         Raises      QueryRefused, QueryForbidden
         """
-        return self.source.sql(text, {"changes": self._all_changes, "costs": self._all_costs})
+        frames = {
+            "changes": self._all_changes,
+            "costs": lambda: pd.concat([self.causes(), self.faults()], ignore_index=True),
+        }
+        return self.source.sql(text, frames)
 
     def gpus(self, since: Moment | None = None, until: Moment | None = None) -> FleetGpus:
         """Return how many GPUs a host has, and of which models, as releases of these weeks tell."""
@@ -294,15 +266,22 @@ class FleetReleases:
         found = self.source.causes(section, since=since, until=until)
         return costs(found, self.prices, self.gpus(since, until))
 
+    def _of_period(
+        self, by: str, period: str, start: datetime, chosen: Mapping[str, Any]
+    ) -> pd.DataFrame:
+        return self.mix(by, period, since=start, until=start + period_of(period).length, **chosen)
+
     def _period(
-        self, length: RollupPeriod, section: str, series: str | None, at: Moment | None
+        self, by: str, period: str, at: Moment | None, chosen: Mapping[str, Any]
     ) -> datetime:
         """Return the first moment of the period that `at` is in; None: the newest that ended."""
+        length, series = period_of(period), chosen.get("series")
+        by_model = bool(chosen.get("by_model") or chosen.get("model"))
+        section = self._section(by, by_model=by_model)
         found = self.source.newest(length, section, series) if at is None else moment(at)
         if found is None:
-            raise NothingReleased(
-                f"{section}: {_NONE.format(length)}{self._held_by(section, series)}"
-            )
+            held = self._held_by(section, series)
+            raise NothingReleased(f"{section}: {_NONE.format(length)}{held}")
         return length.start(found)
 
     def _mix(
@@ -312,22 +291,16 @@ class FleetReleases:
         if period is not None:
             return self.mix(by, period, **bounds)
         section, series = self._section(by), bounds.get("series")
-        held = (
-            length
-            for length in RollupPeriod
-            if length.seconds >= shortest.seconds
-            and self.source.newest(length, section, series) is not None
-        )
+        held = (one for one in self._holding(section, series) if one.seconds >= shortest.seconds)
         return self.mix(by, next(held, shortest), **bounds)
+
+    def _holding(self, section: str, series: str | None) -> Iterator[RollupPeriod]:
+        return (one for one in RollupPeriod if self.source.newest(one, section, series))
 
     def _held_by(self, section: str, series: str | None) -> str:
         """Say by which periods a section was released; nothing where by none."""
-        held = [
-            length.value
-            for length in RollupPeriod
-            if self.source.newest(length, section, series) is not None
-        ]
-        return f"; it is there by {', '.join(held)}" if held else ""
+        held = ", ".join(self._holding(section, series))
+        return f"; it is there by {held}" if held else ""
 
     def _section(self, by: str, *, by_model: bool = False) -> str:
         section = BY.get(by, by)
@@ -349,9 +322,6 @@ class FleetReleases:
             found = [_newest_change(own, week) for _, own in rows.groupby("series")]
         told = [rows for rows in found if len(rows)]
         return pd.concat(told) if told else pd.DataFrame(columns=list(CHANGE_COLUMNS))
-
-    def _all_costs(self) -> pd.DataFrame:
-        return pd.concat([self.causes(), self.faults()], ignore_index=True)
 
 
 def _newest_change(rows: pd.DataFrame, period: RollupPeriod) -> pd.DataFrame:

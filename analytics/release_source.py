@@ -149,16 +149,12 @@ class FolderSource:
         """Bring the roll-ups up to date now. Raises RollupsUnavailable, FileNotFoundError."""
         with self._lock:
             done = refresh(self.folder, self.rollups)
-            self._read_hours()
+            # Another program may have changed it too.
+            if (changed_ns := settled_ns(self.rollups)) != self._hours_ns:
+                self._hours = SettledHours.read(self.rollups).in_order()
+                self._hours_ns = changed_ns
             self._fresh_until = time.monotonic() + self._max_age_s
         return done
-
-    def _read_hours(self) -> None:
-        """Read how many windows roll-ups are made of, where another program has changed it too."""
-        changed_ns = settled_ns(self.rollups)
-        if changed_ns != self._hours_ns:
-            self._hours = SettledHours.read(self.rollups).in_order()
-            self._hours_ns = changed_ns
 
     def windows_in(
         self, period: RollupPeriod, since: Moment | None = None, until: Moment | None = None

@@ -60,7 +60,9 @@ class RollupPeriod(StrEnum):
     @property
     def shorter(self) -> RollupPeriod | None:
         """The period whose roll-ups this one is made of."""
-        return _SHORTER[self]
+        periods = list(RollupPeriod)
+        at = periods.index(self)
+        return periods[at - 1] if at else None
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -101,12 +103,6 @@ _SECONDS: Final = {
     RollupPeriod.DAY: 86_400,
     RollupPeriod.WEEK: 604_800,
     RollupPeriod.EIGHT_WEEKS: 4_838_400,
-}
-_SHORTER: Final[dict[RollupPeriod, RollupPeriod | None]] = {
-    RollupPeriod.HOUR: None,
-    RollupPeriod.DAY: RollupPeriod.HOUR,
-    RollupPeriod.WEEK: RollupPeriod.DAY,
-    RollupPeriod.EIGHT_WEEKS: RollupPeriod.WEEK,
 }
 
 

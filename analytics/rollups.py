@@ -3,13 +3,9 @@
 Only hours, days and weeks with new windows are made anew, and never from fewer windows than are in
 them: releases of minutes may be gone by then.
 
-Hours of whole months in one file each: what a question of many hours reads.
-
-A day's file of hours is quick to make anew and holds every cell of 24 hours; a question of one cell
-of a year would open hundreds. A month that is over is written once more, sorted by cell. Such a
+A day's file of hours is quick to make anew; a question of one cell of a year would open hundreds. A
+month that is over is written once more, sorted by cell, into FOLDER/sums/hour/month=2026-11/. Its
 file is always true to its days: it goes before one of them changes, and is made again later.
-
-FOLDER/sums/hour/month=2026-11/rows.parquet
 """
 
 from __future__ import annotations
@@ -66,11 +62,6 @@ _MONTH: Final = slice(5, 12)  # of the name of a day's folder, date=2026-11-23, 
 
 _QUIET: Final = timedelta(days=1)  # so long after its end a month is hardly changed any more
 _GROUP_ROWS: Final = 32_768  # of a row group: one cell of a month lies in one or two
-
-
-def drop_month(day: Path) -> None:
-    """Remove the file of the month that a day's file is about to differ from."""
-    _month_of(day).unlink(missing_ok=True)
 
 
 def files_to_read(
@@ -169,11 +160,7 @@ class Refreshed:
     written: int
 
 
-def _go_on() -> None:
-    """Go on."""
-
-
-def refresh(releases: Path, folder: Path, go_on: Callable[[], None] = _go_on) -> Refreshed:
+def refresh(releases: Path, folder: Path, go_on: Callable[[], object] = lambda: None) -> Refreshed:
     """Bring the roll-ups of releases in a folder up to date.
 
     go_on       called before each week of releases; what it raises ends this
@@ -224,7 +211,7 @@ def _months(folder: Path) -> dict[Path, list[Path]]:
     }
 
 
-def _write_months(folder: Path, go_on: Callable[[], None]) -> int:
+def _write_months(folder: Path, go_on: Callable[[], object]) -> int:
     """Write the months that are over; return how many files were written."""
     if not (months := _months(folder)):
         return 0
@@ -343,10 +330,12 @@ def _write(
     kept = rows_sql([target] if target.exists() else [], schema)
     rows = database.sql(_joined_sql(kept, fresh)).to_arrow_table()
     rows = rows.select(schema.names).cast(schema)
-    if target.exists() and rows.equals(_read(target, schema)):
-        return 0
+    if target.exists():
+        with target.open("rb") as file:
+            if rows.equals(pq.read_table(file, schema=schema)):
+                return 0
     if period is RollupPeriod.HOUR:
-        drop_month(target)
+        _month_of(target).unlink(missing_ok=True)  # which the day is about to differ from
     write_rows(rows, target)
     return 1
 
@@ -400,8 +389,3 @@ WITH kept AS ({kept}), fresh AS ({fresh}), richness AS (
 )
 SELECT * FROM kept ANTI JOIN better USING ({_KEY}) UNION ALL BY NAME FROM better ORDER BY ALL
 """  # noqa: S608  (texts of this package)
-
-
-def _read(path: Path, schema: pa.Schema) -> pa.Table:
-    with path.open("rb") as file:
-        return pq.read_table(file, schema=schema)

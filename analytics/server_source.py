@@ -1,6 +1,6 @@
-"""Releases of a running server, as a folder gives them: the same columns, types and order.
+"""Releases of a running `pointillist web`: a folder's columns, types and order.
 
-A running `pointillist web`, asked by HTTP: bounded answers, clear refusals, no redirects.
+It is asked by HTTP: bounded answers, clear refusals, no redirects.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import duckdb
@@ -63,15 +62,10 @@ class FleetAccessRefused(PermissionError):
     """The server refuses this token, or the token's role has no such rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAnswer:
-    """The body of an answer.
-
-    next_since   where the rest of its rows begins, as the server said it; None: that was all
-    """
-
+class _Answer(NamedTuple):
+    status: int
     body: bytes
-    next_since: str | None = None
+    link: str
 
 
 class ReleaseServer:
@@ -121,10 +115,10 @@ class ReleaseServer:
         """Ask for a document."""
         return self._json(self._good(self._asked(address, asked, _MOST_JSON_BYTES)))
 
-    def rows(self, address: str, asked: Mapping[str, str]) -> ServerAnswer:
+    def rows(self, address: str, asked: Mapping[str, str]) -> tuple[bytes, str | None]:
         """Ask for a part of rows, as Parquet, and where the rest begins; None: that was all."""
         answer = self._good(self._asked(address, asked, MOST_BYTES))
-        return ServerAnswer(answer.body, _next_since(answer.link))
+        return answer.body, _next_since(answer.link)
 
     def _asked(self, address: str, asked: Mapping[str, str], most: int) -> _Answer:
         url = f"{self.url}{address}" + (f"?{urlencode(asked)}" if asked else "")
@@ -187,13 +181,6 @@ class ReleaseServer:
         if not isinstance(info, dict) or info.get("title") != "Pointillist":
             return f"{self.url}: expected `pointillist web`, got another server"
         return f"{self.url}: expected a server that has {ADDRESS}, got an older `pointillist web`"
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes
-    link: str
 
 
 def token_of(token_file: str | os.PathLike[str] | None) -> str | None:
@@ -372,8 +359,8 @@ class ServerSource:
         count = 0
         since: datetime | None = None
         while True:
-            answer = self._server.rows(kind.address, asked)
-            part = self._table(kind, answer.body)
+            body, rest = self._server.rows(kind.address, asked)
+            part = self._table(kind, body)
             count += len(part)
             if count > MOST_ROWS or len(parts) == _MOST_PARTS:
                 raise ValueError(
@@ -381,9 +368,9 @@ class ServerSource:
                     "more: ask for a shorter time, one series or longer periods"
                 )
             parts.append(part)
-            if answer.next_since is None:
+            if rest is None:
                 return pa.concat_tables(parts)
-            since = self._later(answer.next_since, since)
+            since = self._later(rest, since)
             asked = {**asked, "since": since.isoformat()}
 
     def _later(self, said: str, before: datetime | None) -> datetime:

@@ -22,7 +22,7 @@ from analytics import (
     NothingReleased,
     connect,
 )  # fmt: skip
-from analytics.server_source import TOKEN_VARIABLE, ReleaseServer, ServerAnswer
+from analytics.server_source import TOKEN_VARIABLE, ReleaseServer
 from tests.analytics.test_rollups import HOUR, START, WEEK
 from tests.browser.server_kit import served, wait_until_read
 from tests.certificate_kit import certificate
@@ -98,7 +98,9 @@ def _compare_in_parts(
     asked: list[str] = []
     ask = ReleaseServer.rows
 
-    def noted(server: ReleaseServer, address: str, sent: Mapping[str, str]) -> ServerAnswer:
+    def noted(
+        server: ReleaseServer, address: str, sent: Mapping[str, str]
+    ) -> tuple[bytes, str | None]:
         asked.append(sent.get("since", ""))
         return ask(server, address, sent)
 
