@@ -28,7 +28,6 @@ from urllib.parse import quote
 
 import platformdirs
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from aggregator.releases.packs import windows_by_hour
 from aggregator.releases.release_files import SUPPRESSED_FOLDER
@@ -206,11 +205,6 @@ def alone(folder: Path) -> Iterator[None]:
         raise RollupsUnavailable(
             f"roll-ups at {folder}: {error.strerror or error}; name another folder"
         ) from error
-
-
-def write_rows(rows: pa.Table, target: Path) -> None:
-    with written_whole(target) as partial:
-        pq.write_table(rows, partial, compression="zstd")
 
 
 @contextmanager

@@ -43,7 +43,6 @@ from .rollup_files import (
     rows_sql,
     settled_ns,
     texts_sql,
-    write_rows,
     written_whole,
 )
 from .sql import (
@@ -112,16 +111,6 @@ def months_to_write(hours: Path) -> dict[Path, list[Path]]:
         if RollupPeriod.DAY.span(first_of(day))[1] + _QUIET <= newest:
             found.setdefault(_month_of(day), []).append(day)
     return {month: files for month, files in found.items() if not month.exists()}
-
-
-def write_month(database: duckdb.DuckDBPyConnection, month: Path, days: Sequence[Path]) -> None:
-    schema = pq.read_schema(days[0])
-    with (
-        written_whole(month) as partial,
-        pq.ParquetWriter(partial, schema, compression="zstd") as file,
-    ):
-        for rows in _by_section(database, rows_sql(days, schema), schema):
-            file.write_table(rows, row_group_size=_GROUP_ROWS)
 
 
 def _by_section(
@@ -218,7 +207,13 @@ def _write_months(folder: Path, go_on: Callable[[], object]) -> int:
     with open_duckdb() as database:
         for month, days in months.items():
             go_on()
-            write_month(database, month, days)
+            schema = pq.read_schema(days[0])
+            with (
+                written_whole(month) as beside,
+                pq.ParquetWriter(beside, schema, compression="zstd") as file,
+            ):
+                for rows in _by_section(database, rows_sql(days, schema), schema):
+                    file.write_table(rows, row_group_size=_GROUP_ROWS)
     return len(months)
 
 
@@ -336,7 +331,8 @@ def _write(
                 return 0
     if period is RollupPeriod.HOUR:
         _month_of(target).unlink(missing_ok=True)  # which the day is about to differ from
-    write_rows(rows, target)
+    with written_whole(target) as beside:
+        pq.write_table(rows, beside, compression="zstd")
     return 1
 
 

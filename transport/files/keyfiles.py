@@ -28,6 +28,7 @@ from typing import Final
 
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
+from transport.files.sqlite_file import sync
 from transport.process.file_rights import user_name, way_in, way_to_own
 
 MAX_FILE_BYTES: Final = 4096
@@ -298,11 +299,7 @@ def kind_of(path: Path, *, owner: int | None = None) -> str:
 
 def _sync_folder(folder: Path) -> None:
     with suppress(OSError):  # some file systems cannot sync a folder
-        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(folder)
 
 
 def _open(path: Path, owner: int) -> int:

@@ -1,16 +1,10 @@
-"""Files that somebody else made: read up to a bound, and never waited for.
-
-Files that hold a secret for this program: whoever else can read one is the program too.
-
-Root gives files and folders to the users of roles, and follows no link that one of them made.
+"""Files of strangers, read up to a bound; of secrets; of roles' users; and tokens to join.
 
 A role owns its folders, so any name in them may have become a symbolic link since root looked. What
 changes owner or mode here is what was opened, or the link itself.
 
-A one-use join token: a line of text that its operator hands to one host.
-
-The line is the token's Ed25519 seed (32 B) and the operator's voucher of its public key, in
-URL-safe base64 behind `plst1-`. The seed never leaves the host: it signs the join request.
+A join token is its Ed25519 seed (32 B) and the operator's voucher of its public key, in URL-safe
+base64 behind `plst1-`. The seed never leaves the host: it signs the join request.
 """
 
 from __future__ import annotations
@@ -23,7 +17,6 @@ import grp
 import os
 import pwd
 import stat
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -48,12 +41,13 @@ def read_bounded(path: Path, most: int) -> bytes:
         if error.errno in _NO_FILE:
             raise UnfitFile(error.errno, error.strerror, str(path)) from error
         raise
-    with ExitStack() as stack:
-        stack.callback(os.close, handle)
+    try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise UnfitFile(errno.EINVAL, "expected a regular file", str(path))
         with os.fdopen(handle, "rb", closefd=False) as file:
             content = file.read(most + 1)
+    finally:
+        os.close(handle)
     if len(content) > most:
         raise UnfitFile(errno.EFBIG, f"expected at most {most:,} bytes, got more", str(path))
     return content

@@ -66,13 +66,7 @@ def client_config(settings: KafkaSettings) -> dict[str, Any]:
         "bootstrap_timeout_ms": timeout_ms,
         "reconnect_backoff_max_ms": 2000,
     }
-    for name, path in (
-        ("ssl_cafile", settings.ca_file),
-        ("ssl_certfile", settings.cert_file),
-        ("ssl_keyfile", settings.key_file),
-    ):
-        if path is not None:
-            config[name] = str(path)
+    config |= settings.tls_files("ssl_cafile", "ssl_certfile", "ssl_keyfile")
     if settings.sasl is not None:
         config["sasl_mechanism"] = settings.sasl
     if settings.username is not None:
@@ -136,11 +130,9 @@ def _unanswered(settings: KafkaSettings, error: Exception, why: str) -> Transpor
     reason = why or str(error) or "no answer"
     if "CERTIFICATE" in why:
         return refused(settings, Refusal.CERTIFICATE, reason)
-    if settings.sasl is not None and "disconnected" in why:
-        closed = f"{reason}; it closed the connection at login"
-        return refused(settings, Refusal.LOGIN, closed)
-    if settings.sasl is not None and "Sasl" in why:
-        return refused(settings, Refusal.LOGIN, reason)
+    if settings.sasl is not None and ("disconnected" in why or "Sasl" in why):
+        closed = "; it closed the connection at login" if "disconnected" in why else ""
+        return refused(settings, Refusal.LOGIN, f"{reason}{closed}")
     return away(settings, reason)
 
 

@@ -1,16 +1,12 @@
-"""Kafka for aggregators and simulators (confluent-kafka, C): many messages at little CPU.
-
-The contract is `transport.interface`'s.
-
-Offsets of one topic on Kafka, and single records, for a reader that is no member of a group.
-"""
+"""Kafka for aggregators and simulators (confluent-kafka, C): many messages at little CPU."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -154,14 +150,11 @@ class AggregatorProducer(BufferedProducer):
         left = set(range(len(records)))
         failed: list[KafkaError] = []
 
-        def settle(place: int) -> Callable[[KafkaError | None, Message], None]:
-            def settled(error: KafkaError | None, _message: Message) -> None:
-                if error is None:
-                    left.discard(place)
-                else:
-                    failed.append(error)
-
-            return settled
+        def settled(place: int, error: KafkaError | None, _message: Message) -> None:
+            if error is None:
+                left.discard(place)
+            else:
+                failed.append(error)
 
         client = self._connected()
         try:
@@ -171,7 +164,7 @@ class AggregatorProducer(BufferedProducer):
                     record.value,
                     record.key,
                     record.partition,
-                    on_delivery=settle(place),
+                    on_delivery=partial(settled, place),
                 )
             client.flush(self._settings.timeout_s)
         except (KafkaException, BufferError) as failure:
@@ -244,18 +237,15 @@ class KafkaOffsets:
         with failures(self._settings, self._last):
             client = self._open()
             if not self._partitions:  # the log has as many as it was made with
-                self._partitions = self._ask_partitions(client)
+                name = self._settings.named(self._topic)
+                found = client.list_topics(name, timeout=self._settings.timeout_s).topics[name]
+                if found.error is not None:
+                    raise KafkaException(found.error)
+                self._partitions = len(found.partitions)
             return {
                 part: watermarks(client, self._slot(part), self._settings.timeout_s)
                 for part in range(self._partitions)
             }
-
-    def _ask_partitions(self, client: Consumer) -> int:
-        name = self._settings.named(self._topic)
-        found = client.list_topics(name, timeout=self._settings.timeout_s).topics[name]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return len(found.partitions)
 
     def starts(self) -> dict[int, int]:
         """Where the group goes on: at its commit, or where the log begins."""

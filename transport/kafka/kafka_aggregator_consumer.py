@@ -6,8 +6,6 @@ confluent-kafka waits for the answer without end and with the interpreter's lock
 signal, thread or time limit of this process reaches it. A member that was replaced has two waiting:
 that of the new division and that of its own leaving. Here revocations are served while the group
 answers, and the client is let go without closing, which serves none.
-
-librdkafka's settings and errors, as this project speaks of them.
 """
 
 from __future__ import annotations
@@ -97,13 +95,7 @@ def client_config(settings: KafkaSettings, last: LastError) -> dict[str, Any]:
         "error_cb": last,
         "log_level": 0,  # what matters comes through error_cb
     }
-    for name, path in (
-        ("ssl.ca.location", settings.ca_file),
-        ("ssl.certificate.location", settings.cert_file),
-        ("ssl.key.location", settings.key_file),
-    ):
-        if path is not None:
-            config[name] = str(path)
+    config |= settings.tls_files("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
     if settings.sasl is not None:
         config["sasl.mechanism"] = settings.sasl
     if settings.username is not None:
@@ -162,7 +154,6 @@ class AggregatorConsumer:
         settings = self._settings
         session_ms = round(settings.heartbeat_lease_s * 1000)
         longest = settings.max_value_bytes + RECORD_OVERHEAD_BYTES
-        self._positions, self._ends, self._passed, self._joined = {}, {}, {}, False
         self._last = LastError()
         self._joined_s = time.monotonic()  # what an earlier client waited does not count
         config = client_config(settings, self._last) | {
@@ -194,8 +185,6 @@ class AggregatorConsumer:
             )
         return self._client
 
-    # Membership: these run inside poll ----------------------------------------------------------
-
     def _assigned(self, client: Consumer, slots: list[TopicPartition]) -> None:
         self._joined = True
         if not slots or self._client is None:  # the client itself takes what we are leaving
@@ -217,8 +206,6 @@ class AggregatorConsumer:
             self._ends.pop(name, None)
             self._passed.pop(name, None)
         client.incremental_unassign(slots)
-
-    # Reading ------------------------------------------------------------------------------------
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Read on as `AgentConsumer.poll` does."""
@@ -310,8 +297,6 @@ class AggregatorConsumer:
                 self._open(), slot, self._settings.timeout_s
             )
         self._last.error = None
-
-    # Offsets ------------------------------------------------------------------------------------
 
     def commit(self, offsets: dict[Slot, int]) -> None:
         """Commit what we hold; a member whose lease ran out commits nothing."""

@@ -194,6 +194,11 @@ class KafkaSettings:
             "retention.ms": str(self.retention_s * 1000) if topic in EXPIRING else "-1",
         }
 
+    def tls_files(self, *names: str) -> dict[str, str]:
+        """Give ca_file, cert_file and key_file, as far as they are set, as a client names them."""
+        paths = (self.ca_file, self.cert_file, self.key_file)
+        return {name: str(path) for name, path in zip(names, paths, strict=True) if path}
+
     def password(self) -> str:
         """Read the password. Raises KafkaSettingsError."""
         return _secret("password_file", self.password_file)

@@ -6,8 +6,6 @@ came out is read back from the kernel, and anything else than what was wanted is
 
 Call it before threads start: capabilities and "no new privileges" belong to a thread.
 
-Keep a process's own code within its reach when it gives root up.
-
 Root's Python and checkout often lie below a home folder that nobody else may enter, and libraries
 import parts of themselves long after start. So what Python loads from is held open where the
 role's user could not get to it, and named by its descriptor: `/proc/self/fd/N` leads there past

@@ -1,11 +1,4 @@
-"""What a program tells whoever watches over it: notices to systemd, health and counters by HTTP.
-
-What is closed at the end of a `with` block, whatever happened in it, and in bounded time.
-
-Structured log lines of a program and of the processes that it begins.
-
-A wall clock held against the boot clock: what it steps by is believed once it has stood.
-"""
+"""What a program tells whoever watches over it, how it closes, logs, and believes its clock."""
 
 from __future__ import annotations
 
