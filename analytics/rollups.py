@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from aggregator.releases.compaction import RollUps
 from aggregator.releases.releases import MoreViews, open_duckdb, open_views
 
+from . import sql
 from .rollup_files import (
     ALWAYS,
     FOLDER,
@@ -44,15 +45,6 @@ from .rollup_files import (
     settled_ns,
     texts_sql,
     written_whole,
-)
-from .sql import (
-    OUTCOME_SCHEMA,
-    SUM_SCHEMA,
-    bucket_sql,
-    merged_outcomes_sql,
-    merged_sql,
-    outcomes_sql,
-    windows_sql,
 )
 
 MONTHS: Final = "month=*"  # folders of such files
@@ -136,9 +128,9 @@ _ATTEMPTS: Final = 5
 _AT_ONCE: Final = timedelta(days=7)
 """Of releases that are added up before it is kept that they are: a run that is cut off goes on."""
 _KEY: Final = "series, cohort, period_start"
-SCHEMAS: Final = {SUMS: SUM_SCHEMA, OUTCOMES: OUTCOME_SCHEMA}  # of the files of either kind
+SCHEMAS: Final = {SUMS: sql.SUM_SCHEMA, OUTCOMES: sql.OUTCOME_SCHEMA}  # of the files of either kind
 
-_MERGED: Final = {SUMS: merged_sql, OUTCOMES: merged_outcomes_sql}
+_MERGED: Final = {SUMS: sql.merged_sql, OUTCOMES: sql.merged_outcomes_sql}
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +341,7 @@ def _fresh_sql(
     if period.shorter is not None:
         files = files_between(folder, kind, period.shorter, first, end)
         within = f"SELECT * FROM ({rows_sql(files, schema)}) {chosen}"  # noqa: S608
-        parts.append(merged(within, start=bucket_sql("period_start", period.seconds)))
+        parts.append(merged(within, start=sql.bucket_sql("period_start", period.seconds)))
     names = ", ".join(schema.names)
     rows = " UNION ALL ".join(f"SELECT {names} FROM ({part})" for part in parts)  # noqa: S608
     wanted = ", ".join(f"TIMESTAMP '{start}'" for start in starts)
@@ -367,8 +359,8 @@ def _of_windows(
         f"AND window_s >= {shortest} AND window_s <= {longest}"
     )
     if kind == OUTCOMES:
-        return outcomes_sql(chosen, period.seconds)
-    return windows_sql(f"SELECT * FROM released WHERE {chosen}", period.seconds)  # noqa: S608
+        return sql.outcomes_sql(chosen, period.seconds)
+    return sql.windows_sql(f"SELECT * FROM released WHERE {chosen}", period.seconds)  # noqa: S608
 
 
 def _joined_sql(kept: str, fresh: str) -> str:

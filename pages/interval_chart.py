@@ -7,19 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .svg import (
-    LETTER,
-    NARROW,
-    LinearScale,
-    around,
-    both_widths,
-    fitted,
-    joined,
-    mark,
-    picture,
-    round_numbers,
-    tag,
-)
+from . import svg
 from .wording import Number, Unit, number_in_full, number_said, places_of, value_said
 
 _ROW = 26
@@ -42,41 +30,41 @@ def interval_chart(
     """
     if not rows:
         return Markup("")
-    return both_widths(lambda width: _drawn(title, rows, unit, width, signed=signed))
+    return svg.both_widths(lambda width: _drawn(title, rows, unit, width, signed=signed))
 
 
 def _drawn(
     title: str, rows: Sequence[IntervalRow], unit: Unit, width: int, *, signed: bool
 ) -> Markup:
-    narrow = width <= NARROW
+    narrow = width <= svg.NARROW
     height = _TALL_ROW if narrow else _ROW
     numbers = [value_said(row.number, unit, signed=signed) for row in rows]
-    right = 0.0 if narrow else LETTER * max(map(len, numbers)) + 14
-    left = 4.0 if narrow else min(max(len(row.name) for row in rows) * LETTER + 14, 230)
-    low, high = around(end for row in rows for end in row.number.interval)
+    right = 0.0 if narrow else svg.LETTER * max(map(len, numbers)) + 14
+    left = 4.0 if narrow else min(max(len(row.name) for row in rows) * svg.LETTER + 14, 230)
+    low, high = svg.around(end for row in rows for end in row.number.interval)
     if not signed:
         low = 0.0
-    scale = LinearScale(low, high if high > low else low + 1, left, width - right - 10)
+    scale = svg.LinearScale(low, high if high > low else low + 1, left, width - right - 10)
     bottom = _HEAD + height * len(rows)
     drawn = [
         _row(row, said, unit, scale, _HEAD + height * at, width, signed=signed)
         for at, (row, said) in enumerate(zip(rows, numbers, strict=True))
     ]
     axis = _axis(scale, unit, bottom, 3 if narrow else 5, signed=signed)
-    return picture(width, bottom + 6, f"{title}: {len(rows)} rows", axis, *drawn)
+    return svg.picture(width, bottom + 6, f"{title}: {len(rows)} rows", axis, *drawn)
 
 
-def _axis(scale: LinearScale, unit: Unit, bottom: float, most: int, *, signed: bool) -> Markup:
-    numbers = round_numbers(scale.low, scale.high, most)
+def _axis(scale: svg.LinearScale, unit: Unit, bottom: float, most: int, *, signed: bool) -> Markup:
+    numbers = svg.round_numbers(scale.low, scale.high, most)
     places = places_of(numbers, unit)
-    return joined(
-        tag(
+    return svg.joined(
+        svg.tag(
             "g",
-            tag(
+            svg.tag(
                 "line", x1=scale(number), x2=scale(number), y1=_HEAD - 4, y2=bottom,
                 class_="zero" if number == 0 else "grid",
             ),
-            tag(
+            svg.tag(
                 "text", number_said(number, unit, places, signed=signed), x=scale(number), y=12,
                 class_="tick", text_anchor="start" if number == scale.low else "middle",
             ),
@@ -89,38 +77,40 @@ def _row(
     row: IntervalRow,
     number: str,
     unit: Unit,
-    scale: LinearScale,
+    scale: svg.LinearScale,
     top: float,
     width: int,
     *,
     signed: bool,
 ) -> Markup:
-    narrow = width <= NARROW
+    narrow = width <= svg.NARROW
     height = _TALL_ROW if narrow else _ROW
     baseline = top + 17
     middle = top + (32 if narrow else 13)
-    room = width - LETTER * len(number) - 16 if narrow else scale.start - 10
+    room = width - svg.LETTER * len(number) - 16 if narrow else scale.start - 10
     number_class = "number" if row.number.known and row.number.told else "number unsure"
-    return mark(
+    return svg.mark(
         row.name,
         number_in_full(row.name, row.number, unit, signed=signed),
-        tag("rect", x=0, y=top, width=width, height=height, class_="reach"),
-        tag("text", fitted(row.name, room), x=4 if narrow else 0, y=baseline, class_="label"),
+        svg.tag("rect", x=0, y=top, width=width, height=height, class_="reach"),
+        svg.tag(
+            "text", svg.fitted(row.name, room), x=4 if narrow else 0, y=baseline, class_="label"
+        ),
         _interval(row, scale, middle),
-        tag("text", number, x=width - 4, y=baseline, text_anchor="end", class_=number_class),
+        svg.tag("text", number, x=width - 4, y=baseline, text_anchor="end", class_=number_class),
     )
 
 
-def _interval(row: IntervalRow, scale: LinearScale, y: float) -> Markup:
+def _interval(row: IntervalRow, scale: svg.LinearScale, y: float) -> Markup:
     number = row.number
     if not number.known or number.value is None:
-        return tag("line", x1=scale.start, x2=scale.end, y1=y, y2=y, class_="gap")
+        return svg.tag("line", x1=scale.start, x2=scale.end, y1=y, y2=y, class_="gap")
     low, high = number.interval
     ends = {"x1": scale(low), "x2": scale(high), "y1": y, "y2": y}
     if not number.told:
-        return tag("line", **ends, class_="noise")
-    return joined([
-        tag("line", x1=scale(0.0), x2=scale(number.value), y1=y, y2=y, class_="stem accent"),
-        tag("line", **ends, class_="interval accent"),
-        tag("circle", cx=scale(number.value), cy=y, r=4, class_="dot accent"),
+        return svg.tag("line", **ends, class_="noise")
+    return svg.joined([
+        svg.tag("line", x1=scale(0.0), x2=scale(number.value), y1=y, y2=y, class_="stem accent"),
+        svg.tag("line", **ends, class_="interval accent"),
+        svg.tag("circle", cx=scale(number.value), cy=y, r=4, class_="dot accent"),
     ])  # fmt: skip

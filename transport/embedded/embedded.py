@@ -9,16 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from transport import interface
 from transport.files.sqlite_file import transaction
-from transport.interface import (
-    MAX_VALUE_BYTES,
-    BatchingProducer,
-    Outgoing,
-    Record,
-    TopicPartition,
-    TransportUnavailable,
-    UnknownTopic,
-)
 from transport.process.supervision import Closing, boot_s
 
 from .embedded_group import Membership, Slot, connect, failures, prepare_folder
@@ -58,7 +50,7 @@ class EmbeddedConsumer:
         with failures(path):
             self._refresh()
 
-    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+    def poll(self, max_records: int, timeout_s: float) -> list[interface.Record]:
         deadline = time.monotonic() + timeout_s
         nap_s = _FIRST_NAP_S
         with failures(self._path):
@@ -77,7 +69,7 @@ class EmbeddedConsumer:
                     if boot_s() >= self._look_s:
                         break
 
-    def commit(self, offsets: dict[TopicPartition, int]) -> None:
+    def commit(self, offsets: dict[interface.TopicPartition, int]) -> None:
         group, member = self._membership.group, self._membership.member
         rows = [
             (group, self._ids[topic], partition, next_offset, member)
@@ -98,7 +90,7 @@ class EmbeddedConsumer:
             self._positions = {slot: self._committed(slot) for slot in self._positions}
             self._read_version = -1
 
-    def positions(self) -> dict[TopicPartition, int]:
+    def positions(self) -> dict[interface.TopicPartition, int]:
         with failures(self._path):
             self._refresh()
         return {
@@ -125,7 +117,7 @@ class EmbeddedConsumer:
         try:
             # Where the log is away, the lease ends by itself.
             with (
-                suppress(TransportUnavailable),
+                suppress(interface.TransportUnavailable),
                 failures(self._path),
                 transaction(self._connection),
             ):
@@ -179,11 +171,11 @@ class EmbeddedConsumer:
         ).fetchone()
         return row[0] if row else 0
 
-    def _read(self, max_records: int) -> list[Record]:
+    def _read(self, max_records: int) -> list[interface.Record]:
         """Read partition after partition, starting with another one each time."""
         slots = sorted(self._positions)
         before = dict(self._positions)
-        records: list[Record] = []
+        records: list[interface.Record] = []
         room_bytes = MAX_POLL_BYTES
         self._turn += 1
         for step in range(len(slots)):
@@ -195,7 +187,7 @@ class EmbeddedConsumer:
         return records
 
     def _read_slot(
-        self, slot: Slot, max_records: int, room_bytes: int, records: list[Record]
+        self, slot: Slot, max_records: int, room_bytes: int, records: list[interface.Record]
     ) -> int:
         cursor = self._connection.execute(
             'SELECT "offset", appended_s, key, value FROM records WHERE topic_id = ?'
@@ -209,7 +201,7 @@ class EmbeddedConsumer:
             if not (isinstance(key, bytes) and isinstance(value, bytes)):
                 self._positions[slot] = offset + 1
                 continue  # a table that another user made: what is no bytes is no record
-            records.append(Record(topic, slot[1], offset, key, value, appended_s))
+            records.append(interface.Record(topic, slot[1], offset, key, value, appended_s))
             self._positions[slot] = offset + 1
             room_bytes -= len(key) + len(value)
             if room_bytes <= 0:
@@ -244,7 +236,7 @@ class EmbeddedLog(Closing):
         lease_s: float = DEFAULT_LEASE_S,
         retention_s: float | None = None,
         keep: Collection[str] = (),
-        max_value_bytes: int = MAX_VALUE_BYTES,
+        max_value_bytes: int = interface.MAX_VALUE_BYTES,
         busy_timeout_s: float = 10.0,
     ) -> None:
         self._lease_s = lease_s
@@ -283,7 +275,7 @@ class EmbeddedLog(Closing):
     def newest_s(self, topics: Sequence[str]) -> float | None:
         newest: list[float] = []
         for name in topics:
-            with suppress(UnknownTopic), failures(self.path):
+            with suppress(interface.UnknownTopic), failures(self.path):
                 number, partitions = self.topic(name)
                 for partition in range(partitions):
                     newest += (
@@ -332,7 +324,9 @@ class EmbeddedLog(Closing):
                 "SELECT topic_id, partitions FROM topics WHERE name = ?", (name,)
             ).fetchone()
             if row is None:
-                raise UnknownTopic(f"topic {name} does not exist; create_topic comes first")
+                raise interface.UnknownTopic(
+                    f"topic {name} does not exist; create_topic comes first"
+                )
             self._topics[name] = row[0], row[1]
         return self._topics[name]
 
@@ -345,7 +339,7 @@ class EmbeddedLog(Closing):
         return now
 
 
-class EmbeddedProducer(BatchingProducer):
+class EmbeddedProducer(interface.BatchingProducer):
     """Appends each flush in one transaction."""
 
     batch_bytes = 4 << 20
@@ -361,8 +355,8 @@ class EmbeddedProducer(BatchingProducer):
             with failures(self._log.path):
                 self._purged_s = self._log.purge_if_due(self._purged_s)
 
-    def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
-        by_slot: dict[Slot, list[Outgoing]] = defaultdict(list)
+    def _deliver(self, records: Sequence[interface.Outgoing]) -> tuple[list[int], Exception | None]:
+        by_slot: dict[Slot, list[interface.Outgoing]] = defaultdict(list)
         appended_s = time.time()
         with failures(self._log.path), transaction(self._connection):
             for record in records:

@@ -25,19 +25,7 @@ from transport.interface import Outgoing, Record, RecordTooLarge, TransportUnava
 from transport.interface import TopicPartition as Slot
 from transport.process.supervision import close_within
 
-from .kafka_frame import (
-    RECORD_OVERHEAD_BYTES,
-    SMALL_TOPIC_BYTES,
-    STEP_S,
-    BufferedProducer,
-    KafkaFrame,
-    KafkaSettings,
-    Refusal,
-    away,
-    may_not_create,
-    refused,
-    require_secrets,
-)
+from . import kafka_frame as frame
 
 FETCH_BYTES: Final = 16 << 20
 
@@ -48,16 +36,16 @@ _TELLING: Final = ("Sasl", "SSL:", "socket disconnected", "ECONNREFUSED", "frame
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]
     """Bearer tokens from a file that somebody else keeps fresh."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: frame.KafkaSettings) -> None:
         self._settings = settings
 
     def token(self) -> str:
         return self._settings.token()
 
 
-def client_config(settings: KafkaSettings) -> dict[str, Any]:
+def client_config(settings: frame.KafkaSettings) -> dict[str, Any]:
     """What clients of kafka-python are told. Raises TransportRefused: a secret is not read."""
-    require_secrets(settings)
+    frame.require_secrets(settings)
     timeout_ms = round(settings.timeout_s * 1000)
     config: dict[str, Any] = {
         "bootstrap_servers": list(settings.bootstrap),
@@ -125,29 +113,29 @@ _COMPLAINTS: Final = _Complaints()
 logging.getLogger("kafka.net.manager").addHandler(_COMPLAINTS)
 
 
-def _unanswered(settings: KafkaSettings, error: Exception, why: str) -> TransportUnavailable:
+def _unanswered(settings: frame.KafkaSettings, error: Exception, why: str) -> TransportUnavailable:
     """Tell a broker that is away from one that will not have us."""
     reason = why or str(error) or "no answer"
     if "CERTIFICATE" in why:
-        return refused(settings, Refusal.CERTIFICATE, reason)
+        return frame.refused(settings, frame.Refusal.CERTIFICATE, reason)
     if settings.sasl is not None and ("disconnected" in why or "Sasl" in why):
         closed = "; it closed the connection at login" if "disconnected" in why else ""
-        return refused(settings, Refusal.LOGIN, f"{reason}{closed}")
-    return away(settings, reason)
+        return frame.refused(settings, frame.Refusal.LOGIN, f"{reason}{closed}")
+    return frame.away(settings, reason)
 
 
 @contextmanager
-def failures(settings: KafkaSettings) -> Iterator[None]:
+def failures(settings: frame.KafkaSettings) -> Iterator[None]:
     """Turn the client's errors into the port's."""
     start_s = time.monotonic()
     try:
         yield
     except errors.AuthorizationError as error:
-        raise refused(settings, Refusal.RIGHTS, str(error)) from error
+        raise frame.refused(settings, frame.Refusal.RIGHTS, str(error)) from error
     except errors.SaslAuthenticationFailedError as error:
-        raise refused(settings, Refusal.LOGIN, str(error)) from error
+        raise frame.refused(settings, frame.Refusal.LOGIN, str(error)) from error
     except errors.UnsupportedSaslMechanismError as error:
-        raise refused(settings, Refusal.MECHANISM, str(error)) from error
+        raise frame.refused(settings, frame.Refusal.MECHANISM, str(error)) from error
     except errors.KafkaConfigurationError:
         raise  # our bug
     except errors.MessageSizeTooLargeError as error:
@@ -159,7 +147,7 @@ def failures(settings: KafkaSettings) -> Iterator[None]:
 class AgentConsumer:
     """See `transport.interface.Consumer`."""
 
-    def __init__(self, settings: KafkaSettings, group: str, topics: Sequence[str]) -> None:
+    def __init__(self, settings: frame.KafkaSettings, group: str, topics: Sequence[str]) -> None:
         self._settings = settings
         self._names = {settings.named(topic): topic for topic in topics}
         self._polled_s = self._joined_s = time.monotonic()
@@ -180,7 +168,9 @@ class AgentConsumer:
             "heartbeat_interval_ms": session_ms // 4,
             "max_poll_interval_ms": round(settings.lease_s * 1000),
             "fetch_max_wait_ms": round(settings.idle_read_s * 1000),
-            "fetch_max_bytes": max(settings.max_value_bytes + RECORD_OVERHEAD_BYTES, FETCH_BYTES),
+            "fetch_max_bytes": max(
+                settings.max_value_bytes + frame.RECORD_OVERHEAD_BYTES, FETCH_BYTES
+            ),
         }
         with failures(settings), ended_on_failure(config) as endable:
             self._client = KafkaConsumer(**endable)
@@ -205,7 +195,7 @@ class AgentConsumer:
                 asked = self._polled_s >= start_s
                 if asked and spent_s >= (patience_s if behind else timeout_s):
                     return self._given_up(records)
-                wait_s = STEP_S if behind else max(0.0, timeout_s - spent_s)
+                wait_s = frame.STEP_S if behind else max(0.0, timeout_s - spent_s)
                 records += self._read(max_records - len(records), wait_s)
 
     def _read(self, max_records: int, wait_s: float) -> list[Record]:
@@ -319,7 +309,7 @@ class AgentConsumer:
             close_within(2 * self._settings.timeout_s, close)
 
 
-class AgentKafka(KafkaFrame[KafkaAdminClient]):
+class AgentKafka(frame.KafkaFrame[KafkaAdminClient]):
     """An agent's access to a cluster; every producer and consumer gets connections of its own."""
 
     def producer(self) -> AgentProducer:
@@ -369,11 +359,11 @@ class AgentKafka(KafkaFrame[KafkaAdminClient]):
         except errors.TopicAlreadyExistsError:
             pass  # by another process, this moment
         except errors.AuthorizationError as error:
-            raise may_not_create(new.name) from error
+            raise frame.may_not_create(new.name) from error
         admin.wait_for_topics([new.name], timeout_ms=settings.timeout_s * 1000)
 
 
-class AgentProducer(BufferedProducer):
+class AgentProducer(frame.BufferedProducer):
     """Connects at the first flush."""
 
     def __init__(self, kafka: AgentKafka) -> None:
@@ -421,8 +411,8 @@ class AgentProducer(BufferedProducer):
                 "delivery_timeout_ms": 2 * timeout_ms,
                 "max_block_ms": timeout_ms,
                 "linger_ms": timeout_ms,  # flush ends it: records of one flush leave together
-                "batch_size": SMALL_TOPIC_BYTES - 16 * 1024,
-                "max_request_size": self._settings.max_value_bytes + RECORD_OVERHEAD_BYTES,
+                "batch_size": frame.SMALL_TOPIC_BYTES - 16 * 1024,
+                "max_request_size": self._settings.max_value_bytes + frame.RECORD_OVERHEAD_BYTES,
                 "allow_auto_create_topics": False,
             }
             self._client = KafkaProducer(**config)

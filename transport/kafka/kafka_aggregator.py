@@ -22,37 +22,18 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from transport.interface import Outgoing, Record
 
-from .kafka_aggregator_consumer import (
-    PURGED,
-    REFUSALS,
-    UNKNOWN,
-    AggregatorConsumer,
-    LastError,
-    client_config,
-    end,
-    failures,
-    mapped,
-    watermarks,
-)
-from .kafka_frame import (
-    RECORD_OVERHEAD_BYTES,
-    SMALL_TOPIC_BYTES,
-    STEP_S,
-    BufferedProducer,
-    KafkaFrame,
-    KafkaSettings,
-    may_not_create,
-)
+from . import kafka_aggregator_consumer as member
+from . import kafka_frame as frame
 
 MOVED: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
-class AggregatorKafka(KafkaFrame[AdminClient]):
+class AggregatorKafka(frame.KafkaFrame[AdminClient]):
     """An aggregator's access to a cluster; one administrator, kept until `close`."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: frame.KafkaSettings) -> None:
         super().__init__(settings)
-        self._last = LastError()
+        self._last = member.LastError()
         self._admin_client: AdminClient | None = None
 
     def producer(self) -> AggregatorProducer:
@@ -61,16 +42,16 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
     def close(self) -> None:
         if self._admin_client is not None:
             held, self._admin_client = [self._admin_client], None
-            end(held, self.settings.timeout_s)
+            member.end(held, self.settings.timeout_s)
 
-    def _consumer(self, group: str, topics: Sequence[str]) -> AggregatorConsumer:
-        return AggregatorConsumer(self.settings, group, topics)
+    def _consumer(self, group: str, topics: Sequence[str]) -> member.AggregatorConsumer:
+        return member.AggregatorConsumer(self.settings, group, topics)
 
     @contextmanager
     def _admin(self) -> Iterator[AdminClient]:
-        with failures(self.settings, self._last):
+        with member.failures(self.settings, self._last):
             if self._admin_client is None:
-                self._admin_client = AdminClient(client_config(self.settings, self._last))
+                self._admin_client = AdminClient(member.client_config(self.settings, self._last))
             yield self._admin_client
 
     def _answer(self, admin: AdminClient, asked: dict[str, Future[Any]], name: str) -> Any:
@@ -79,7 +60,7 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
         # A future holds its failure and that our frames, which hold the client: no frame holds it.
         while not (done := asked[name].done()) and time.monotonic() < deadline:
             admin.poll(0.0)
-            wait([asked[name]], STEP_S)
+            wait([asked[name]], frame.STEP_S)
         if not done:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"))
         return asked.pop(name).result()
@@ -91,7 +72,7 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
         try:
             return len(self._answer(admin, asked, name).partitions)
         except KafkaException as failure:
-            if failure.args[0].code() in UNKNOWN:
+            if failure.args[0].code() in member.UNKNOWN:
                 return None
             raise
 
@@ -111,7 +92,7 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
                 moved = failure.args[0].code() in MOVED
                 if not moved or time.monotonic() > deadline:
                     raise
-            time.sleep(STEP_S)
+            time.sleep(frame.STEP_S)
 
     def _create(self, admin: AdminClient, topic: str, partitions: int) -> None:
         settings, name = self.settings, self.settings.named(topic)
@@ -126,8 +107,8 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
             self._answer(admin, asked, name)
         except KafkaException as failure:
             code = failure.args[0].code()
-            if code in REFUSALS:
-                raise may_not_create(name) from failure
+            if code in member.REFUSALS:
+                raise frame.may_not_create(name) from failure
             if code != KafkaError.TOPIC_ALREADY_EXISTS:  # by another process, this moment
                 raise
         deadline = time.monotonic() + settings.timeout_s
@@ -135,15 +116,15 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
             if time.monotonic() > deadline:
                 late = KafkaError(KafkaError._TIMED_OUT, f"no broker shows topic {name} in time")
                 raise KafkaException(late)
-            time.sleep(STEP_S)
+            time.sleep(frame.STEP_S)
 
 
-class AggregatorProducer(BufferedProducer):
+class AggregatorProducer(frame.BufferedProducer):
     """Connects at the first flush."""
 
     def __init__(self, kafka: AggregatorKafka) -> None:
         super().__init__(kafka)
-        self._last = LastError()
+        self._last = member.LastError()
         self._client: Producer | None = None
 
     def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
@@ -172,23 +153,23 @@ class AggregatorProducer(BufferedProducer):
         if not left:
             return [], None
         late = KafkaError(KafkaError._TIMED_OUT, f"{len(left)} records not acknowledged in time")
-        told = [refusal for refusal in failed if refusal.code() not in PURGED]
+        told = [refusal for refusal in failed if refusal.code() not in member.PURGED]
         first = (told or [late])[0]
         places = sorted(left)
         self._drop()
-        return places, mapped(self._settings, self._last.why(first))
+        return places, member.mapped(self._settings, self._last.why(first))
 
     def _connected(self) -> Producer:
         if self._client is None:
-            self._last = LastError()
-            config = client_config(self._settings, self._last) | {
+            self._last = member.LastError()
+            config = member.client_config(self._settings, self._last) | {
                 "enable.idempotence": True,
                 "compression.type": "none",
                 # A batch leaves when it is flushed: its records belong together.
                 "linger.ms": 60_000,
-                "batch.size": SMALL_TOPIC_BYTES - 16 * 1024,
+                "batch.size": frame.SMALL_TOPIC_BYTES - 16 * 1024,
                 "batch.num.messages": 10_000,
-                "message.max.bytes": self._settings.max_value_bytes + RECORD_OVERHEAD_BYTES,
+                "message.max.bytes": self._settings.max_value_bytes + frame.RECORD_OVERHEAD_BYTES,
                 "message.timeout.ms": 120_000,
             }
             self._client = Producer(config)
@@ -199,7 +180,7 @@ class AggregatorProducer(BufferedProducer):
             held, self._client = [self._client], None
             held[0].purge()
             held[0].flush(0)
-            end(held, self._settings.timeout_s)
+            member.end(held, self._settings.timeout_s)
 
 
 _READ_AT_ONCE: Final = 500
@@ -209,24 +190,24 @@ _POLL_S: Final = 0.1
 class KafkaOffsets:
     """What a group has committed, and what lies where; every method raises TransportUnavailable."""
 
-    def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:
+    def __init__(self, settings: frame.KafkaSettings, group: str, topic: str) -> None:
         """Connect with the first question, for a group that may have no members then."""
         self._settings, self._topic = settings, topic
         self._partitions = 0
-        self._last = LastError()
+        self._last = member.LastError()
         self._config = {
             "group.id": settings.named(group),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "isolation.level": "read_uncommitted",  # as the group's members read
-            "fetch.message.max.bytes": settings.max_value_bytes + RECORD_OVERHEAD_BYTES,
+            "fetch.message.max.bytes": settings.max_value_bytes + frame.RECORD_OVERHEAD_BYTES,
         }
         self._client: Consumer | None = None
 
     def _open(self) -> Consumer:
         if self._client is None:
-            self._client = Consumer(client_config(self._settings, self._last) | self._config)
+            self._client = Consumer(member.client_config(self._settings, self._last) | self._config)
         return self._client
 
     def _slot(self, partition: int, offset: int = 0) -> TopicPartition:
@@ -234,7 +215,7 @@ class KafkaOffsets:
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """The oldest and the next offset of each partition."""
-        with failures(self._settings, self._last):
+        with member.failures(self._settings, self._last):
             client = self._open()
             if not self._partitions:  # the log has as many as it was made with
                 name = self._settings.named(self._topic)
@@ -243,21 +224,21 @@ class KafkaOffsets:
                     raise KafkaException(found.error)
                 self._partitions = len(found.partitions)
             return {
-                part: watermarks(client, self._slot(part), self._settings.timeout_s)
+                part: member.watermarks(client, self._slot(part), self._settings.timeout_s)
                 for part in range(self._partitions)
             }
 
     def starts(self) -> dict[int, int]:
         """Where the group goes on: at its commit, or where the log begins."""
         bounds = self.bounds()
-        with failures(self._settings, self._last):
+        with member.failures(self._settings, self._last):
             slots = [self._slot(part) for part in bounds]
             found = self._open().committed(slots, timeout=self._settings.timeout_s)
         return {slot.partition: max(slot.offset, bounds[slot.partition][0]) for slot in found}
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         slots = [self._slot(*place) for place in offsets.items()]
-        with failures(self._settings, self._last):
+        with member.failures(self._settings, self._last):
             for slot in self._open().commit(offsets=slots, asynchronous=False) or []:
                 if slot.error is not None:
                     raise KafkaException(slot.error)
@@ -265,8 +246,8 @@ class KafkaOffsets:
     def read(self, partition: int, offsets: Collection[int]) -> list[Record]:
         """Read single records; those that the log has no longer are not among them."""
         left, found = set(offsets), list[Record]()
-        with failures(self._settings, self._last):
-            oldest, _next = watermarks(
+        with member.failures(self._settings, self._last):
+            oldest, _next = member.watermarks(
                 self._open(), self._slot(partition), self._settings.timeout_s
             )
             left = {at for at in left if at >= oldest}
@@ -300,4 +281,4 @@ class KafkaOffsets:
     def close(self) -> None:
         if self._client is not None:
             held, self._client = [self._client], None
-            end(held, self._settings.timeout_s)
+            member.end(held, self._settings.timeout_s)

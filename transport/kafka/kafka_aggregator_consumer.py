@@ -22,15 +22,7 @@ from transport.interface import Record, RecordTooLarge
 from transport.interface import TopicPartition as Slot
 from transport.process.supervision import close_within
 
-from .kafka_frame import (
-    RECORD_OVERHEAD_BYTES,
-    STEP_S,
-    KafkaSettings,
-    Refusal,
-    away,
-    refused,
-    require_secrets,
-)
+from . import kafka_frame as frame
 
 IDLE_READ_S: Final = 0.25
 POLL_BYTES: Final = 64 << 20
@@ -38,13 +30,13 @@ _TOKEN_LIFE_S: Final = 300.0
 """The file is read again at least so often; its own expiry is the broker's business."""
 
 REFUSALS: Final = {
-    KafkaError._AUTHENTICATION: Refusal.LOGIN,
-    KafkaError.SASL_AUTHENTICATION_FAILED: Refusal.LOGIN,
-    KafkaError._SSL: Refusal.CERTIFICATE,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM: Refusal.MECHANISM,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: Refusal.RIGHTS,
-    KafkaError.GROUP_AUTHORIZATION_FAILED: Refusal.RIGHTS,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: Refusal.RIGHTS,
+    KafkaError._AUTHENTICATION: frame.Refusal.LOGIN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: frame.Refusal.LOGIN,
+    KafkaError._SSL: frame.Refusal.CERTIFICATE,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: frame.Refusal.MECHANISM,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: frame.Refusal.RIGHTS,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: frame.Refusal.RIGHTS,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: frame.Refusal.RIGHTS,
 }
 STALE: Final = frozenset({
     KafkaError.ILLEGAL_GENERATION,
@@ -83,9 +75,9 @@ class LastError:
         return self.error if self.error is not None and error.code() in vague else error
 
 
-def client_config(settings: KafkaSettings, last: LastError) -> dict[str, Any]:
+def client_config(settings: frame.KafkaSettings, last: LastError) -> dict[str, Any]:
     """What every client of librdkafka is told. Raises TransportRefused: a secret cannot be read."""
-    require_secrets(settings)
+    frame.require_secrets(settings)
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(settings.bootstrap),
         "security.protocol": settings.protocol,
@@ -114,7 +106,7 @@ def watermarks(client: Consumer, slot: TopicPartition, timeout_s: float) -> tupl
 
 
 @contextmanager
-def failures(settings: KafkaSettings, last: LastError) -> Iterator[None]:
+def failures(settings: frame.KafkaSettings, last: LastError) -> Iterator[None]:
     """Turn the client's errors into the port's."""
     try:
         yield
@@ -122,20 +114,20 @@ def failures(settings: KafkaSettings, last: LastError) -> Iterator[None]:
         raise mapped(settings, last.why(failure.args[0])) from failure
 
 
-def mapped(settings: KafkaSettings, error: KafkaError) -> Exception:
+def mapped(settings: frame.KafkaSettings, error: KafkaError) -> Exception:
     # On a busy machine librdkafka tells a certificate that it refuses as a lost connection.
     code = KafkaError._SSL if "certificate verify failed" in error.str() else error.code()
     if refusal := REFUSALS.get(code):
-        return refused(settings, refusal, error.str())
+        return frame.refused(settings, refusal, error.str())
     if error.code() in _TOO_LARGE:
         return RecordTooLarge(f"record: expected at most what the topic takes: {error.str()}")
-    return away(settings, error.str())
+    return frame.away(settings, error.str())
 
 
 class AggregatorConsumer:
     """See `transport.interface.Consumer`."""
 
-    def __init__(self, settings: KafkaSettings, group: str, topics: Sequence[str]) -> None:
+    def __init__(self, settings: frame.KafkaSettings, group: str, topics: Sequence[str]) -> None:
         self._settings = settings
         self._group = group
         self._names = {settings.named(topic): topic for topic in topics}
@@ -153,7 +145,7 @@ class AggregatorConsumer:
             return self._client
         settings = self._settings
         session_ms = round(settings.heartbeat_lease_s * 1000)
-        longest = settings.max_value_bytes + RECORD_OVERHEAD_BYTES
+        longest = settings.max_value_bytes + frame.RECORD_OVERHEAD_BYTES
         self._last = LastError()
         self._joined_s = time.monotonic()  # what an earlier client waited does not count
         config = client_config(settings, self._last) | {
@@ -216,7 +208,7 @@ class AggregatorConsumer:
         try:
             while True:
                 spent_s = time.monotonic() - start_s
-                wait_s = STEP_S if self._behind() else max(0.0, timeout_s - spent_s)
+                wait_s = frame.STEP_S if self._behind() else max(0.0, timeout_s - spent_s)
                 found = self._read(max_records - len(records), 0.0 if records else wait_s)
                 records += found
                 size += sum(len(record.value) for record in found)
@@ -339,7 +331,7 @@ class AggregatorConsumer:
             except KafkaException as failure:
                 if failure.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
                     raise
-                time.sleep(STEP_S)
+                time.sleep(frame.STEP_S)
             else:
                 return
 

@@ -17,15 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from transport.interface import (
-    MAX_VALUE_BYTES,
-    RETENTION_S,
-    BatchingProducer,
-    Consumer,
-    TransportRefused,
-    TransportUnavailable,
-    UnknownTopic,
-)
+from transport import interface
 from transport.process.supervision import Closing
 from transport.settings.config import host_port
 from wire.topics import EXPIRING, TOPICS
@@ -76,11 +68,11 @@ class KafkaSettings:
     token_file: Path | None = None
     prefix: str = ""
     replication: int = 1
-    retention_s: int = RETENTION_S
+    retention_s: int = interface.RETENTION_S
     timeout_s: float = 5.0
     lease_s: float = 30.0
     idle_read_s: float = 5.0
-    max_value_bytes: int = MAX_VALUE_BYTES
+    max_value_bytes: int = interface.MAX_VALUE_BYTES
 
     @property
     def place(self) -> str:
@@ -255,12 +247,12 @@ class Refusal(Enum):
     RIGHTS = "this user's rights (pointillist kafka topics)"
 
 
-def refused(settings: KafkaSettings, refusal: Refusal, why: str) -> TransportRefused:
+def refused(settings: KafkaSettings, refusal: Refusal, why: str) -> interface.TransportRefused:
     """Say who was refused, why, and which setting to look at."""
     look_at = refusal.value
     if refusal is Refusal.LOGIN:
         look_at = "token_file" if settings.token_file is not None else "username and password_file"
-    return TransportRefused(
+    return interface.TransportRefused(
         f"Kafka at {', '.join(settings.bootstrap)} refuses us (protocol {settings.protocol}, sasl "
         f"{settings.sasl or 'none'}, user {settings.username or 'none'}): {why}; check {look_at}"
     )
@@ -274,16 +266,16 @@ def require_secrets(settings: KafkaSettings) -> None:
         raise refused(settings, Refusal.LOGIN, str(error)) from error
 
 
-def away(settings: KafkaSettings, why: str) -> TransportUnavailable:
+def away(settings: KafkaSettings, why: str) -> interface.TransportUnavailable:
     """Say that nobody answers as expected: away, or spoken to in the wrong way."""
-    return TransportUnavailable(
+    return interface.TransportUnavailable(
         f"Kafka at {', '.join(settings.bootstrap)} does not serve (protocol {settings.protocol}): "
         f"{why}; check bootstrap and tls if it should"
     )
 
 
-def may_not_create(topic: str) -> TransportUnavailable:
-    return TransportUnavailable(
+def may_not_create(topic: str) -> interface.TransportUnavailable:
+    return interface.TransportUnavailable(
         f"topic {topic} does not exist and this user may not create it: "
         "an administrator does (pointillist kafka topics)"
     )
@@ -302,11 +294,11 @@ class KafkaFrame(Closing, Generic[A]):
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic where it is missing; one that we may not see is the operator's."""
-        with suppress(TransportRefused), self._admin() as admin:
+        with suppress(interface.TransportRefused), self._admin() as admin:
             if self._look_up(admin, name) is None:
                 self._create(admin, name, partitions)
 
-    def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
+    def consumer(self, group: str, topics: Sequence[str]) -> interface.Consumer:
         for topic in topics:
             self.partitions(topic)
         return self._consumer(group, topics)
@@ -317,7 +309,9 @@ class KafkaFrame(Closing, Generic[A]):
             with self._admin() as admin:
                 found = self._look_up(admin, topic)
             if found is None:
-                raise UnknownTopic(f"topic {topic} does not exist; create_topic comes first")
+                raise interface.UnknownTopic(
+                    f"topic {topic} does not exist; create_topic comes first"
+                )
             self._partitions[topic] = found
         return self._partitions[topic]
 
@@ -325,7 +319,7 @@ class KafkaFrame(Closing, Generic[A]):
         """When the newest record was appended, by the broker's clock: topics are stamped by it."""
         slots = []
         for topic in topics:
-            with suppress(UnknownTopic):
+            with suppress(interface.UnknownTopic):
                 slots += [(self.settings.named(topic), p) for p in range(self.partitions(topic))]
         if not slots:
             return None
@@ -353,11 +347,11 @@ class KafkaFrame(Closing, Generic[A]):
         """Create a topic and wait until it is seen."""
 
     @abstractmethod
-    def _consumer(self, group: str, topics: Sequence[str]) -> Consumer:
+    def _consumer(self, group: str, topics: Sequence[str]) -> interface.Consumer:
         """Join a group; the topics exist."""
 
 
-class BufferedProducer(BatchingProducer):
+class BufferedProducer(interface.BatchingProducer):
     """After a failure the client is dropped: what it holds is ours, a fresh one sends it."""
 
     batch_bytes = BATCH_BYTES
