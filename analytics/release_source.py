@@ -39,7 +39,7 @@ from .rollup_files import (
     rows_sql,
     settled_ns,
 )
-from .rollups import SCHEMAS, Refreshed, files_to_read, refresh
+from .rollups import SCHEMAS, files_to_read, refresh
 from .sql import cells_sql, merged_outcomes_sql, merged_sql
 
 MAX_AGE_S: Final = 30.0  # how old roll-ups may be before releases are looked at again
@@ -145,7 +145,7 @@ class FolderSource:
         with suppress(duckdb.ResourceInUseException):
             self._database.close()
 
-    def refresh(self) -> Refreshed:
+    def refresh(self) -> int:
         """Bring the roll-ups up to date now. Raises RollupsUnavailable, FileNotFoundError."""
         with self._lock:
             done = refresh(self.folder, self.rollups)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -133,16 +132,8 @@ SCHEMAS: Final = {SUMS: sql.SUM_SCHEMA, OUTCOMES: sql.OUTCOME_SCHEMA}  # of the 
 _MERGED: Final = {SUMS: sql.merged_sql, OUTCOMES: sql.merged_outcomes_sql}
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """Hours that had new windows, and files of roll-ups that were written."""
-
-    hours: int
-    written: int
-
-
-def refresh(releases: Path, folder: Path, go_on: Callable[[], object] = lambda: None) -> Refreshed:
-    """Bring the roll-ups of releases in a folder up to date.
+def refresh(releases: Path, folder: Path, go_on: Callable[[], object] = lambda: None) -> int:
+    """Bring the roll-ups of releases in a folder up to date; give how many hours had new windows.
 
     go_on       called before each week of releases; what it raises ends this
     Raises      FileNotFoundError, RollupsUnavailable
@@ -151,8 +142,8 @@ def refresh(releases: Path, folder: Path, go_on: Callable[[], object] = lambda: 
         raise FileNotFoundError(f"no folder of releases at {releases.resolve()}")
     _begin_with(releases / FOLDER, folder)
     if not (SettledHours.of(releases).more_than(SettledHours.read(folder)) or _months(folder)):
-        return Refreshed(0, 0)
-    hours_added = written = 0
+        return 0
+    hours_added = 0
     with alone(folder):
         known = SettledHours.read(folder)
         while hours := (found := SettledHours.of(releases)).more_than(known):
@@ -161,12 +152,12 @@ def refresh(releases: Path, folder: Path, go_on: Callable[[], object] = lambda: 
             # Packs are of such weeks.
             end = datetime.fromisocalendar(*first.isocalendar()[:2], 1) + _AT_ONCE
             chosen = {hour for hour in hours if hour < end}
-            written += _add_patiently(releases, folder, chosen)
+            _add_patiently(releases, folder, chosen)
             known = known.with_hours(found, chosen)
             known.write(folder)
             hours_added += len(chosen)
-        written += _write_months(folder, go_on)
-    return Refreshed(hours_added, written)
+        _write_months(folder, go_on)
+    return hours_added
 
 
 def _begin_with(beside: Path, folder: Path) -> None:
@@ -192,10 +183,9 @@ def _months(folder: Path) -> dict[Path, list[Path]]:
     }
 
 
-def _write_months(folder: Path, go_on: Callable[[], object]) -> int:
-    """Write the months that are over; return how many files were written."""
+def _write_months(folder: Path, go_on: Callable[[], object]) -> None:
     if not (months := _months(folder)):
-        return 0
+        return
     with open_duckdb() as database:
         for month, days in months.items():
             go_on()
@@ -206,7 +196,6 @@ def _write_months(folder: Path, go_on: Callable[[], object]) -> int:
             ):
                 for rows in _by_section(database, rows_sql(days, schema), schema):
                     file.write_table(rows, row_group_size=_GROUP_ROWS)
-    return len(months)
 
 
 def kept_roll_ups(releases: Path) -> RollUps:
@@ -228,20 +217,20 @@ def has_rolled_up(releases: Path, folder: Path, series: str, first: date, last: 
     return not any(first <= hour.date() <= last for hour in now.more_than(then, series))
 
 
-def _add_patiently(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
+def _add_patiently(releases: Path, folder: Path, hours: Collection[datetime]) -> None:
     """Do as `_add`, again where a compaction moved files. Raises RollupsUnavailable at last."""
     for left in reversed(range(_ATTEMPTS)):
         try:
-            return _add(releases, folder, hours)
+            _add(releases, folder, hours)
         except duckdb.IOException as error:
             if not left:
                 raise RollupsUnavailable(f"releases at {releases}: {error}") from error
-    raise AssertionError("the last attempt returns or raises")
+        else:
+            return
 
 
-def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
-    """Make the periods of some hours anew; return how many files were written."""
-    written = 0
+def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> None:
+    """Make the periods of some hours anew."""
     with open_views(releases, MoreViews(lambda _: None, [folder])) as database:
         lengths = _lengths(database, min(hours), max(hours) + RollupPeriod.HOUR.length)
         for period in RollupPeriod:
@@ -254,10 +243,7 @@ def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
             for first, end in sorted({period.span(start) for start in starts}):
                 within = sorted(start for start in starts if first <= start < end)
                 for kind in (SUMS, OUTCOMES):
-                    written += _write(
-                        database, folder, kind, period, within, from_windows=bool(series)
-                    )
-    return written
+                    _write(database, folder, kind, period, within, from_windows=bool(series))
 
 
 def _lengths(
@@ -309,8 +295,8 @@ def _write(
     starts: list[datetime],
     *,
     from_windows: bool,
-) -> int:
-    """Make some periods of one file anew, also from windows added up; 1 if that changed it."""
+) -> None:
+    """Make some periods of one file anew, also from windows added up."""
     target = file_of(folder, kind, period, starts[0])
     schema = SCHEMAS[kind]
     fresh = _fresh_sql(folder, kind, period, starts, from_windows=from_windows)
@@ -320,12 +306,11 @@ def _write(
     if target.exists():
         with target.open("rb") as file:
             if rows.equals(pq.read_table(file, schema=schema)):
-                return 0
+                return
     if period is RollupPeriod.HOUR:
         _month_of(target).unlink(missing_ok=True)  # which the day is about to differ from
     with written_whole(target) as beside:
         pq.write_table(rows, beside, compression="zstd")
-    return 1
 
 
 def _fresh_sql(
