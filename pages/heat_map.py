@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,58 +42,51 @@ def heat_map(title: str, table: HeatTable, unit: Unit) -> Markup:
     largest = max(
         (e.value for e in table.cells.values() if e.told and e.value is not None), default=0.0
     )
-    return both_widths(lambda width: _drawn(title, table, unit, width, _shade(largest)))
+    return both_widths(lambda width: _drawn(title, table, unit, width, largest))
 
 
-def _shade(largest: float) -> Callable[[float], int]:
-    """Give the shade of a number, 0 to SHADES - 1, by its square root: small ones are seen too."""
-
-    def shade(number: float) -> int:
-        if largest <= 0 or number <= 0:
-            return 0
-        return min(int((number / largest) ** 0.5 * SHADES), SHADES - 1)
-
-    return shade
-
-
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Where cells lie: the first column's edge, a cell's width and height."""
-
-    left: float
-    across: float
-    high: float
-    hatch: str
-
-
-def _drawn(
-    title: str, table: HeatTable, unit: Unit, width: int, shade: Callable[[float], int]
-) -> Markup:
+def _drawn(title: str, table: HeatTable, unit: Unit, width: int, largest: float) -> Markup:
     left = 96.0 if width <= NARROW else min(max(map(len, table.rows)) * LETTER + 12, 200.0)
     across = min((width - left) / len(table.columns), _WIDEST)
     most = next(high for rows, high in _HIGHEST if len(table.rows) <= rows)
-    grid = _Grid(left, across, min(max(across, 18.0), most), f"hatch{width}")
+    high = min(max(across, 18.0), most)
+    # What fills a cell of noise; each width has its own, as what is not shown fills nothing.
+    hatch = f"hatch{width}"
+    line = tag("path", d="M0 6L6 0", class_="cross")
+    pattern = tag("pattern", line, id=hatch, width=6, height=6, pattern_units="userSpaceOnUse")
+    named = {} if table.named_in_full else table.column_texts or {}
+
+    def cell(row: str, column: str, down: int, at: int) -> Markup:
+        number = table.cells.get((row, column), Number(None))
+        name = f"{row}, {named.get(column, column)}"
+        look = {"class_": "cell", "fill": f"url(#{hatch})" if number.known else "none"}
+        text = []
+        if number.known and number.told and number.value is not None:
+            # By its square root: small ones are seen too.
+            part = number.value / largest if largest > 0 and number.value > 0 else 0.0
+            shade = min(int(part**0.5 * SHADES), SHADES - 1)
+            look = {"class_": f"shade{shade}"}
+            if across >= _ROOM:
+                x, y = left + (at + 0.5) * across, _HEAD + (down + 0.5) * high + 4
+                ink = {"text_anchor": "middle", "class_": f"in on{shade}"}
+                text = [tag("text", value_said(number, unit), x=x, y=y, **ink)]
+        x, y = left + at * across + 1, _HEAD + down * high + 1
+        box = tag("rect", x=x, y=y, width=across - 2, height=high - 2, rx=2, **look)
+        return mark(name, number_in_full(name, number, unit), box, *text)
+
     cells = [
-        _cell(table, (row, column), unit, shade, grid, (down, at))
+        cell(row, column, down, at)
         for down, row in enumerate(table.rows)
         for at, column in enumerate(table.columns)
     ]
     labels = [
-        tag("text", fitted(row, left - 8), x=0, y=_HEAD + (down + 0.5) * grid.high + 4)
+        tag("text", fitted(row, left - 8), x=0, y=_HEAD + (down + 0.5) * high + 4)
         for down, row in enumerate(table.rows)
     ]
-    height = _HEAD + grid.high * len(table.rows) + 4
+    height = _HEAD + high * len(table.rows) + 4
     heads = _heads(table, left, across)
     said = f"{title}: {len(table.rows)} rows, {len(table.columns)} columns"
-    return picture(width, height, said, _hatch(grid.hatch), *heads, *labels, *cells)
-
-
-def _hatch(name: str) -> Markup:
-    """What fills a cell of noise; each width has its own, as what is not shown fills nothing."""
-    line = tag("path", d="M0 6L6 0", class_="cross")
-    return tag(
-        "pattern", line, id=name, width=6, height=6, pattern_units="userSpaceOnUse"
-    )  # fmt: skip
+    return picture(width, height, said, pattern, *heads, *labels, *cells)
 
 
 def _heads(table: HeatTable, left: float, across: float) -> list[Markup]:
@@ -105,48 +98,3 @@ def _heads(table: HeatTable, left: float, across: float) -> list[Markup]:
         for at, text in enumerate(texts)
         if at % every == 0
     ]
-
-
-def _cell(
-    table: HeatTable,
-    key: tuple[str, str],
-    unit: Unit,
-    shade: Callable[[float], int],
-    grid: _Grid,
-    place: tuple[int, int],
-) -> Markup:
-    number = table.cells.get(key, Number(None))
-    texts = {} if table.named_in_full else table.column_texts or {}
-    name = f"{key[0]}, {texts.get(key[1], key[1])}"
-    if number.known and number.told and number.value is not None:
-        look: dict[str, str] = {"class_": f"shade{shade(number.value)}"}
-    elif number.known:
-        look = {"class_": "cell", "fill": f"url(#{grid.hatch})"}
-    else:
-        look = {"class_": "cell", "fill": "none"}
-    box = tag(
-        "rect", x=grid.left + place[1] * grid.across + 1, y=_HEAD + place[0] * grid.high + 1,
-        width=grid.across - 2, height=grid.high - 2, rx=2, **look,
-    )  # fmt: skip
-    return mark(
-        name, number_in_full(name, number, unit), box, *_written(number, unit, shade, grid, place)
-    )
-
-
-def _written(
-    number: Number,
-    unit: Unit,
-    shade: Callable[[float], int],
-    grid: _Grid,
-    place: tuple[int, int],
-) -> list[Markup]:
-    """Write a number that is significant into its cell, where that has room for it."""
-    if grid.across < _ROOM or number.value is None or not (number.known and number.told):
-        return []
-    return [
-        tag(
-            "text", value_said(number, unit), x=grid.left + (place[1] + 0.5) * grid.across,
-            y=_HEAD + (place[0] + 0.5) * grid.high + 4, text_anchor="middle",
-            class_=f"in on{shade(number.value)}",
-        )
-    ]  # fmt: skip

@@ -46,12 +46,29 @@ def _drawn(
         low = 0.0
     scale = svg.LinearScale(low, high if high > low else low + 1, left, width - right - 10)
     bottom = _HEAD + height * len(rows)
-    drawn = [
-        _row(row, said, unit, scale, _HEAD + height * at, width, signed=signed)
+
+    def drawn(row: IntervalRow, number: str, top: float) -> Markup:
+        baseline = top + 17
+        room = width - svg.LETTER * len(number) - 16 if narrow else scale.start - 10
+        name = svg.fitted(row.name, room)
+        number_class = "number" if row.number.known and row.number.told else "number unsure"
+        return svg.mark(
+            row.name,
+            number_in_full(row.name, row.number, unit, signed=signed),
+            svg.tag("rect", x=0, y=top, width=width, height=height, class_="reach"),
+            svg.tag("text", name, x=4 if narrow else 0, y=baseline, class_="label"),
+            _interval(row.number, scale, top + (32 if narrow else 13)),
+            svg.tag(
+                "text", number, x=width - 4, y=baseline, text_anchor="end", class_=number_class
+            ),
+        )
+
+    marks = [
+        drawn(row, said, _HEAD + height * at)
         for at, (row, said) in enumerate(zip(rows, numbers, strict=True))
     ]
     axis = _axis(scale, unit, bottom, 3 if narrow else 5, signed=signed)
-    return svg.picture(width, bottom + 6, f"{title}: {len(rows)} rows", axis, *drawn)
+    return svg.picture(width, bottom + 6, f"{title}: {len(rows)} rows", axis, *marks)
 
 
 def _axis(scale: svg.LinearScale, unit: Unit, bottom: float, most: int, *, signed: bool) -> Markup:
@@ -73,36 +90,7 @@ def _axis(scale: svg.LinearScale, unit: Unit, bottom: float, most: int, *, signe
     )  # fmt: skip
 
 
-def _row(
-    row: IntervalRow,
-    number: str,
-    unit: Unit,
-    scale: svg.LinearScale,
-    top: float,
-    width: int,
-    *,
-    signed: bool,
-) -> Markup:
-    narrow = width <= svg.NARROW
-    height = _TALL_ROW if narrow else _ROW
-    baseline = top + 17
-    middle = top + (32 if narrow else 13)
-    room = width - svg.LETTER * len(number) - 16 if narrow else scale.start - 10
-    number_class = "number" if row.number.known and row.number.told else "number unsure"
-    return svg.mark(
-        row.name,
-        number_in_full(row.name, row.number, unit, signed=signed),
-        svg.tag("rect", x=0, y=top, width=width, height=height, class_="reach"),
-        svg.tag(
-            "text", svg.fitted(row.name, room), x=4 if narrow else 0, y=baseline, class_="label"
-        ),
-        _interval(row, scale, middle),
-        svg.tag("text", number, x=width - 4, y=baseline, text_anchor="end", class_=number_class),
-    )
-
-
-def _interval(row: IntervalRow, scale: svg.LinearScale, y: float) -> Markup:
-    number = row.number
+def _interval(number: Number, scale: svg.LinearScale, y: float) -> Markup:
     if not number.known or number.value is None:
         return svg.tag("line", x1=scale.start, x2=scale.end, y1=y, y2=y, class_="gap")
     low, high = number.interval

@@ -146,41 +146,29 @@ def _marks(
     every = -(-len(at) // _MOST_MARKS)
     moments = sorted(at)[::-1][::every]
     wide = (across.end - across.start) / max(len(moments), 1)
-    return svg.joined(
-        _moment(moment, at[moment], across, up, unit, wide) for moment in reversed(moments)
-    )
 
+    def drawn(at_s: float, points: Sequence[tuple[TrendLine, TrendPoint]]) -> Markup:
+        length_s = points[0][1].length_s
+        said = [f"{svg.moment_said(at_s)} UTC, {svg.length_said(length_s)}"]
+        for line, point in points:
+            interval = wording.interval_said(point.number, unit)
+            between = "" if interval == wording.ABSENT else f" ({interval})"
+            said.append(f"{line.name}: {wording.value_said(point.number, unit)}{between}")
+        x, high = across(at_s + length_s / 2), up.start - up.end
+        return svg.mark(
+            f"{at_s:.0f}",
+            "; ".join(said),
+            svg.tag("rect", x=x - wide / 2, y=up.end, width=wide, height=high, class_="reach"),
+            svg.tag("line", x1=x, x2=x, y1=up.end, y2=up.start, class_="cursor"),
+        )
 
-def _moment(
-    at_s: float,
-    points: Sequence[tuple[TrendLine, TrendPoint]],
-    across: svg.LinearScale,
-    up: svg.LinearScale,
-    unit: wording.Unit,
-    wide: float,
-) -> Markup:
-    x = across(at_s + points[0][1].length_s / 2)
-    told = [
-        f"{line.name}: {wording.value_said(point.number, unit)}"
-        + ("" if said == wording.ABSENT else f" ({said})")
-        for line, point in points
-        for said in [wording.interval_said(point.number, unit)]
-    ]
-    return svg.mark(
-        f"{at_s:.0f}",
-        "; ".join(
-            [f"{svg.moment_said(at_s)} UTC, {svg.length_said(points[0][1].length_s)}", *told]
-        ),
-        svg.tag(
-            "rect", x=x - wide / 2, y=up.end, width=wide, height=up.start - up.end, class_="reach"
-        ),
-        svg.tag("line", x1=x, x2=x, y1=up.end, y2=up.start, class_="cursor"),
-    )
+    return svg.joined(drawn(moment, at[moment]) for moment in reversed(moments))
 
 
 def _names(lines: Sequence[TrendLine], up: svg.LinearScale, x: float, room: float) -> Markup:
-    ends = [_last(line) for line in lines]
-    places = svg.spread([up(end) for end in ends], 16, _TOP + 4, _HEIGHT)
+    known = [[p.number.value for p in line.points if p.number.value is not None] for line in lines]
+    ends = [up(values[-1] if values else 0.0) for values in known]
+    places = svg.spread(ends, 16, _TOP + 4, _HEIGHT)
     return svg.joined(
         svg.tag(
             "text", svg.fitted(line.name, room - 8), x=x, y=y + 4, class_=f"name tone{line.tone}"
@@ -208,11 +196,6 @@ def _in_a_row(lines: Sequence[TrendLine], width: int) -> int:
     """Give how many names of a narrow legend stand beside each other: one where any is long."""
     half = width / 2 - 30
     return 2 if all(svg.fitted(line.name, half) == line.name for line in lines) else 1
-
-
-def _last(line: TrendLine) -> float:
-    known = [p.number.value for p in line.points if p.number.value is not None]
-    return known[-1] if known else 0.0
 
 
 WIDTH = 120
