@@ -1,4 +1,4 @@
-"""What one agent costs its host, beside node_exporter and beside a workload: make bench-agent.
+"""What one agent costs its host, and a workload beside it: make bench-agent.
 
 The agent is the real one in a process of its own, with every source this machine has, the shipped
 plan's tasks, noise, ledger, local history and the embedded log.
@@ -15,25 +15,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from bench.agent_host import AgentHost, make_host, running
 from bench.agent_measure import (
     MIB,
-    PACKAGE,
     Median,
     Sample,
     bpf_bytes,
     bpf_cost,
     core_percent,
-    exporter,
     fitted,
     look,
     median_of,
     pingpong,
-    program,
     run,
 )
 from bench.parts import Measured, Parts
@@ -47,7 +44,6 @@ Numbers = dict[str, float]
 SECONDS: Final = 600
 GPU_SECONDS: Final = 120
 PAIRS: Final = 20
-SCRAPES_S: Final = (15.0, 1.0)
 WARM_S: Final = 65.0
 """Until the first report is sealed and the PLD check's child has ended: once in an agent's life."""
 _SETTLE_S: Final = 3.0
@@ -193,27 +189,18 @@ def _sampler() -> Numbers:
 
 
 def steady(seconds: float) -> Numbers:
-    """Run the agent, with node_exporters beside it, and measure both."""
-    with ExitStack() as stack:
-        made, peers = stack.enter_context(host()), dict[float, int]()
-        if path := program():
-            peers = {every: stack.enter_context(exporter(path, every)) for every in SCRAPES_S}
-        else:
-            print(f"install the package {PACKAGE} to compare with it")
-        pid = stack.enter_context(running(made))
+    with host() as made, running(made) as pid:
         _wait(WARM_S, "warming up")
-        begun_ns = time.time_ns()
-        before, first = {every: look(one) for every, one in peers.items()}, look(pid)
+        begun_ns, first = time.time_ns(), look(pid)
         _wait(seconds, "the agent at 100 Hz")
         last, ended_ns = look(pid), time.time_ns()
         user, system = core_percent(first, last)
-        found: Numbers = {
-            "user": user, "system": system, "rss_mib": last.rss_mib, "bpf_bytes": bpf_bytes(pid),
-        }  # fmt: skip
-        for every, one in peers.items():
-            found[f"exporter_{every:g}s"] = sum(core_percent(before[every], look(one)))
+        held = bpf_bytes(pid)
         time.sleep(_KEPT_S)
-        return found | {"bpf": bpf_cost(made.history_file, begun_ns, ended_ns)}
+        bpf = bpf_cost(made.history_file, begun_ns, ended_ns)
+    return {
+        "user": user, "system": system, "rss_mib": last.rss_mib, "bpf_bytes": held, "bpf": bpf,
+    }  # fmt: skip
 
 
 def eight_gpus(seconds: float) -> Numbers:
@@ -289,11 +276,6 @@ def _agent(steady: Numbers, sampler_kib: float, both: list[Numbers]) -> list[Fig
         Figure("bpf_core_percent_100hz", steady["bpf"], of_core),
         Figure("bpf_core_percent_at_workload", under_load.value, of_core),
         *_spread("bpf_ns_per_context_switch", switch_ns, "ns", "ns", 200.0, _EMPTY_NS),
-        *(
-            Figure(f"node_exporter_core_percent_{every}", steady[f"exporter_{every}"], of_core)
-            for every in ("1s", "15s")
-            if f"exporter_{every}" in steady
-        ),
     ]
 
 

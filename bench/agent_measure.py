@@ -1,31 +1,24 @@
 """What the kernel says a process used and its BPF objects occupy, and what stands beside the agent.
 
-Beside it stand a workload, in turns with the agent and without, and node_exporter.
+Beside it stands a workload, in turns with the agent and without.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Event, Thread
 from typing import Final
 
-import httpx
 import psutil
 
-from bench.record import ROOT
 from collectors.bpf.bpf_maps import bpf_descriptor, object_info
 from collectors.ebpf.ebpf_tables import PROGRAMS
 from edge_agent.local.history_read import HistoryReader
@@ -46,9 +39,6 @@ TRIPS_PER_S: Final = 4_000
 SAMPLE_S: Final = 2.5
 PINGPONG_TRIPS: Final = 100_000
 _CONFIDENCE: Final = 0.95
-PACKAGE: Final = "prometheus-node-exporter"
-_START_S: Final = 15.0
-_UNPACKED: Final = ROOT / ".tools" / "node-exporter"
 
 
 class _ById(ctypes.Structure):
@@ -192,48 +182,3 @@ def median_of(values: list[float]) -> Median:
         k += 1
     k = max(k - 1, 0)
     return Median(statistics.median(ordered), ordered[k], ordered[n - 1 - k])
-
-
-def program() -> str | None:
-    """Find the exporter, unpacked from its Debian package where it is not installed.
-
-    Unpacked and not installed: the package would start a service of its own.
-    """
-    unpacked = str(_UNPACKED / "usr/bin")
-    found = shutil.which(PACKAGE) or shutil.which(PACKAGE, path=unpacked)
-    if found is None and shutil.which("apt-get") and shutil.which("dpkg"):
-        unpack = f'apt-get download -qq {PACKAGE} && dpkg -x *.deb "{_UNPACKED}"'
-        _UNPACKED.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory() as folder:
-            subprocess.run(["sh", "-c", unpack], cwd=folder, capture_output=True, check=False)
-    return found or shutil.which(PACKAGE, path=unpacked)
-
-
-@contextmanager
-def exporter(path: str, every_s: float) -> Iterator[int]:
-    """Run an exporter on a free loopback port, scraped every so often; give its pid."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    child = subprocess.Popen(
-        [path, f"--web.listen-address={address}", "--log.level=error"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    stop = Event()
-
-    def scrape() -> None:
-        while not stop.wait(every_s):
-            httpx.get(f"http://{address}/metrics", timeout=10)
-
-    try:
-        deadline = time.monotonic() + _START_S
-        while child.poll() is None and time.monotonic() < deadline:
-            with suppress(httpx.TransportError):
-                httpx.get(f"http://{address}/metrics")
-                break
-            time.sleep(0.1)
-        Thread(target=scrape, daemon=True).start()
-        yield child.pid
-    finally:
-        stop.set()
-        child.terminate()
-        child.wait(10)

@@ -1,9 +1,8 @@
-"""`make bench-discovery`: what the first process of an unseen file misses, and what watching costs.
+"""`make bench-discovery`: what the first process of an unseen file misses.
 
 A child loads a fresh copy of the real CUDA runtime, which no process has mapped before: so many
-milliseconds pass from its mapping to the plan, to the probes of launches, and to all probes. Ten
-more copies each find the programs not loaded yet, as the first library of a host does. Then a
-program starts 1,000 short processes a second, and the watching thread's CPU time counts.
+milliseconds pass from its mapping to the probes of launches. Ten more copies each find the programs
+not loaded yet, as the first library of a host does.
 """
 
 from __future__ import annotations
@@ -36,29 +35,7 @@ from collectors.records.gpu_calls import ProbeGroup
 
 LOADS: Final = 20
 FIRSTS: Final = 10
-PROCESSES: Final = 5_000
-RATE: Final = 1000
 LOADER: Final = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print(); sys.stdin.read()"
-SPAWNER: Final = r"""
-#include <spawn.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <time.h>
-int main(int count, char **words) {
-    char *arguments[] = {"true", 0};
-    struct timespec next;
-    clock_gettime(CLOCK_MONOTONIC, &next);
-    for (int left = atoi(words[1]); left && count; left--) {
-        pid_t child;
-        if (posix_spawn(&child, "/bin/true", 0, 0, arguments, 0)) return 1;
-        waitpid(child, 0, 0);
-        next.tv_nsec += 1000000000 / atoi(words[2]);
-        if (next.tv_nsec >= 1000000000) next.tv_nsec -= 1000000000, next.tv_sec++;
-        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, 0);
-    }
-    return 0;
-}
-"""
 
 
 class Attaching:
@@ -66,19 +43,17 @@ class Attaching:
 
     def __init__(self, programs: Programs) -> None:
         self.programs = programs
-        self.found: list[float] = []
         self.launches: list[float] = []
-        self.all: list[float] = []
+        self.seen = 0
 
     def __call__(self, event: FileFound | FileGone) -> None:
         if not isinstance(event, FileFound) or not event.mapped_ns or "/bench-" not in event.path:
             return
-        self.found.append(_ms_since(event.mapped_ns))
         for group, parts in groupby(event.plan.attachments, lambda part: part.group):
             self.programs.attach(event.file, event.open_path, list(parts))
             if group is ProbeGroup.LAUNCH:
                 self.launches.append(_ms_since(event.mapped_ns))
-        self.all.append(_ms_since(event.mapped_ns))
+        self.seen += 1
 
 
 def _ms_since(at_ns: int) -> float:
@@ -95,13 +70,13 @@ def _runtime() -> Path:
 
 def _load_copy(attaching: Attaching, folder: Path) -> None:
     """Load a copy, and wait until it is seen."""
-    number = len(attaching.all)
+    number = attaching.seen
     copy = shutil.copy(_runtime(), folder / f"libcudart-{number}.so.12")
     with subprocess.Popen(
         [sys.executable, "-c", LOADER, copy], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         patience = time.monotonic() + 20
-        while len(attaching.all) <= number:
+        while attaching.seen <= number:
             if time.monotonic() > patience:
                 raise SystemExit(f"not found within 20 s: {copy}")
             time.sleep(0.02)
@@ -127,32 +102,14 @@ def _spread(what: str, values: list[float]) -> list[Figure]:
     ]
 
 
-def _churn(thread: DiscoveryThread, folder: Path) -> tuple[float, float]:
-    """Give (percent of a core, processes a second) while short processes come and go."""
-    program = folder / "spawner"
-    subprocess.run(
-        ["gcc", "-O1", "-x", "c", "-", "-o", program], input=SPAWNER, text=True, check=True
-    )
-    cpu_ns, begun_s = thread.cpu_ns, time.monotonic()
-    subprocess.run([program, str(PROCESSES), str(RATE)], check=True)
-    span_s = time.monotonic() - begun_s
-    return (thread.cpu_ns - cpu_ns) / 1e7 / span_s, PROCESSES / span_s
-
-
 def measure(kept: Parts) -> Measured:
-    """Load copies, then have short processes come and go."""
-    found = kept.get("discovery", _discover)
-    figures: list[Figure] = []
-    for what in ("found", "launch_probes_attached", "all_probes_attached"):
-        figures += _spread(what, found[what][:LOADS])
-        if what != "found":
-            figures += _spread(f"first_library_{what}", found[what][LOADS:])
-    figures += [
-        Figure("core_percent_1000_processes", round(found["percent"], 2), "percent of a core"),
-        Figure("processes_per_s", round(found["rate"], 1), "1/s"),
-        Figure("records_lost", found["lost"], "records"),
-    ]
-    return Measured(figures)
+    """Load copies."""
+    found = kept.get("discovery", _discover)["launch_probes_attached"]
+    what = "launch_probes_attached"
+    return Measured([
+        *_spread(what, found[:LOADS]),
+        *_spread(f"first_library_{what}", found[LOADS:]),
+    ])  # fmt: skip
 
 
 def _discover() -> Part:
@@ -166,11 +123,6 @@ def _discover() -> Part:
         for _ in range(LOADS):
             _load_copy(attaching, Path(name))
         _load_first_copies(attaching, Path(name), partial(GpuPrograms, table))
-        percent, rate = _churn(thread, Path(name))
     thread.stop()
     programs.close()
-    return {
-        "found": attaching.found, "percent": percent, "rate": rate,
-        "launch_probes_attached": attaching.launches, "all_probes_attached": attaching.all,
-        "lost": discovery.rings.lost,
-    }  # fmt: skip
+    return {"launch_probes_attached": attaching.launches}

@@ -36,9 +36,7 @@ from kernels.signature_learning import (
     Rate,
     SignatureEvaluation,
     evaluate,
-    jittered,
     read_profile,
-    resampled,
     wilson_interval,
 )
 from kernels.signatures import Signature
@@ -68,12 +66,6 @@ _LONGEST_FIELD: Final = 1 << 20
 OTHER: Final = "other"
 SEED: Final = 20_261_121
 WEIGHTS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-VARIANTS: Final = {
-    "a window of 500 launches": resampled(500, SEED),
-    "every share times or over 1.35": jittered(0.3, SEED),
-    "times or over 1.8": jittered(0.6, SEED),
-}
-"""The third is beyond what hosts of one program differ by: where it breaks."""
 FOLDERS: Final = (ROOT / "simulator" / "workloads", ROOT / "bench" / "profiles")
 
 
@@ -189,14 +181,7 @@ def measure(_kept: Parts) -> Measured:
         *_accuracy("heldout", unseen, rules),
         Figure("names", len(rows), "names of the table"),
     ]
-    sources = [
-        {"source": source, "right": right(chosen, rules), "names": len(chosen)}
-        for source in sorted({row.source for row in unseen})
-        if (chosen := [row for row in unseen if row.source == source])
-    ]
-    for one in sources:
-        print(f"{one['right']:4d} of {one['names']:3d} right, held out  {one['source']}")
-    return Measured(figures, {"heldout_sources": sources, "other_percent": others})
+    return Measured(figures)
 
 
 def data_folder() -> Path:
@@ -271,18 +256,12 @@ def signatures(_kept: Parts) -> Measured:
         for measure in MixMeasure
         for weight in WEIGHTS
     ]  # fmt: skip
-    variants = [
-        {"measure": measure.value, "variant": label,
-         **_row(evaluate(profiles, measure, perturb=variant))}
-        for label, variant in VARIANTS.items()
-        for measure in MixMeasure
-    ]  # fmt: skip
-    for row in (*weights, *variants):
+    for row in weights:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     figures = [Figure("signature_profiles", len(profiles), "profiles")]
     for measure in MixMeasure:
         figures += _figures(measure.value, evaluate(profiles, measure))
-    return Measured(figures, {"weights": weights, "variants": variants})
+    return Measured(figures, {"weights": weights})
 
 
 def all_profiles() -> list[Signature]:

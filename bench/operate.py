@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -44,19 +43,8 @@ _GPUS: Final = 8
 _GPU_MODEL: Final = 2
 _OPERATORS: Final = 10
 _SERIES: Final = len(default_plan().tasks)
-WEIGHED: Final = ("scipy", "numpy", "cryptography", "capstone")
-"""The largest packages of an agent."""
-STARTS: Final = 7
 UNITS: Final = ROOT / "deploy" / "systemd"
 _MIB: Final = 1 << 20
-_IMPORTS: Final = """
-import resource
-import collectors.devices.bounded, collectors.devices.devices_source, edge_agent.live
-import edge_agent.local.live_socket, edge_agent.agent_runtime, edge_agent.protocol.task_check
-import edge_agent.service.agent_service, pointillist.cli.agent, pointillist.cli.root
-used = resource.getrusage(resource.RUSAGE_SELF)
-print((used.ru_utime + used.ru_stime) * 1_000)
-"""
 
 
 def fuzzed(_kept: Parts) -> Measured:
@@ -257,16 +245,11 @@ def _seconds(step: Callable[[], None]) -> tuple[float, float]:
 
 def packages(kept: Parts) -> Measured:
     """Make both installations, and read what the units leave open."""
-    agent = kept.get("agent-install", lambda: _installed("agent", _IMPORTS))
-    parties = kept.get("parties-install", lambda: _installed("parties", None))
+    agent = kept.get("agent-install", lambda: _installed("agent"))
+    parties = kept.get("parties-install", lambda: _installed("parties"))
     exposed = kept.get("exposure", exposures)
     figures = (
         Figure("agent_install_mib", agent["mib"], "MiB", goal=350),
-        *(
-            Figure(f"agent_install_mib_{name}", agent["packages_mib"][name], "MiB")
-            for name in WEIGHED
-        ),
-        Figure("agent_import_ms", agent["import_ms"], "ms of CPU"),
         Figure("aggregator_install_mib", parties["mib"], "MiB"),
         *(
             Figure(f"systemd_exposure_{unit.removeprefix('pointillist-')}", value, "of 10", goal)
@@ -297,19 +280,13 @@ def exposure(unit: Path) -> float:
     return float(found[1])
 
 
-def _installed(lock: str, imports: str | None) -> Part:
+def _installed(lock: str) -> Part:
     with TemporaryDirectory() as folder:
         wheel = _said("scripts/wheel.sh", folder).strip()
         place = Path(folder) / lock
         _said("scripts/program_env.sh", lock, wheel, str(place))
-        packages = _package_sizes(place)
-        whole = _bytes_below(place)
-        found: Part = {"mib": whole / _MIB, "packages_mib": packages}
-        if imports is not None:
-            python = str(place / "bin" / "python")
-            times = [float(_said(python, "-I", "-c", imports)) for _ in range(STARTS + 1)]
-            found["import_ms"] = median(times[1:])  # the first one compiles
-        return found
+        whole = sum(path.lstat().st_size for path in place.rglob("*") if not path.is_dir())
+        return {"mib": whole / _MIB}
 
 
 def _said(*command: str) -> str:
@@ -317,18 +294,3 @@ def _said(*command: str) -> str:
     if done.returncode:
         raise RuntimeError(f"{command[0]}: {done.stderr[-2_000:]}")
     return done.stdout
-
-
-def _package_sizes(place: Path) -> dict[str, float]:
-    """Give the MiB of each package, by what its own record names."""
-    code = (
-        "import json; from importlib import metadata;"
-        "print(json.dumps({d.name: sum(p.stat().st_size for f in d.files or ()"
-        " if (p := f.locate()).exists()) / 2**20 for d in metadata.distributions()}))"
-    )
-    sizes: dict[str, float] = json.loads(_said(str(place / "bin" / "python"), "-I", "-c", code))
-    return sizes
-
-
-def _bytes_below(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

@@ -1,8 +1,8 @@
 """What probing GPU calls costs, and whether everything is counted: make bench-probes, as root.
 
-What one probed call costs is told by first instruction, loader, return probe and threads. Every
-variant has a copy of the library of its own, and all are probed at the same time: the process calls
-one after the other, round by round, so that all see the same machine.
+What one probed call costs is told by first instruction and loader. Every variant has a copy of the
+library of its own, and all are probed at the same time: the process calls one after the other,
+round by round, so that all see the same machine.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from bench import probes_governed
 from bench.parts import Measured, Part, Parts
 from bench.probes_target import (
     BEHIND,
-    ENTRIES,
     Bpftrace,
     Target,
     build,
@@ -31,7 +30,7 @@ from bench.probes_target import (
 from bench.record import CACHE, Figure
 from collectors.binaries.elf_file import EntryClass
 from collectors.boot_clock import boottime_ns
-from collectors.gpu_calls import programs, programs_bcc
+from collectors.gpu_calls import programs
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.probe_plan import Attachment
 from collectors.gpu_calls.probe_table import ProbeTable
@@ -39,8 +38,8 @@ from collectors.records.gpu_calls import ProbeGroup
 
 ROUNDS: Final = 31
 CALLS: Final = 4_000
-THREADS: Final = (1, 4)
 _BEHIND: Final = "_behind"
+_LOADERS: Final = ("none", "libbpf", "bpftrace")
 _ROW: Final = "cudart.launch"
 _PROBED_NS: Final = 100.0
 _ATTACH_S: Final = 30.0
@@ -56,16 +55,15 @@ class Variant(NamedTuple):
     """One library and who probes it.
 
     entry    first instruction of its function; with _behind: probed behind it, as plans do
-    loader   libbpf, bcc, bpftrace, or none
+    loader   libbpf, bpftrace, or none
     """
 
     entry: str
     loader: str
-    returns: bool
 
     @property
     def name(self) -> str:
-        return f"{self.entry}_{self.loader}{'_return' if self.returns else ''}"
+        return f"{self.entry}_{self.loader}"
 
     @property
     def first(self) -> str:
@@ -77,67 +75,37 @@ class Variant(NamedTuple):
         return BEHIND[self.first] if self.entry.endswith(_BEHIND) else 0
 
 
-def variants(entries: Sequence[str] = tuple(ENTRIES)) -> list[Variant]:
-    """Give all that are compared, of some first instructions or of all.
-
-    Debian's bpftrace is built without places behind an entry.
-    """
-    found = [Variant(entry, "none", False) for entry in entries]
-    for entry in (*entries, *(f"{entry}{_BEHIND}" for entry in entries if entry in BEHIND)):
-        for loader in ("libbpf", "bcc", "bpftrace"):
-            if loader != "bpftrace" or not entry.endswith(_BEHIND):
-                found += [Variant(entry, loader, False), Variant(entry, loader, True)]
-    return found
-
-
-def measure_calls(
-    folder: Path, rounds: int = ROUNDS, entries: Sequence[str] = tuple(ENTRIES)
-) -> dict[str, Any]:
-    """Give, for each variant and number of threads, nanoseconds of CPU time per call.
-
-    entries  first instructions that are compared
-    Returns  {variant: {threads: median}}
-    """
-    chosen = variants(entries)
+def measure_calls(folder: Path, rounds: int, chosen: Sequence[Variant]) -> dict[str, float]:
+    """Give nanoseconds of CPU time per call of each variant, by name."""
     libraries = [copy_library(folder, one.first, one.name).resolve() for one in chosen]
     table = ProbeTable.load()
-    loaders: dict[str, programs.GpuPrograms | programs_bcc.GpuPrograms]
-    loaders = {"libbpf": programs.GpuPrograms(table), "bcc": programs_bcc.GpuPrograms(table)}
-    peers = {
-        one.name: (path, one.returns)
-        for one, path in zip(chosen, libraries, strict=True)
-        if one.loader == "bpftrace"
-    }
+    ours = programs.GpuPrograms(table)
+    pairs = list(zip(chosen, libraries, strict=True))
     try:
-        for file, (one, path) in enumerate(zip(chosen, libraries, strict=True), 1):
-            if one.loader in loaders:
-                attachments = _attachments(one, path, table)
-                loaders[one.loader].attach(file, str(path), attachments)
+        for file, (one, path) in enumerate(pairs, 1):
+            if one.loader == "libbpf":
+                at = symbol_offset(path) + one.behind
+                places = ((at,), (table.index(_ROW),), (0,), (EntryClass.EMULATED,))
+                ours.attach(file, str(path), [Attachment(ProbeGroup.LAUNCH, False, *places)])
+        peers = {one.name: path for one, path in pairs if one.loader == "bpftrace"}
         with Target(folder, libraries) as target, Bpftrace(peers) as peer:
             _await(target, [at for at, one in enumerate(chosen) if one.loader == "bpftrace"])
-            times = _rounds(target, chosen, rounds)
-            counted = {name: _launches(one.drain(boottime_ns())) for name, one in loaders.items()}
+            taken: list[list[float]] = [[] for _ in chosen]
+            for _ in range(rounds):
+                for library, times in enumerate(taken):
+                    times.append(target.call(library, 1, CALLS))
+            counted = _launches(ours.drain(boottime_ns()))
             peer_counted = peer.end()
     finally:
-        for loader in loaders.values():
-            loader.close()
-    calls = rounds * sum(CALLS // threads * threads for threads in THREADS)
+        ours.close()
+    calls = rounds * CALLS
     for file, one in enumerate(chosen, 1):
-        if one.loader in loaders:
-            seen = counted[one.loader].get(file, 0)
+        if one.loader == "libbpf":
+            seen = counted.get(file, 0)
         else:
             seen = min(calls, peer_counted.get(one.name, calls))  # it counts the waiting for it too
         assert seen == calls, f"{one.name}: expected {calls} calls, counted {seen}"
-    return {one.name: spread for one, spread in zip(chosen, times, strict=True)}
-
-
-def _attachments(one: Variant, path: Path, table: ProbeTable) -> list[Attachment]:
-    at = symbol_offset(path) + one.behind
-    places = ((at,), (table.index(_ROW),), (0,), (EntryClass.EMULATED,))
-    found = [Attachment(ProbeGroup.LAUNCH, False, *places)]
-    if one.returns:
-        found.append(Attachment(ProbeGroup.LAUNCH_RESULT, True, *places))
-    return found
+    return {one.name: statistics.median(of) for one, of in zip(chosen, taken, strict=True)}
 
 
 def _await(target: Target, libraries: Sequence[int]) -> None:
@@ -147,15 +115,6 @@ def _await(target: Target, libraries: Sequence[int]) -> None:
         if time.monotonic() > deadline_s:
             raise RuntimeError(f"bpftrace did not attach within {_ATTACH_S:.0f} s")
         time.sleep(0.2)
-
-
-def _rounds(target: Target, chosen: Sequence[Variant], rounds: int) -> list[dict[str, float]]:
-    taken: list[dict[int, list[float]]] = [{n: [] for n in THREADS} for _ in chosen]
-    for _ in range(rounds):
-        for library in range(len(chosen)):
-            for threads in THREADS:
-                taken[library][threads].append(target.call(library, threads, CALLS // threads))
-    return [{str(n): statistics.median(values) for n, values in one.items()} for one in taken]
 
 
 def _launches(drain: ProbeDrain) -> dict[int, int]:
@@ -168,8 +127,9 @@ def _launches(drain: ProbeDrain) -> dict[int, int]:
 def measure(kept: Parts) -> Measured:
     folder = _built()
     governed, scale = probes_governed.governed, kept.scale
-    rounds, cycles = kept.scaled(ROUNDS, 3), kept.scaled(30, 5)
-    parts = {"calls": partial(measure_calls, folder, rounds)}
+    chosen = [Variant(entry, by) for entry in ("push", "endbr64") for by in _LOADERS]
+    rounds = kept.scaled(ROUNDS, 3)
+    parts: dict[str, partial[Part]] = {"calls": partial(measure_calls, folder, rounds, chosen)}
     for rate in probes_governed.RATES:
         seconds = max(20.0, _SECONDS[rate] * scale)
         parts[f"governed-{rate}"] = partial(governed, folder, rate, seconds)
@@ -179,7 +139,6 @@ def measure(kept: Parts) -> Measured:
     for threads in _THREADS:
         flat_out = partial(probes_governed.flat_out, folder, threads, 10.0 * scale)
         parts[f"flat-out-{threads}"] = flat_out
-    parts["switching"] = partial(probes_governed.stalls, folder, cycles)
     return Measured(figures({name: kept.get(name, part) for name, part in parts.items()}))
 
 
@@ -197,57 +156,33 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
         Figure("agent_core_percent_20k", 100 * parts["free"]["user_share"], "% of a core", 1.0),
         Figure("launches_lost_flat_out", sum(one["uncounted"] for one in flat), "launches", 0.0),
     ]
-    found += _of_calls(calls)
+    found.append(
+        Figure("ns_endbr64_bpftrace_1_threads", _cost(calls, "endbr64_bpftrace"), "CPU-ns")
+    )
     for rate in probes_governed.RATES:
         found += _of_governed(f"{rate / 1000:g}k", parts[f"governed-{rate}"], _ERROR_GOAL)
     found += _of_governed("bursty_20k", parts["bursty"], None)
-    free = parts["free"]
-    attached_ns = parts["governed-1000"]["overhead_ns_a_launch"]
-    found += [
-        Figure("ns_per_launch_at_1k", attached_ns, "ns, of a launch once a millisecond"),
-        Figure("agent_system_core_percent_20k", 100 * free["system_share"], "% of a core"),
-        Figure("probes_overhead_percent_20k_ungoverned", 100 * free["overhead"], "%"),
-        Figure("launches_lost_20k", free["uncounted"], "launches", 0.0),
-    ]
-    for threads, one in zip(_THREADS, flat, strict=True):
-        found.append(Figure(f"launches_flat_out_{threads}_threads", one["launches"], "launches"))
-    for name in ("attach_ms", "detach_ms", "attach_stall_ms", "detach_stall_ms"):
-        found.append(Figure(f"link_{name}", parts["switching"][name], "ms, two links"))
+    found.append(Figure("launches_lost_20k", parts["free"]["uncounted"], "launches", 0.0))
     return found
 
 
-def _cost(calls: Part, variant: str, threads: int = 1) -> float:
-    entry = variant.partition("_")[0]
-    return float(calls[variant][str(threads)] - calls[f"{entry}_none"][str(threads)])
-
-
-def _of_calls(calls: Part) -> list[Figure]:
-    return [
-        Figure(f"ns_{variant}_{threads}_threads", _cost(calls, variant, threads), "CPU-ns")
-        for variant in calls
-        if not variant.endswith("_none")
-        for threads in THREADS
-    ]
+def _cost(calls: Part, variant: str) -> float:
+    """Give what a probe adds to a call."""
+    return float(calls[variant] - calls[f"{variant.partition('_')[0]}_none"])
 
 
 def _of_governed(name: str, part: Part, goal: float | None) -> list[Figure]:
     at = f"governed_{name}"
-    found = [
-        Figure(f"{at}_overhead_percent", 100 * part["overhead"], "%", _OVERHEAD_GOAL),
-        Figure(f"{at}_overhead_interval", 100 * part["overhead_interval"], "+- %"),
-        Figure(f"{at}_overhead_of_cpu_percent", 100 * part["overhead_of_cpu"], "%"),
-        Figure(f"{at}_duty_percent", 100 * part["duty"], "%"),
-    ]
+    found = [Figure(f"{at}_overhead_percent", 100 * part["overhead"], "%", _OVERHEAD_GOAL)]
     if "count_error" in part:
-        error, interval = 100 * part["count_error"], 100 * part["count_interval"]
+        error = 100 * part["count_error"]
         found.append(Figure(f"{at}_count_error_percent", error, "%", goal))
-        found.append(Figure(f"{at}_count_interval", interval, "+- %"))
     return found
 
 
 def _built() -> Path:
     """Build target and libraries; says what this machine lacks, where it lacks something."""
-    reason = programs.unavailable() or programs_bcc.unavailable()
+    reason = programs.unavailable()
     if platform.machine() != "x86_64":
         reason = "expected x86-64: the measured libraries are written for it"
     elif os.geteuid():
@@ -263,16 +198,13 @@ def _built() -> Path:
 
 
 def driver(kept: Parts) -> Measured:
-    """Time calls of a library that has the driver's first instructions, by place and by prober."""
+    """Time calls of a library that has the driver's first instructions, by place."""
     folder, rounds = _built(), kept.scaled(ROUNDS, 3)
-    calls = kept.get("calls", lambda: measure_calls(folder, rounds, ("driver",)))
-    found = []
-    for entry, name in {"driver": "entry", "driver_behind": "moved"}.items():
-        for loader in ("libbpf", "bcc", "bpftrace"):
-            variant = f"{entry}_{loader}"
-            if variant not in calls:
-                continue  # bpftrace probes entries alone
-            goal = _MOVED_GOAL_NS if variant == "driver_behind_libbpf" else None
-            label = f"ns_per_launch_driver_{name}{'' if loader == 'libbpf' else f'_{loader}'}"
-            found.append(Figure(label, _cost(calls, variant), "CPU-ns", goal))
-    return Measured(found)
+    chosen = [Variant("driver", "none"), Variant("driver", "libbpf")]
+    chosen.append(Variant(f"driver{_BEHIND}", "libbpf"))
+    calls = kept.get("calls", lambda: measure_calls(folder, rounds, chosen))
+    entry, moved = (_cost(calls, f"{one}_libbpf") for one in ("driver", f"driver{_BEHIND}"))
+    return Measured([
+        Figure("ns_per_launch_driver_entry", entry, "CPU-ns"),
+        Figure("ns_per_launch_driver_moved", moved, "CPU-ns", _MOVED_GOAL_NS),
+    ])  # fmt: skip

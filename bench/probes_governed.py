@@ -1,8 +1,7 @@
 """A process that launches at a rate under the governor: how much slower it is, what was counted.
 
 The process launches through a probed library and through a bare one in slices of milliseconds that
-take turns: whatever the machine does besides, it does to both. What attaching and detaching take,
-and for how long they hold it up, is told by the slices of bare calls.
+take turns: whatever the machine does besides, it does to both.
 
 `python -m bench.probes_governed LIBRARY` is an agent that probes one file, in a process of its own:
 everything of the real agent that probing needs, and nothing that it publishes. It says `ready` when
@@ -17,12 +16,10 @@ import os
 import resource
 import secrets
 import select
-import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -45,10 +42,6 @@ from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
-    FileGroup,
-    GpuCalls,
-    ProbeGroup,
-    ProcessCalls,
     ProcessLabels,
 )
 
@@ -59,16 +52,11 @@ RATES: Final = (1_000, 2_500, 5_000, 20_000, 50_000)
 BURST_MS: Final = (300, 1_500)
 """Work and sleep in turns: a training step with its data loading, six to one."""
 FREE_RATE: Final = 20_000
-_RATE: Final = 20_000.0
-_HELD_S: Final = 0.15
-_START_S: Final = 0.5
-Interval = tuple[int, int]
 
 
 @dataclass(slots=True)
 class Seen:
     launches: int = 0
-    periods: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     _calls: CallRecords = field(
         default_factory=lambda: CallRecords(
@@ -83,35 +71,20 @@ class Seen:
         """Count drains of governed periods, and keep what is said of each process."""
         drains = list(collected)
         for record in self._calls.of(drains, _Unnamed()):
-            self.records += [_said(record, process) for process in record.processes]
+            self.records += [
+                {
+                    "pid": process.process.pid, "begin_ns": record.boottime_ns,
+                    "span_ns": record.span_ns, "value": process.launches.value,
+                }
+                for process in record.processes
+            ]  # fmt: skip
         for one in drains:
             self.add(one.drain)
-            if one.ended is None:
-                continue
-            self.periods.append(
-                {
-                    "begin_ns": one.period.begin_ns,
-                    "length_ns": one.ended.length_ns,
-                    "share": one.shares[ProbeGroup.LAUNCH],
-                }
-            )
 
 
 class _Unnamed(dict[tuple[ProcessKey, int], Named]):
     def __missing__(self, key: tuple[ProcessKey, int]) -> Named:
         return Named(f"kernel_{key[1]}", "other")
-
-
-def _said(record: GpuCalls, process: ProcessCalls) -> dict[str, Any]:
-    low, high = process.launches.interval
-    return {
-        "pid": process.process.pid,
-        "begin_ns": record.boottime_ns,
-        "span_ns": record.span_ns,
-        "value": process.launches.value,
-        "low": low,
-        "high": min(high, sys.float_info.max),  # JSON has no infinity
-    }
 
 
 class Governed:
@@ -179,10 +152,8 @@ def main() -> None:
     probes.collect(seen)
     said = {
         "launches": seen.launches,
-        "periods": seen.periods,
         "records": seen.records,
         "user_share": (end.ru_utime - begin.ru_utime) / took_s,
-        "system_share": (end.ru_stime - begin.ru_stime) / took_s,
     }
     probes.close()
     print(json.dumps(said), flush=True)
@@ -209,13 +180,13 @@ class Agent(Steered):
 def governed(
     folder: Path, rate: float, seconds: float, burst_ms: tuple[int, int] = (0, 0)
 ) -> dict[str, Any]:
-    """Run a process under the governor. Returns shares of one."""
+    """Run a process under the governor; what probes took and by how much counts err, of one."""
     with _target(folder) as target, Agent(_library(folder), free=False) as agent:
         target.begin_pace(0, 1, rate, seconds, burst_ms)
         slices = target.end_pace()
         seen = agent.end()
         records = [record for record in seen["records"] if record["pid"] == target.pid]
-    return {**_slowdown(slices, "overhead"), **count_error(slices, seen["periods"], records)}
+    return {"overhead": slowdown(slices), **count_error(slices, records)}
 
 
 def free(folder: Path, seconds: float) -> dict[str, Any]:
@@ -225,12 +196,7 @@ def free(folder: Path, seconds: float) -> dict[str, Any]:
         slices = target.end_pace()
         seen = agent.end()
     launches = sum(one.launches for one in slices)
-    return {
-        "uncounted": launches - seen["launches"],
-        "user_share": seen["user_share"],
-        "system_share": seen["system_share"],
-        **_slowdown(slices, "overhead"),
-    }
+    return {"uncounted": launches - seen["launches"], "user_share": seen["user_share"]}
 
 
 def flat_out(folder: Path, threads: int, seconds: float) -> dict[str, Any]:
@@ -238,41 +204,19 @@ def flat_out(folder: Path, threads: int, seconds: float) -> dict[str, Any]:
     with _target(folder) as target, Agent(_library(folder), free=True) as agent:
         launches = target.flat_out(0, threads, seconds)
         seen = agent.end()
-    return {
-        "launches": launches,
-        "uncounted": launches - seen["launches"],
-    }
+    return {"uncounted": launches - seen["launches"]}
 
 
-def count_error(
-    slices: Sequence[Slices],
-    periods: Sequence[Mapping[str, Any]],
-    records: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    """Compare what was counted and estimated with the truth, while the process launched.
-
-    The interval is of all records together; where one of them knows none, there is none.
-    """
+def count_error(slices: Sequence[Slices], records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Compare what was counted and estimated with the truth, while the process launched."""
     begin_ns, end_ns = slices[0].begin_ns, max(slices[-1].end_ns, slices[-1].bare_end_ns)
-    watched = [
-        one
-        for one in periods
-        if one["begin_ns"] >= begin_ns and one["begin_ns"] + one["length_ns"] <= end_ns
-        if one["share"] > 0.0
-    ]
-    span_ns = sum(one["length_ns"] for one in watched)
-    duty = sum(one["share"] * one["length_ns"] for one in watched) / max(span_ns, 1)
-    found = {"duty": duty}
     told = [
         one
         for one in records
         if one["begin_ns"] >= begin_ns and one["begin_ns"] + one["span_ns"] <= end_ns
     ]
     truth = sum(launched(slices, one["begin_ns"], one["begin_ns"] + one["span_ns"]) for one in told)
-    if truth > 0.0:
-        found["count_error"] = sum(one["value"] for one in told) / truth - 1.0
-        found["count_interval"] = sum(one["high"] - one["low"] for one in told) / 2.0 / truth
-    return found
+    return {"count_error": sum(one["value"] for one in told) / truth - 1.0} if truth else {}
 
 
 def _target(folder: Path) -> Target:
@@ -284,25 +228,11 @@ def _library(folder: Path) -> Path:
     return path if path.exists() else copy_library(folder, "push", "governed").resolve()
 
 
-def _slowdown(slices: Sequence[Slices], name: str) -> dict[str, float]:
-    """Give what probes took of the process's time on the wall, and its 95 % interval.
-
-    The interval is by blocks of about a second: what one window costs is one event. On a busy
-    machine the process waits for a CPU: of the time that it has one, probes take a larger share.
-    """
+def slowdown(slices: Sequence[Slices]) -> float:
+    """Give what probes took of the process's time on the wall."""
     values = np.array(slices, dtype=np.float64)
-    excess = values[:, 3] - values[:, 7]
-    own = values[:, 3].sum() + values[:, 7].sum()
     wall = max(values[-1, 1], values[-1, 5]) - min(values[0, 0], values[0, 4])
-    blocks = np.array_split(excess, max(2, int(wall / 1e9)))
-    sums = np.array([block.sum() for block in blocks])
-    half = 1.96 * sqrt(len(sums) * float(sums.var(ddof=1)))
-    return {
-        name: float(excess.sum() / wall),
-        f"{name}_interval": half / wall,
-        f"{name}_of_cpu": float(excess.sum() / own),
-        f"{name}_ns_a_launch": float(excess.sum() / values[:, 2].sum()),
-    }
+    return float((values[:, 3] - values[:, 7]).sum() / wall)
 
 
 def launched(slices: Sequence[Slices], begin_ns: int, end_ns: int) -> float:
@@ -313,65 +243,6 @@ def launched(slices: Sequence[Slices], begin_ns: int, end_ns: int) -> float:
         if inside > 0:
             total += one.launches * inside / (one.end_ns - one.begin_ns)
     return total
-
-
-def stalls(folder: Path, cycles: int) -> dict[str, float]:
-    """Attach to a file of a running process and detach again, many times.
-
-    Returns  milliseconds per cycle: what the calls took, and for how long they held up the process
-    """
-    library, bare = (copy_library(folder, "push", name).resolve() for name in ("switched", "bare"))
-    table = ProbeTable.load()
-    programs = GpuPrograms(table)
-    plan = file_found(library, table).plan
-    attaching: list[Interval] = []
-    detaching: list[Interval] = []
-    try:
-        with Target(folder, [library, bare]) as target:
-            seconds = 2 * _START_S + cycles * 3 * _HELD_S
-            target.begin_pace(0, 1, _RATE, seconds, (0, 0))
-            time.sleep(_START_S)
-            for _ in range(cycles):
-                begun_ns = boottime_ns()
-                programs.attach(1, str(library), plan.attachments)
-                attaching.append((begun_ns, boottime_ns()))
-                time.sleep(_HELD_S)
-                begun_ns = boottime_ns()
-                programs.detach_all([FileGroup(1, one.group) for one in plan.attachments])
-                detaching.append((begun_ns, boottime_ns()))
-                time.sleep(_HELD_S)
-            slices = target.end_pace()
-    finally:
-        programs.close()
-    return {
-        "attach_ms": _took_ms(attaching),
-        "detach_ms": _took_ms(detaching),
-        "attach_stall_ms": held_up_ms(slices, attaching),
-        "detach_stall_ms": held_up_ms(slices, detaching),
-    }
-
-
-def held_up_ms(slices: list[Slices], intervals: list[Interval]) -> float:
-    """Give for how long a process was held up in an interval, by its slices of bare calls.
-
-    What such slices took in excess, by the share of the intervals that they cover.
-    """
-    bare = np.array([(one.bare_begin_ns, one.bare_end_ns, one.bare_own_ns) for one in slices])
-    touched = np.zeros(len(bare), bool)
-    covered = 0
-    for begin_ns, end_ns in intervals:
-        inside = np.minimum(bare[:, 1], end_ns) - np.maximum(bare[:, 0], begin_ns)
-        touched |= inside > 0
-        covered += int(np.clip(inside, 0, None).sum())
-    if not covered or touched.all():
-        return 0.0
-    excess = float((bare[touched, 2] - np.median(bare[~touched, 2])).sum())
-    whole = sum(end_ns - begin_ns for begin_ns, end_ns in intervals)
-    return max(excess, 0.0) * whole / covered / len(intervals) / 1e6
-
-
-def _took_ms(intervals: list[Interval]) -> float:
-    return statistics.median(end - begin for begin, end in intervals) / 1e6
 
 
 if __name__ == "__main__":

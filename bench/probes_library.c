@@ -1,11 +1,9 @@
 /* A launch call that does nothing, as a library of its own for each kind of first instruction:
- * ENTRY is 0: push (as in the real runtimes), 1: endbr64 and push, 2: a five-byte nop, 3: a compare
+ * ENTRY is 0: push (as in the real runtimes), 1: endbr64 and push, 3: a compare
  * of memory and a jump that is taken (as in the real driver 535). */
 #if defined(__x86_64__)
 #if ENTRY == 1
 #define FIRST "endbr64\n\t"
-#elif ENTRY == 2
-#define FIRST ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n\t"
 #elif ENTRY == 3
 #define FIRST "cmpl $0x321cba00, gate(%rip)\n\tje 1f\n\tjmp *instead(%rip)\n1:\t"
 #else

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from bench.record import ROOT
 from bench.steered import Steered
 
-ENTRIES: Final = {"push": 0, "endbr64": 1, "nop5": 2, "driver": 3}
+ENTRIES: Final = {"push": 0, "endbr64": 1, "driver": 3}
 """First instruction of the launch function -> ENTRY of probes_library.c."""
-BEHIND: Final = {"endbr64": 4, "driver": 10}
+BEHIND: Final = {"driver": 10}
 """First instruction -> bytes behind it at which plans probe the function instead."""
 SYMBOL: Final = "cudaLaunchKernel"
 
@@ -113,22 +113,21 @@ def symbol_offset(library: Path) -> int:
 class Bpftrace(Steered):
     """Counts calls of libraries by process; use it as a context manager.
 
-    libraries   by a name of letters; each with whether returns are counted too
+    libraries   by a name of letters
     """
 
-    def __init__(self, libraries: Mapping[str, tuple[Path, bool]]) -> None:
-        text = []
-        for name, (path, returns) in libraries.items():
-            text.append(f"uprobe:{path}:{SYMBOL} {{ @{name}[pid] = count(); }}")
-            if returns:
-                text.append(f"uretprobe:{path}:{SYMBOL} {{ @{name}_returned[pid] = count(); }}")
+    def __init__(self, libraries: Mapping[str, Path]) -> None:
+        text = [
+            f"uprobe:{path}:{SYMBOL} {{ @{name}[pid] = count(); }}"
+            for name, path in libraries.items()
+        ]
         # It complains of a limit that it does not need.
         super().__init__(
             ["bpftrace", "-f", "json", "-e", "\n".join(text)], errors=subprocess.DEVNULL
         )
 
     def end(self) -> dict[str, int]:
-        """Stop it; give the calls by name of the library, and returns as NAME_returned."""
+        """Stop it; give the calls by name of the library."""
         self.process.send_signal(signal.SIGINT)
         said, _ = self.process.communicate(timeout=60)
         counts: dict[str, int] = {}

@@ -370,7 +370,6 @@ def rates(kept: Parts) -> Measured:
         figures.append(
             Figure(f"plain_reader_reports_per_second_{named}", part["bare"], "reports/s")
         )
-        figures += [Figure(f"{r}_us_{width}", part[f"{r}_us"], "core-us a report") for r in ROLES]
     return Measured(figures)
 
 

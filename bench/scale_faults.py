@@ -1,23 +1,16 @@
-"""What a fleet outlives: every fault of docs/faults.md, and schedules of faults.
-
-Recovery is from the kill of a process to the next release, by the machine's clock: of an agent, to
-its next step. Tests move the parties' own clocks as fast as they answer, so that it holds the
-restart, reading the state and the log again, and what was to be asked anew.
-"""
+"""What a fleet outlives: every fault of docs/faults.md, and schedules of faults."""
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from bench.parts import Measured, Part, Parts
 from bench.record import ROOT, Figure
@@ -68,27 +61,18 @@ def withstood(outcomes: Sequence[Part]) -> list[str]:
 
 
 def figures(outcomes: Sequence[Part]) -> list[Figure]:
-    """Count what was withstood and lost, and how long recovery took."""
+    """Count what was withstood and lost."""
 
     def total(name: str) -> int:
         return sum(int(outcome[name]) for outcome in outcomes)
 
-    recovery: dict[str, list[Any]] = defaultdict(list)
-    for outcome in outcomes:
-        for role, seconds in outcome["recovery_s"].items():
-            recovery[role] += seconds
-    found = [
+    return [
         Figure("fault_cases", len(withstood(outcomes)), "cases", CASES_GOAL),
         Figure("fault_cases_failed", len(CASES) - len(withstood(outcomes)), "cases", 0),
         Figure("fault_windows_released", total("windows"), "windows"),
         Figure("windows_lost", total("windows_lost"), "windows", 0),
         Figure("reports_lost_or_double", total("reports_lost_or_double"), "reports", 0),
     ]
-    for role, seconds in sorted(recovery.items()):
-        found.append(Figure(f"recovery_s_{role}", statistics.median(seconds), "s, median"))
-        found.append(Figure(f"recovery_s_{role}_worst", max(seconds), "s"))
-        found.append(Figure(f"kills_{role}", len(seconds), "kills"))
-    return found
 
 
 def schedules(kept: Parts) -> Measured:

@@ -31,7 +31,7 @@ from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.hosts import FleetState, unpack
 from simulator.outcome.attribution import DAY_S
 from simulator.outcome.coverage import TOTAL, CoverageTally
-from simulator.outcome.truth import TrueCause, cause_table, truth_cells
+from simulator.outcome.truth import cause_table, truth_cells
 from simulator.scenario import Scenario, load
 from simulator.streams import philox
 from wire.catalogue import LEFT_OUT, Catalogue
@@ -91,22 +91,12 @@ def measure(kept: Parts) -> Measured:
     if kept.writes:
         _write_counts(lived)
     sections = _rates([*(part["cells"] for part in lived.values()), *minutes])
-    by_scenario = {
-        name: _rates([part["cells"] for one, part in lived.items() if one.scenario == name])
-        for name in dict.fromkeys(one.scenario for one in LIVED)
-    }
     figures = _figures(sections, [part["bounds"] for part in lived.values()])
     figures += [
         Figure("faults_shown", causes["faults_shown"], "faults of eight weeks, shown as numbers"),
         Figure("faults_missed", causes["faults_missed"], "faults that struck, not told from zero"),
     ]
-    tables = {
-        "sections": sections,
-        "by_scenario": by_scenario,
-        "first_week": causes["first_week"],
-        "eight_weeks": causes["eight_weeks"],
-    }
-    return Measured(figures, tables)
+    return Measured(figures, {"sections": sections})
 
 
 # ---- days, weeks, eight weeks: the truth is lived once, and released several times ----
@@ -323,35 +313,16 @@ def _write_counts(lived: Mapping[Lived, Part]) -> None:
 
 
 def causes_of_eight_weeks() -> Part:
-    """Play `faulty_month` for eight weeks; give what was released of each cause and fault."""
+    """Play `faulty_month` for eight weeks; count the faults that were shown, and missed."""
     scenario = load("faulty_month").with_(
         start_s=366 * 8 * 7 * DAY_S, duration_s=8 * 7 * DAY_S, step_s=3600, fidelity="noise"
     )
     catalogue, plan = Catalogue.load(), default_plan()
     slow = events(plan, DAY_S)
     simulation = Simulation(scenario, slow, catalogue, EngineSettings(seed=scenario.seed))
-    tables: dict[str, list[list[TrueCause]]] = {"incidents": [], "hardware_faults": []}
-    for step in simulation.steps():
-        section = "incidents" if step.due.series == "week" else "hardware_faults"
-        tables[section].append(cause_table(truth_cells(step.outcome, catalogue), section))
-    (faults,) = tables["hardware_faults"]
-    return {
-        "faults_shown": sum(one.told for one in faults),
-        "faults_missed": sum(not one.told and one.true_hosts > 0 for one in faults),
-        "first_week": _struck(tables["incidents"][0]),
-        "eight_weeks": _struck(faults),
-    }
-
-
-def _struck(table: list[TrueCause]) -> list[Part]:
-    """Hosts that each cause struck, and what was released of it; None: not told from zero."""
-    rows = [one for one in table if one.true_hosts or one.told]
-    return [
-        {
-            "cause": one.cause,
-            "true": one.true_hosts,
-            "released": one.row.hosts if one.row is not None and one.told else None,
-            "error": None if one.row is None else one.row.standard_error,
-        }
-        for one in sorted(rows, key=lambda row: -row.true_hosts)
+    (faults,) = [
+        cause_table(truth_cells(step.outcome, catalogue), "hardware_faults")
+        for step in simulation.steps()
+        if step.due.series != "week"
     ]
+    return {"faults_shown": len(faults.shown), "faults_missed": faults.missed}

@@ -1,4 +1,4 @@
-"""What a simulated window costs: by fidelity, by stage beside its floor, by size of the fleet."""
+"""What a simulated window costs: by fidelity, and by size of the fleet."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pointillist.plan_file import default_plan
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from simulator.engine.exact import ExactEngine, ExactParties
 from simulator.engine.fast import MaskedEngine, NoiseEngine
-from simulator.engine.interface import BLOCK_HOSTS, EngineSettings, WindowOutcome
-from simulator.engine.task_rules import fleet_tasks, merged
+from simulator.engine.interface import BLOCK_HOSTS, EngineSettings
+from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.fleet_rows import FleetRows
 from simulator.scenario import load
@@ -76,9 +76,7 @@ def play(
 ) -> Part:
     """Play windows of a fleet: seconds of the first, and of the others.
 
-    The first opens the hour's epochs and builds tables. CPU seconds are those of all processes, and
-    the mean of the others: who is interrupted in a stage has its share of that window wrong. Wall
-    seconds are the median.
+    The first opens the hour's epochs and builds tables; of the others it is the median.
     """
     catalogue, scenario = Catalogue.load(), load(SCENARIO).scaled(hosts=hosts)
     settings = EngineSettings(processes=PROCESSES, block_hosts=block)
@@ -87,24 +85,21 @@ def play(
     parties = ExactParties()
     (task,) = fleet_tasks(make_plan(weights), catalogue, model.inventory, span, parties.public_keys)
     rows = FleetRows(catalogue, task, model.applications)
-    played: list[tuple[float, WindowOutcome]] = []
+    played: list[float] = []
     with closing(_engine(fidelity, parties, task, model, span, settings)) as engine:
         for start in range(*span, WINDOW_S):
             began = time.perf_counter()
             state = model.at(start, WINDOW_S)
             outcome = engine.window(task, start, state, rows)
-            played.append((time.perf_counter() - began, outcome))
+            played.append(time.perf_counter() - began)
             n = int(state.reporting.sum())
             assert outcome.n == n, f"expected {n} accepted hosts, got {outcome.n}"
         peak = sum(engine.peak_bytes())
-    rest = played[1:] or played
-    together = merged([outcome.stage_s for _, outcome in rest])
     return {
         "hosts": hosts,
         "d": task.d,
-        "first_wall_s": played[0][0],
-        "wall_s": statistics.median(wall for wall, _ in rest),
-        "stages": {stage: seconds / len(rest) for stage, seconds in together.items()},
+        "first_wall_s": played[0],
+        "wall_s": statistics.median(played[1:] or played),
         "peak_gib": peak / 2**30,
     }
 
@@ -151,14 +146,11 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
         Figure(f"{named}_shipped_minute", minutes["masked_shipped"], f"{unit} at d = {d:,}"),
     ]
     for name in ("masked", "exact"):
-        many, stages = parts[f"{name}_1m"], parts[name]["stages"]
+        many = parts[f"{name}_1m"]
         found += [
             Figure(f"{name}_window_s_1m", many["first_wall_s"], "s, one window, first one"),
             Figure(f"{name}_peak_memory_gib_1m", many["peak_gib"], "GiB"),
-            Figure(f"{name}_core_s_100k", sum(stages.values()), "core-s"),
         ]
-        for stage, seconds in sorted(stages.items()):
-            found.append(Figure(f"{name}_{stage.replace('.', '_')}_s_100k", seconds, "core-s"))
     return found
 
 

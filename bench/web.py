@@ -17,7 +17,6 @@ import asyncio
 import calendar
 import itertools
 import math
-import os
 import random
 import shutil
 import tempfile
@@ -48,8 +47,6 @@ from analytics import connect
 from bench.parts import Measured, Part, Parts
 from bench.record import CACHE, Figure
 from pointillist.plan_file import default_plan
-from pointillist.play.setup import Changes, Setup
-from pointillist.play.weeks import SCENARIO, StorePlayer
 from simulator.engine.blocks import summed_noise
 from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
@@ -73,7 +70,6 @@ SPREAD_HOSTS: Final = 120
 LATE: Final = (40, 90)
 """Reports of a window that come too late, from and below."""
 TIMES: Final = 5
-PLAYED_HOURS: Final = 168
 GIB_GOAL: Final = 4.0
 QUERY_GOAL_MS: Final = 100.0
 ROLLUPS: Final = CACHE / "web" / "rollups"
@@ -197,21 +193,11 @@ def stored(kept: Parts) -> Measured:
         return {"bytes": sum(path.stat().st_size for path in files), "files": len(files)}
 
     found = kept.get("store", part)
-    played = kept.get("simulated_weeks", _play_a_week)
     figures = [
         Figure("year_store_gib", found["bytes"] / 2**30, "GiB", GIB_GOAL),
         Figure("year_store_files", found["files"], "files", 400),
-        Figure("simulated_weeks_per_minute", played["simulated_weeks_per_minute"], "weeks"),
     ]
     return Measured(figures)
-
-
-def _play_a_week() -> Part:
-    """Write the first week of the practice store at its full size."""
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        setup = Setup.make(SCENARIO, None, Changes(hours=PLAYED_HOURS))
-        processes = len(os.sched_getaffinity(0))
-        return StorePlayer(setup, Path(folder), processes).play(print)
 
 
 @dataclass(slots=True)

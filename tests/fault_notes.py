@@ -1,18 +1,16 @@
-"""What tests and their processes note of a fault: points reached, recoveries, verdicts.
+"""What tests and their processes note of a fault: points reached, verdicts.
 
 It stands apart from the plugin of pytest, which Spark's environment lacks.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Watch:
     reached: set[str] = field(default_factory=set)
-    recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     windows: int = 0
     windows_lost: int = 0
     reports_lost_or_double: int = 0
@@ -25,12 +23,6 @@ watches: list[Watch] = []
 def note(point: str) -> None:
     for watch in watches:
         watch.reached.add(point)
-
-
-def note_recovery(role: str, seconds: float) -> None:
-    """Say how long it took from a kill of a role to the next release."""
-    for watch in watches:
-        watch.recovery_s[role].append(seconds)
 
 
 def note_verdict(windows: int, windows_lost: int, reports_lost_or_double: int) -> None:

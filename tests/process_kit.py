@@ -21,7 +21,7 @@ from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.protocol.interfaces import BatchReply, HelperStatus, ReleaseReply
 from aggregator.protocol.released import ReleasedWindow
 from simulator.engine.interface import MemoryStore
-from tests.fault_notes import note, note_recovery
+from tests.fault_notes import note
 from tests.protocol_kit import T0, World
 from tests.wait_kit import until
 from transport.embedded.embedded import EmbeddedConsumer, EmbeddedLog
@@ -196,8 +196,6 @@ class ProcessFleet:
         self._producer = self.log.producer()
         self.processes: dict[str, BaseProcess] = {}
         self._armed = ""
-        self.fell: tuple[str, float] | None = None
-        """Who was killed last, and when by the machine's monotonic clock."""
 
     def _write_files(self) -> None:
         world, day = self.world, time.strftime("%Y-%m-%d", time.gmtime(T0))
@@ -250,13 +248,8 @@ class ProcessFleet:
         happened = not (self.folder / "kill").exists()
         if happened and self._armed:
             note(self._armed.replace(" ", "@", 1))
-            self.fell, self._armed = (self._armed.split()[0], time.monotonic()), ""
+            self._armed = ""
         return happened
-
-    def recovered(self) -> None:
-        if self.fell is not None:
-            note_recovery(self.fell[0], time.monotonic() - self.fell[1])
-            self.fell = None
 
     def passes(self) -> bool:
         """Let a little time pass on everybody's clock; for `wait_for`."""

@@ -77,7 +77,6 @@ def play_window(fleet: ProcessFleet, hosts: LedgerHosts, number: int, step: str)
     fleet.clock.set(window + WINDOW_S + 1)
     until_s = window + 3 * WINDOW_S
     until(lambda: passes(fleet, until_s) and fleet.killed() and released(fleet, number + 1))
-    fleet.recovered()
 
 
 def read_all(fleet: ProcessFleet, reports: int) -> bool:

@@ -61,7 +61,6 @@ def play_window(fleet: StandbyProcessFleet, hosts: LedgerHosts, number: int, ste
     fleet.publish(epochs, [*reports, *reports])
     fleet.clock.set(window + WINDOW_S + 1)
     until(lambda: fleet.killed() and fleet.passes() and fleet.released(number + 1))
-    fleet.recovered()
 
 
 def countersigned(fleet: StandbyProcessFleet, transcript: Path, wanted: int) -> bool:
