@@ -7,8 +7,8 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from aggregator.enrolment.tasks import TaskPlan, build_task
 from collectors.gpu_calls.gpu_probes import ProbesSection
 from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.config import (
@@ -19,16 +19,13 @@ from edge_agent.config import (
 )
 from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.live import open_agent, this_machine
-from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds
 from tests.agent_world import T0, NoNoise, World
 from transport.embedded.embedded import EmbeddedLog
 from transport.factory import TransportTable
 from transport.files.keyfiles import HostKey, write_host_key
 from transport.interface import Record, create_topics
-from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
-from wire.fields import host_id
 from wire.task import Task
 from wire.topics import (
     EPOCHS,
@@ -112,22 +109,31 @@ def run_until(runtime: AgentRuntime, clock: SteppedClock, end_s: int) -> None:
         clock.sleep_ms(runtime.pause_ms())
 
 
-def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Surroundings:
-    """Make everything that a demo agent finds when it starts at T0."""
-    world = World(1)
-    signing = world.signing_keys[0]
+def surroundings(
+    folder: Path,
+    *,
+    window_s: int = 4,
+    windows: int = 1000,
+    world: World | None = None,
+    task: Task | None = None,
+    **sections: Any,
+) -> Surroundings:
+    """Make everything that a demo agent finds when it starts at T0, the first host of a world."""
+    world = world or World(1)
+    given: dict[str, Any] = {
+        "sources": SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
+        "bounds": Bounds(n_min_at_least=80),
+    } | sections
     config = AgentConfig(
         HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
         TransportTable(folder / "log"),
         TrustSection(frozenset({world.leader.pk}), frozenset({world.helper.pk})),
-        Bounds(n_min_at_least=80),
-        SpoolLimits(),
-        SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
+        **given,
     )
     config.host.key_file.parent.mkdir()
-    write_host_key(config.host.key_file, HostKey(signing, this_machine(config)))
-    world.identities = [Host(signing, host_id(signing.public_bytes))]
-    task = demo_task(world, window_s=window_s, windows=windows)
+    key = HostKey(world.signing_keys[0], this_machine(config))
+    write_host_key(config.host.key_file, key)
+    task = task or demo_task(world, window_s=window_s, windows=windows)
     made = Surroundings(folder, world, config, task)
     with made.log() as log:
         create_topics(log)
@@ -139,15 +145,11 @@ def demo_task(
     world: World, *, window_s: int, windows: int, series: str = "demo", weight: int = 600_000
 ) -> Task:
     """A small demo task over two sections of the real catalogue."""
-    plan = TaskPlan(
-        series=series, domain="demo", window_s=window_s, first_window=T0,
-        last_window=T0 + (windows - 1) * window_s, lateness_s=2, retention_s=6 * 3600,
-        weights={"kernel_mix": weight // 6 * 5, "host_cpu": weight // 6}, gpus_per_host=8,
-        n_max=100,
-        n_min=80, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
-        expiry=T0 + 10 * windows * window_s + 86_400,
+    weights = {"kernel_mix": weight // 6 * 5, "host_cpu": weight // 6}
+    return world.catalogue_task(
+        weights, window_s=window_s, windows=windows, series=series, lateness_s=2, n_max=100,
+        n_min=80, expiry=T0 + 10 * windows * window_s + 86_400,
     )  # fmt: skip
-    return build_task(Catalogue.load(), plan)
 
 
 def announce(made: Surroundings, tasks: Sequence[Task], roster_version: int = 1) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.enrolment.tasks import TaskPlan, build_task
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import ClockSetBack, HostSpending, LedgerView, SealedRecord
 from edge_agent.protocol.epochs import Host
@@ -48,6 +50,7 @@ from privacy.noise_table import SeededSampler
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
 from wire import labels
+from wire.catalogue import Catalogue
 from wire.envelope import Kind, Signed, unwrap
 from wire.epoch import Epoch, KeyAnnouncement
 from wire.fields import NO_SIGNATURE, Scheme, TaskId, host_id, task_id, voucher_id
@@ -66,6 +69,20 @@ DELTA = 1_000
 def counting_bytes(seed: int = 0) -> Callable[[int], bytes]:
     generator = np.random.default_rng(seed)
     return generator.bytes
+
+
+class LastNoise:
+    """Seeded noise; the newest draw, int64[hosts, d], is remembered."""
+
+    seeded = True
+
+    def __init__(self, seed: int, name: str = "") -> None:
+        self._sampler = SeededSampler(seed, name) if name else SeededSampler(seed)
+        self.last = np.zeros((0, 0), dtype=np.int64)
+
+    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
+        self.last = self._sampler.sample(hosts, sigma_1024)
+        return self.last.copy()
 
 
 class NoNoise:
@@ -151,6 +168,24 @@ class World:
             (make_section(weight),), 1, 100, bytes(32),
         )  # fmt: skip
         return calibrated(dataclasses.replace(task, **changes))  # type: ignore[arg-type]
+
+    def catalogue_task(
+        self,
+        weights: Mapping[str, int],
+        *,
+        window_s: int = 60,
+        windows: int = 1000,
+        first: int = T0,
+        **changes: Any,
+    ) -> Task:
+        """A task over sections of the shipped catalogue."""
+        given: dict[str, Any] = {
+            "series": "minute", "domain": "demo", "window_s": window_s, "first_window": first,
+            "last_window": first + (windows - 1) * window_s, "lateness_s": 30,
+            "retention_s": 6 * 3600, "weights": weights, "gpus_per_host": 8,
+            "leader_pk": self.leader.pk, "helper_pk": self.helper.pk, "expiry": first + 10**8,
+        }  # fmt: skip
+        return build_task(Catalogue.load(), TaskPlan(**(given | changes)))
 
     def sign_task(self, task: Task) -> bytes:
         return self.sign(labels.TASK, task.encode_body(), local=task.scheme is Scheme.LOCAL)
@@ -265,6 +300,24 @@ class MemoryRuntime:
         )
 
 
+def told(
+    participant: Participant,
+    tasks: Iterable[bytes],
+    roster: bytes,
+    keys: Sequence[KeyAnnouncement],
+    now_s: int = T0,
+    ledger: Ledger | None = None,
+) -> MemoryRuntime:
+    """A participant that was told what both parties signed, and has opened its epochs."""
+    runtime = MemoryRuntime(participant, ledger)
+    for task in tasks:
+        runtime.tell(TaskReceived(task, now_s))
+    runtime.tell(RosterReceived(roster, now_s))
+    runtime.tell(KeysAnnounced(tuple(keys), now_s))
+    runtime.tell(EpochDue(now_s))
+    return runtime
+
+
 def started(
     world: World,
     tasks: Sequence[Task],
@@ -274,14 +327,10 @@ def started(
     ledger: Ledger | None = None,
 ) -> tuple[MemoryRuntime, list[TaskId]]:
     """A participant that has its tasks, roster, keys and epochs."""
-    runtime = MemoryRuntime(participant or world.participant(), ledger)
     signed = [world.sign_task(task) for task in tasks]
-    for one in signed:
-        runtime.tell(TaskReceived(one, now_s))
     weights = {t.series: sum(s.weight_millionths for s in t.sections) for t in tasks}
-    runtime.tell(RosterReceived(world.roster(weights), now_s))
-    runtime.tell(KeysAnnounced(world.keys(now_s), now_s))
-    runtime.tell(EpochDue(now_s))
+    made, roster = participant or world.participant(), world.roster(weights)
+    runtime = told(made, signed, roster, world.keys(now_s), now_s, ledger)
     return runtime, [task_id(one[:-128]) for one in signed]
 
 

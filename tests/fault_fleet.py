@@ -32,8 +32,7 @@ from edge_agent.ledger.left_reports import Fate, read_left
 from edge_agent.protocol import participant
 from edge_agent.windows.window_accumulator import ClosedWindow
 from privacy.noise_table import SeededSampler
-from tests.fault_oracle import Evidence, SealedReport, Verdict, judge
-from tests.fault_steps import EncodedSteps
+from tests.fault_oracle import EncodedSteps, Evidence, SealedReport, Verdict, judge
 from tests.outage_kit import CATALOGUE, HOSTS, OutageFleet
 from tests.tampering import Tamper, TamperedLog
 from transport.factory import TransportTable

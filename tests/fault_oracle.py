@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,23 @@ from numpy.typing import NDArray
 from aggregator.protocol.directory import PinnedParties
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import Transcript, verify_transcripts
+from edge_agent.windows.encode import encode_rows
 from tests.fault_notes import note_verdict
 
 REPEATS = ("duplicate", "window_released")
 """Reasons that a second copy of a report that counts is refused for: they explain no loss."""
+
+
+class EncodedSteps:
+    """What hosts truly counted: the rows as they were rounded, before noise is added."""
+
+    def __init__(self) -> None:
+        self.last = np.zeros((0, 0), dtype=np.int64)
+
+    def encode(self, *given: Any) -> NDArray[np.int64]:
+        steps = encode_rows(*given)
+        self.last = steps.copy()
+        return steps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

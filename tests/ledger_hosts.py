@@ -8,9 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aggregator.enrolment.tasks import TaskPlan, build_task
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import SealedRecord
 from edge_agent.protocol import participant
@@ -22,33 +20,18 @@ from edge_agent.protocol.protocol_events import (
     WindowClosed,
 )
 from edge_agent.protocol.task_check import Bounds
-from privacy.noise_table import SeededSampler
 from tests import protocol_kit
-from tests.agent_world import MemoryRuntime, new_ledger
+from tests.agent_world import LastNoise, MemoryRuntime, new_ledger
 from tests.agent_world import World as AgentWorld
-from tests.fault_oracle import Evidence, SealedReport, Verdict, judge
-from tests.fault_steps import EncodedSteps
+from tests.fault_oracle import EncodedSteps, Evidence, SealedReport, Verdict, judge
 from tests.protocol_kit import SERIES, T0, WINDOW_S
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.fields import TaskId, task_id
 from wire.report import Report
-from wire.roster import Roster
 from wire.topics import EPOCHS
 
 WEIGHT = 600_000
-
-
-class LastNoise:
-    seeded = True
-
-    def __init__(self, seed: int) -> None:
-        self._sampler = SeededSampler(seed)
-        self.last = np.zeros((0, 0), dtype=np.int64)
-
-    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        self.last = self._sampler.sample(hosts, sigma_1024)
-        return self.last.copy()
 
 
 class LedgerHosts:
@@ -60,22 +43,15 @@ class LedgerHosts:
     def __init__(self, folder: Path, count: int = 9) -> None:
         folder.mkdir()
         self._agents = AgentWorld(count)
-        leader, helper = self._agents.leader, self._agents.helper
         self._catalogue = Catalogue.load()
-        plan = TaskPlan(
-            series=SERIES, domain="demo", window_s=WINDOW_S, first_window=T0,
-            last_window=T0 + 1000 * WINDOW_S, lateness_s=30, retention_s=6 * 3600,
-            weights={"kernel_mix": WEIGHT}, gpus_per_host=8, n_max=count, n_min=count - 1, t=1,
-            largest_operator=1, leader_pk=leader.pk, helper_pk=helper.pk, expiry=T0 + 10**7,
+        self.task = self._agents.catalogue_task(
+            {"kernel_mix": WEIGHT}, series=SERIES, first=T0, n_max=count, n_min=count - 1, t=1,
+            largest_operator=1,
         )  # fmt: skip
-        self.task = build_task(self._catalogue, plan)
         signed = self._agents.sign_task(self.task)
         self._task_id = TaskId(task_id(signed[:-128]))
         roster = self._agents.roster({SERIES: WEIGHT}, cohort=0)
-        self.world = protocol_kit.World(
-            leader.signing, helper.signing, leader.hpke, helper.hpke,
-            self.task, self._task_id, signed, Roster(1, 0, (), ()), roster, [],
-        )  # fmt: skip
+        self.world = protocol_kit.world_of(self._agents, self.task, signed, roster)
         self.sealed: list[SealedReport] = []
         self._ledger = new_ledger(folder, self._agents, T0)
         self._ledger_file = folder / "ledger.sqlite"

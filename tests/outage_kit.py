@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pandas as pd
 
-from aggregator.enrolment.tasks import TaskPlan, build_task
 from aggregator.helper.helper import Helper
 from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import HelperState
@@ -261,14 +260,11 @@ class OutageFleet:
 
 
 def _task(world: World, window_s: int, windows: int, lateness_s: int, first: int) -> Task:
-    plan = TaskPlan(
-        series="minute", domain="demo", window_s=window_s, first_window=first,
-        last_window=first + (windows - 1) * window_s, lateness_s=lateness_s, retention_s=6 * 3600,
-        weights={"kernel_mix": WEIGHT}, gpus_per_host=8, n_max=HOSTS, n_min=8, t=1,
-        largest_operator=1, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
+    return world.catalogue_task(
+        {"kernel_mix": WEIGHT}, window_s=window_s, windows=windows, first=first,
+        lateness_s=lateness_s, n_max=HOSTS, n_min=8, t=1, largest_operator=1,
         expiry=first + windows * window_s + 86_400,
     )  # fmt: skip
-    return build_task(CATALOGUE, plan)
 
 
 def leader_config(folder: Path, helper_pk: bytes, state: Path) -> LeaderConfig:

@@ -41,6 +41,7 @@ from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_n
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey
 from simulator.engine.interface import MemoryStore
+from tests.agent_world import World as AgentWorld
 from transport.interface import Record, TopicPartition
 from wire import labels
 from wire.envelope import Kind, wrap
@@ -54,6 +55,7 @@ from wire.fields import (
     hardware_id,
     host_id,
     key_id,
+    task_id,
     voucher_id,
 )
 from wire.report import Report, ReportHeader
@@ -133,6 +135,15 @@ class World:
         task = dataclasses.replace(self.task, **changes)
         identity, signed = sign_task(task, self.leader_key, self.helper_key)
         return dataclasses.replace(self, task=task, task_id=identity, task_bytes=signed)
+
+
+def world_of(parties: AgentWorld, task: Task, signed: bytes, roster: bytes) -> World:
+    """The same parties as agents know them; the hosts are elsewhere."""
+    leader, helper = parties.leader, parties.helper
+    return World(
+        leader.signing, helper.signing, leader.hpke, helper.hpke,
+        task, TaskId(task_id(signed[:-128])), signed, Roster(1, 0, (), ()), roster, [],
+    )  # fmt: skip
 
 
 def small_task(leader: SigningKey, helper: SigningKey, **changes: Any) -> Task:

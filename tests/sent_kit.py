@@ -10,26 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.enrolment.tasks import TaskPlan, build_task
-from collectors.gpu_calls.gpu_probes import ProbesSection
 from collectors.records.activity import Observation
 from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.config import (
-    AgentConfig,
-    HostSection,
     MetricsSection,
-    SourcesSection,
-    TrustSection,
 )
 from edge_agent.ledger.ledger_records import HostSpending, LedgerView
-from edge_agent.live import open_agent, this_machine
-from edge_agent.protocol.epochs import Host
+from edge_agent.live import open_agent
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
     EpochDue,
-    KeysAnnounced,
-    RosterReceived,
-    TaskReceived,
     WindowClosed,
 )
 from edge_agent.protocol.task_check import Bounds
@@ -37,16 +27,11 @@ from edge_agent.service.agent_service import AgentService
 from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler
 from tests import protocol_kit
-from tests.agent_live import SteppedClock, Surroundings, announce, run_until
-from tests.agent_world import T0, MemoryRuntime, World, counting_bytes, epochs, reports
-from transport.factory import TransportTable
-from transport.files.keyfiles import HostKey, write_host_key
-from transport.interface import create_topics
-from wire.catalogue import Catalogue
+from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings
+from tests.agent_world import T0, MemoryRuntime, World, counting_bytes, epochs, reports, told
 from wire.envelope import unwrap
-from wire.fields import TaskId, host_id, task_id
+from wire.fields import TaskId, task_id
 from wire.report import Report
-from wire.roster import Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
@@ -80,14 +65,8 @@ class BusyHost:
 
 def small_task(world: World, windows: int) -> Task:
     """A task of two sections of the real catalogue that 16 of 20 hosts release."""
-    plan = TaskPlan(
-        series=SERIES, domain="demo", window_s=WINDOW_S, first_window=T0,
-        last_window=T0 + (windows - 1) * WINDOW_S, lateness_s=30, retention_s=6 * 3600,
-        weights={"kernel_mix": 300_000, "host_cpu": 300_000}, gpus_per_host=2, n_max=HOSTS,
-        n_min=16, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
-        expiry=T0 + windows * WINDOW_S + 86_400,
-    )  # fmt: skip
-    return build_task(Catalogue.load(), plan)
+    weights = {"kernel_mix": 300_000, "host_cpu": 300_000}
+    return world.catalogue_task(weights, windows=windows, gpus_per_host=2, n_max=HOSTS, n_min=16)
 
 
 def as_it_is(report: Report) -> Report:
@@ -194,29 +173,15 @@ def _closed(other: MemoryRuntime, identity: TaskId, task: Task, start_s: int) ->
 def sent_fleet(folder: Path, windows: int = 100) -> SentFleet:
     """Make the host's files, its cohort, a Leader and a Helper."""
     world = World(HOSTS)
-    signing = world.signing_keys[0]
-    config = AgentConfig(
-        HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
-        TransportTable(folder / "log"),
-        TrustSection(frozenset({world.leader.pk}), frozenset({world.helper.pk})),
-        Bounds(n_min_at_least=10),
-        sources=SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
-        metrics=MetricsSection(enabled=False),
-    )
-    config.host.key_file.parent.mkdir()
-    write_host_key(config.host.key_file, HostKey(signing, this_machine(config)))
-    world.identities[0] = Host(signing, host_id(signing.public_bytes))
     task = small_task(world, windows)
-    made = Surroundings(folder, world, config, task)
-    with made.log() as log:
-        create_topics(log)
-    announce(made, [task])
+    bounds, metrics = Bounds(n_min_at_least=10), MetricsSection(enabled=False)
+    made = surroundings(folder, world=world, task=task, bounds=bounds, metrics=metrics)
     weights = {task.series: sum(section.weight_millionths for section in task.sections)}
     signed = world.sign_task(task), world.roster(weights)
     others = [_other(world, number, *signed) for number in range(1, HOSTS)]
-    fleet = SentFleet(
-        folder, world, made, signed, _aggregators(world, task, signed, folder), others
-    )
+    aggregators = protocol_kit.Fleet(protocol_kit.world_of(world, task, *signed), folder)
+    aggregators.clock.now_s = T0 + 1
+    fleet = SentFleet(folder, world, made, signed, aggregators, others)
     _write_config(fleet)
     return fleet
 
@@ -226,26 +191,8 @@ def _other(world: World, number: int, signed_task: bytes, roster: bytes) -> Memo
     view = LedgerView((HostSpending(identity.host_id, (), 0, ()),))
     rules = world.rules(bounds=Bounds(n_min_at_least=10))
     sampler = SeededSampler(number)
-    runtime = MemoryRuntime(Participant([identity], view, sampler, counting_bytes(number), rules))
-    runtime.tell(TaskReceived(signed_task, T0))
-    runtime.tell(RosterReceived(roster, T0))
-    runtime.tell(KeysAnnounced(world.keys(T0), T0))
-    runtime.tell(EpochDue(T0))
-    return runtime
-
-
-def _aggregators(
-    world: World, task: Task, signed: tuple[bytes, bytes], folder: Path
-) -> protocol_kit.Fleet:
-    parties = protocol_kit.World(
-        leader_key=world.leader.signing, helper_key=world.helper.signing,
-        leader_hpke=world.leader.hpke, helper_hpke=world.helper.hpke, task=task,
-        task_id=TaskId(task_id(signed[0][:-128])), task_bytes=signed[0],
-        roster=Roster(1, 0, (), ()), roster_bytes=signed[1], hosts=[],
-    )  # fmt: skip
-    made = protocol_kit.Fleet(parties, folder)
-    made.clock.now_s = T0 + 1
-    return made
+    participant = Participant([identity], view, sampler, counting_bytes(number), rules)
+    return told(participant, [signed_task], roster, world.keys(T0))
 
 
 def _write_config(fleet: SentFleet) -> None:

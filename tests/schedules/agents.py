@@ -27,8 +27,8 @@ from edge_agent.ledger.left_reports import LeftReport
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.roster_book import read_signed_past
 from edge_agent.windows.window_accumulator import ClosedWindow
-from privacy.noise_table import SeededBytes, SeededSampler
-from tests.agent_world import T0
+from privacy.noise_table import SeededBytes
+from tests.agent_world import T0, LastNoise
 from tests.schedules.machine import Crash, Machine, Process, copy_database
 from tests.schedules.signed_world import rules, true_row, world
 from tests.schedules.simulated_log import LogClient, SimulatedLog
@@ -41,24 +41,10 @@ Sealed = Callable[[Sequence[HostEntry], Sequence[SealedRecord], NDArray[np.int64
 """Told of reports about to be committed: entries, records, and the noise of each, int64[n, d]."""
 
 
-class NotedNoise:
-    """Seeded noise; the newest draw is remembered."""
-
-    seeded = True
-
-    def __init__(self, seed: int, name: str) -> None:
-        self._inner = SeededSampler(seed, name)
-        self.last = np.zeros((0, 0), dtype=np.int64)
-
-    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        self.last = self._inner.sample(hosts, sigma_1024)
-        return self.last
-
-
 class NotedLedger(Ledger):
     """The production ledger; what it is about to commit is told first."""
 
-    noise: NotedNoise
+    noise: LastNoise
     sealed: Sealed
 
     def commit_sealed(
@@ -178,7 +164,7 @@ class Agent(Process):
         self.ledger = ledger = self._open(now_s)
         self._recovery_cut = False
         life = f"{self.name}/{self.lives}"
-        noise = NotedNoise(self._seed, life)
+        noise = LastNoise(self._seed, life)
         ledger.noise, ledger.sealed = noise, self.sealed
         identities = [world().identities[host] for host in self.hosts]
         random_bytes = SeededBytes(self._seed, f"{life}/keys")

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 import wire
-from aggregator.enrolment.tasks import TaskPlan, build_task
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.protocol.released import ReleasedWindow
@@ -30,24 +29,19 @@ from edge_agent.ledger.ledger import Ledger
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
-    EpochDue,
-    KeysAnnounced,
-    RosterReceived,
-    TaskReceived,
     WindowClosed,
 )
 from edge_agent.protocol.task_check import Bounds
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from tests import protocol_kit
-from tests.agent_world import T0, MemoryRuntime, NoNoise, Party, World
+from tests.agent_world import T0, MemoryRuntime, NoNoise, Party, World, told
 from transport.embedded.embedded import EmbeddedLog
 from transport.interface import create_topics
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.epoch import KeyAnnouncement
 from wire.fields import TaskId, host_id, task_id
-from wire.roster import Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
@@ -72,18 +66,8 @@ class Fleet:
         self.body = Task.decode_body(self.task[20:-128])
 
     def parties(self) -> protocol_kit.World:
-        return protocol_kit.World(
-            leader_key=self.leader.signing,
-            helper_key=self.helper.signing,
-            leader_hpke=self.leader.hpke,
-            helper_hpke=self.helper.hpke,
-            task=self.body,
-            task_id=TaskId(task_id(self.task[:-128])),
-            task_bytes=self.task,
-            roster=Roster(1, 0, (), ()),
-            roster_bytes=self.roster,
-            hosts=[],
-        )
+        world = World(0, self.leader, self.helper)
+        return protocol_kit.world_of(world, self.body, self.task, self.roster)
 
     def window(self, number: int) -> int:
         return T0 + number * WINDOW_S
@@ -113,13 +97,9 @@ class Player:
     def setup(self, folder: str, hosts: int) -> Answer:
         """Make a fleet: identities, sealing keys, a signed task and roster, an empty log."""
         world = World(hosts)
-        plan = TaskPlan(
-            series="minute", domain="demo", window_s=WINDOW_S, first_window=T0,
-            last_window=T0 + 1000 * WINDOW_S, lateness_s=LATENESS_S, retention_s=6 * 3600,
-            weights={"kernel_mix": WEIGHT}, gpus_per_host=8, n_max=hosts, n_min=hosts - 4, t=2,
-            largest_operator=2, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
-            expiry=T0 + 10**7,
-        )  # fmt: skip
+        task = world.catalogue_task(
+            {"kernel_mix": WEIGHT}, n_max=hosts, n_min=hosts - 4, t=2, largest_operator=2
+        )
         parties = {
             name: [party.signing.seed_bytes().hex(), party.hpke.seed_bytes().hex()]
             for name, party in (("leader", world.leader), ("helper", world.helper))
@@ -127,7 +107,7 @@ class Player:
         told = {
             **parties,
             "hosts": [key.seed_bytes().hex() for key in world.signing_keys],
-            "task": world.sign_task(build_task(Catalogue.load(), plan)).hex(),
+            "task": world.sign_task(task).hex(),
             "roster": world.roster({"minute": WEIGHT}, cohort=0).hex(),
             "keys": [key.encode().hex() for key in world.keys(T0)],
         }
@@ -215,11 +195,8 @@ def _agent(fleet: Fleet, number: int, window: int) -> MemoryRuntime:
     rules = _rules(fleet, catalogue)
     ledger = _ledger(fleet.folder / f"host-{number}", host, start_s)
     view = ledger.view([host.host_id])
-    runtime = MemoryRuntime(Participant([host], view, NoNoise(), os.urandom, rules), ledger)
-    runtime.tell(TaskReceived(fleet.task, start_s))
-    runtime.tell(RosterReceived(fleet.roster, start_s))
-    runtime.tell(KeysAnnounced(tuple(fleet.announced), start_s))
-    runtime.tell(EpochDue(start_s))
+    participant = Participant([host], view, NoNoise(), os.urandom, rules)
+    runtime = told(participant, [fleet.task], fleet.roster, fleet.announced, start_s, ledger)
     rows = np.zeros((1, fleet.body.d - 2), dtype=np.int64)
     rows[0, 0] = (number + 1) * fleet.body.sections[0].q
     identity = TaskId(task_id(fleet.task[:-128]))
