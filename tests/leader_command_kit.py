@@ -6,12 +6,12 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from privacy.signing import SigningKey
+from tests.fleet_kit import fleet_folder
 from tests.protocol_kit import seeded_bytes
 from transport.files.keyfiles import write_signing_key
 from transport.process.privileges import LEADER_USER, ensure_users
@@ -19,9 +19,7 @@ from transport.process.privileges import LEADER_USER, ensure_users
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
+    with fleet_folder() as folder:
         yield folder
 
 

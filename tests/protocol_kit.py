@@ -307,18 +307,29 @@ def vector_of(host: Host, window: int, d: int) -> NDArray[np.int64]:
 
 
 class Log:
-    def __init__(self, topic: str = "reports", partitions: int = 2) -> None:
-        self.topic, self.partitions = topic, partitions
+    """Records with offsets; by default one partition per host parity.
+
+    place   the partition of a key among so many
+    """
+
+    def __init__(
+        self,
+        topic: str = "reports",
+        partitions: int = 2,
+        place: Callable[[bytes, int], int] = lambda key, partitions: key[0] % partitions,
+    ) -> None:
+        self.topic, self._place = topic, place
         self.records: list[Record] = []
-        self._next = [0] * partitions
+        self.next = [0] * partitions
         self.committed: dict[TopicPartition, int] = {}
 
-    def append(self, kind: Kind, core: bytes, key: bytes = b"\0") -> Record:
-        partition = key[0] % self.partitions
-        record = Record(
-            self.topic, partition, self._next[partition], key, wrap(kind, core), float(T0)
-        )
-        self._next[partition] += 1
+    def append(
+        self, kind: Kind, core: bytes, key: bytes = b"\0", partition: int | None = None
+    ) -> Record:
+        """Append by the key, or to a partition that a lying broker chose."""
+        part = self._place(key, len(self.next)) if partition is None else partition
+        record = Record(self.topic, part, self.next[part], key, wrap(kind, core), float(T0))
+        self.next[part] += 1
         self.records.append(record)
         return record
 

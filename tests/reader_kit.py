@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,48 +19,14 @@ from tests.protocol_kit import (
     seal_report,
     vector_of,
 )
-from transport.interface import Record, TopicPartition, partition_of
-from wire.envelope import Kind, wrap
-from wire.topics import REPORTS
+from transport.interface import Record
+from wire.envelope import Kind
 
 PARTITIONS = 4
 HOSTS = 14
 
 MANY_RETRIES = Quotas(retries=1000)
 """Ways to read a log are compared by what is refused, and not by how often."""
-
-
-class GroupLog:
-    """The report topic, and what the Leader's group has committed."""
-
-    def __init__(self) -> None:
-        self.records: list[list[Record]] = [[] for _ in range(PARTITIONS)]
-        self.in_order: list[Record] = []
-        self.next = [0] * PARTITIONS
-        self.committed: dict[TopicPartition, int] = {}
-
-    def append(self, kind: Kind, core: bytes, key: bytes, partition: int | None = None) -> Record:
-        """Append by the key, or to a partition that a lying broker chose."""
-        part = partition_of(key, PARTITIONS) if partition is None else partition
-        record = Record(REPORTS, part, self.next[part], key, wrap(kind, core), float(T0))
-        self.next[part] += 1
-        self.records[part].append(record)
-        self.in_order.append(record)
-        return record
-
-    def mark(self, partition: int) -> None:
-        """Take an offset that is no record, as the end of a transaction is on Kafka."""
-        self.next[partition] += 1
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self.committed.update(offsets)
-
-    def uncommitted(self) -> list[Record]:
-        return [
-            record
-            for record in self.in_order
-            if record.offset >= self.committed.get((record.topic, record.partition), 0)
-        ]
 
 
 class OneProcess(Fleet):

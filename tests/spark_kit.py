@@ -20,9 +20,9 @@ from aggregator.spark.spark_reader import SparkReader
 from aggregator.spark.spark_runtime import SparkRuntime
 from aggregator.spark.sum_store import SumStore
 from tests.fault_notes import note
-from tests.protocol_kit import Fleet, World
-from tests.reader_kit import PARTITIONS, GroupLog, learn
-from transport.interface import Record
+from tests.protocol_kit import Fleet, Log, World
+from tests.reader_kit import PARTITIONS, learn
+from transport.interface import Record, partition_of
 from wire.envelope import Kind
 from wire.topics import REPORTS
 
@@ -52,7 +52,7 @@ class Held:
 
 
 class GroupOffsets:
-    def __init__(self, log: GroupLog) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self.read_again: list[int] = []
 
@@ -67,7 +67,8 @@ class GroupOffsets:
 
     def read(self, partition: int, offsets: Sequence[int]) -> list[Record]:
         self.read_again += offsets
-        return [record for record in self._log.records[partition] if record.offset in offsets]
+        asked = {(partition, offset) for offset in offsets}
+        return [r for r in self._log.records if (r.partition, r.offset) in asked]
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ class SparkDriver:
         at = dict(self.starts)
         if self.checkpoint.plans:
             at = dict(self.checkpoint.plans[-1][1])
-        fresh = [r for r in self.fleet.group.in_order if r.offset >= at[r.partition]]
+        fresh = [r for r in self.fleet.group.records if r.offset >= at[r.partition]]
         if len(fresh) <= self.most:
             return fresh, dict(enumerate(self.fleet.group.next))
         for record in fresh[: self.most]:
@@ -231,10 +232,11 @@ class SparkFleet(Fleet):
 
     def __init__(self, world: World, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self.group, self.pipe = GroupLog(), PipeInMemory()
+        self.group = Log(REPORTS, PARTITIONS, partition_of)
+        self.pipe = PipeInMemory()
         self.drivers: list[SparkDriver] = []
         super().__init__(world, folder)
-        self.log = self.group  # type: ignore[assignment]
+        self.log = self.group
 
     def make_leader(self, *arguments: Any, **named: Any) -> Leader:
         return Leader(*arguments, reader=lambda leader: SparkReader(leader, self.pipe), **named)

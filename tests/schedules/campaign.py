@@ -1,23 +1,72 @@
-"""Many schedules: played in blocks that are kept as they end, so that a run cut off goes on."""
+"""Schedules played and judged: one, or many in blocks that are kept; a failing one made short.
+
+Source      Zeller and Hildebrandt 2002, "Simplifying and isolating failure-inducing input", ddmin
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 import traceback
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import structlog
+
 from bench.parts import Parts
+from tests.schedules.faults import STRIKES
+from tests.schedules.oracle import WatchedIntake
 from tests.schedules.planted import Planted
-from tests.schedules.play import play
-from tests.schedules.schedule import Schedule, draw_schedule
-from tests.schedules.shrink import shrink
+from tests.schedules.schedule import Fault, Schedule, draw_schedule
+from tests.schedules.simulation import Simulation
+from tests.schedules.verdict import judge
 
 BLOCK: Final = 250
 MOST_SEEDS: Final = 400
 """Schedules in which a planted bug is looked for."""
+MEMORY: Final = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a schedule; `problems` is empty where everything held."""
+
+    problems: tuple[str, ...]
+    released: int
+    reports: int
+
+
+def play(schedule: Schedule) -> Outcome:
+    """Play a schedule; what a role raises that it must not raise comes out of here."""
+    room = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with TemporaryDirectory(prefix="plst-schedule-", dir=room) as folder, _quiet():
+        sim = Simulation(schedule, Path(folder), lambda sim, fault: STRIKES[fault.kind](sim, fault))
+        with sim.machine.installed(), WatchedIntake(sim.oracle).installed():
+            try:
+                sim.play()
+                sim.settle()
+                judge(sim)
+            finally:
+                sim.close()
+    released, reports = len(sim.leader.store.written), len(sim.oracle.on_log)
+    return Outcome(tuple(sim.oracle.problems), released, reports)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Have nothing logged: a schedule is told by its outcome."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +137,48 @@ def _kinds(problems: Iterable[str]) -> frozenset[str]:
 
 
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
+
+
+def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
+    """Drop faults and the liar, and make what is left smaller, as long as it fails."""
+    shorter = replace(schedule, faults=_fewest(schedule, fails))
+    changed = True
+    while changed:
+        changed = False
+        for simpler in _simpler(shorter):
+            if fails(simpler):
+                shorter, changed = simpler, True
+                break
+    return shorter
+
+
+def _fewest(schedule: Schedule, fails: Callable[[Schedule], bool]) -> tuple[Fault, ...]:
+    faults, parts = schedule.faults, 2
+    while faults:
+        size = -(-len(faults) // parts)
+        for at in range(0, len(faults), size):
+            fewer = faults[:at] + faults[at + size :]
+            if fails(replace(schedule, faults=fewer)):
+                faults, parts = fewer, max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(2 * parts, len(faults))
+    return faults
+
+
+def _simpler(schedule: Schedule) -> Iterator[Schedule]:
+    if schedule.liar:
+        yield replace(schedule, liar=False)
+    for place, fault in enumerate(schedule.faults):
+        for smaller in _smaller(fault):
+            faults = (*schedule.faults[:place], smaller, *schedule.faults[place + 1 :])
+            yield replace(schedule, faults=faults)
+
+
+def _smaller(fault: Fault) -> Iterator[Fault]:
+    if fault.turn:
+        yield replace(fault, turn=0)
+    if fault.value > 1:
+        yield replace(fault, value=fault.value // 2)

@@ -12,12 +12,12 @@ from tests.schedules.agents import Agent
 from tests.schedules.helpers import HelperProcess
 from tests.schedules.machine import Process, copy_database
 from tests.schedules.schedule import SLOT_S, Fault
-from tests.schedules.simulated_log import PARTITIONS
+from tests.schedules.simulated_log import PARTITIONS, SimulatedLog
 from tests.schedules.simulation import Simulation
 from wire.topics import REPORTS
 
 Strike = Callable[[Simulation, Fault], None]
-Choose = Callable[[Simulation, Fault], Process | None]
+Choose = Callable[[Simulation, Fault], Process]
 
 
 def _agent(sim: Simulation, fault: Fault) -> Agent:
@@ -32,42 +32,29 @@ def _helper(sim: Simulation, fault: Fault) -> HelperProcess:
     return sim.helpers[0]
 
 
+def _log(sim: Simulation, fault: Fault) -> SimulatedLog:
+    return sim.log
+
+
 # Any process
 
 
 def _killed(choose: Choose) -> Strike:
+    return lambda sim, fault: choose(sim, fault).kill(fault.value * SLOT_S)
+
+
+def _set(choose: Callable[[Simulation, Fault], object], name: str, kind: type = int) -> Strike:
+    """Set something to the fault's value."""
+    return lambda sim, fault: setattr(choose(sim, fault), name, kind(fault.value))
+
+
+def _lasting(choose: Callable[[Simulation, Fault], object], name: str) -> Strike:
+    """Set a flag for some slots."""
+
     def strike(sim: Simulation, fault: Fault) -> None:
-        process = choose(sim, fault)
-        if process is not None:
-            process.kill(fault.value * SLOT_S)
-
-    return strike
-
-
-def _falls(choose: Choose) -> Strike:
-    def strike(sim: Simulation, fault: Fault) -> None:
-        process = choose(sim, fault)
-        if process is not None:
-            process.fuse = fault.value
-
-    return strike
-
-
-def _lasting(choose: Choose, name: str) -> Strike:
-    def strike(sim: Simulation, fault: Fault) -> None:
-        process = choose(sim, fault)
-        if process is not None:
-            setattr(process, name, True)
-            sim.until(fault.value, fault.slot, lambda: setattr(process, name, False))
-
-    return strike
-
-
-def _clock(choose: Choose) -> Strike:
-    def strike(sim: Simulation, fault: Fault) -> None:
-        process = choose(sim, fault)
-        if process is not None:
-            process.skew_s = float(fault.value)
+        flagged = choose(sim, fault)
+        setattr(flagged, name, True)
+        sim.until(fault.value, fault.slot, lambda: setattr(flagged, name, False))
 
     return strike
 
@@ -82,24 +69,10 @@ def _flush_lost(sim: Simulation, fault: Fault) -> None:
 # The log
 
 
-def _log_away(sim: Simulation, fault: Fault) -> None:
-    sim.log.away = True
-    sim.until(fault.value, fault.slot, lambda: setattr(sim.log, "away", False))
-
-
-def _log_backwards(sim: Simulation, fault: Fault) -> None:
-    sim.log.backwards = True
-    sim.until(fault.value, fault.slot, lambda: setattr(sim.log, "backwards", False))
-
-
 def _log_holds(sim: Simulation, fault: Fault) -> None:
     part = fault.who % PARTITIONS[REPORTS]
     sim.log.held.add(part)
     sim.until(fault.value, fault.slot, lambda: sim.log.held.discard(part))
-
-
-def _delivers_again(sim: Simulation, fault: Fault) -> None:
-    sim.leader.deliver_again()
 
 
 def _commits_lost(sim: Simulation, fault: Fault) -> None:
@@ -163,11 +136,6 @@ def _leader_restored(sim: Simulation, fault: Fault) -> None:
 # The channel
 
 
-def _channel_cut(sim: Simulation, fault: Fault) -> None:
-    sim.channel.cut = True
-    sim.until(fault.value, fault.slot, lambda: setattr(sim.channel, "cut", False))
-
-
 def _channel_loses(sim: Simulation, fault: Fault) -> None:
     sim.channel.lose_replies += fault.value
 
@@ -228,15 +196,15 @@ def _learns(which: str) -> Strike:
 
 STRIKES: Final[Mapping[str, Strike]] = {
     "agent killed": _killed(_agent),
-    "agent falls at a step": _falls(_agent),
+    "agent falls at a step": _set(_agent, "fuse"),
     "agent disk full": _lasting(_agent, "disk_full"),
-    "agent clock": _clock(_agent),
+    "agent clock": _set(_agent, "skew_s", float),
     "agent cut off": _lasting(_agent, "cut_off"),
     "agent flush unacknowledged": _flush_lost,
     "agent ledger backed up": lambda sim, fault: _agent(sim, fault).back_up(),
     "agent ledger restored": lambda sim, fault: _agent(sim, fault).restore(),
-    "log away": _log_away,
-    "log delivers again": _delivers_again,
+    "log away": _lasting(_log, "away"),
+    "log delivers again": lambda sim, fault: sim.leader.deliver_again(),
     "log commits lost": _commits_lost,
     "log doubles a record": lambda sim, fault: _append_again(sim, fault, elsewhere=False),
     "log moves a record": lambda sim, fault: _append_again(sim, fault, elsewhere=True),
@@ -244,23 +212,23 @@ STRIKES: Final[Mapping[str, Strike]] = {
         sim, fault, elsewhere=fault.value % 5 == 0, forged=True
     ),
     "log holds a partition": _log_holds,
-    "log backwards": _log_backwards,
+    "log backwards": _lasting(_log, "backwards"),
     "leader killed": _killed(_leader),
-    "leader falls at a step": _falls(_leader),
+    "leader falls at a step": _set(_leader, "fuse"),
     "leader disk full": _lasting(_leader, "disk_full"),
-    "leader clock": _clock(_leader),
+    "leader clock": _set(_leader, "skew_s", float),
     "leader cut off": _lasting(_leader, "cut_off"),
     "leader twice": _leader_twice,
     "leader cloned": _leader_cloned,
     "leader backed up": lambda sim, fault: sim.leader.back_up(),
     "leader restored": _leader_restored,
-    "channel cut": _channel_cut,
+    "channel cut": _lasting(lambda sim, fault: sim.channel, "cut"),
     "channel loses answers": _channel_loses,
     "channel slow": _channel_slow,
     "helper killed": _killed(_helper),
-    "helper falls at a step": _falls(_helper),
+    "helper falls at a step": _set(_helper, "fuse"),
     "helper disk full": _lasting(_helper, "disk_full"),
-    "helper clock": _clock(_helper),
+    "helper clock": _set(_helper, "skew_s", float),
     "helper twice": _helper_twice,
     "helper cloned": _helper_cloned,
     "helper backed up": lambda sim, fault: sim.helpers[0].back_up(),

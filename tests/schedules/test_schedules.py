@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedules.campaign import problems_of
+from tests.schedules.campaign import play, problems_of, shrink
 from tests.schedules.faults import STRIKES
 from tests.schedules.planted import PLANTED, Planted
-from tests.schedules.play import play
 from tests.schedules.schedule import KINDS, Fault, Schedule, draw_schedule, read_kept
-from tests.schedules.shrink import shrink
 
 KEPT = read_kept(Path(__file__).parent / "kept")
 DRAWN = 120

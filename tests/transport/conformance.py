@@ -30,6 +30,9 @@ PARTITIONS = 4
 PATIENCE_POLLS = 300
 """Polls of 0.1 s before a test gives up: a bound against hanging, not an expectation."""
 
+Join = Callable[[str], Consumer]
+"""Opens a member of a group."""
+
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -135,7 +138,7 @@ class TransportConformance:
             yield transport
 
     @pytest.fixture
-    def members(self, transport: Transport) -> Iterator[Callable[[str], Consumer]]:
+    def members(self, transport: Transport) -> Iterator[Join]:
         """Opens members of a group, and closes them at the end."""
         with ExitStack() as stack:
 
@@ -146,9 +149,7 @@ class TransportConformance:
 
             yield join
 
-    def test_record_arrives_as_sent(
-        self, transport: Transport, members: Callable[[str], Consumer]
-    ) -> None:
+    def test_record_arrives_as_sent(self, transport: Transport, members: Join) -> None:
         producer = transport.producer()
         producer.send(TOPIC, b"\x00key\xff", b"\x00" * 5)
         producer.send(TOPIC, b"k", b"")
@@ -169,7 +170,7 @@ class TransportConformance:
         producer.close()
 
     def test_key_stays_in_one_partition_and_in_order(
-        self, transport: Transport, members: Callable[[str], Consumer]
+        self, transport: Transport, members: Join
     ) -> None:
         append(transport, 200)
         append(transport, 200, first=200)
@@ -183,9 +184,7 @@ class TransportConformance:
             assert numbers == sorted(numbers), key
         assert len({r.partition for r in records}) == PARTITIONS
 
-    def test_offsets_rise_by_one_from_zero(
-        self, transport: Transport, members: Callable[[str], Consumer]
-    ) -> None:
+    def test_offsets_rise_by_one_from_zero(self, transport: Transport, members: Join) -> None:
         append(transport, 100)
         append(transport, 100, first=100)
         offsets: dict[int, list[int]] = {}
@@ -195,7 +194,7 @@ class TransportConformance:
             assert seen == list(range(len(seen))), partition
 
     def test_poll_respects_its_limit_and_returns_nothing_at_the_end(
-        self, transport: Transport, members: Callable[[str], Consumer]
+        self, transport: Transport, members: Join
     ) -> None:
         append(transport, 25)
         consumer = members("g")
@@ -206,9 +205,7 @@ class TransportConformance:
             seen += len(records)
         assert consumer.poll(10, 0.05) == []
 
-    def test_group_resumes_at_its_commit(
-        self, transport: Transport, members: Callable[[str], Consumer]
-    ) -> None:
+    def test_group_resumes_at_its_commit(self, transport: Transport, members: Join) -> None:
         append(transport, 60)
         first = members("g")
         done = read_until(first, 60)[:30]
@@ -219,7 +216,7 @@ class TransportConformance:
         assert {r.value for r in resumed}.isdisjoint(r.value for r in done)
 
     def test_uncommitted_records_are_delivered_again(
-        self, transport: Transport, members: Callable[[str], Consumer]
+        self, transport: Transport, members: Join
     ) -> None:
         append(transport, 20)
         first = members("g")
@@ -230,9 +227,7 @@ class TransportConformance:
             (r.partition, r.offset, r.value) for r in before
         }
 
-    def test_seek_to_committed_goes_back(
-        self, transport: Transport, members: Callable[[str], Consumer]
-    ) -> None:
+    def test_seek_to_committed_goes_back(self, transport: Transport, members: Join) -> None:
         append(transport, 20)
         consumer = members("g")
         records = read_until(consumer, 20)
@@ -242,17 +237,13 @@ class TransportConformance:
         again = read_until(consumer, 15)
         assert {r.value for r in again} == {r.value for r in records} - {r.value for r in some}
 
-    def test_positions_follow_reading(
-        self, transport: Transport, members: Callable[[str], Consumer]
-    ) -> None:
+    def test_positions_follow_reading(self, transport: Transport, members: Join) -> None:
         append(transport, 40)
         consumer = members("g")
         records = read_until(consumer, 40)
         assert consumer.positions() == next_offsets(records)
 
-    def test_lag_counts_what_is_left_to_read(
-        self, transport: Transport, members: Callable[[str], Consumer]
-    ) -> None:
+    def test_lag_counts_what_is_left_to_read(self, transport: Transport, members: Join) -> None:
         append(transport, 25)
         consumer = members("g")
         seen: list[Record] = []
@@ -273,17 +264,13 @@ class TransportConformance:
             poll_until(pair, lambda: sum(len(one.positions()) for one in pair) == 1)
             assert [one.lag() for one in pair if not one.positions()] == [None]
 
-    def test_groups_do_not_disturb_each_other(
-        self, transport: Transport, members: Callable[[str], Consumer]
-    ) -> None:
+    def test_groups_do_not_disturb_each_other(self, transport: Transport, members: Join) -> None:
         append(transport, 20)
         one = members("one")
         one.commit(next_offsets(read_until(one, 20)))
         assert len(read_until(members("two"), 20)) == 20
 
-    def test_members_share_the_partitions(
-        self, transport: Transport, members: Callable[[str], Consumer]
-    ) -> None:
+    def test_members_share_the_partitions(self, transport: Transport, members: Join) -> None:
         one, two = members("g"), members("g")
 
         def divided() -> bool:
@@ -300,7 +287,7 @@ class TransportConformance:
         assert values == Counter({f"value-{i}".encode(): 1 for i in range(100)})
 
     def test_leaving_member_hands_over_its_partitions(
-        self, transport: Transport, members: Callable[[str], Consumer]
+        self, transport: Transport, members: Join
     ) -> None:
         one, two = members("g"), members("g")
         poll_until([one, two], lambda: len(one.positions()) == len(two.positions()) == 2)
@@ -310,10 +297,7 @@ class TransportConformance:
         assert len(read_until(one, 40)) == 40
 
     def test_killed_member_is_replaced_from_the_commit(
-        self,
-        transport: Transport,
-        factory: TransportFactory,
-        members: Callable[[str], Consumer],
+        self, transport: Transport, factory: TransportFactory, members: Join
     ) -> None:
         append(transport, 40)
         has_read = SPAWN.Event()
@@ -327,7 +311,7 @@ class TransportConformance:
         assert values == {f"value-{i}".encode() for i in range(40)}
 
     def test_replaced_member_cannot_move_the_commit(
-        self, transport: Transport, members: Callable[[str], Consumer]
+        self, transport: Transport, members: Join
     ) -> None:
         append(transport, 40)
         stale = members("g")
@@ -346,10 +330,7 @@ class TransportConformance:
         assert poll_until([last], lambda: last.positions() == done) == []
 
     def test_oversized_value_is_refused_and_the_largest_arrives(
-        self,
-        transport: Transport,
-        factory: TransportFactory,
-        members: Callable[[str], Consumer],
+        self, transport: Transport, factory: TransportFactory, members: Join
     ) -> None:
         largest = b"\xaa" * factory.max_value_bytes
         producer = transport.producer()
@@ -395,10 +376,7 @@ class TransportConformance:
             transport.partitions("nowhere")
 
     def test_processes_append_at_once(
-        self,
-        transport: Transport,
-        factory: TransportFactory,
-        members: Callable[[str], Consumer],
+        self, transport: Transport, factory: TransportFactory, members: Join
     ) -> None:
         names = ["ada", "grace", "mary"]
         children = [
@@ -415,10 +393,7 @@ class TransportConformance:
             assert values == [f"{name}-{i}" for i in range(150)]
 
     def test_killed_producer_leaves_whole_batches(
-        self,
-        transport: Transport,
-        factory: TransportFactory,
-        members: Callable[[str], Consumer],
+        self, transport: Transport, factory: TransportFactory, members: Join
     ) -> None:
         batch = 50
         child = SPAWN.Process(target=produce_batches, args=(factory, batch), daemon=True)

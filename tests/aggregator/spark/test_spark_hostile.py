@@ -128,7 +128,7 @@ def test_offsets_that_are_no_records_hold_up_no_window(world: World, tmp_path: P
     give_epochs(fleet)
     for raw in honest_bytes(world):
         fleet.publish([raw], after(T0))
-        fleet.group.mark(partition_of(raw[:16], PARTITIONS))
+        fleet.group.next[partition_of(raw[:16], PARTITIONS)] += 1  # as a transaction ends
     fleet.quiesce()
     assert fleet.reader.lag(0, fleet.clock()) == 0
     fleet.close_slowly(T0 + WINDOW_S + 30)
@@ -161,8 +161,7 @@ def test_host_that_another_driver_does_not_find_is_not_in_the_batch(
     fleet.publish(honest_bytes(world), after(T0))
     fleet.quiesce()
     assert fleet.leader.admitted == HOSTS
-    lost = fleet.group.in_order.pop()
-    fleet.group.records[lost.partition].remove(lost)
+    lost = fleet.group.records.pop()
     fleet.drivers[-1].fall()
     (tmp_path / "sums.sqlite").unlink()
     fleet.drive(Checkpoint("another"))
@@ -280,5 +279,5 @@ def test_sums_that_no_update_has_room_for_come_one_by_one(
     fleet.quiesce()
     fleet.close_slowly(T0 + WINDOW_S + 30)
     said = [len(update.sums) for update in fleet.pipe.updates if update.sums]
-    assert said == [1] * len({record.partition for record in fleet.group.in_order})
+    assert said == [1] * len({record.partition for record in fleet.group.records})
     assert (fleet.leader.released, fleet.store.written[0].n) == (1, HOSTS)

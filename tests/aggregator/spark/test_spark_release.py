@@ -54,10 +54,10 @@ def world() -> World:
 
 
 def play_window(fleet: SparkFleet, other: OneProcess, window: int) -> None:
-    raw, before = reports_of(fleet.world, window), len(fleet.group.in_order)
+    raw, before = reports_of(fleet.world, window), len(fleet.group.records)
     fleet.publish(raw, after(window))
     other.clock.now_s = after(window)
-    other.read(fleet.group.in_order[before:])
+    other.read(fleet.group.records[before:])
     fleet.quiesce()
     for _ in range(2):  # releases are countersigned one tick later
         for party in (fleet, other):
@@ -88,7 +88,7 @@ def test_spark_releases_what_one_process_does(world: World, tmp_path: Path, most
         assert (vector, n) == (true_sum(world, accepted, window).tolist(), HOSTS - 1)
     if most > HOSTS:  # the Helper refused one host of each sum: its report alone was read again
         assert len(driver.log.read_again) == WINDOWS
-    assert sum(fleet.group.committed.values()) == len(fleet.group.in_order)
+    assert sum(fleet.group.committed.values()) == len(fleet.group.records)
     assert driver.store.sums == {}
 
 
@@ -112,7 +112,7 @@ def test_driver_killed_at_a_batch_loses_and_doubles_nothing(
     begin_again = checkpoint if lost == "nothing" else Checkpoint("another")
     driver = fleet.drive(begin_again, most=9)
     other.clock.now_s = fleet.clock.now_s
-    other.read(fleet.group.in_order)
+    other.read(fleet.group.records)
     fleet.quiesce()
     for party in (fleet, other):
         party.tick(T0 + WINDOW_S + 30)
@@ -131,7 +131,7 @@ def test_leader_that_fell_is_told_again(world: World, tmp_path: Path) -> None:
         give_epochs(party)
     fleet.publish(reports_of(world, T0), after(T0))
     other.clock.now_s = fleet.clock.now_s
-    other.read(fleet.group.in_order)
+    other.read(fleet.group.records)
     fleet.quiesce(3)
     fleet.restart_leader()
     fleet.quiesce()
@@ -156,9 +156,9 @@ def test_reports_before_their_epochs_are_taken_when_these_come(
     fleet.drive(checkpoint)
     fleet.publish(reports_of(world, T0), after(T0))
     other.clock.now_s = fleet.clock.now_s
-    other.read(fleet.group.in_order)
+    other.read(fleet.group.records)
     fleet.quiesce()
-    assert len(fleet.drivers[-1].store.parked) == len(fleet.group.in_order)
+    assert len(fleet.drivers[-1].store.parked) == len(fleet.group.records)
     fleet.drive(checkpoint)  # parked reports outlive the process
     fleet.quiesce(2)
     late = epoch_records(fleet)
@@ -181,7 +181,7 @@ def test_duplicates_in_later_batches_are_not_added(world: World, tmp_path: Path)
     raw = reports_of(world, T0)
     fleet.publish([*raw, *raw, *raw], after(T0))
     other.clock.now_s = fleet.clock.now_s
-    other.read(fleet.group.in_order)
+    other.read(fleet.group.records)
     fleet.quiesce(8)
     assert len(driver.checkpoint.plans) >= 3
     for _ in range(2):
