@@ -64,7 +64,6 @@ LEARNED_FROM: Final = ("ds-", "hta-", "kineto-", "pub-", "tl-norm-", "tl-mi300-F
 """Traces whose names were looked at while rules were written; the others' were first judged."""
 _LONGEST_FIELD: Final = 1 << 20
 OTHER: Final = "other"
-SEED: Final = 20_261_121
 WEIGHTS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDERS: Final = (ROOT / "simulator" / "workloads", ROOT / "bench" / "profiles")
 

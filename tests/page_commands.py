@@ -1,4 +1,4 @@
-"""Commands as they stand on the documentation's pages: found, compared, run in this process."""
+"""Commands as they stand on the documentation's pages, and what pages show of their output."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TARGET = re.compile(r"^(?:sudo )?make ([a-z-]+)", re.MULTILINE)
 _ELSEWHERE = re.compile(r"(/etc/pointillist|/var/lib/pointillist|/srv)\b")
 _WRONG = re.compile(r"No such (option|command)|Missing (option|argument)|unexpected extra|Invalid")
+
+_SHOWN = re.compile(
+    r"^```bash[^\n]*\n(.*?)^```\n+```text[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_VARIES = re.compile(r"(?:[0-9a-f]{4}:){3,}[0-9a-f]{4}|\b(?=\w*\d)[0-9a-f]{8,}\b|\d[\d.,:]*Z?")
+_FRAME = re.compile(r"[│─╭╮╰╯█▁▂▃▄▅▆▇·]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +179,26 @@ def run(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ended:
     assert not _WRONG.search(said), f"{command}\n{said}"
     code = ended.value.code
     return Ended(code if isinstance(code, int) else 0, said)
+
+
+def shown(page: str, command: str) -> list[list[str]]:
+    """Give the lines of each output that stands behind a block which ends with a command."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    return [
+        [line for line in output.splitlines() if line.strip() not in {"", "..."}]
+        for typed, output in _SHOWN.findall(text)
+        if typed.rstrip().splitlines()[-1] == f"pointillist {command}"
+    ]
+
+
+def missing(lines: list[str], said: str) -> list[str]:
+    """Give the lines of a page that a command did not say, whatever its numbers, ids and times.
+
+    What a line leaves out by `...` may be anything.
+    """
+    there = _alike(said)
+    return [line for line in lines if any(_alike(part) not in there for part in line.split("..."))]
+
+
+def _alike(text: str) -> str:
+    return " ".join(_FRAME.sub(" ", _VARIES.sub("#", text)).split())

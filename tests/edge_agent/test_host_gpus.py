@@ -19,8 +19,7 @@ from edge_agent.service.doctor import host_gpus
 from privacy.signing import SigningKey
 from tests.fake_nvml_kit import FakeDriver
 from tests.fleet_kit import fleet_folder
-from tests.page_commands import PAGES
-from tests.page_output import missing
+from tests.page_commands import PAGES, missing
 from transport.factory import TransportTable
 from transport.files import keyfiles
 from transport.files.keyfiles import HostKey, KeyFileRefused, host_binding, machine_id

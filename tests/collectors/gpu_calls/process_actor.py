@@ -15,56 +15,6 @@ from tests.collectors.gpu_calls import elf_kit
 
 _PATIENCE_S = 20.0
 
-ACTOR = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-int main(void) {
-    char line[4096];
-    void *loaded = 0;
-    while (fgets(line, sizeof line, stdin)) {
-        int said = 1;
-        char *argument = strchr(line, ' ');
-        line[strcspn(line, "\n")] = 0;
-        if (argument) *argument++ = 0;
-        if (!strcmp(line, "load")) said = (loaded = dlopen(argument, RTLD_NOW)) != 0;
-        if (!strcmp(line, "unload")) said = !dlclose(loaded);
-        if (!strcmp(line, "fork") && !(said = fork())) { pause(); _exit(0); }
-        if (!strcmp(line, "exec")) execl(argument, argument, "60", (char *)0);
-        printf("%d\n", said);
-        fflush(stdout);
-    }
-    return 0;
-}
-"""
-
-REUSE = r"""
-#define _GNU_SOURCE
-#include <linux/sched.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-int main(int count, char **words) {
-    pid_t wanted = atoi(words[1]);
-    struct clone_args how;
-    memset(&how, 0, sizeof how);
-    how.set_tid = (__u64)(unsigned long)&wanted;
-    how.set_tid_size = 1;
-    how.exit_signal = SIGCHLD;
-    long child = syscall(SYS_clone3, &how, sizeof how);
-    if (child < 0) return 3;
-    if (!child) { execv(words[2], words + 2); _exit(4); }
-    return waitpid(child, 0, 0) == child ? 0 : 5;
-}
-"""
-"""Runs a program under a pid that is free: what the kernel does after a while, done at once."""
-
 
 class Actor:
     def __init__(self, program: Path, *prefix: str | Path) -> None:
@@ -133,8 +83,8 @@ class Watcher:
 
 def compiled(folder: Path) -> tuple[Path, Path, Path]:
     """Give (actor, pid-reusing starter, a stub of the CUDA runtime)."""
-    actor = elf_kit.compile_c(ACTOR, folder / "actor")
-    reuse = elf_kit.compile_c(REUSE, folder / "reuse")
+    actor = elf_kit.compile_c(elf_kit.stub("actor"), folder / "actor")
+    reuse = elf_kit.compile_c(elf_kit.stub("reuse"), folder / "reuse")
     return actor, reuse, elf_kit.library(folder / "libcudart.so.12")
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.closed_kit import REPOSITORY
 from tests.docs.stories.conftest import AGENT_TOML, HERE, PageFleet
+from tests.page_commands import missing, shown
 from tests.page_machine import PageMachine
-from tests.page_output import missing, shown
 from tests.wait_kit import until
 from transport.process.privileges import AGENT_USER
 
