@@ -17,7 +17,6 @@ from edge_agent.config import (
     SourcesSection,
     TrustSection,
 )
-from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.task_check import Bounds
 from tests.agent_world import T0, NoNoise, World
