@@ -191,7 +191,7 @@ class TrueCause:
 
     @property
     def told(self) -> bool:
-        return self.row is not None and self.row.told
+        return self.row is not None and self.row.significant
 
 
 def cause_table(cells: Sequence[TruthCell], section: str) -> list[TrueCause]:
@@ -216,7 +216,6 @@ def cause_table(cells: Sequence[TruthCell], section: str) -> list[TrueCause]:
     found = []
     for row in released_table(window).rows:
         shown = f"{row.hosts:.0f} ± {1.96 * row.standard_error:.0f}"
-        found.append(
-            TrueCause(row.cause, true[row.cause], row, shown if row.told else f"< {row.most:.0f}")
-        )
+        shown = shown if row.significant else f"< {row.most:.0f}"
+        found.append(TrueCause(row.cause, true[row.cause], row, shown))
     return found

@@ -21,7 +21,7 @@ from tests.deploy.images.container_fleet import (
 )
 from tests.deploy.images.podman import Containers, why_no_containers
 from tests.wait_kit import until
-from transport.process.privileges import CAP_BPF, CAP_PERFMON
+from transport.process.privileges import CAPABILITIES
 
 CONFIG = "/etc/pointillist/agent.toml"
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1500)]
@@ -74,8 +74,9 @@ def test_fleet_of_containers_releases_a_window(fleet: ContainerFleet) -> None:
 
 def test_agent_counts_by_ebpf_and_keeps_two_capabilities(fleet: ContainerFleet) -> None:
     status = fleet.containers.status_of("agent")
-    assert int(status["CapEff"], 16) == 1 << CAP_BPF | 1 << CAP_PERFMON
-    assert int(status["CapBnd"], 16) == 1 << CAP_BPF | 1 << CAP_PERFMON
+    kept = 1 << CAPABILITIES["CAP_BPF"] | 1 << CAPABILITIES["CAP_PERFMON"]
+    assert int(status["CapEff"], 16) == kept
+    assert int(status["CapBnd"], 16) == kept
     assert status["Uid"].split() == ["10004"] * 4
     asked = ("history", "--since", "10m", "--kind", "metric", "--name", "*switches*")
     until(lambda: "ebpf/switches" in _agent_says(fleet, *asked))

@@ -212,7 +212,7 @@ def test_host_with_three_causes_tells_of_all(tmp_path: Path) -> None:
 
 def stored_table(outcome: WindowOutcome) -> tuple[CauseRow, ...]:
     """The released rows of one outcome, with the simulator's truth beside them left out."""
-    rows = cause_table(truth_cells(outcome, CATALOGUE), "incidents").rows
+    rows = cause_table(truth_cells(outcome, CATALOGUE), "incidents")
     return tuple(row.row for row in rows if row.row is not None)
 
 

@@ -30,6 +30,7 @@ from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, at, flattener, one_of_each, ticks
+from transport.process import supervision
 from transport.process.doctor_checks import CheckVerdict, Finding, examine, way_out, worst
 from transport.process.supervision import Notifier
 from transport.settings.config import ConfigError, assignment, overlay
@@ -101,14 +102,14 @@ def test_host_sampler_survives_an_empty_proc(proc: Path) -> None:
     assert view.pressure == {}
 
 
-def test_notifier_speaks_as_sd_notify(tmp_path: Path) -> None:
+def test_notifier_speaks_as_sd_notify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener.bind(str(tmp_path / "notify"))
     listener.setblocking(False)
     now = [0]
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"}
     notifier = Notifier.from_environment(environment)
-    notifier._monotonic_us = lambda: now[0]
+    monkeypatch.setattr(supervision, "_monotonic_us", lambda: now[0])
     notifier.ready("sources: host")
     for now[0] in (0, 500_000, 999_999, 1_000_000, 1_500_000, 2_000_000):
         notifier.alive()
