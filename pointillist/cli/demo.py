@@ -22,8 +22,7 @@ from pointillist.play.demo_plan import DemoPlan
 from pointillist.play.demo_run import DemoPages, follow, released
 from pointillist.play.demo_tally import DemoTally
 from pointillist.play.processes import ChildFailed, Family
-from pointillist.play.stage import Stage
-from pointillist.play.summary import print_summary
+from pointillist.play.stage import Stage, print_summary
 
 from .output import CommandError, ExitCode, JsonFlag, emit, open_page, say, unavailable, usage_error
 from .simulate import Terminated, interrupt_on_signals, keep, new_run_folder

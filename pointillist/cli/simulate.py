@@ -22,8 +22,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 import typer
 from rich.console import Console
 
-from pointillist.play.stage import Stage
-from pointillist.play.summary import Summary, print_summary
+from pointillist.play.stage import Stage, Summary, print_summary
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 from simulator.scenario import FOLDER, ScenarioError, load, names
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from simulator.cell_view import CellView, judged, ranked
 
-from .stage import PLUS_MINUS, SHOWN, families, readable
-from .summary import Struck
+from .stage import PLUS_MINUS, SHOWN, Struck, families, readable
 
 INK, RELEASED, TRUTH = "#22313f", "#1f77b4", "#2ca02c"
 TITLES = {

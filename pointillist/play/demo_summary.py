@@ -35,8 +35,7 @@ from .demo_run import (
     rejections,
 )
 from .demo_tally import DemoTally
-from .stage import REST, families, share
-from .summary import CellTable, Struck, Summary, cell_table, in_hosts, near
+from .stage import REST, CellTable, Struck, Summary, cell_table, families, in_hosts, near, share
 
 FAMILIES: Final = 5
 EVENT_ROWS: Final = {"incidents": 3, "hardware_faults": 2, "applications_seen": 2}

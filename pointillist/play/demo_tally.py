@@ -24,7 +24,7 @@ from wire.catalogue import Catalogue
 from wire.task import SectionKind, Task
 
 from .demo_plan import EVENTS, GPUS_PER_HOST
-from .summary import Struck
+from .stage import Struck
 
 MIX: Final = "kernel_mix"
 

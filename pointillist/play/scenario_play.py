@@ -33,8 +33,20 @@ from wire.catalogue import Catalogue
 
 from .chart import draw
 from .setup import Setup
-from .stage import LESS, PLUS_MINUS, Progress, readable, share
-from .summary import CellTable, NextCommand, Summary, cell_table, name_column, near, told_line
+from .stage import (
+    LESS,
+    PLUS_MINUS,
+    CellTable,
+    NextCommand,
+    Progress,
+    Summary,
+    cell_table,
+    name_column,
+    near,
+    readable,
+    share,
+    told_line,
+)
 
 CELLS_FILE: Final = "cells.parquet"
 CHART_FILE: Final = "mix.png"

@@ -14,7 +14,7 @@ from simulator.store_fill import FIDELITY, StoreFill, store_bytes
 from wire.catalogue import Catalogue
 
 from .setup import Setup
-from .summary import Summary
+from .stage import Summary
 
 SCENARIO: Final = "eight_weeks"
 """Played where none is named."""

@@ -18,7 +18,7 @@ from aggregator.spark.driver_process import (
     python_of,
     spark_job,
 )
-from pointillist.cli.removed import removed
+from pointillist.cli.root import removed
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.settings.config import ConfigError
 

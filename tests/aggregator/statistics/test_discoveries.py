@@ -18,8 +18,7 @@ from aggregator.statistics.causes import CauseWindow, cause_table
 from aggregator.statistics.correction import Reported
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, is_significant, q_values
 from pointillist.cli.causes_command import drawn, remarks
-from pointillist.play.stage import mix_table, share
-from pointillist.play.summary import Summary, cell_table, print_summary, told_line
+from pointillist.play.stage import Summary, cell_table, mix_table, print_summary, share, told_line
 from simulator.cell_view import CellView, judged, ranked
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, noise, true_steps, window
 from tests.diagnosis.causes.causes_kit import MODEL, detector

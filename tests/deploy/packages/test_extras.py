@@ -69,7 +69,7 @@ def import_alone(lock: str, *modules: str) -> subprocess.CompletedProcess[str]:
 AGENT = (
     "transport.factory", "transport.kafka.kafka_agent", "kernels", "collectors", "diagnosis.detect",
     "edge_agent", "pointillist.cli.agent", "pointillist.cli.agent_diagnose",
-    "pointillist.cli.diagnose_replay", "pointillist.cli.agent_top",
+    "pointillist.cli.agent_diagnose", "pointillist.cli.agent_top",
 )  # fmt: skip
 PARTIES = (
     "aggregator.leader_process", "aggregator.helper_process", "aggregator.releases.releases",

@@ -32,7 +32,7 @@ from pointillist.cli.output import (
     usage_error,
     wrapped,
 )
-from pointillist.cli.removed import REMOVED, removed
+from pointillist.cli.root import REMOVED, removed
 from privacy.errors import ParameterError
 from tests.child_kit import in_child
 from tests.golden_kit import commands

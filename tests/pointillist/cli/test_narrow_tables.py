@@ -28,8 +28,7 @@ from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
 from pointillist.play.scenario_play import _adversary_tables, _cause_tables, _mix_tables
-from pointillist.play.stage import mix_table
-from pointillist.play.summary import CellTable, Summary, cell_table, print_summary
+from pointillist.play.stage import CellTable, Summary, cell_table, mix_table, print_summary
 from pointillist.table import Column, table_lines
 from simulator.cell_view import CellView, judged
 from transport.process.doctor_checks import CheckVerdict, Finding

@@ -45,13 +45,14 @@ from pointillist.plan_file import default_plan
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
 from pointillist.play import scenario_play
-from pointillist.play.stage import mix_table, screen
-from pointillist.play.summary import (
+from pointillist.play.stage import (
     CellTable,
     Summary,
     cell_table,
     in_hosts,
+    mix_table,
     print_summary,
+    screen,
     told_line,
 )
 from pointillist.table import Column, table_lines, terminal_columns

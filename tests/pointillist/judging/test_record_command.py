@@ -10,7 +10,7 @@ import pytest
 from collectors.interface import SourceRegistry
 from diagnosis.frames.framer import Framer, LiveFrames
 from diagnosis.frames.recording import read_meta, read_recording
-from pointillist.cli.diagnosis_record import _spans, capture
+from pointillist.cli.diagnosis import _spans, capture
 from pointillist.cli.output import CommandError
 from pointillist.judging.runs import LABELS, RunKind, read_run
 from tests.diagnosis_runs_kit import made_up_run

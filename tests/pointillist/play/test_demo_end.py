@@ -20,8 +20,7 @@ from pointillist.play import demo_summary
 from pointillist.play.demo_fleet import DemoFleet
 from pointillist.play.demo_plan import lateness_s
 from pointillist.play.demo_tally import DemoTally
-from pointillist.play.stage import ROWS, Progress, Stage, screen
-from pointillist.play.summary import Struck, print_summary
+from pointillist.play.stage import ROWS, Progress, Stage, Struck, print_summary, screen
 from simulator.cell_view import CellView, judged
 from tests.play_kit import demo_progress
 from tests.window_kit import CATALOGUE

@@ -16,14 +16,17 @@ from rich.console import Console
 from pointillist.play import chart, scenario_play
 from pointillist.play.demo_plan import DemoPlan
 from pointillist.play.demo_tally import DemoTally
-from pointillist.play.stage import PLUS_MINUS, SHOWN, families, readable
-from pointillist.play.summary import (
+from pointillist.play.stage import (
+    PLUS_MINUS,
+    SHOWN,
     Struck,
     Summary,
     cell_table,
+    families,
     in_hosts,
     near,
     print_summary,
+    readable,
     told_line,
 )
 from simulator.cell_view import CellView, judged, ranked
