@@ -81,7 +81,7 @@ GROUPS = (
     ),
     CommandGroup("task", "task_command", "What the fleet is asked: build, show, sign, verify."),
     CommandGroup("plan", "plan_command", "What an epsilon costs in error, bytes and CPU."),
-    CommandGroup("size", "size_command", "What machines a fleet needs: cores, brokers, bytes."),
+    CommandGroup("size", "plan_command", "What machines a fleet needs: cores, brokers, bytes."),
     CommandGroup("kernels", "kernels", "Which family a GPU kernel is of, and why."),
     CommandGroup("signatures", "signatures_command", "Application classes from kernel mixes."),
     CommandGroup("causes", "causes_command", "Hosts by root cause, as their agents told them."),
@@ -89,10 +89,10 @@ GROUPS = (
     CommandGroup("diagnosis", "diagnosis", "Causes of tail latency: record, judge, group."),
     CommandGroup("web", "web_command", "Pages and an API over the released numbers."),
     CommandGroup("alerts", "alerts_command", "Tell Alertmanager or a webhook what changed."),
-    CommandGroup("report", "report_command", "Released numbers of a week in one file."),
+    CommandGroup("report", "web_command", "Released numbers of a week in one file."),
     CommandGroup("query", "query", "SQL over the released numbers."),
     CommandGroup("sample", "sample_command", "Sample configurations, units, rules, dashboards."),
-    CommandGroup("store", "store_command", "A folder of releases: what it holds, packing it."),
+    CommandGroup("store", "query", "A folder of releases: what it holds, packing it."),
 )
 
 _EPILOG = """Three first steps:
@@ -130,7 +130,8 @@ class LazyGroup(TyperGroup):
             raise CommandError(
                 ExitCode.FAILED, f"the group {self.name!r} is not part of this installation"
             ) from error
-        group = as_group(module.app, self.name)
+        own = getattr(module, f"{self.name}_app", module.app)  # a module may have several groups
+        group = as_group(own, self.name)
         for below in getattr(module, "COMMANDS", ()):
             group.add_command(LazyGroup(below))
         return group.commands.get(self.name or "", group)

@@ -22,7 +22,7 @@ from aggregator.releases.release_files import BASIS
 from aggregator.releases.releases import open_views, query, read_causes, read_releases, read_windows
 from aggregator.releases.store import Store
 from analytics import connect
-from pointillist.cli import store_command
+from pointillist.cli import query as query_command
 from tests.aggregator.releases.pack_kit import TASK, noisy, suppressed
 from tests.aggregator.releases.release_kit import CATALOGUE
 
@@ -250,24 +250,24 @@ def test_windows_written_by_the_period_are_those_of_a_leader_after_compaction(
 
 def test_store_command_packs_and_removes_what_its_roll_ups_have(folder: Path) -> None:
     runner, shown = CliRunner(), ["compact", str(folder), "--json"]
-    packed = json.loads(runner.invoke(store_command.app, shown).stdout)
+    packed = json.loads(runner.invoke(query_command.store_app, shown).stdout)
     assert packed["windows_packed"] == len(list(read_windows(folder).index)) + 10  # and causes
     days = len(query("SELECT DISTINCT window_start::DATE FROM windows", folder))
-    done = runner.invoke(store_command.app, [*shown, "--keep-days", f"{TASK.series}=1"])
+    done = runner.invoke(query_command.store_app, [*shown, "--keep-days", f"{TASK.series}=1"])
     assert json.loads(done.stdout)["windows_removed"] == packed["windows_packed"], done.stderr
     assert read_windows(folder).empty
     with connect(folder) as fleet:
         assert fleet.sql("SELECT DISTINCT period_start FROM days").shape[0] == days
     for wrong in ("minute", "minute=0", "=3", "minute=x"):
-        refused = runner.invoke(store_command.app, [*shown, "--keep-days", wrong])
+        refused = runner.invoke(query_command.store_app, [*shown, "--keep-days", wrong])
         assert "expected SERIES=DAYS" in str(refused.exception)
 
 
 def test_store_command_says_that_a_folder_has_no_window(folder: Path) -> None:
-    shown = CliRunner().invoke(store_command.app, ["show", str(folder.parent), "--json"])
+    shown = CliRunner().invoke(query_command.store_app, ["show", str(folder.parent), "--json"])
     assert (shown.exit_code, shown.stdout) == (0, "[]\n")
     assert "expected releases_dir of leader.toml" in shown.stderr
     assert (
         "expected releases_dir"
-        not in CliRunner().invoke(store_command.app, ["show", str(folder)]).stderr
+        not in CliRunner().invoke(query_command.store_app, ["show", str(folder)]).stderr
     )

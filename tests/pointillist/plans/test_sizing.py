@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pointillist.cli.output import CommandError
-from pointillist.cli.size_command import app
+from pointillist.cli.plan_command import size_app as app
 from pointillist.plan_file import DEFAULT_PATH
 from pointillist.sizing import Cost, Costs, TaskLoad, fit, shipped_costs, size_of
 

@@ -15,7 +15,7 @@ from aggregator.releases import packs
 from aggregator.releases.release_files import NAME, MarkUnreadable, read_mark
 from aggregator.releases.releases import query, read_releases, read_windows
 from aggregator.statistics.statistics import estimate
-from pointillist.cli import causes_command, simulate, store_command
+from pointillist.cli import causes_command, simulate
 from pointillist.cli import query as query_command
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from simulator.engine.simulation import Simulation
@@ -107,7 +107,7 @@ def test_every_reader_says_that_it_is_simulated(folder: Path) -> None:
         (query_command.app, ["--folder", str(folder), "SELECT 1 AS one FROM windows LIMIT 1"]),
         (query_command.app, ["--folder", str(folder), "--check"]),
         (causes_command.app, ["--folder", str(folder)]),
-        (store_command.app, ["show", str(folder)]),
+        (query_command.store_app, ["show", str(folder)]),
     ]
     for app, arguments in asked:
         said = runner.invoke(app, arguments).stderr
@@ -132,7 +132,7 @@ def test_simulate_command_fills_a_store_and_says_how_fast(tmp_path: Path) -> Non
     assert summary["windows_released"] + summary["windows_suppressed"] == 20
     assert summary["simulated_weeks_per_minute"] > 0
     assert summary["fidelity"] == "noise"
-    shown = CliRunner().invoke(store_command.app, ["show", str(store), "--json"])
+    shown = CliRunner().invoke(query_command.store_app, ["show", str(store), "--json"])
     assert sum(row["packed_windows"] for row in json.loads(shown.stdout)) == 20
 
 
