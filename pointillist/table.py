@@ -115,11 +115,7 @@ def note_lines(left_out: Sequence[str], width: int, elsewhere: str) -> list[str]
 
 
 def laid_out(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[str]],
-    width: int,
-    *,
-    heads_fold: bool = True,
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, *, heads_fold: bool = True
 ) -> tuple[list[str], list[str]]:
     placed, left_out = _placed(columns, rows, width, heads_fold=heads_fold)
     return [_GAP.join(part for _, part in line).rstrip() for _, line in placed], left_out

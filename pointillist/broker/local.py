@@ -79,11 +79,7 @@ def install_programs(say: Callable[[str], None]) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES]):
         done = subprocess.run(
-            ["apt-get", "-qq", *step],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            ["apt-get", "-qq", *step], env=environment, capture_output=True, text=True, check=False
         )
         if done.returncode and step[0] == "install":
             raise BrokerError(f"{command} failed: {done.stderr.strip()[-500:]}")

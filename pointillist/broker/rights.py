@@ -148,9 +148,7 @@ def put_right(settings: KafkaSettings, differences: Iterable[Difference]) -> Non
     for difference in differences:
         by_topic.setdefault(difference.topic, []).append(
             ConfigEntry(
-                difference.setting,
-                difference.wanted,
-                incremental_operation=AlterConfigOpType.SET,
+                difference.setting, difference.wanted, incremental_operation=AlterConfigOpType.SET
             )
         )
     if not by_topic:

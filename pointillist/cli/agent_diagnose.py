@@ -62,9 +62,7 @@ class Asked:
         if section is None:
             return self
         return replace(
-            self,
-            watch=self.watch or section.watch,
-            probes=() if self.steps else section.steps,
+            self, watch=self.watch or section.watch, probes=() if self.steps else section.steps
         )
 
     def only(self, tell: Told) -> Told:
@@ -381,8 +379,7 @@ def diagnose(
         typer.Option(help="With --live: FILE:FUNCTION whose calls end a step; may be given again."),
     ] = None,
     rhythm: Annotated[
-        bool,
-        typer.Option("--rhythm", help="Go by the rhythm even where steps are marked."),
+        bool, typer.Option("--rhythm", help="Go by the rhythm even where steps are marked.")
     ] = False,
     subject: Annotated[
         str | None, typer.Option(help="A pattern of subjects, as '/train/*'; others are left out.")
@@ -397,8 +394,7 @@ def diagnose(
         bool, typer.Option("--verbose", help="Every signal, with its name and plain figures.")
     ] = False,
     json: Annotated[
-        bool,
-        typer.Option("--json", help="Print JSON lines: one document a finding, as it comes."),
+        bool, typer.Option("--json", help="Print JSON lines: one document a finding, as it comes.")
     ] = False,
 ) -> None:
     """Say when steps became slow, and why: cause, confidence, evidence and what to look at next.

@@ -29,8 +29,7 @@ _FOLDER_HINT: Final = (
 _KAFKA_HINT: Final = "`pointillist agent doctor` tries each broker of [transport.kafka]"
 DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 AgentConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
+    Path | None, typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml.")
 ]
 
 

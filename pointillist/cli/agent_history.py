@@ -162,11 +162,7 @@ def _shown(unix_ns: int) -> str:
 
 
 def _print_json(
-    kind: str,
-    rows: _Rows,
-    limit: int,
-    span: tuple[int | None, int | None],
-    more: dict[str, Any],
+    kind: str, rows: _Rows, limit: int, span: tuple[int | None, int | None], more: dict[str, Any]
 ) -> None:
     """Print one document, row by row: a day of raw data does not fit in memory.
 

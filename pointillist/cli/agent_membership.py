@@ -159,8 +159,7 @@ def rekey(
     ],
     config: ConfigOption = DEFAULT_CONFIG,
     early: Annotated[
-        bool,
-        typer.Option("--early", help="Although no roster in force has the new key yet."),
+        bool, typer.Option("--early", help="Although no roster in force has the new key yet.")
     ] = False,
     yes: YesFlag = False,
     json: JsonFlag = False,
@@ -295,9 +294,7 @@ def _part(spent: float, json: bool) -> float | str:
 
 @ledger_app.command(epilog="Example: pointillist agent ledger recover --config agent.toml --yes")
 def recover(
-    config: ConfigOption = DEFAULT_CONFIG,
-    yes: YesFlag = False,
-    json: JsonFlag = False,
+    config: ConfigOption = DEFAULT_CONFIG, yes: YesFlag = False, json: JsonFlag = False
 ) -> None:
     """Start a new ledger after the old one was lost, without spending anything twice.
 

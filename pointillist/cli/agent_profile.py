@@ -20,11 +20,7 @@ import typer
 from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
 from collectors.interface import SourceUnavailable
 from collectors.profiling.formats import ChromeTraceWriter, PprofWriter
-from collectors.profiling.session import (
-    NothingToProfile,
-    ProfileSession,
-    ProfileWriter,
-)
+from collectors.profiling.session import NothingToProfile, ProfileSession, ProfileWriter
 from edge_agent.local.words import SAID, TIMING_ADVICE
 
 from .output import (

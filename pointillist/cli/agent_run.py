@@ -175,12 +175,10 @@ def run(
     gpu_uuid: Annotated[list[str] | None, typer.Option(help="Its GPU-...; repeat.")] = None,
     replay: Annotated[list[Path] | None, typer.Option(help="A trace to play; repeat.")] = None,
     loader: Annotated[
-        str | None,
-        typer.Option(help="Kernel-level metrics by eBPF, through auto, libbpf or bcc."),
+        str | None, typer.Option(help="Kernel-level metrics by eBPF, through auto, libbpf or bcc.")
     ] = None,
     assign: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other key: section.key=value; repeat."),
+        list[str] | None, typer.Option("--set", help="Any other key: section.key=value; repeat.")
     ] = None,
 ) -> None:
     """Run the agent until SIGTERM or Ctrl-C; SIGHUP reloads sources and log level.

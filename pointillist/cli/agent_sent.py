@@ -287,11 +287,7 @@ def _brief(report: SentReport) -> dict[str, Any]:
 
 
 def _table(
-    shown: list[SentReport],
-    limit: int,
-    loaded: AgentConfig,
-    files: Files,
-    json: bool,
+    shown: list[SentReport], limit: int, loaded: AgentConfig, files: Files, json: bool
 ) -> None:
     newest = shown[-limit:]
     verdicts = verdicts_of(newest, loaded, files)

@@ -54,12 +54,7 @@ def web(
     this host: the pages are on loopback alone, and answer the agent's user, root and whoever
     started them by sudo. As root it becomes the agent's user first.
     """
-    from edge_agent.host_page.page_server import (
-        page_address,
-        serve_pages,
-        users_of_page,
-        warm_up,
-    )
+    from edge_agent.host_page.page_server import page_address, serve_pages, users_of_page, warm_up
 
     with reported(ExitCode.USAGE, ListenRefused):
         host, chosen = page_address(listen)

@@ -59,13 +59,11 @@ def causes(
     rates: Annotated[
         Path | None,
         typer.Option(
-            help="Correct anew by the rates in this file; needs --agents-model.",
-            show_default=False,
+            help="Correct anew by the rates in this file; needs --agents-model.", show_default=False
         ),
     ] = None,
     agents_model: Annotated[
-        str | None,
-        typer.Option(help="Model that the agents diagnose with.", show_default=False),
+        str | None, typer.Option(help="Model that the agents diagnose with.", show_default=False)
     ] = None,
     json: JsonFlag = False,
 ) -> None:

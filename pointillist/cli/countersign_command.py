@@ -69,8 +69,7 @@ def countersign(
     previous: Annotated[
         list[Path] | None,
         typer.Option(
-            "--previous",
-            help="A roster before this one that is not in signed_dir; repeat it.",
+            "--previous", help="A roster before this one that is not in signed_dir; repeat it."
         ),
     ] = None,
     first: Annotated[

@@ -46,18 +46,16 @@ on a terminal its pages stay until Ctrl-C
 
 [bold]pointillist demo --open[/bold]   in a browser as well
 
-[bold]pointillist demo --trace train.json.gz[/bold]   this host plays a PyTorch trace of yours""",
+[bold]pointillist demo --trace train.json.gz[/bold]   this host plays a PyTorch trace of yours"""
 )
 def demo(
     hosts: Annotated[int, typer.Option(help="Simulated hosts of 8 GPUs.", min=20)] = 1500,
     windows: Annotated[int, typer.Option(help="Windows of 5 s.", min=1, max=1000)] = 24,
     opendp_hosts: Annotated[
-        int | None,
-        typer.Option(help="How many draw their noise by opendp; 50, or all.", min=0),
+        int | None, typer.Option(help="How many draw their noise by opendp; 50, or all.", min=0)
     ] = None,
     seed: Annotated[
-        int | None,
-        typer.Option(help="Fix workloads, dropouts and the table sampler's noise."),
+        int | None, typer.Option(help="Fix workloads, dropouts and the table sampler's noise.")
     ] = None,
     live: Annotated[
         bool, typer.Option("--live/--no-live", help="Run this host's own agent as well.")

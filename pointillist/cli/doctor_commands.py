@@ -54,10 +54,7 @@ app = typer.Typer()
 
 
 @app.command("doctor", epilog=AGENT_EPILOG)
-def agent_doctor(
-    config: AgentConfigOption = None,
-    json: JsonFlag = False,
-) -> None:
+def agent_doctor(config: AgentConfigOption = None, json: JsonFlag = False) -> None:
     """Say what can be collected here, what cannot, and the one thing to do about each.
 
     What it claims it tries: programs are loaded into the kernel and let go; nothing stays attached

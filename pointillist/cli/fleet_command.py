@@ -168,11 +168,7 @@ def _trial(folder: Path, wanted: tuple[int, int, int], by_hand: bool, json: bool
 
 
 def _party(
-    folder: Path,
-    party: FleetRole,
-    name: str,
-    places: tuple[str, list[str], bool, int],
-    json: bool,
+    folder: Path, party: FleetRole, name: str, places: tuple[str, list[str], bool, int], json: bool
 ) -> None:
     address, brokers, tls, hosts = places
     _need(party, {"--name": name, "--address": address, "--broker": brokers})
@@ -268,8 +264,7 @@ def _hanging(head: str, text: str, width: int) -> list[str]:
 def up(
     folder: Annotated[Path, typer.Argument(help="What `fleet init` wrote.")],
     until_release: Annotated[
-        bool,
-        typer.Option("--until-release", help="End once a window is released, not at Ctrl-C."),
+        bool, typer.Option("--until-release", help="End once a window is released, not at Ctrl-C.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:

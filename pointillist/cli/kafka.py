@@ -23,8 +23,7 @@ app = typer.Typer(
 )
 
 FolderOption = Annotated[
-    Path | None,
-    typer.Option(help="The broker's own folder; your state folder unless given."),
+    Path | None, typer.Option(help="The broker's own folder; your state folder unless given.")
 ]
 
 

@@ -274,8 +274,7 @@ def rotate(
     party: Annotated[Party, typer.Argument(help="Whose sealing key.")],
     folder: FolderOption = None,
     destroy_others: Annotated[
-        bool,
-        typer.Option("--destroy-others", help="At once: what is sealed to them is lost."),
+        bool, typer.Option("--destroy-others", help="At once: what is sealed to them is lost.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:

@@ -79,8 +79,7 @@ class Engine(StrEnum):
 def run(
     config: ConfigOption,
     engine: Annotated[
-        Engine,
-        typer.Option(help="Who reads the reports: this process, or Spark, from Kafka."),
+        Engine, typer.Option(help="Who reads the reports: this process, or Spark, from Kafka.")
     ] = Engine.OWN,
 ) -> None:
     """Admit reports, close windows, release what the Helper unmasks, until a signal.
@@ -187,8 +186,7 @@ def export(
     ],
     out: Annotated[Path, typer.Argument(help="Where to.")],
     window: Annotated[
-        list[str] | None,
-        typer.Option(help="Start of a window, with batch and share; repeat it."),
+        list[str] | None, typer.Option(help="Start of a window, with batch and share; repeat it.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:

@@ -45,9 +45,7 @@ _MAX_NAME: Final = 200
 _EXISTS = "a key or token is never overwritten; name another file"
 
 app = typer.Typer(
-    help="Who runs hosts: its key, and vouchers for them.",
-    epilog=_EXAMPLES,
-    no_args_is_help=True,
+    help="Who runs hosts: its key, and vouchers for them.", epilog=_EXAMPLES, no_args_is_help=True
 )
 
 NameOption = Annotated[str, typer.Option("--name", help="The operator, as a roster names it.")]

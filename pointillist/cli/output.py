@@ -71,8 +71,7 @@ JsonFlag = Annotated[
 ]
 """The type of every command's `json` parameter: `def show(json: JsonFlag = False)`."""
 ConfigOption = Annotated[
-    Path,
-    typer.Option("--config", "-c", help="TOML file; `pointillist sample show` prints one."),
+    Path, typer.Option("--config", "-c", help="TOML file; `pointillist sample show` prints one.")
 ]
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 OpenFlag = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]

@@ -58,10 +58,7 @@ pointillist plan --plan my-plan.toml --json   a plan of your own, for a script
 pointillist plan --hosts 12500 --sections 10 --scheme local   without a Helper: far larger errors
 """)
 
-app = typer.Typer(
-    help="What an epsilon costs in error, bytes and CPU.",
-    subcommand_metavar="",
-)
+app = typer.Typer(help="What an epsilon costs in error, bytes and CPU.", subcommand_metavar="")
 
 _WIDEST: Final = 100
 
@@ -175,8 +172,7 @@ pointillist size --gpus 1000000 --gpus-per-host 4 --plan my-plan.toml
 pointillist size --gpus 100000 --json | jq .size.leader_cores""")
 
 size_app = typer.Typer(
-    help="What machines a fleet needs: cores, brokers, bytes.",
-    subcommand_metavar="",
+    help="What machines a fleet needs: cores, brokers, bytes.", subcommand_metavar=""
 )
 
 _WORDS: Final = {

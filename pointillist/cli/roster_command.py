@@ -101,10 +101,7 @@ def remove_hosts(
     if out.exists():
         raise usage_error(f"{out}: exists; a roster is never overwritten", "name a new --out")
     leaving = Leaving(named, operator or (), everybody)
-    with (
-        reported(ExitCode.REFUSED, ReportRejected),
-        reported(ExitCode.USAGE, EnrolmentError),
-    ):
+    with reported(ExitCode.REFUSED, ReportRejected), reported(ExitCode.USAGE, EnrolmentError):
         roster, summary = without(previous, leaving, load_identity(key))
     with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
         write_all_durably({out: roster})
@@ -177,8 +174,7 @@ def build(
         Path | None, typer.Option("--previous", help="The roster in force; its hosts stay.")
     ] = None,
     log: Annotated[
-        Path | None,
-        typer.Option("--log", help=f"Fetch new join requests first. {_LOG_HELP}"),
+        Path | None, typer.Option("--log", help=f"Fetch new join requests first. {_LOG_HELP}")
     ] = None,
     remove: Annotated[
         list[str] | None,
@@ -210,10 +206,7 @@ def build(
     if out.exists():
         raise usage_error(f"{out}: exists; a roster is never overwritten", "name a new --out")
     leaving = [host_id(text, "--remove") for text in remove or []]
-    with (
-        reported(ExitCode.REFUSED, ReportRejected),
-        reported(ExitCode.USAGE, EnrolmentError),
-    ):
+    with reported(ExitCode.REFUSED, ReportRejected), reported(ExitCode.USAGE, EnrolmentError):
         fetched = {} if log is None else _fetch(log, plans, requests, key)
         try:
             result = enrol_folder(

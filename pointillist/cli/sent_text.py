@@ -98,13 +98,7 @@ _COLUMNS: Final = (
 def report_text(body: Body) -> str:
     if body["state"] == "not_kept":
         return f"{body['series']}, window {_moment(body['window_start'])}: {_STATES['not_kept']}"
-    lines = [
-        *_pairs(_facts(body)),
-        "",
-        *_sections(body),
-        "",
-        *_pairs(_after(body)),
-    ]
+    lines = [*_pairs(_facts(body)), "", *_sections(body), "", *_pairs(_after(body))]
     return "\n".join(lines)
 
 

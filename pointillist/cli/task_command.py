@@ -165,10 +165,7 @@ def _signed(file: Path, signing: SigningKey) -> bytes:
 
 @app.command(epilog="Example: pointillist task verify m.task --leader 00aa... --helper 11bb...")
 def verify(
-    file: TaskFile,
-    leader: LeaderKey,
-    helper: HelperKey = "",
-    json: JsonFlag = False,
+    file: TaskFile, leader: LeaderKey, helper: HelperKey = "", json: JsonFlag = False
 ) -> None:
     """Check both signatures and recompute the noise; exit code 3 when it is not enough."""
     parties = PinnedParties(public_key(leader), public_key(helper) if helper else b"")

@@ -189,12 +189,7 @@ def parse_card(content: bytes, where: str, fingerprint: str | None = None) -> Pa
 def _checked(card: PartyCard) -> PartyCard:
     """Refuse a card that lacks what its party has, or has more. Raises ValueError."""
     leads, helps = card.party == FleetParty.LEADER, card.party == FleetParty.HELPER
-    wanted = {
-        "certificate": leads or helps,
-        "address": helps,
-        "brokers": leads,
-        "n_min": leads,
-    }
+    wanted = {"certificate": leads or helps, "address": helps, "brokers": leads, "n_min": leads}
     for key, wants in wanted.items():
         if bool(getattr(card, key)) != wants:
             expected, got = ("one", "none") if wants else ("none", "one")

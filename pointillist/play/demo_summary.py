@@ -27,13 +27,7 @@ from simulator.cell_view import CellView, ranked
 from simulator.outcome.coverage import TOTAL, coverage_rows
 
 from .demo_fleet import DemoFleet
-from .demo_run import (
-    HELPER_TRANSCRIPT,
-    LEADER_TRANSCRIPT,
-    epsilon_spent,
-    latencies_s,
-    rejections,
-)
+from .demo_run import HELPER_TRANSCRIPT, LEADER_TRANSCRIPT, epsilon_spent, latencies_s, rejections
 from .demo_tally import DemoTally
 from .stage import REST, CellTable, Struck, Summary, cell_table, families, in_hosts, near, share
 

@@ -11,12 +11,7 @@ from typing import Any
 
 from edge_agent.config import TrustSection
 from edge_agent.protocol.task_check import Bounds
-from simulator.exported_fleet import (
-    ExportedFleet,
-    ExportSettings,
-    load_identities,
-    make_identities,
-)
+from simulator.exported_fleet import ExportedFleet, ExportSettings, load_identities, make_identities
 from simulator.fleet.hosts import make_inventory
 from simulator.scenario import Scenario, load
 from simulator.slices import WindowTruth
