@@ -11,21 +11,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from edge_agent import membership
 from edge_agent.config import AgentConfig
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import LedgerFull, LedgerNone, LedgerRefused
 from edge_agent.live import load_host, read_ledger, this_machine
-from edge_agent.membership import (
-    JoinStanding,
-    NoSealingKey,
-    end_of_earlier,
-    find_standing,
-    gpu_counts,
-    hardware_names,
-    join_request,
-    newest_roster,
-    send_join,
-)
 from edge_agent.membership import rekey as carry_on
 from edge_agent.membership import retire as end
 from edge_agent.protocol.roster_book import read_signed_past
@@ -101,16 +91,18 @@ def join(
     loaded = agent_file.bind_gpus(loaded)
     host = load_host(loaded, this_machine(loaded))
     with reported(ExitCode.USAGE, ValueError):
-        hardware = hardware_names(machine_id(), loaded.host.gpu_uuids)
-    request = join_request(host, hardware, token, gpu_counts(Catalogue.load(), loaded.host.models))
+        hardware = membership.hardware_names(machine_id(), loaded.host.gpu_uuids)
+    request = membership.join_request(
+        host, hardware, token, membership.gpu_counts(Catalogue.load(), loaded.host.models)
+    )
     with (
-        reported(ExitCode.UNAVAILABLE, NoSealingKey, hint="start the Leader first"),
+        reported(ExitCode.UNAVAILABLE, membership.NoSealingKey, hint="start the Leader first"),
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(loaded)),
         ExitStack() as stack,
     ):
         log = stack.enter_context(open_transport(loaded.transport.settings, Side.AGENT))
-        send_join(log, request, pins, int(time.time()))
-        standing = find_standing(log, request, pins, wait_s)
+        membership.send_join(log, request, pins, int(time.time()))
+        standing = membership.find_standing(log, request, pins, wait_s)
     roster = standing.roster
     body: dict[str, Any] = {
         "host": host.host_id.hex(),
@@ -127,7 +119,7 @@ def join(
         say(_in_words(standing))
 
 
-def _in_words(standing: JoinStanding) -> str:
+def _in_words(standing: membership.JoinStanding) -> str:
     answer, roster = standing.answer, standing.roster
     if answer is None:
         return _NOT_ANSWERED
@@ -183,7 +175,7 @@ def rekey(
     )
     agent_file.become_agent(loaded)
     now_s = int(time.time())
-    done = end_of_earlier(loaded, key_file, this_machine(loaded))
+    done = membership.end_of_earlier(loaded, key_file, this_machine(loaded))
     if done is None:
         following = agent_file.bind_gpus(agent_file.load_file(config, key_file))
         binding = this_machine(following)
@@ -204,7 +196,7 @@ def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=log_hint(config)),
         open_transport(config.transport.settings, Side.AGENT) as log,
     ):
-        roster = newest_roster(log, HostId(host), config.trust)
+        roster = membership.newest_roster(log, HostId(host), config.trust)
     if roster is None:
         raise refused(
             f"expected a signed roster on the log that has the new host {host.hex()}, found none",

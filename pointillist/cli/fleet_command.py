@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pointillist.fleet import party_setup
 from pointillist.fleet.party_card import CardRefused, FleetParty, card_fingerprint
 from pointillist.fleet.party_config_text import shell_line
 from pointillist.fleet.party_files import FolderUnusable
-from pointillist.fleet.party_setup import (
-    NextStep,
-    PartyFolder,
-    PartyWishes,
-    begin_party,
-    next_steps,
-    take_card,
-)
 from pointillist.plan_file import PlanFileError
 from pointillist.play.processes import Family
 from pointillist.table import terminal_columns
@@ -172,12 +165,12 @@ def _party(
 ) -> None:
     address, brokers, tls, hosts = places
     _need(party, {"--name": name, "--address": address, "--broker": brokers})
-    wishes = PartyWishes(FleetParty(party), name, address, tuple(brokers), tls, hosts)
+    wishes = party_setup.PartyWishes(FleetParty(party), name, address, tuple(brokers), tls, hosts)
     with (
         reported(ExitCode.USAGE, FolderUnusable, CardRefused, PlanFileError, ValueError),
         reported(ExitCode.REFUSED, ParameterError),
     ):
-        made = begin_party(folder, wishes)
+        made = party_setup.begin_party(folder, wishes)
     _show_next(made, json)
 
 
@@ -210,9 +203,9 @@ def pair(
     whoever could change the card on its way could change a fingerprint beside it.
     """
     need_file(card, "another party's card", "`pointillist fleet init --party` makes card.toml")
-    place = PartyFolder(folder.resolve())
+    place = party_setup.PartyFolder(folder.resolve())
     with reported(ExitCode.REFUSED, CardRefused):
-        take_card(place, card, fingerprint)
+        party_setup.take_card(place, card, fingerprint)
     _show_next(place, json)
 
 
@@ -222,12 +215,12 @@ def next_(
     json: JsonFlag = False,
 ) -> None:
     """Say what this party does next: what it runs, hands over, and must check itself."""
-    _show_next(PartyFolder(folder.resolve()), json)
+    _show_next(party_setup.PartyFolder(folder.resolve()), json)
 
 
-def _show_next(folder: PartyFolder, json: bool) -> None:
+def _show_next(folder: party_setup.PartyFolder, json: bool) -> None:
     with reported(ExitCode.USAGE, CardRefused, PlanFileError):
-        card, steps = folder.card(), next_steps(folder)
+        card, steps = folder.card(), party_setup.next_steps(folder)
     body = {
         "folder": str(folder.base),
         "party": card.party,
@@ -239,7 +232,7 @@ def _show_next(folder: PartyFolder, json: bool) -> None:
     emit(body, json, lambda _: _told(body, steps))
 
 
-def _told(body: dict[str, Any], steps: list[NextStep]) -> str:
+def _told(body: dict[str, Any], steps: list[party_setup.NextStep]) -> str:
     """Write each step, and what a person checks, below it; commands stay whole, to be copied."""
     width = terminal_columns(NO_TERMINAL)
     lines = [f"{body['party']} {body['name']}"]

@@ -19,21 +19,7 @@ from pointillist.installation import default_folder, default_folders
 from pointillist.table import terminal_columns, value_lines
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
-from transport.files.keyfiles import (
-    HostKey,
-    HpkeKeyFile,
-    KeyFileRefused,
-    destroy_key,
-    host_binding,
-    kind_of,
-    load_hpke_key,
-    load_signing_key,
-    machine_id,
-    read_host_key,
-    write_host_key,
-    write_hpke_key,
-    write_signing_key,
-)
+from transport.files import keyfiles
 from transport.files.private_files import give
 from transport.process.privileges import ensure_users
 from wire.epoch import KeyAnnouncement
@@ -78,9 +64,9 @@ def new_sealing_key(party: str, folder: Path, *, destroy: bool, now_s: int) -> d
     path = folder / f"{time.strftime('%Y-%m-%dT%H%M%SZ', time.gmtime(now_s))}-{named[:16]}.hpke"
     # A role's files are its own user's.
     owner = (folder / "identity.key").lstat().st_uid if os.geteuid() == 0 else None
-    write_hpke_key(path, HpkeKeyFile(pair, now_s, until_s), owner=owner)
+    keyfiles.write_hpke_key(path, keyfiles.HpkeKeyFile(pair, now_s, until_s), owner=owner)
     for old in earlier if destroy else ():
-        destroy_key(old)
+        keyfiles.destroy_key(old)
         old.with_suffix(".announcement").unlink(missing_ok=True)
     return {
         "file": str(path),
@@ -104,11 +90,11 @@ def destroy(
     """
     for path in files:
         need_file(path, "a key file", "`pointillist keys show` lists them")
-        with reported(ExitCode.USAGE, KeyFileRefused):
-            kind_of(path, owner=key_owner(path))
+        with reported(ExitCode.USAGE, keyfiles.KeyFileRefused):
+            keyfiles.kind_of(path, owner=key_owner(path))
     confirm(yes, f"Destroy {', '.join(map(str, files))} for good?")
     for path in files:
-        destroy_key(path)
+        keyfiles.destroy_key(path)
     emit({"destroyed": [str(path) for path in files]}, json)
 
 
@@ -177,12 +163,12 @@ def generate(
         raise usage_error(f"--gpu belongs to a host, not to the {role}")
     path, key = _prepared(folder, role) / "identity.key", SigningKey.generate()
     if role is KeyRole.HOST:
-        binding = host_binding(machine_id(), gpu or [])
-        write_host_key(path, HostKey(key, binding), owner=_owner(role))
+        binding = keyfiles.host_binding(keyfiles.machine_id(), gpu or [])
+        keyfiles.write_host_key(path, keyfiles.HostKey(key, binding), owner=_owner(role))
         # Of a key that was moved away: which GPUs that one was bound to.
         path.with_name(f"{path.name}.gpus").unlink(missing_ok=True)
     else:
-        write_signing_key(path, key, owner=_owner(role))
+        keyfiles.write_signing_key(path, key, owner=_owner(role))
     shown = show_file(path)
     if "error" in shown:
         raise refused(shown["error"])
@@ -253,12 +239,12 @@ def announce(
     """
     start = _day_start(day)
     where = (folder or default_folder(party)) / party
-    identity = load_signing_key(where / "identity.key", owner=_owner(party))
+    identity = keyfiles.load_signing_key(where / "identity.key", owner=_owner(party))
     path = where / f"{time.strftime('%Y-%m-%d', time.gmtime(start))}.hpke"
     if not path.exists():
-        made = HpkeKeyFile(HpkeKeyPair.generate(), start, start + DAY_S + overlap_s)
-        write_hpke_key(path, made, owner=_owner(party))
-    key = load_hpke_key(path, owner=_owner(party))
+        made = keyfiles.HpkeKeyFile(HpkeKeyPair.generate(), start, start + DAY_S + overlap_s)
+        keyfiles.write_hpke_key(path, made, owner=_owner(party))
+    key = keyfiles.load_hpke_key(path, owner=_owner(party))
     draft = KeyAnnouncement(
         identity.public_bytes, key.pair.public_bytes, key.not_before, key.not_after
     )
@@ -305,9 +291,9 @@ def show_file(path: Path) -> dict[str, Any]:
     """What may be said about one key file; of a refused one its name and the reason."""
     owner = _owner(path.parent.name)
     try:
-        match kind_of(path, owner=owner):
+        match keyfiles.kind_of(path, owner=owner):
             case "hpke":
-                key = load_hpke_key(path, owner=owner)
+                key = keyfiles.load_hpke_key(path, owner=owner)
                 public = key.pair.public_bytes
                 more: dict[str, Any] = {
                     "key_id": key_id(public).hex(),
@@ -316,7 +302,7 @@ def show_file(path: Path) -> dict[str, Any]:
                 }
                 kind = "hpke"
             case "host":
-                host = read_host_key(path, owner=owner)
+                host = keyfiles.read_host_key(path, owner=owner)
                 kind, public = "host", host.signing.public_bytes
                 more = {
                     "public_key": public.hex(),
@@ -324,9 +310,9 @@ def show_file(path: Path) -> dict[str, Any]:
                     "ledger_exists": host.ledger_exists,
                 }
             case _:
-                kind, public = "signing", load_signing_key(path, owner=owner).public_bytes
+                kind, public = "signing", keyfiles.load_signing_key(path, owner=owner).public_bytes
                 more = {"public_key": public.hex()}
-    except KeyFileRefused as error:
+    except keyfiles.KeyFileRefused as error:
         return {"file": str(path), "error": str(error)}
     return {"file": str(path), "kind": kind, "fingerprint": fingerprint(public), **more}
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from pointillist import sizing
 from pointillist.plan_file import (
     DEFAULT_PATH,
     PlanFileError,
@@ -19,15 +20,6 @@ from pointillist.plan_file import (
 )
 from pointillist.plan_report import PlanReport, catalogue_shapes, coordinates_of, plan_report
 from pointillist.plan_text import plan_text
-from pointillist.sizing import (
-    REPLICAS,
-    RETENTION_DAYS,
-    MeasuredCosts,
-    Size,
-    TaskLoad,
-    shipped_costs,
-    size_of,
-)
 from pointillist.table import terminal_columns, value_lines
 from privacy.errors import ParameterError
 from privacy.plan import Plan, SectionShape
@@ -190,9 +182,9 @@ class _Sized:
     gpus: int
     hosts: int
     plan: str
-    tasks: list[TaskLoad]
-    size: Size
-    costs: MeasuredCosts
+    tasks: list[sizing.TaskLoad]
+    size: sizing.Size
+    costs: sizing.MeasuredCosts
 
 
 @size_app.callback(invoke_without_command=True, help=_SIZE_HELP, epilog=_SIZE_EPILOG)
@@ -214,9 +206,9 @@ def size(
     if plan.scheme != "masked":
         raise usage_error(f"expected a plan of scheme masked, got {plan.scheme}: it has no Helper")
     hosts = ceil(gpus / (gpus_per_host or plan.gpus_per_host))
-    tasks = [TaskLoad(coordinates_of(task, shapes), task.window_s) for task in plan.tasks]
-    costs = shipped_costs()
-    sized = size_of(hosts, tasks, costs.one)
+    tasks = [sizing.TaskLoad(coordinates_of(task, shapes), task.window_s) for task in plan.tasks]
+    costs = sizing.shipped_costs()
+    sized = sizing.size_of(hosts, tasks, costs.one)
     emit(_Sized(gpus, hosts, plan.name, tasks, sized, costs), json, text=_size_text)
 
 
@@ -230,11 +222,11 @@ def _size_text(asked: _Sized) -> str:
     rows = [
         ("reports", f"{rate(found.reports_a_second)} a second of {rate(asked.hosts)} hosts"),
         *cores,
-        ("brokers", f"{found.brokers}, {REPLICAS} copies of each record"),
+        ("brokers", f"{found.brokers}, {sizing.REPLICAS} copies of each record"),
         ("log", f"{found.log_bytes_a_day / _GB:,.1f} GB a day and copy"),
         (
             "disks of all brokers",
-            f"{found.log_bytes_kept / _GB:,.0f} GB, {RETENTION_DAYS} days kept",
+            f"{found.log_bytes_kept / _GB:,.0f} GB, {sizing.RETENTION_DAYS} days kept",
         ),
         ("Leader's memory", f"{found.leader_bytes / _GB:,.2f} GB for a window of each task"),
     ]

@@ -8,14 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aggregator.enrolment.tasks import (
-    build_task,
-    check_task_noise,
-    leader_sign,
-    summary,
-    task_plan,
-    windows_from,
-)
+from aggregator.enrolment import tasks
 from aggregator.protocol.directory import Directory, PinnedParties
 from pointillist.plan_file import PlanFileError, default_plan, load_plan
 from privacy.calibrate import WEEK_S
@@ -100,19 +93,19 @@ def build(
             raise usage_error(f"the plan has no task {series!r}; there are {', '.join(there)}")
         chosen = there[series]
         first = (int(time.time()) // WEEK_S + 1) * WEEK_S if start is None else start
-        wanted = task_plan(
+        wanted = tasks.task_plan(
             planned,
             chosen,
-            windows_from(chosen, first, weeks),
+            tasks.windows_from(chosen, first, weeks),
             (public_key(leader), public_key(helper) if helper else b""),
             version=version,
             largest_operator=largest_operator,
             domain=DEMO_DOMAIN if trial else "fleet",
         )
-        task = build_task(Catalogue.load(), wanted)
+        task = tasks.build_task(Catalogue.load(), wanted)
     draft = Signed(labels.TASK, task.encode_body()).encode()
     out.write_bytes(draft)
-    emit({"file": str(out)} | summary(draft), json)
+    emit({"file": str(out)} | tasks.summary(draft), json)
 
 
 @app.command(epilog="Example: pointillist task show m.task --json | jq .sections")
@@ -149,7 +142,7 @@ def sign(
         emit({"signed": len(signed)}, json)
         return
     for target, content in signed.items():
-        emit({"file": str(target)} | summary(content), json)
+        emit({"file": str(target)} | tasks.summary(content), json)
 
 
 def _signed(file: Path, signing: SigningKey) -> bytes:
@@ -157,10 +150,10 @@ def _signed(file: Path, signing: SigningKey) -> bytes:
     content = file.read_bytes()
     if content[:16] == labels.TASK:
         task = Task.decode_body(Signed.decode(content, labels.TASK).body)
-        check_task_noise(task)
+        tasks.check_task_noise(task)
         if task.leader_pk != signing.public_bytes:
             raise refused(f"{file}: the draft names another Leader's key")
-    return leader_sign(content, signing)
+    return tasks.leader_sign(content, signing)
 
 
 @app.command(epilog="Example: pointillist task verify m.task --leader 00aa... --helper 11bb...")
@@ -172,14 +165,14 @@ def verify(
     need_file(file, "a task", _BUILT)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
         known = Directory(parties).add_task(file.read_bytes(), time.time())
-        check_task_noise(known.task)
+        tasks.check_task_noise(known.task)
     emit(_summary(file) | {"verified": True}, json)
 
 
 def _summary(file: Path) -> dict[str, Any]:
     need_file(file, "a task", _BUILT)
     try:
-        found = summary(file.read_bytes())
+        found = tasks.summary(file.read_bytes())
     except ReportRejected as error:
         raise usage_error(f"{file}: expected a task: {error}", _BUILT) from error
     if found["kind"] != "task":

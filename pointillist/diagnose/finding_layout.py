@@ -12,18 +12,8 @@ from enum import Enum
 from typing import Any, Final
 
 from diagnosis.detect.findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded
+from edge_agent.local import words
 from edge_agent.local.local_rows import clean_name
-from edge_agent.local.words import (
-    ADVICE,
-    diagnosis_said,
-    ended_said,
-    evidence_in_full,
-    evidence_said,
-    interferer,
-    most_telling,
-    spike_said,
-    unknown_said,
-)
 
 _NS: Final = 1e9
 
@@ -126,12 +116,12 @@ def _head(finding: Finding, clock: BoottimeReader, before: Diagnosis | None) -> 
             cause = f"{finding.cause.value} {100 * finding.confidence:.0f} %"
             return f"incident: heavy for twenty seconds; still {cause}"
         case Diagnosis():
-            return diagnosis_said(finding)
+            return words.diagnosis_said(finding)
         case SpikeBegan():
-            return f"{spike_said(finding)}, slow since {clock.short(finding.onset_ns)}"
+            return f"{words.spike_said(finding)}, slow since {clock.short(finding.onset_ns)}"
         case SpikeEnded():
             slow = f"slow from {clock.short(finding.onset_ns)}"
-            return f"{ended_said(finding)} ({slow}; the calm seconds that tell it included)"
+            return f"{words.ended_said(finding)} ({slow}; the calm seconds that tell it included)"
 
 
 def _is_repeated(diagnosis: Diagnosis, before: Diagnosis | None) -> bool:
@@ -141,18 +131,18 @@ def _is_repeated(diagnosis: Diagnosis, before: Diagnosis | None) -> bool:
 def _below(finding: Finding, before: Diagnosis | None, *, verbose: bool) -> Iterator[str]:
     if not isinstance(finding, Diagnosis) or (_is_repeated(finding, before) and not verbose):
         return
-    unknown = unknown_said(finding)
+    unknown = words.unknown_said(finding)
     if unknown:
         yield unknown
-    yield from _evidence(finding.evidence, interferer(finding), verbose=verbose)
-    yield f"next: {ADVICE[finding.cause]}"
+    yield from _evidence(finding.evidence, words.interferer(finding), verbose=verbose)
+    yield f"next: {words.ADVICE[finding.cause]}"
 
 
 def _evidence(found: tuple[Evidence, ...], known: str, *, verbose: bool) -> Iterator[str]:
-    for evidence in found if verbose else most_telling(found, SHOWN):
-        yield evidence_said(evidence, (known,))
+    for evidence in found if verbose else words.most_telling(found, SHOWN):
+        yield words.evidence_said(evidence, (known,))
         if verbose:
-            yield f"  {evidence_in_full(evidence)}"
+            yield f"  {words.evidence_in_full(evidence)}"
 
 
 def _wrapped(text: str, first: str, later: str, width: int) -> list[str]:

@@ -24,6 +24,7 @@ from transport.process.privileges import HELPER_USER, LEADER_USER, ensure_users
 from transport.settings.config import build, channel_address, host_name, host_port, read_table
 from wire.fields import NAME
 
+from . import party_config_text, party_files
 from .party_card import (
     CardRefused,
     FleetParty,
@@ -33,26 +34,6 @@ from .party_card import (
     parse_card,
     read_card,
     read_content,
-)
-from .party_config_text import (
-    AgentTerms,
-    LogPlace,
-    agent_text,
-    helper_text,
-    leader_text,
-    operator_text,
-    plan_entry_text,
-    shell_line,
-)
-from .party_files import (
-    PRIVATE,
-    PUBLIC,
-    lock_folder,
-    make_folder,
-    new_folder,
-    replace_text,
-    write_identity,
-    write_new,
 )
 
 PLAN: Final = "fleet"
@@ -111,19 +92,19 @@ class PartyWishes:
 def begin_party(base: Path, wishes: PartyWishes) -> PartyFolder:
     """Raises FolderUnusable, CardRefused, PlanFileError, ParameterError, OSError."""
     _check_wishes(wishes)
-    with new_folder(base) as made:
+    with party_files.new_folder(base) as made:
         folder = PartyFolder(made)
         ensure_users()
-        home = make_folder(folder.home(wishes.party), PUBLIC)
-        make_folder(folder.cards, PUBLIC)
+        home = party_files.make_folder(folder.home(wishes.party), party_files.PUBLIC)
+        party_files.make_folder(folder.cards, party_files.PUBLIC)
         key = SigningKey.generate()
         if wishes.party is FleetParty.OPERATOR:
-            home.chmod(PRIVATE)
+            home.chmod(party_files.PRIVATE)
             write_signing_key(home / f"{wishes.name}.key", key)
             card = PartyCard(key.public_bytes, wishes.party, wishes.name)
         else:
             card = _begin_aggregator(home, wishes, key)
-        write_new(folder.own_card, card.text)
+        party_files.write_new(folder.own_card, card.text)
     return folder
 
 
@@ -144,18 +125,18 @@ def _check_wishes(wishes: PartyWishes) -> None:
 
 def _begin_aggregator(home: Path, wishes: PartyWishes, key: SigningKey) -> PartyCard:
     user = _USERS[wishes.party]
-    write_identity(home / "keys", wishes.party, key, user)
-    make_folder(home / "signed", PUBLIC)
-    tls = make_folder(home / "tls", PUBLIC)
+    party_files.write_identity(home / "keys", wishes.party, key, user)
+    party_files.make_folder(home / "signed", party_files.PUBLIC)
+    tls = party_files.make_folder(home / "tls", party_files.PUBLIC)
     certificate = make_certificate(tls, wishes.party, [host_name(wishes.address)], user)
     n_min = 0
     if wishes.party is FleetParty.LEADER:
-        make_folder(home / "joins", PUBLIC)
-        write_new(home / "plan.toml", _plan_text(wishes.hosts))
+        party_files.make_folder(home / "joins", party_files.PUBLIC)
+        party_files.write_new(home / "plan.toml", _plan_text(wishes.hosts))
         found = load_plan(home / "plan.toml")
         n_min = found.n_min
         weights = {task.series: task.weight_millionths for task in found.tasks}
-        write_new(home / "plans.toml", plan_entry_text(PLAN, weights))
+        party_files.write_new(home / "plans.toml", party_config_text.plan_entry_text(PLAN, weights))
     reached = wishes.address if wishes.party is FleetParty.HELPER else ""
     return PartyCard(
         key.public_bytes, wishes.party, wishes.name, certificate, reached, wishes.brokers,
@@ -178,7 +159,7 @@ def take_card(folder: PartyFolder, path: Path, fingerprint: str) -> PartyCard:
         wanted = " or ".join(sorted(_MAY_TAKE[FleetParty(own.party)]))
         raise CardRefused(f"{path}: expected the card of a {wanted}, got that of a {card.party}")
     # Two at once would each write what it read before the other.
-    with lock_folder(folder.base, wait=True):
+    with party_files.lock_folder(folder.base, wait=True):
         _take(folder, own, card, path, content)
     return card
 
@@ -197,7 +178,7 @@ def _take(folder: PartyFolder, own: PartyCard, card: PartyCard, path: Path, cont
         )
     if card.party == FleetParty.OPERATOR:
         _pin_operator(folder, own, card)
-    write_new(kept, content.decode())
+    party_files.write_new(kept, content.decode())
     _configure(folder, own)
 
 
@@ -233,7 +214,9 @@ def _pin_operator(folder: PartyFolder, own: PartyCard, card: PartyCard) -> None:
     except ValueError as error:
         raise CardRefused(f"{file}: {error}") from error
     text = file.read_text(encoding="utf-8")
-    replace_text(file, text + operator_text(card.name, card.public_key))
+    party_files.replace_text(
+        file, text + party_config_text.operator_text(card.name, card.public_key)
+    )
 
 
 def _operators(file: Path) -> list[OperatorKey]:
@@ -253,24 +236,26 @@ def _configure(folder: PartyFolder, own: PartyCard) -> bool:
     if not all(cards.values()) or (home / f"{program}.toml").exists():
         return False
     leader, helper = (cards[other][0] for other in (FleetParty.LEADER, FleetParty.HELPER))
-    log = LogPlace(brokers=leader.brokers, tls=leader.broker_tls)
+    log = party_config_text.LogPlace(brokers=leader.brokers, tls=leader.broker_tls)
     if party is FleetParty.LEADER:
         channel = _channel(home, party, helper, helper.address)
-        text = leader_text(home, helper.public_key, log, channel)
+        text = party_config_text.leader_text(home, helper.public_key, log, channel)
     elif party is FleetParty.HELPER:
         channel = _channel(home, party, leader, f"0.0.0.0:{own.address.rpartition(':')[2]}")
-        text = helper_text(home, leader.public_key, channel, None)
+        text = party_config_text.helper_text(home, leader.public_key, channel, None)
     else:  # what every host of the operator runs by; each makes its own key, on the host
-        terms = AgentTerms(leader.public_key, helper.public_key, leader.n_min, trial=False)
-        text = agent_text(AGENT_HOME, terms, log, keys=HOST_KEYS)
-    write_new(home / f"{program}.toml", text)
+        terms = party_config_text.AgentTerms(
+            leader.public_key, helper.public_key, leader.n_min, trial=False
+        )
+        text = party_config_text.agent_text(AGENT_HOME, terms, log, keys=HOST_KEYS)
+    party_files.write_new(home / f"{program}.toml", text)
     return True
 
 
 def _channel(home: Path, own: FleetParty, peer: PartyCard, address: str) -> ChannelTable:
     tls, theirs = home / "tls", home / "tls" / f"{peer.party}.pem"
     if not theirs.exists():
-        write_new(theirs, peer.certificate)
+        party_files.write_new(theirs, peer.certificate)
     return ChannelTable(
         address=address, ca_file=theirs, cert_file=tls / f"{own}.pem", key_file=tls / f"{own}.key"
     )
@@ -331,7 +316,7 @@ def _cards_missing(folder: PartyFolder, own: PartyCard) -> Iterator[NextStep]:
 
 
 def _command(*words: str) -> str:
-    return shell_line(("pointillist", *words))
+    return party_config_text.shell_line(("pointillist", *words))
 
 
 def _leader_steps(folder: PartyFolder) -> Iterator[NextStep]:

@@ -32,6 +32,7 @@ from transport.process.privileges import AGENT_USER, HELPER_USER, LEADER_USER, e
 from transport.settings.config import limited, read_tree
 from wire.catalogue import Catalogue
 
+from . import party_files
 from .party_config_text import (
     AgentTerms,
     LogPlace,
@@ -41,17 +42,6 @@ from .party_config_text import (
     leader_text,
     operator_text,
     plan_entry_text,
-)
-from .party_files import (
-    PRIVATE,
-    PUBLIC,
-    FolderUnusable,
-    give_to_role,
-    log_group,
-    make_folder,
-    new_folder,
-    write_identity,
-    write_new,
 )
 
 
@@ -144,11 +134,11 @@ def make_trial(base: Path, settings: TrialSettings) -> TrialFolders:
     """Raises FolderUnusable, OSError, PrivilegeError, KeyFileRefused."""
     socket = TrialFolders(base.resolve()).socket
     if len(bytes(socket)) > LONGEST_SOCKET_BYTES:
-        raise FolderUnusable(
+        raise party_files.FolderUnusable(
             f"{base}: expected a path so short that {socket.name} in it has at most "
             f"{LONGEST_SOCKET_BYTES} bytes, got {len(bytes(socket))}"
         )
-    with new_folder(base) as made:
+    with party_files.new_folder(base) as made:
         folders = TrialFolders(made)
         _write_trial(folders, settings)
     return folders
@@ -157,23 +147,23 @@ def make_trial(base: Path, settings: TrialSettings) -> TrialFolders:
 def _write_trial(folders: TrialFolders, settings: TrialSettings) -> None:
     ensure_users()
     leader, helper, operator = (SigningKey.generate() for _ in range(3))
-    log = LogPlace(folders.log, log_group())
+    log = LogPlace(folders.log, party_files.log_group())
     terms = AgentTerms(leader.public_bytes, helper.public_bytes, settings.n_min, trial=True)
     _write_parties(folders, leader, helper, log)
     _write_plan(folders, settings)
-    make_folder(folders.operator, PRIVATE)
+    party_files.make_folder(folders.operator, party_files.PRIVATE)
     write_signing_key(folders.operator / f"{settings.operator}.key", operator)
     _write_host(folders, settings, terms, log)
     _write_simulated(folders, settings, terms, log)
     _pin_operators(folders, settings, operator, terms.leader_pk)
-    make_folder(folders.logs, PUBLIC)
-    write_new(folders.settings, _settings_text(settings))
+    party_files.make_folder(folders.logs, party_files.PUBLIC)
+    party_files.write_new(folders.settings, _settings_text(settings))
 
 
 def read_trial(base: Path) -> TrialSettings:
     """Read what `make_trial` wrote. Raises FolderUnusable."""
     path = TrialFolders(base.resolve()).settings
-    return read_tree(TrialSettings, path, error=FolderUnusable, file_format=FORMAT)
+    return read_tree(TrialSettings, path, error=party_files.FolderUnusable, file_format=FORMAT)
 
 
 def _write_parties(
@@ -184,16 +174,16 @@ def _write_parties(
         ("helper", folders.helper, helper_key, HELPER_USER),
     )
     for role, home, key, user in parties:
-        make_folder(home, PUBLIC)
-        make_folder(home / "signed", PUBLIC)
-        write_identity(home / "keys", role, key, user)
+        party_files.make_folder(home, party_files.PUBLIC)
+        party_files.make_folder(home / "signed", party_files.PUBLIC)
+        party_files.write_identity(home / "keys", role, key, user)
     channel = ChannelTable(socket=folders.socket)
     leader = leader_text(folders.leader, helper_key.public_bytes, log, channel)
-    write_new(folders.leader_toml, leader)
+    party_files.write_new(folders.leader_toml, leader)
     group = LEADER_USER if log.group else None
     helper = helper_text(folders.helper, leader_key.public_bytes, channel, group)
-    write_new(folders.helper_toml, helper)
-    make_folder(folders.joins, PUBLIC)
+    party_files.write_new(folders.helper_toml, helper)
+    party_files.make_folder(folders.joins, party_files.PUBLIC)
 
 
 def _write_plan(folders: TrialFolders, settings: TrialSettings) -> None:
@@ -212,32 +202,34 @@ retention_s = 21_600
 windows = {settings.windows}
 weights = {{ {weights} }}
 """
-    write_new(folders.plan, text)
+    party_files.write_new(folders.plan, text)
 
 
 def _write_host(
     folders: TrialFolders, settings: TrialSettings, terms: AgentTerms, log: LogPlace
 ) -> None:
     home = folders.host(settings.host)
-    make_folder(home.parent, PUBLIC)
-    make_folder(home, PUBLIC)
+    party_files.make_folder(home.parent, party_files.PUBLIC)
+    party_files.make_folder(home, party_files.PUBLIC)
     if settings.by_hand:
-        write_new(home / "agent.toml", agent_text(AGENT_HOME, terms, log, keys=HOST_KEYS))
+        party_files.write_new(
+            home / "agent.toml", agent_text(AGENT_HOME, terms, log, keys=HOST_KEYS)
+        )
         return
-    make_folder(home / "keys", 0o711)
-    make_folder(home / "keys" / "host", PRIVATE, AGENT_USER)
+    party_files.make_folder(home / "keys", 0o711)
+    party_files.make_folder(home / "keys" / "host", party_files.PRIVATE, AGENT_USER)
     key = home / "keys" / "host" / "identity.key"
     write_host_key(key, HostKey(SigningKey.generate(), host_binding(machine_id(), [])))
-    give_to_role(key, AGENT_USER)
-    make_folder(home / "state", PRIVATE, AGENT_USER)
-    write_new(home / "agent.toml", agent_text(home, terms, log))
+    party_files.give_to_role(key, AGENT_USER)
+    party_files.make_folder(home / "state", party_files.PRIVATE, AGENT_USER)
+    party_files.write_new(home / "agent.toml", agent_text(home, terms, log))
 
 
 def _write_simulated(
     folders: TrialFolders, settings: TrialSettings, terms: AgentTerms, log: LogPlace
 ) -> None:
     """Make identities of the simulated hosts; their requests lie where the Leader's are."""
-    home = make_folder(folders.simulated, PRIVATE)
+    home = party_files.make_folder(folders.simulated, party_files.PRIVATE)
     scenario = load(SCENARIO).with_(hosts=settings.hosts - 1)
     (home / "trial.toml").write_bytes(SCENARIO.read_bytes())
     identities = home / "identities"
@@ -245,7 +237,7 @@ def _write_simulated(
     made = make_identities(identities, inventory, PLAN, terms.leader_pk)
     for request in made.joins.iterdir():
         request.replace(folders.joins / request.name)
-    write_new(home / "export.toml", export_text(identities, PLAN, terms, log))
+    party_files.write_new(home / "export.toml", export_text(identities, PLAN, terms, log))
 
 
 def _pin_operators(
@@ -257,7 +249,7 @@ def _pin_operators(
     write_token(folders.token(settings.host), token)
     simulated = (folders.simulated / "identities" / "operators.toml").read_text(encoding="utf-8")
     pins = f"{operator_text(name, operator.public_bytes)}\n{simulated}"
-    write_new(folders.plans, plan_entry_text(PLAN, {SERIES: FULL_WEIGHT}) + pins)
+    party_files.write_new(folders.plans, plan_entry_text(PLAN, {SERIES: FULL_WEIGHT}) + pins)
     with folders.helper_toml.open("a") as file:
         file.write(pins)
 

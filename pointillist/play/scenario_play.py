@@ -31,22 +31,9 @@ from simulator.outcome.truth import SECTIONS, TruthCell, TruthWriter, cause_tabl
 from simulator.scenario import Adversaries, Scenario, names
 from wire.catalogue import Catalogue
 
+from . import stage
 from .chart import draw
 from .setup import Setup
-from .stage import (
-    LESS,
-    PLUS_MINUS,
-    CellTable,
-    NextCommand,
-    Progress,
-    Summary,
-    cell_table,
-    name_column,
-    near,
-    readable,
-    share,
-    told_line,
-)
 
 CELLS_FILE: Final = "cells.parquet"
 CHART_FILE: Final = "mix.png"
@@ -121,7 +108,7 @@ class Player:
         self._bias_bounds: dict[str, float] = {}
         self._recorded: float | None = None
 
-    def play(self, show: Callable[[Progress], None]) -> PlayResult:
+    def play(self, show: Callable[[stage.Progress], None]) -> PlayResult:
         """Settle every window. Raises AnotherRun, WorkerFailed, OSError."""
         due = len(self.simulation.due)
         settled = 0
@@ -158,7 +145,7 @@ class Player:
             t.series for t in self.simulation.tasks if any(s.name == name for s in t.sections)
         )
 
-    def _progress(self, step: Step, due: int, settled: int) -> Progress:
+    def _progress(self, step: Step, due: int, settled: int) -> stage.Progress:
         scores, state, scenario = self.scores, step.state, self.setup.scenario
         inventory = self.simulation.model.inventory
         busy = float((state.busy * inventory.gpus).sum()) / inventory.total_gpus
@@ -183,10 +170,10 @@ class Player:
             worst = f"; worst first: {percents(coverage_rows(coverage))}"
             below.insert(0, Text.assemble(held, (worst, "dim")))
         if scores.section.latest:
-            below.append(Text(LESS, "dim"))
+            below.append(Text(stage.LESS, "dim"))
         if kept_back:
             below.append(Text(f"windows {kept_back}", "bold red"))
-        return Progress(
+        return stage.Progress(
             title=(
                 f"[bold]Pointillist simulate[/bold] · {scenario.name} · {self.simulation.fidelity}"
             ),
@@ -295,12 +282,12 @@ def said(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
 
 
-def simulation_end(result: PlayResult, folder: Path) -> Summary:
+def simulation_end(result: PlayResult, folder: Path) -> stage.Summary:
     summary = result.summary
     tables = _mix_tables(summary, result.mean)
     for section, rows in summary["causes"].items():
         tables += _cause_tables(section, rows)
-    return Summary(
+    return stage.Summary(
         f"{summary['scenario']}: what the fleet would have learned",
         [*tables, *_adversary_tables(summary["adversaries"])],
         [f"- {line}" for line in checks(summary)],
@@ -309,47 +296,51 @@ def simulation_end(result: PlayResult, folder: Path) -> Summary:
     )
 
 
-def _mix_tables(summary: Mapping[str, Any], mean: Sequence[CellView]) -> list[CellTable | str]:
+def _mix_tables(
+    summary: Mapping[str, Any], mean: Sequence[CellView]
+) -> list[stage.CellTable | str]:
     if not mean:
         kept_back = f"Windows: {summary['kept_back']}"
         return [f"\n[bold red]Nothing was released.[/bold red] {kept_back}\n"]
     section = summary["section"].replace("_", " ")
     title = f"{section}, mean of {counted(summary['windows_released'], 'window')}"
     shown = ranked(mean)[:ROWS]
-    table = cell_table(title, shown, lambda value: f"{share(value)} %")
-    return [f"{PLUS_MINUS}.\n{LESS}.\n", table, told_line(shown, mean)]
+    table = stage.cell_table(title, shown, lambda value: f"{stage.share(value)} %")
+    return [f"{stage.PLUS_MINUS}.\n{stage.LESS}.\n", table, stage.told_line(shown, mean)]
 
 
-def _cause_tables(section: str, rows: Sequence[Mapping[str, Any]]) -> list[CellTable | str]:
+def _cause_tables(section: str, rows: Sequence[Mapping[str, Any]]) -> list[stage.CellTable | str]:
     columns = (
-        name_column(f"{section.replace('_', ' ')}, hosts", lambda row: readable(row["cause"])),
+        stage.name_column(
+            f"{section.replace('_', ' ')}, hosts", lambda row: stage.readable(row["cause"])
+        ),
         Column("released", itemgetter("shown"), right=True),
         Column("truth", lambda row: f"{row['true_hosts']:,}", right=True, style=lambda _: "green"),
     )
     more = len(rows) - ROWS
     note = f"and {more} more: --json has them\n" if more > 0 else ""
-    return [CellTable(columns, rows[:ROWS]), note]
+    return [stage.CellTable(columns, rows[:ROWS]), note]
 
 
-def _adversary_tables(found: Mapping[str, Any]) -> list[CellTable | str]:
+def _adversary_tables(found: Mapping[str, Any]) -> list[stage.CellTable | str]:
     if not found:
         return []
     rows = []
     for lie in found["lies"]:
         moved = f"moved {lie['moved_of_bound']:.2f} of its bound; refused: {lie['refused']}"
-        rows.append((f"{lie['liars']} lying: {readable(lie['lie'])}", moved))
+        rows.append((f"{lie['liars']} lying: {stage.readable(lie['lie'])}", moved))
     for trick in found["tricks"]:
         told = f"{trick['answer']}; {trick['sums']} sum of the window"
-        rows.append((f"Leader: {readable(trick['trick'])}", told))
+        rows.append((f"Leader: {stage.readable(trick['trick'])}", told))
     for fault in found["faults"]:
         sums = "true sums" if fault["true_sums"] else "FALSE SUMS"
         told = f"{fault['released_percent']:.0f} % of the reports released, {sums}"
-        rows.append((f"{readable(fault['fault'])}, {fault['size']:g}", told))
+        rows.append((f"{stage.readable(fault['fault'])}, {fault['size']:g}", told))
     columns = (
-        name_column(f"adversaries, in a cohort of {found['cohort']}", itemgetter(0)),
+        stage.name_column(f"adversaries, in a cohort of {found['cohort']}", itemgetter(0)),
         Column("what came of it", itemgetter(1), folds=True),
     )
-    return [CellTable(columns, rows), ""]
+    return [stage.CellTable(columns, rows), ""]
 
 
 def checks(summary: dict[str, Any]) -> list[str]:
@@ -367,7 +358,7 @@ def checks(summary: dict[str, Any]) -> list[str]:
         )
         lines.append(f"by section, worst first: {percents(summary['coverage'])}")
     if summary["bias_bounds"]:
-        told = ", ".join(f"{readable(k)} {v:,.0f}" for k, v in summary["bias_bounds"].items())
+        told = ", ".join(f"{stage.readable(k)} {v:,.0f}" for k, v in summary["bias_bounds"].items())
         lines.append(
             "beyond their intervals, numbers of hosts may be low on average, as a host that has "
             f"more than it may report left some out: by at most (95 %) {told}"
@@ -390,13 +381,13 @@ def checks(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def next_commands(summary: dict[str, Any], folder: Path) -> list[NextCommand]:
+def next_commands(summary: dict[str, Any], folder: Path) -> list[stage.NextCommand]:
     other = next(name for name in names() if name != summary["scenario"])
     sql = (
-        f"import pandas; t = pandas.read_parquet('{near(folder / 'cells.parquet')}'); "
+        f"import pandas; t = pandas.read_parquet('{stage.near(folder / 'cells.parquet')}'); "
         "print(t[t.section == 'kernel_mix'].groupby('cell')[['truth', 'released']].sum())"
     )
-    causes = f"pointillist causes --store {near(folder / RELEASES)}"
+    causes = f"pointillist causes --store {stage.near(folder / RELEASES)}"
     return [
         ("truth and release side by side", f'.venv/bin/python -c "{sql}"'),
         *([("how many hosts had which trouble", causes)] if summary["causes"] else []),
