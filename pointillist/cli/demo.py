@@ -8,21 +8,21 @@ import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from collectors.interface import SourceUnavailable
-from collectors.replay.replay_source import ReplaySource
 from kernels.families import FamilyRules
-from pointillist.play import demo_summary
-from pointillist.play.demo_fleet import DemoFleet, RunFolders
-from pointillist.play.demo_plan import DemoPlan
-from pointillist.play.demo_run import DemoPages, follow, released
-from pointillist.play.demo_tally import DemoTally
-from pointillist.play.processes import ChildFailed, Family
 from pointillist.play.stage import Stage, print_summary
+
+if TYPE_CHECKING:
+    from pointillist.play.demo_fleet import DemoFleet
+    from pointillist.play.demo_plan import DemoPlan
+    from pointillist.play.demo_run import DemoPages
+    from pointillist.play.demo_tally import DemoTally
+    from pointillist.play.processes import Family
 
 from .output import CommandError, ExitCode, JsonFlag, emit, open_page, say, unavailable, usage_error
 from .simulate import Terminated, interrupt_on_signals, keep, new_run_folder
@@ -117,6 +117,8 @@ def demo(
         raise usage_error("--trace plays on this host's own agent: leave --no-live out")
     if trace is not None:
         _check_trace(trace)
+    from pointillist.play.demo_plan import DemoPlan
+
     traced = trace.resolve() if trace else None
     plan = DemoPlan(hosts, windows, live, processes, opendp_hosts, seed, dropout, traced)
     if web is False and (open_ or serve):
@@ -150,15 +152,17 @@ def _person_looks_on() -> bool:
 
 def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
     from pointillist.broker.local import BrokerError, LocalBroker
+    from pointillist.play.demo_fleet import DemoFleet, RunFolders
+    from pointillist.play.demo_run import DemoPages, released
+    from pointillist.play.processes import ChildFailed, Family
 
     interrupt_on_signals()
     folder = new_run_folder(out, "demo", "--out")
     folders = RunFolders.make(embedded=not kafka)
     try:
         with ExitStack() as stack:
-            broker = None
-            if kafka:
-                broker = stack.enter_context(LocalBroker(folders.kafka)).start(say).bootstrap
+            local = stack.enter_context(LocalBroker(folders.kafka)) if kafka else None
+            broker = None if local is None else local.start(say).bootstrap
             family = stack.enter_context(Family(folders.logs))
             fleet, pages = DemoFleet(replace(plan, kafka=broker), folders, family), None
             if shown.web:
@@ -174,8 +178,9 @@ def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
                 family.stop()
                 tally = released(fleet)
                 if not tally.mix:
-                    told = "ended before a window was released"
-                    raise CommandError(ExitCode.INTERRUPTED, told) from None
+                    raise CommandError(
+                        ExitCode.INTERRUPTED, "ended before a window was released"
+                    ) from None
                 _end(fleet, tally, folder, json=False, early=True)
                 raise typer.Exit(ExitCode.INTERRUPTED) from None
             _end(fleet, tally, folder, shown.json)
@@ -193,6 +198,8 @@ def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
 def _follow(
     fleet: DemoFleet, family: Family, pages: DemoPages | None, results: Path, *, quiet: bool
 ) -> DemoTally:
+    from pointillist.play.demo_run import follow
+
     with Stage(Console(stderr=True), quiet=quiet, transient=True) as stage:
         stage.say("starting Leader, Helper and hosts")
         fleet.start()
@@ -210,6 +217,8 @@ def _end(
 
     Raises      CommandError where nothing was released, or where its disk did not take the files
     """
+    from pointillist.play import demo_summary
+
     summary = demo_summary.summarise(fleet, tally)
     if not summary["windows_released"]:
         logs = shutil.copytree(fleet.folders.logs, folder / "logs")
@@ -230,6 +239,8 @@ def _end(
 
 def _check_trace(trace: Path) -> None:
     """Read a trace's beginning now, so that a junk file is refused before anything starts."""
+    from collectors.replay.replay_source import ReplaySource
+
     source = ReplaySource(trace, FamilyRules.load(), gpus=1)
     try:
         source.start()

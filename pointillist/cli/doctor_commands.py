@@ -1,23 +1,19 @@
-"""`agent doctor`, `leader doctor` and `helper doctor`: what keeps each from its work."""
+"""`pointillist agent doctor`: what keeps the agent from its work, and what to do about it."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter, itemgetter
+from collections.abc import Iterator
 from typing import Final
 
 import typer
-from rich.console import Console
 
-from aggregator.party.config import load_leader_config
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.interface import SourceUnavailable
 from edge_agent.bound_gpus import listed_gpus
 from edge_agent.config import AgentConfig
 from edge_agent.sending.outbox import tasks_on
-from pointillist.table import Column, table_text
 from transport.factory import Side, open_transport
 from transport.interface import TransportUnavailable, UnknownTopic
 from transport.log_clock import clock_beside_log
@@ -26,30 +22,19 @@ from transport.process.doctor_checks import (
     CheckVerdict,
     Finding,
     examine,
-    named,
     way_out,
-    worst,
 )
-from transport.process.privileges import PrivilegeError, drop_to
 from wire.catalogue import Catalogue
 from wire.topics import EPOCHS, RELEASES, REPORTS
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, AgentConfigOption
-from .output import CommandError, ConfigOption, ExitCode, JsonFlag, emit, examples, say
-from .party import load_helper, read_config
+from .output import JsonFlag, examples, say
+from .party import look_as, tell_findings
 
 AGENT_EPILOG: Final = examples("""
 pointillist agent doctor
 pointillist agent doctor --json | jq '.findings[] | select(.verdict != "ok")'""")
-LEADER_EPILOG: Final = examples("""
-pointillist leader doctor --config leader.toml
-pointillist leader doctor -c leader.toml --json | jq '.findings[] | select(.verdict != "ok")'""")
-HELPER_EPILOG: Final = LEADER_EPILOG.replace("leader", "helper")
-
-_STYLES: Final = {"ok": "green", "absent": "yellow", "unmeasured": "red", "broken": "red"}
-_PARTY: Final = "the {} does not do its work"
-
 app = typer.Typer()
 
 
@@ -73,7 +58,7 @@ def agent_doctor(config: AgentConfigOption = None, json: JsonFlag = False) -> No
     there = config is not None or DEFAULT_CONFIG.exists()
     loaded = agent_file.load_file(config or DEFAULT_CONFIG) if there else None
     if loaded is not None:
-        _look_as(loaded.host.user, loaded.sources.capabilities)
+        look_as(loaded.host.user, loaded.sources.capabilities)
     catalogue = Catalogue.load()
     listed = listed_gpus(catalogue.classes("gpu_model"))
     machine = ThisMachine(
@@ -92,7 +77,7 @@ def agent_doctor(config: AgentConfigOption = None, json: JsonFlag = False) -> No
         findings += _of_agent(loaded, catalogue, root)
         has_gpus = not isinstance(listed, str) or bool(loaded.host.models)
         findings += _of_log(loaded, catalogue, findings, has_gpus)
-    _tell(findings, json, "the agent cannot run")
+    tell_findings(findings, json, "the agent cannot run")
 
 
 def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator[Finding]:
@@ -137,83 +122,3 @@ def _of_log(
         yield Finding(MEASURED, "tasks", CheckVerdict.ABSENT, str(error), "see transport")
         return
     yield from measured_findings(config, tasks, findings, has_gpus=has_gpus, catalogue=catalogue)
-
-
-def leader_doctor(config: ConfigOption, json: JsonFlag = False) -> None:
-    """Say what keeps the Leader from releasing, and the one thing to do about each.
-
-    It looks at the clock, keys, folders, the log with its topics, the Helper and what lies signed;
-    it changes nothing. Started as root it looks with the eyes of the Leader's user. Exit code 1
-    where something is broken; what is merely absent is no failure.
-    """
-    from pointillist.party_doctor.party_findings import leader_findings
-
-    loaded, root = read_config(config, "leader", load_leader_config), os.geteuid() == 0
-    _look_as(loaded.user)
-    _tell(leader_findings(loaded, started_by_root=root), json, _PARTY.format("Leader"))
-
-
-def helper_doctor(config: ConfigOption, json: JsonFlag = False) -> None:
-    """Say what keeps the Helper from answering, and the one thing to do about each.
-
-    It looks at the clock, keys, folders, certificate, witness and what lies signed; it changes
-    nothing. Started as root it looks with the eyes of the Helper's user. Exit code 1 where
-    something is broken; what is merely absent is no failure.
-    """
-    from pointillist.party_doctor.party_findings import helper_findings
-
-    loaded, root = load_helper(config), os.geteuid() == 0
-    _look_as(loaded.user)
-    _tell(helper_findings(loaded, started_by_root=root), json, _PARTY.format("Helper"))
-
-
-def _look_as(user: str, capabilities: Sequence[str] = ()) -> None:
-    """Become the program's user where root can; a user that does not exist yet is not made."""
-    if os.geteuid() != 0:
-        return
-    try:
-        say(drop_to(user, keep_caps=capabilities).line)
-    except (PrivilegeError, LookupError) as error:
-        say(f"looks as root: {error}")
-
-
-def _tell(found: Iterable[Finding], json: bool, kept_from: str) -> None:
-    """Print what was found.
-
-    kept_from   what does not go on where something is broken
-    Raises      CommandError where something is broken, or asked for and not measured
-    """
-    findings = list(found)
-    verdict = worst(findings)
-    emit({"verdict": verdict, "findings": findings}, json, lambda _body: show_findings(findings))
-    if verdict is CheckVerdict.BROKEN:
-        line = f"{kept_from} until this is put right: {named(findings, verdict)}"
-        raise CommandError(ExitCode.FAILED, line)
-    if verdict is CheckVerdict.UNMEASURED:
-        line = f"asked for and not measured here: {named(findings, verdict)}"
-        raise CommandError(ExitCode.FAILED, line)
-
-
-def show_findings(findings: Sequence[Finding]) -> None:
-    rows: list[tuple[str, Finding | None]] = []
-    for at, finding in enumerate(findings):
-        if not at or findings[at - 1].group != finding.group:
-            rows.append((finding.group, None))
-        rows.append((f"  {finding.name}", finding))
-    console = Console()
-    console.print(table_text(_COLUMNS, rows, console.width, "--json has them"))
-
-
-def _of(write: Callable[[Finding], str]) -> Callable[[tuple[str, Finding | None]], str]:
-    return lambda row: "" if row[1] is None else write(row[1])
-
-
-_COLUMNS: Final = (
-    Column("", itemgetter(0), style=lambda row: "bold" if row[1] is None else ""),
-    Column(
-        "", _of(lambda finding: finding.verdict.value),
-        style=_of(lambda finding: _STYLES[finding.verdict.value]),
-    ),
-    Column("found", _of(attrgetter("found")), folds=True),
-    Column("what to do", _of(lambda finding: finding.do or ""), folds=True, below=True),
-)  # fmt: skip

@@ -16,7 +16,6 @@ from transport.process.privileges import PrivilegeError
 
 from .countersign_command import EPILOG as COUNTERSIGN_EPILOG
 from .countersign_command import countersign
-from .doctor_commands import HELPER_EPILOG, helper_doctor
 from .output import (
     CommandError,
     ConfigOption,
@@ -27,7 +26,7 @@ from .output import (
     reported,
     say,
 )
-from .party import load_helper, show_status
+from .party import HELPER_EPILOG, helper_doctor, load_helper, show_status
 
 _EXAMPLES = examples("""
 pointillist helper run --config /etc/pointillist/helper.toml

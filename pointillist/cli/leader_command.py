@@ -33,7 +33,6 @@ from transport.interface import TransportUnavailable
 from transport.process.privileges import PrivilegeError
 from wire.rejection import ReportRejected
 
-from .doctor_commands import LEADER_EPILOG, leader_doctor
 from .output import (
     CommandError,
     ConfigOption,
@@ -50,7 +49,7 @@ from .output import (
     say,
     usage_error,
 )
-from .party import public_key, read_config, show_status
+from .party import LEADER_EPILOG, leader_doctor, public_key, read_config, show_status
 from .roster_command import app as roster_app
 
 _EXAMPLES = examples("""

@@ -112,6 +112,12 @@ def test_agent_run_imports_nothing_that_it_does_not_use() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("group", ["leader", "helper", "keys"])
+def test_commands_of_parties_load_nothing_of_an_agent(group: str) -> None:
+    found, _ = loaded({"edge_agent", "collectors", "pynvml"}, group, "--help")
+    assert found == []
+
+
 @pytest.mark.slow
 def test_every_command_shows_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from aggregator.releases.cause_files import CAUSE_MEANINGS
 from aggregator.statistics.causes import CauseRow, CauseTable, Trend
 from edge_agent.local.view_lines import FamilyStep, HostView, KernelLine, LevelLine, RateEstimate
-from pointillist.cli import agent_health, doctor_commands, query
+from pointillist.cli import agent_health, party, query
 from pointillist.cli import causes_command as causes
 from pointillist.cli.agent_history import _overview
 from pointillist.cli.history_view_text import kernel_lines, metric_lines, timed_lines
@@ -224,7 +224,7 @@ def test_doctor_and_health_fold_their_reasons() -> None:
     reason = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
     found = [Finding("gpu calls", "capabilities", CheckVerdict.BROKEN, reason, reason)]
     # Both are whole, what was found and below it what to do.
-    letters = "".join(_said(lambda: doctor_commands.show_findings(found)).split())
+    letters = "".join(_said(lambda: party.show_findings(found)).split())
     assert letters.count("".join(reason.split())) == 2
     body = {
         "checks": [

@@ -24,9 +24,9 @@ from pointillist.cli import (
     agent_health,
     agent_history,
     diagnosis,
-    doctor_commands,
     kernels,
     keys_command,
+    party,
     query,
     signatures_command,
     simulate,
@@ -107,7 +107,7 @@ def demo_tables() -> tuple[CellTable | str, ...]:
 
 def doctor() -> None:
     reason = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
-    doctor_commands.show_findings(
+    party.show_findings(
         [
             Finding("gpu calls", "capabilities", CheckVerdict.BROKEN, reason, reason),
             Finding("gpu calls", "counting", CheckVerdict.OK, "CAP_DAC_READ_SEARCH", ""),
