@@ -3,12 +3,6 @@
 Releases of one (series, cohort) leave in window order, each with the hash of the one before; a
 window is settled once and never comes back.
 
-Sums of a chain's releases over an hour, a day and a week, held to what hosts can have as well.
-
-Noise grows by the root of the number of windows and a lie by their number: what hides in one window
-shows when it goes on. Kept in memory: a Leader that restarts begins anew.
-
-From a verified share to a released vector.
 """
 
 from __future__ import annotations
@@ -35,7 +29,6 @@ from wire.batch import (
     SignedShare,
     vector_hash,
 )
-from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 
 from . import leader_events as events
@@ -46,6 +39,12 @@ PERIODS_S: Final = (3600, 86_400, 604_800)
 
 
 class PeriodSums:
+    """Sums of a chain's releases over an hour, a day and a week, held to what hosts can have.
+
+    Noise grows by the root of the number of windows and a lie by their number: what hides in one
+    window shows when it goes on. Kept in memory: a Leader that restarts begins anew.
+    """
+
     def __init__(self, rules: SumRules) -> None:
         self._rules = rules
         self._sums: dict[Chain, dict[int, ReleasedWindow]] = {}
@@ -138,10 +137,6 @@ def released_window(
     )
 
 
-def is_local(closed: ClosedWindow) -> bool:
-    return closed.known.task.scheme is Scheme.LOCAL
-
-
 _TRY_AGAIN = frozenset(
     {Reason.WINDOW_OPEN, Reason.TASK_UNKNOWN, Reason.ROSTER_VERSION, Reason.EPOCH_UNKNOWN}
 )
@@ -163,7 +158,7 @@ class Chains:
         sum_of: Callable[[ClosedWindow, NDArray[np.bool_]], Sum | None],
         stopwatch: Stopwatch,
     ) -> None:
-        """Start empty; `resume_*` bring back what the durable state holds.
+        """Start empty.
 
         sum_rules   what is never released
         rejected    the Leader's own counter, by reason
@@ -183,17 +178,6 @@ class Chains:
         if state is None:
             state = self._chains[chain] = ChainState(FIRST_PREV)
         return state
-
-    # What a restart brings back
-
-    def resume_unsigned(self, release: StoredRelease) -> None:
-        self.chain(release.chain).unsigned.append(release)
-
-    def resume_hosts(self, chain: Chain, signed_batch: bytes) -> None:
-        """Take over the hosts of a chain's newest batch: the next window is complete with them."""
-        batch = SignedBatch.decode(signed_batch).batch
-        hosts: list[bytes] = batch.entries["host_id"].tolist()
-        self.chain(chain).last_hosts = (batch.window, frozenset(hosts))
 
     def resume_closed(self, stored: events.StoreFrozen, now_s: float) -> StoreSuppressed | None:
         signed = SignedBatch.decode(stored.signed_batch)
@@ -238,8 +222,8 @@ class Chains:
             effects += self._settle(first, reason, now_s)
         if chain.closed:
             first = chain.closed[0]
-            if is_local(first) and first.complete:
-                effects += self._release_local(first, now_s)
+            if first.local and first.complete:
+                effects += self._on_answer(first, None, now_s)
             elif first.answer is not None:
                 effects += self._on_answer(first, first.answer, now_s)
             elif first.complete and not first.in_flight and now_s >= first.retry_at_s:
@@ -297,43 +281,32 @@ class Chains:
         return self._on_answer(closed, Answered(share, reply.share, reply.cleared), now_s)
 
     def _on_answer(
-        self, closed: ClosedWindow, answer: Answered, now_s: float
+        self, closed: ClosedWindow, answer: Answered | None, now_s: float
     ) -> list[LeaderEffect]:
-        total = self._sum_of(closed, answer.share.accepted)
+        """Unmask and release, or keep the answer until the sum is there; None: scheme `local`."""
+        every = np.ones(closed.batch.n, dtype=np.bool_)
+        accepted = every if answer is None else answer.share.accepted
+        total = self._sum_of(closed, accepted)
         if total is None:
             closed.answer = answer
             return []
         self._lap("sum")
+        share = None if answer is None else answer.share_bytes
         try:
-            vector = unmask(total, answer.share)
-            self._lap("unmask")
-            released = released_window(
-                closed, answer.share.accepted, vector, dict(answer.cleared), now_s
-            )
-            self._check_possible(released)
+            if answer is None:
+                vector, cleared = total.astype(np.int64), {}
+                check_sum(vector, closed.batch.n)
+            else:
+                vector, cleared = unmask(total, answer.share), dict(answer.cleared)
+                self._lap("unmask")
+            released = released_window(closed, accepted, vector, cleared, now_s)
+            rules = self._sum_rules.of(released.task, released.n, released.capacity)
+            rules.check(released.vector)
+            self._period_sums.add(released)
         except ReportRejected as refusal:
-            return self._suppress_sum(closed, refusal, now_s, answer.share_bytes)
-        return self._release(closed, released, answer.share.hash(), answer.share_bytes)
-
-    def _release_local(self, closed: ClosedWindow, now_s: float) -> list[LeaderEffect]:
-        accepted = np.ones(closed.batch.n, dtype=np.bool_)
-        total = self._sum_of(closed, accepted)
-        if total is None:
-            return []
-        self._lap("sum")
-        try:
-            vector = total.astype(np.int64)
-            check_sum(vector, closed.batch.n)
-            released = released_window(closed, accepted, vector, {}, now_s)
-            self._check_possible(released)
-        except ReportRejected as refusal:
-            return self._suppress_sum(closed, refusal, now_s)
-        return self._release(closed, released, _NO_SHARE, b"")
-
-    def _check_possible(self, released: ReleasedWindow) -> None:
-        possible = self._sum_rules.of(released.task, released.n, released.capacity)
-        possible.check(released.vector)
-        self._period_sums.add(released)
+            return self._settle(closed, refusal.reason, now_s, str(refusal), share)
+        share_hash = _NO_SHARE if answer is None else answer.share.hash()
+        return self._release(closed, released, share_hash, share or b"")
 
     def _release(
         self, closed: ClosedWindow, released: ReleasedWindow, share_hash: bytes, share: bytes
@@ -343,7 +316,7 @@ class Chains:
         release = Release(chain.head, closed.batch.hash(), share_hash, vector_hash(words))
         entry = SignedRelease(release, self._signing_key.sign(release.unsigned())).encode()
         chain.head = release.hash()
-        vector = b"" if is_local(closed) else words.astype("<u4").tobytes()
+        vector = b"" if closed.local else words.astype("<u4").tobytes()
         self.released += 1
         self._drop(closed)
         if vector:
@@ -398,7 +371,6 @@ class Chains:
         hosts: int,
         reason: Reason,
         now_s: float,
-        *,
         detail: str = "",
         share: bytes | None = None,
     ) -> list[LeaderEffect]:
@@ -409,21 +381,17 @@ class Chains:
         task = known.task
         return [StoreSuppressed(key, task.series, task, reason.value, now_s, hosts, detail, share)]
 
-    def _settle(self, closed: ClosedWindow, reason: Reason, now_s: float) -> list[LeaderEffect]:
-        self._drop(closed)
-        return self.suppress(closed.key, closed.batch.n, reason, now_s)
-
-    def _suppress_sum(
+    def _settle(
         self,
         closed: ClosedWindow,
-        refusal: ReportRejected,
+        reason: Reason,
         now_s: float,
+        detail: str = "",
         share: bytes | None = None,
     ) -> list[LeaderEffect]:
-        """Suppress a window for what its sum is, and keep the share that led to it."""
+        """Suppress a closed window; share: what led to a sum that cannot be."""
         self._drop(closed)
-        hosts, detail = closed.batch.n, str(refusal)
-        return self.suppress(closed.key, hosts, refusal.reason, now_s, detail=detail, share=share)
+        return self.suppress(closed.key, closed.batch.n, reason, now_s, detail, share)
 
     def _drop(self, closed: ClosedWindow) -> None:
         del self.closed[closed.key]

@@ -17,6 +17,7 @@ from aggregator.protocol.interfaces import BatchReply, HelperPort, ReleaseReply
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from transport.interface import TopicPartition
+from wire.batch import SignedBatch
 from wire.rejection import Reason, ReportRejected
 
 from . import leader_events as events
@@ -51,16 +52,18 @@ def _restored(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEf
     for chain, head in state.heads().items():
         chains.chain(chain).head = head
     for unsigned in state.unsigned():
-        chains.resume_unsigned(unsigned)
-    tasks = leader.directory.tasks
-    reach_s = leader.directory.longest_reach_s()
-    for key in state.settled(now_s - reach_s - 86_400):
-        if key.task_id in tasks:
-            known = tasks[key.task_id]
+        chains.chain(unsigned.chain).unsigned.append(unsigned)
+    for key in state.settled(now_s - leader.directory.longest_reach_s() - 86_400):
+        if known := leader.directory.tasks.get(key.task_id):
             chains.settled[key] = known.window_end(key.window) + known.task.retention_s
     leader.schedule.resume(state.last_ended())
-    for chain, batch in state.last_batches().items():
-        chains.resume_hosts(chain, batch)
+    for chain, signed_batch in state.last_batches().items():
+        batch = SignedBatch.decode(signed_batch).batch
+        # The next window is complete with its hosts.
+        chains.chain(chain).last_hosts = (
+            batch.window,
+            frozenset(batch.entries["host_id"].tolist()),
+        )
     leader.reader.restored()
     return [
         suppressed

@@ -1,7 +1,4 @@
-"""The Leader's process: the loop between the log, the state machine, the Helper and the store.
-
-The Leader's status document, and which of its numbers are metrics.
-"""
+"""The Leader's process: the loop between the log, the state machine, the Helper and the store."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -68,38 +64,6 @@ MEASURES: Final = (
     HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
     health.DISK_MEASURE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a window ended: `outcome` is "released" or the reason why not."""
-
-    window_start: int
-    window_end: int
-    outcome: str
-    hosts: int
-
-
-class LastWindows:
-    def __init__(self) -> None:
-        self._last: dict[str, Ended] = {}
-
-    def note(self, settled: Settled) -> None:
-        """Take a window that ended; one before the newest changes nothing."""
-        match settled:
-            case events.StoreRelease():
-                task, outcome, hosts = settled.released.task, "released", settled.released.n
-            case events.StoreSuppressed(task=Task() as task):
-                outcome, hosts = settled.reason, settled.hosts
-            case _:
-                return
-        before, window = self._last.get(task.series), settled.key.window
-        if before is None or before.window_start <= window:
-            self._last[task.series] = Ended(window, window + task.window_s, outcome, hosts)
-
-    @property
-    def by_series(self) -> Mapping[str, Mapping[str, object]]:
-        return {series: asdict(ended) for series, ended in self._last.items()}
 
 
 POLL_RECORDS: Final = 500
@@ -183,7 +147,8 @@ class LeaderRuntime:
         self._calls = HelperCalls(helper, clock)
         self._notifier = notifier or Notifier()
         self._troubles = health.Troubles(self._log)
-        self._last = LastWindows()
+        self._last_windows: dict[str, dict[str, Any]] = {}
+        """Series -> what is told of its newest window that ended since the start."""
         self.health = health.Health("leader", (*MEASURES, *self._reader.measures))
         self._presence = health.Presence(config.status_file)
         self._started_s = clock()
@@ -310,9 +275,11 @@ class LeaderRuntime:
 
     def _note_settled(self, effect: Settled) -> None:
         """One line for each window without a release: how many hosts of how many, never which."""
-        self._last.note(effect)
         if isinstance(effect, events.StoreRelease):
+            self._note_last(effect, effect.released.task, "released", effect.released.n)
             return
+        if effect.task is not None:
+            self._note_last(effect, effect.task, effect.reason, effect.hosts)
         n_min = "an unknown number" if effect.task is None else effect.task.n_min
         self._log.warning(
             "window suppressed",
@@ -323,6 +290,16 @@ class LeaderRuntime:
             hosts=f"{effect.hosts} of n_min {n_min}",
             **({"detail": effect.detail} if effect.detail else {}),
         )
+
+    def _note_last(self, settled: Settled, task: Task, outcome: str, hosts: int) -> None:
+        start = settled.key.window
+        if self._last_windows.get(task.series, {}).get("window_start", start) <= start:
+            self._last_windows[task.series] = {
+                "window_start": start,
+                "window_end": start + task.window_s,
+                "outcome": outcome,
+                "hosts": hosts,
+            }
 
     # The Helper, which a thread of its own calls
 
@@ -406,7 +383,7 @@ class LeaderRuntime:
             "troubles": troubles,
             "standby": 0,
             "log_lag": -1 if (lag := self._lag_of_all()) is None else lag,
-            "last_windows": self._last.by_series,
+            "last_windows": dict(self._last_windows),
             "helper_seen": int(self._helper_seen_s),
             "tasks": len(self._directory.tasks),
             "roster_version": max(self._directory.rosters, default=0),

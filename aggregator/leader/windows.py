@@ -16,6 +16,7 @@ from aggregator.protocol.directory import KnownTask, VerifiedRoster
 from aggregator.protocol.interfaces import BatchKey
 from transport.interface import TopicPartition
 from wire.batch import ENTRY, AggregateShare, Batch, Entries, SignedBatch
+from wire.fields import Scheme
 from wire.rejection import Reason
 
 from .leader_events import StoreFrozen
@@ -226,6 +227,11 @@ class ClosedWindow:
     @property
     def chain(self) -> Chain:
         return self.known.task.series, self.key.cohort
+
+    @property
+    def local(self) -> bool:
+        """Whether it needs no Helper."""
+        return self.known.task.scheme is Scheme.LOCAL
 
     @property
     def complete(self) -> bool:
