@@ -75,7 +75,6 @@ class GroupOffsets:
 class PlannedBatch:
     """A batch of Spark's offset log: the same records, however often it is delivered."""
 
-    source: tuple[str, int]
     records: Sequence[Record]
     parties: PinnedParties
     passes: list[PassInput]
@@ -207,7 +206,8 @@ class SparkDriver:
         records, _ends = checkpoint.plans[number]
         source = checkpoint.query, number
         parties = self.fleet.world.parties
-        self.shell.take(PlannedBatch(source, records, parties, self.passes, self.memory))
+        batch = PlannedBatch(records, parties, self.passes, self.memory)
+        self.shell.take(source, batch.gather)
         checkpoint.done = number + 1
 
     def _plan(self) -> tuple[list[Record], dict[int, int]]:

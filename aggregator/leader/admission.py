@@ -73,7 +73,6 @@ class EpochLookup(Protocol):
 
     def find(self, host_id: bytes, epoch_id: bytes) -> KnownEpoch | None:
         """The epoch of this id, dead ones included; None when it has not come."""
-        ...
 
 
 class Admission:

@@ -152,24 +152,20 @@ class ReportWindows(Protocol):
 
     def is_closed(self, key: BatchKey) -> bool:
         """Whether a batch names what a window takes."""
-        ...
 
     def find_window(self, key: BatchKey) -> OpenWindow | None: ...
 
     def begin_window(self, key: BatchKey, known: KnownTask) -> OpenWindow:
         """The window of a key, begun when it is new."""
-        ...
 
     def require_room(self, heading: Heading, received_s: float) -> None:
         """Set room aside for a window whose first authentic report has come.
 
         Raises      ReportRejected: overload
         """
-        ...
 
     def note_admitted(self, heading: Heading) -> None:
         """Take note of reports that are in their window now: of none, too."""
-        ...
 
 
 class Intake:

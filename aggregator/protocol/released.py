@@ -113,16 +113,12 @@ class ReleaseStore(Protocol):
 
     def write(self, release: ReleasedWindow) -> None:
         """Keep one release; idempotent on (task_id, cohort, window_start_s)."""
-        ...
 
     def repair(self) -> int:
         """Complete what a crash left half done; says how much that was."""
-        ...
 
     def suppress(self, window: SuppressedWindow) -> None:
         """Keep that a window ended without a release; idempotent."""
-        ...
 
     def tidy(self, now_s: float) -> None:
         """Keep house, a little at each call: closed days are packed, what is too old goes."""
-        ...

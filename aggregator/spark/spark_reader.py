@@ -48,19 +48,15 @@ class DriverPort(Protocol):
 
     def said(self) -> Sequence[bytes | None]:
         """What it has said since the last call; None: another has begun, and knows nothing."""
-        ...
 
     def tell(self, commands: Sequence[Command]) -> None:
         """Have it told, in this order."""
-        ...
 
     def refuse(self, reason: str) -> None:
         """End one whose words cannot be; says why."""
-        ...
 
     def close(self) -> None:
         """End it for good."""
-        ...
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from transport.interface import Record, TransportUnavailable
 from .driver_state import Bounds, DriverState, PassInput
 from .messages import Command, ReaderUpdate
 from .partial_sums import Gathered
-from .sum_store import SumStore
+from .sum_store import Source, SumStore
 
 SAY_S: Final = 0.05
 BUSY_S: Final = 0.01
@@ -42,11 +42,9 @@ class LeaderPort(Protocol):
 
     def say(self, update: ReaderUpdate) -> None:
         """Say what is new. Raises StreamEnded where nobody listens."""
-        ...
 
     def commands(self) -> Sequence[Sequence[Command]]:
         """What it has said since, each time at once."""
-        ...
 
 
 class LogOffsets(Protocol):
@@ -64,17 +62,8 @@ class LogOffsets(Protocol):
     def read(self, partition: int, offsets: Sequence[int]) -> list[Record]: ...
 
 
-class SparkBatch(Protocol):
-    """One batch of a streaming query; a pass may be made again and reads the same."""
-
-    @property
-    def source(self) -> tuple[str, int]:
-        """The query and the batch's number."""
-        ...
-
-    def gather(self, told: PassInput, now_s: float) -> list[Gathered]:
-        """Make a pass."""
-        ...
+Gather = Callable[[PassInput, float], list[Gathered]]
+"""Makes a pass over one batch of a streaming query; it may be made again and reads the same."""
 
 
 class SparkRuntime:
@@ -179,12 +168,12 @@ class SparkRuntime:
 
     # Batches, from Spark's thread
 
-    def take(self, batch: SparkBatch) -> None:
+    def take(self, source: Source, gather: Gather) -> None:
         """Keep a batch, once; Spark is told that it is done when this returns.
 
         Raises      StreamEnded when the loop ends first; StorageUnavailable
         """
-        query, number = batch.source
+        query, number = source
         if number <= self._store.newest(query):
             self._checkpoint("redelivered")
             self._out.info("batch known", batch=number)
@@ -193,12 +182,12 @@ class SparkRuntime:
             with self._lock:
                 self._until_answered()
                 told = self._state.pass_input()
-            gathered = batch.gather(told, self._clock())
+            gathered = gather(told, self._clock())
             with self._lock:
                 if self._state.need(gathered):
                     continue
                 self._checkpoint("before sink commit")
-                if self._state.take((query, number), gathered, told):
+                if self._state.take(source, gathered, told):
                     break
         self._checkpoint("after sink commit")
 

@@ -28,6 +28,8 @@ from .driver_process import kafka_options
 from .driver_state import PassInput
 from .executor import ARROW, Pass, from_rows, gather_rows
 from .partial_sums import Gathered
+from .spark_runtime import Gather
+from .sum_store import Source
 
 _COLUMNS: Final = ("partition", "offset", "value", "unix_micros(timestamp) AS appended_us")
 _PROTECTED: Final = {
@@ -81,23 +83,20 @@ class Broadcasts:
         return Pass(self.name, self.generation, parties, tuple(self.commands), before, now_s)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamBatch:
-    """One batch as Spark gives it to a sink."""
-
-    frame: DataFrame
-    source: tuple[str, int]
-    broadcasts: Broadcasts
-    parties: PinnedParties
-
-    def gather(self, told: PassInput, now_s: float) -> list[Gathered]:
-        """Have the executors make a pass; a row for each partition comes back."""
-        asked = self.broadcasts.of(told, self.parties, now_s)
-        try:
-            rows = self.frame.mapInArrow(partial(gather_rows, asked), from_arrow_schema(ARROW))
-            return from_rows(rows.toArrow())
-        finally:
-            asked.before.destroy()
+def _gather(
+    frame: DataFrame,
+    broadcasts: Broadcasts,
+    parties: PinnedParties,
+    told: PassInput,
+    now_s: float,
+) -> list[Gathered]:
+    """Have the executors make a pass; a row for each partition comes back."""
+    asked = broadcasts.of(told, parties, now_s)
+    try:
+        rows = frame.mapInArrow(partial(gather_rows, asked), from_arrow_schema(ARROW))
+        return from_rows(rows.toArrow())
+    finally:
+        asked.before.destroy()
 
 
 def start_query(
@@ -108,7 +107,7 @@ def start_query(
     folder: Path,
     parties: PinnedParties,
     name: bytes,
-    take: Callable[[StreamBatch], None],
+    take: Callable[[Source, Gather], None],
 ) -> StreamingQuery:
     """Begin to read.
 
@@ -127,7 +126,7 @@ def start_query(
     def sink(batch: DataFrame, number: int) -> None:
         if not known.wait(_ID_S):
             raise RuntimeError("streaming query: expected its id, got none")
-        take(StreamBatch(batch, (query[0], number), broadcasts, parties))
+        take((query[0], number), partial(_gather, batch, broadcasts, parties))
 
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder))
     started = writer.start()

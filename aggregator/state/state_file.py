@@ -169,7 +169,6 @@ class Readable(Protocol):
 
         Raises      StorageUnavailable, sqlite3.Error
         """
-        ...
 
 
 class Statements(Readable, Protocol):
@@ -184,7 +183,6 @@ class StateTables(Readable, Protocol):
 
         Raises      StorageUnavailable: nothing was changed; LeadershipLost: another leads
         """
-        ...
 
     def close(self) -> None: ...
 
