@@ -25,7 +25,7 @@ from wire.catalogue import Catalogue
 from wire.topics import KEPT
 
 if TYPE_CHECKING:
-    from aggregator.standby.standing_by import Turn
+    from aggregator.standby.leadership import Turn
 
 
 def run_leader(
@@ -61,7 +61,7 @@ def _turn_of(config: LeaderConfig, notifier: Notifier) -> Iterator[Turn | None]:
     if config.standby is None:
         yield None
         return
-    from aggregator.standby.standing_by import Turn
+    from aggregator.standby.leadership import Turn
 
     turn = Turn(config, notifier)
     on_signals(turn.stop)

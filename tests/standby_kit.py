@@ -9,8 +9,7 @@ from pathlib import Path
 from aggregator.leader.leader_runtime import LeaderRuntime
 from aggregator.party.config import StandbySettings
 from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
-from aggregator.standby.leadership import Leadership, PostgresqlTables, leader_database
-from aggregator.standby.standing_by import Turn
+from aggregator.standby.leadership import Leadership, PostgresqlTables, Turn, leader_database
 from tests.postgresql_kit import PostgresqlServer
 from tests.process_kit import (
     SPAWN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 import structlog
@@ -24,15 +24,18 @@ from aggregator.statistics.range_checks import SumRules
 from aggregator.witness.backends import kind_of_witness, open_witness
 from aggregator.witness.chain import Unwitnessed, WitnessedChain
 from aggregator.witness.port import RollbackSeen, Witness, WitnessUnavailable
+from privacy.signing import verify
 from transport.factory import Side, open_transport
-from transport.interface import TransportUnavailable
+from transport.interface import Record, Transport, TransportUnavailable, UnknownTopic
 from transport.process.supervision import Notifier
+from wire.batch import SignedRelease
 from wire.catalogue import Catalogue
+from wire.envelope import Kind, unwrap
 from wire.rejection import ReportRejected
+from wire.topics import RELEASES, TOPICS
 
 from .helper import Helper
 from .helper_state import HelperState
-from .own_releases import compare_releases
 
 
 class HelperRunner:
@@ -100,6 +103,68 @@ class HelperRunner:
             batches_answered=self.batches_answered,
             refused=dict(self._helper.refused),
             key_announcements=list(self._announcements()),
+        )
+
+
+GROUP: Final = "helper-releases"
+"""It commits nothing: each start reads from the oldest release that the log still has."""
+
+MOST_RECORDS: Final = 2_000_000
+MOST_S: Final = 300.0
+_POLL_RECORDS: Final = 2_000
+_POLL_S: Final = 0.2
+_MAX_BYTES: Final = next(topic.max_bytes for topic in TOPICS if topic.name == RELEASES)
+
+
+def compare_releases(
+    log: Transport, helper_pk: bytes, state: HelperState, alive: Callable[[], None]
+) -> int:
+    """Read the topic to its end.
+
+    helper_pk   the Helper's own identity
+    alive       called now and then: reading may take minutes
+    Returns     records read; 0 where the log has no such topic
+    Raises      RollbackSeen; TransportUnavailable, also where the end is not reached in bounds
+    """
+    try:
+        consumer = log.consumer(GROUP, [RELEASES])
+    except UnknownTopic:
+        return 0
+    read, until_s = 0, time.monotonic() + MOST_S
+    with closing(consumer):
+        while read < MOST_RECORDS and time.monotonic() < until_s:
+            records = consumer.poll(_POLL_RECORDS, _POLL_S)
+            for record in records:
+                _compare(record, helper_pk, state)
+            read += len(records)
+            alive()
+            if not records and consumer.lag() == 0:
+                return read
+    raise TransportUnavailable(
+        f"{RELEASES}: expected its end within {MOST_RECORDS} records and {MOST_S:.0f} s, "
+        f"read {read}"
+    )
+
+
+def _compare(record: Record, helper_pk: bytes, state: HelperState) -> None:
+    try:
+        kind, core = unwrap(record.value, _MAX_BYTES)
+        signed = SignedRelease.decode(core)
+    except ReportRejected:
+        return
+    entry = state.entry_of_batch(signed.release.batch_hash)
+    known = entry is not None and SignedRelease.decode(entry).release == signed.release
+    if kind is not Kind.RELEASE or known:
+        return
+    if not verify(helper_pk, signed.release.unsigned(), signed.sig_helper):
+        return
+    # A restore that was noticed before has closed the windows of all releases until then.
+    if record.appended_s >= state.refuse_before_s:
+        raise RollbackSeen(
+            f"state: expected every release that this Helper signed, found one on the log, offset "
+            f"{record.offset} of {RELEASES}, that it does not know: it was rolled "
+            "back; nothing is answered: with a witness, start once with --after-restore; without "
+            "one, set up a Helper with a new identity"
         )
 
 

@@ -19,9 +19,16 @@ from transport.interface import Record
 from wire.rejection import Reason
 
 from . import messages
-from .epoch_keys import EpochKeyCache
 from .messages import Command, Place, SumWanted
-from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum, report_id
+from .partial_sums import (
+    EpochKeyCache,
+    Gathered,
+    Gatherer,
+    KnownHosts,
+    ParkedReport,
+    PartialSum,
+    report_id,
+)
 from .sum_store import Source, SumStore, WantedSums
 
 _FORGET_EVERY_S: Final = 3600.0

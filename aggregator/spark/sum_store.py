@@ -31,9 +31,8 @@ from wire.fields import Scheme
 from wire.rejection import Reason
 from wire.topics import REPORTS
 
-from .epoch_keys import EpochKeyCache
 from .messages import NAME_BYTES, UPDATE_BYTES, PartitionSum, Place, SumWanted
-from .partial_sums import Gatherer, ParkedReport, PartialSum, report_id
+from .partial_sums import EpochKeyCache, Gatherer, ParkedReport, PartialSum, report_id
 
 Source = tuple[str, int]
 """A streaming query of Spark, and the number of its batch."""

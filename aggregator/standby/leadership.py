@@ -7,8 +7,6 @@ is refused. `lease` is renewed, and no change of the state touches it: a renewal
 A renewal is a mark that was never there before. A machine that stands by counts by its own clock
 how long the mark stays: after the length of a lease it may lead, if the mark is still there when it
 takes over. No other clock counts, the database's neither, and of two that follow one does.
-
-A Leader's state in a PostgreSQL database, changed by whoever leads alone.
 """
 
 from __future__ import annotations
@@ -19,16 +17,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, Final
 
 import psycopg
 import structlog
 
-from aggregator.party.config import StandbySettings
+from aggregator.leader.leader_state import LeaderState
+from aggregator.party.config import LeaderConfig, StandbySettings
+from aggregator.party.health import Health, HealthMetric, Presence, process_document, write_status
 from aggregator.party.postgresql_database import Database, DatabaseSession, DatabaseUnavailable
 from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.state import state_file
-from aggregator.state.state_file import LeadershipLost, StatementRows, Statements
+from aggregator.state.state_file import LeadershipLost, StatementRows, Statements, StateUnusable
+from transport.files.keyfiles import load_signing_key
+from transport.process.supervision import Notifier
 
 SCHEMA_VERSION: Final = 1
 RENEWALS: Final = 5
@@ -271,3 +274,120 @@ class _InTransaction:
 def _in_its_words(sql: str) -> bytes:
     """A value is `?` in the state's SQL and `%s` here; no statement has either in a text."""
     return sql.replace("?", "%s").encode()
+
+
+MEASURES: Final = (
+    HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
+    HealthMetric("standby", "standby", "1 while another machine leads"),
+)
+STATE_STEP_S: Final = 30.0
+"""Of a change of the state: an hour's epochs of a fleet come at once."""
+
+
+class Turn:
+    """Waits until this machine leads, and says how it stands meanwhile."""
+
+    def __init__(self, config: LeaderConfig, notifier: Notifier) -> None:
+        """Read who this Leader is; connect to nothing.
+
+        Raises      KeyFileRefused, StateUnusable: a state lies in a file already
+        """
+        if config.standby is None:
+            raise ValueError("expected a Leader that has a table of a standby")
+        left = config.state_dir / "leader.sqlite"
+        if left.exists():
+            raise StateUnusable(f"{left}: expected no file beside the database's state, found one")
+        self._config, self._notifier = config, notifier
+        self._settings = config.standby
+        self._log = structlog.get_logger("leader")
+        self._stop = Event()
+        self._started_s = time.time()
+        self.health = Health("leader", MEASURES)
+        leader_pk = load_signing_key(config.key_dir / "identity.key").public_bytes
+        step_s = self._settings.lease_s / RENEWALS
+        database = leader_database(self._settings.postgresql, step_s)
+        self._leadership = Leadership(database, leader_pk, self._settings.lease_s)
+        self._trouble = ""
+        self._lost = False
+        self._stop_work: Callable[[], None] = self.stop
+
+    def stop(self) -> None:
+        """Wait no longer; safe from a signal handler."""
+        self._stop.set()
+
+    @property
+    def leads(self) -> bool:
+        """Whether the wait ended with the lead; a lease may have run out since."""
+        return self._leadership.term is not None
+
+    def wait(self) -> None:
+        """Wait until this machine leads, or it is stopped.
+
+        Raises      OtherLeader
+        """
+        self._notifier.ready("standing by")
+        presence = Presence(self._config.status_file)
+        try:
+            while not self._take():
+                self._say()
+                if self._stop.wait(self._settings.lease_s / RENEWALS):
+                    self._leadership.close()
+                    return
+        finally:
+            presence.close()
+        self._log.info("leads", fence=self._leadership.own_term().fence)
+
+    def _take(self) -> bool:
+        try:
+            taken = self._leadership.take()
+        except DatabaseUnavailable as error:
+            if not self._trouble:
+                self._log.warning("database away", detail=str(error))
+            self._trouble = str(error)
+            return False
+        if self._trouble:
+            self._log.warning("database is back")
+        self._trouble = ""
+        return taken
+
+    def _say(self) -> None:
+        now_s = int(time.time())
+        troubles = {"storage": {"since": now_s, "detail": self._trouble}} if self._trouble else {}
+        document = process_document(self._started_s, now_s) | {
+            "ready": 0,
+            "standby": 1,
+            "troubles": troubles,
+        }
+        self.health.turned()
+        self.health.document = document
+        self._notifier.alive()
+        write_status(self._config.status_file, document)
+
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """Renew the lease meanwhile.
+
+        Raises      LeadershipLost at its end, when the lease was over
+        """
+        renewals = Renewals(self._leadership, self._lose)
+        try:
+            yield
+        finally:
+            renewals.end()
+        if renewals.lost:
+            raise LeadershipLost(renewals.lost)
+
+    def on_loss(self, stop: Callable[[], None]) -> None:
+        """Have this called once the lease is over, from any thread; now, if it is to stop."""
+        self._stop_work = stop
+        if self._lost or self._stop.is_set():
+            stop()
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._stop_work()
+
+    def state(self) -> LeaderState:
+        database = leader_database(self._settings.postgresql, STATE_STEP_S)
+        tables = PostgresqlTables(database, self._leadership.own_term(), self._settings.lease_s)
+        return LeaderState(tables)

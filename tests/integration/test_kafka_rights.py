@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.helper.own_releases import compare_releases
+from aggregator.helper.helper_runtime import compare_releases
 from pointillist.broker.local import RunningBroker
 from pointillist.broker.properties import write_certificates
 from pointillist.broker.rights import KafkaRole, grant

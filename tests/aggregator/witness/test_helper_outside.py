@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from aggregator.helper import helper_runtime
-from aggregator.helper.helper_runtime import HelperRuntime
-from aggregator.helper.own_releases import compare_releases
+from aggregator.helper.helper_runtime import HelperRuntime, compare_releases
 from aggregator.party.channel import ChannelHelper
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.config import HelperConfig, WitnessProcess, WitnessSettings
