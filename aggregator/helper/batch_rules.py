@@ -48,12 +48,7 @@ def task_of(signed: SignedBatch, directory: Directory) -> KnownTask:
     known = directory.tasks.get(batch.task_id)
     if known is None:
         raise ReportRejected(Reason.TASK_UNKNOWN, "a known task", batch.task_id.hex())
-    if batch.window % known.task.window_s:
-        raise ReportRejected(
-            Reason.WINDOW_MISALIGNED, f"a multiple of {known.task.window_s} s", batch.window
-        )
-    if not known.task.first_window <= batch.window <= known.task.last_window:
-        raise ReportRejected(Reason.WINDOW_OUTSIDE_TASK, "a window of the task", batch.window)
+    known.require_window(batch.window)
     return known
 
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import KnownEpoch
-from aggregator.protocol.interfaces import BatchKey, Stopwatch, no_stopwatch
+from aggregator.protocol.interfaces import BatchKey, Stopwatch
 from privacy.masks import BoxError, open_box_into
 from transport.interface import Record
 from wire.envelope import OVERHEAD_BYTES, Kind, core_place
@@ -23,7 +23,6 @@ from wire.report import (
     M_AT,
     REPORT_ID_AT,
     TAG_AT,
-    TASK_AT,
     Report,
     report_length,
 )
@@ -40,13 +39,17 @@ PARKED_BYTES: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A report whose epoch has not come, with the receipt time that counts."""
+    """A report whose epoch has not come, with the receipt time that counts.
+
+    name        host_id || epoch_id
+    operator    whose quota it fills; empty where that is no longer asked
+    """
 
     record: Record
     received_s: float
     key: BatchKey
-    epoch_id: bytes
-    operator: str
+    name: bytes
+    operator: str = ""
 
 
 @dataclass(slots=True)
@@ -76,17 +79,16 @@ class EpochLookup(Protocol):
 
 
 class Admission:
-    """Checks reports one after the other; knows nothing of windows beyond their times."""
+    """The checks of one report; they know nothing of windows beyond their times."""
 
-    def __init__(
-        self, directory: Directory, book: EpochLookup, stopwatch: Stopwatch = no_stopwatch
-    ) -> None:
+    def __init__(self, directory: Directory, book: EpochLookup, stopwatch: Stopwatch) -> None:
         self._directory, self._book, self._lap = directory, book, stopwatch
         self._max_len = 0
         self._rosters: dict[int, VerifiedRoster | None] = {}
         self.tasks_changed()
 
     def tasks_changed(self) -> None:
+        """Take a new task or roster of the directory into account."""
         lengths = [
             report_length(known.d, known.task.scheme) for known in self._directory.tasks.values()
         ]
@@ -98,17 +100,6 @@ class Admission:
         if kind is not Kind.REPORT:
             raise ReportRejected(Reason.ENVELOPE, "a report", kind.name)
         return at
-
-    def task_of(self, report: Report) -> KnownTask:
-        known = self._directory.tasks.get(report.task_id)
-        if known is None:
-            raise ReportRejected(Reason.TASK_UNKNOWN, "a known task", report.task_id.hex())
-        return known
-
-    def check_task(self, report: Report, known: KnownTask, now_s: float) -> None:
-        known.require_unexpired(report.header.window, now_s)
-        if report.scheme is not known.task.scheme:
-            raise ReportRejected(Reason.SCHEME, known.task.scheme.value, report.scheme.value)
 
     def roster_of(self, report: Report, known: KnownTask) -> VerifiedRoster:
         window = report.header.window
@@ -127,12 +118,7 @@ class Admission:
         when it closed: a clock that was set back since keeps none of its reports out.
         """
         task, header = known.task, report.header
-        if header.window % task.window_s:
-            raise ReportRejected(
-                Reason.WINDOW_MISALIGNED, f"a multiple of {task.window_s} s", header.window
-            )
-        if not task.first_window <= header.window <= task.last_window:
-            raise ReportRejected(Reason.WINDOW_OUTSIDE_TASK, "a window of the task", header.window)
+        known.require_window(header.window)
         if header.d != known.d:
             raise ReportRejected(Reason.DIMENSION, f"d = {known.d}", header.d)
         end = known.window_end(header.window)
@@ -165,7 +151,7 @@ class Admission:
         host_id, report_id = head[:EPOCH_AT], head[REPORT_ID_AT:TAG_AT]
         before = window.hosts.get(host_id)
         if before is not None:
-            same = before == _dedupe_record(head, box)
+            same = before == dedupe_record(head, box)
             raise ReportRejected(
                 Reason.DUPLICATE if same else Reason.SECOND_REPORT, "one report", "another"
             )
@@ -181,15 +167,6 @@ class Admission:
             raise ReportRejected(Reason.CHECK_WORDS, "check words of 1", "others")
         self._lap("authenticate")
         return vector
-
-    def insert(
-        self, head: bytes, box: memoryview, heading: Heading, vector: memoryview, partition: int
-    ) -> None:
-        entry = head[:TASK_AT] + head[REPORT_ID_AT:] + vector[:8]
-        record = _dedupe_record(head, box)
-        heading.window.add(head[:EPOCH_AT], record, entry, partition, vector)
-        heading.admitted += entry
-        self._lap("dedupe")
 
 
 def check_host(
@@ -207,7 +184,7 @@ def check_host(
     raise ReportRejected(Reason.COHORT, f"cohort {of_host}", cohort)
 
 
-def _dedupe_record(head: bytes, box: memoryview) -> bytes:
+def dedupe_record(head: bytes, box: memoryview) -> bytes:
     return head + box[-GCM_TAG_BYTES:]
 
 

@@ -41,6 +41,7 @@ from .admission import (
     Heading,
     Parked,
     check_host,
+    dedupe_record,
 )
 from .windows import ClosedWindow, OpenWindow, Sum
 
@@ -168,7 +169,7 @@ class ReportWindows(Protocol):
         """Take note of reports that are in their window now: of none, too."""
 
 
-class Intake:
+class Intake(Admission):
     """Checks reports in log order and puts what passes into windows."""
 
     def __init__(
@@ -180,16 +181,13 @@ class Intake:
         stopwatch: Stopwatch = no_stopwatch,
         quotas: Quotas | None = None,
     ) -> None:
+        super().__init__(directory, book, stopwatch)
         self._quotas = quotas or Quotas()
         self.letters = DeadLetters(self._quotas.dead_letters)
         self._parked_of: Counter[str] = Counter()
-        self._admission = Admission(directory, book, stopwatch)
-        self._windows, self._rejected, self._lap = windows, rejected, stopwatch
+        self._windows, self._rejected = windows, rejected
         self.parked: dict[bytes, list[Parked]] = {}
         self.parked_bytes = 0
-
-    def tasks_changed(self) -> None:
-        self._admission.tasks_changed()
 
     def take(self, records: Iterable[Record], received_s: float) -> None:
         """Admit, park or refuse reports that were received at one moment, in log order.
@@ -209,7 +207,7 @@ class Intake:
             self._windows.note_admitted(heading)
 
     def _take(self, record: Record, poll: _Poll) -> None:
-        at = self._admission.core_place(record.value)
+        at = self.core_place(record.value)
         head = record.value[at : at + HEAD_BYTES]
         host_id = head[:EPOCH_AT]
         heading = self._heading_of(record, at, head, poll)
@@ -217,18 +215,21 @@ class Intake:
         self._lap("decode")
         if window.refused or host_id in window.hosts:
             self._charge(host_id, heading)
-        epoch = self._admission.epoch_of(host_id, head[EPOCH_AT:TASK_AT], heading)
+        epoch = self.epoch_of(host_id, head[EPOCH_AT:TASK_AT], heading)
         if epoch is None:
             self._park(head, heading, record, poll.received_s)
             return
         self._lap("authenticate")
         box = memoryview(record.value)[at + HEAD_BYTES :]
-        vector = self._admission.open(head, box, heading, epoch, record.partition)
+        vector = self.open(head, box, heading, epoch, record.partition)
         poll.sender = host_id
         if not window.hosts:
             self._windows.require_room(heading, poll.received_s)
-        self._admission.insert(head, box, heading, vector, record.partition)
+        entry = head[:TASK_AT] + head[REPORT_ID_AT:] + vector[:8]
+        window.add(host_id, dedupe_record(head, box), entry, record.partition, vector)
+        heading.admitted += entry
         heading.offsets.append(record.offset)
+        self._lap("dedupe")
 
     def _heading_of(self, record: Record, at: int, head: bytes, poll: _Poll) -> Heading:
         """What the report shares with others of its window, by all checks of that and of its host.
@@ -243,7 +244,9 @@ class Intake:
             check_host(head[:EPOCH_AT], heading.key.cohort, heading.roster, heading.known)
             return heading
         report = Report.decode(record.value[at:])
-        known = self._admission.task_of(report)
+        known = self._directory.tasks.get(report.task_id)
+        if known is None:
+            raise ReportRejected(Reason.TASK_UNKNOWN, "a known task", report.task_id.hex())
         poll.key = BatchKey(known.task_id, report.header.cohort, report.header.window)
         heading = self._begin(report, known, poll.key, record, poll.received_s)
         poll.begun.append(heading)
@@ -254,10 +257,11 @@ class Intake:
     def _begin(
         self, report: Report, known: KnownTask, key: BatchKey, record: Record, received_s: float
     ) -> Heading:
-        self._admission.check_task(report, known, received_s)
-        roster = self._admission.roster_of(report, known)
-        closed = self._windows.is_closed(key)
-        self._admission.check_window(report, known, received_s, closed=closed)
+        known.require_unexpired(key.window, received_s)
+        if report.scheme is not known.task.scheme:
+            raise ReportRejected(Reason.SCHEME, known.task.scheme.value, report.scheme.value)
+        roster = self.roster_of(report, known)
+        self.check_window(report, known, received_s, closed=self._windows.is_closed(key))
         late = received_s > known.window_end(key.window) + known.task.lateness_s
         if self._windows.is_settled(key):
             reason = Reason.WINDOW_LATE if late else Reason.WINDOW_RELEASED
@@ -303,7 +307,7 @@ class Intake:
         if self._parked_of[operator] + size > share * PARKED_BYTES:
             most = int(share * PARKED_BYTES)
             raise ReportRejected(Reason.QUOTA, f"at most {most} bytes of {operator} waiting", size)
-        waiting.append(Parked(record, received_s, heading.key, head[EPOCH_AT:TASK_AT], operator))
+        waiting.append(Parked(record, received_s, heading.key, head[:TASK_AT], operator))
         self._hold(waiting[-1], 1)
 
     def _hold(self, parked: Parked, sign: int) -> None:

@@ -26,10 +26,6 @@ from .leader_events import CallCountersign, CallHelper, HelperAnswer, LeaderEffe
 from .leader_state import LeaderState
 
 
-def _untold(settled: Settled) -> None:
-    del settled
-
-
 def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEffect]:
     """Bring back what a restart needs; tasks and rosters must be known by now.
 
@@ -82,7 +78,7 @@ class LeaderRunner:
         commit: Callable[[Mapping[TopicPartition, int]], None],
         call: Callable[[CallHelper | CallCountersign], None],
         checkpoint: interfaces.Checkpoint = interfaces.no_checkpoint,
-        tell: Callable[[Settled], None] = _untold,
+        tell: Callable[[Settled], object] = lambda settled: settled,
     ) -> None:
         """Wire the ends up.
 
@@ -180,7 +176,8 @@ def _reply(
             signed = port.submit_release(effect.entry, effect.vector)
             return signed if signed.entry or signed.refusal in _REASONS else None
         if effect.wanted is not None:
-            for part in _parts(epochs):
+            rest = iter(epochs)
+            while part := list(islice(rest, EPOCHS_PER_CALL)):
                 port.submit_epochs(part)
         reply = port.submit_batch(effect.signed_batch, epochs_complete=effect.wanted is not None)
     except interfaces.HelperUnavailable:
@@ -195,12 +192,6 @@ def _reply(
 
 
 _REASONS = frozenset(reason.value for reason in Reason)
-
-
-def _parts(epochs: Iterable[bytes]) -> Iterator[list[bytes]]:
-    rest = iter(epochs)
-    while part := list(islice(rest, EPOCHS_PER_CALL)):
-        yield part
 
 
 class HelperCalls:

@@ -186,6 +186,16 @@ class KnownTask:
                 Reason.TASK_EXPIRED, f"a window whose lateness ends before {expiry}", window
             )
 
+    def require_window(self, window: int) -> None:
+        """Raises      ReportRejected: window_misaligned, window_outside_task"""
+        task = self.task
+        if window % task.window_s:
+            raise ReportRejected(
+                Reason.WINDOW_MISALIGNED, f"a multiple of {task.window_s} s", window
+            )
+        if not task.first_window <= window <= task.last_window:
+            raise ReportRejected(Reason.WINDOW_OUTSIDE_TASK, "a window of the task", window)
+
 
 class VerifiedRoster:
     def __init__(self, roster: Roster) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
+from aggregator.leader.admission import Parked
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
@@ -25,7 +26,6 @@ from .partial_sums import (
     Gathered,
     Gatherer,
     KnownHosts,
-    ParkedReport,
     PartialSum,
     report_id,
 )
@@ -326,5 +326,5 @@ def _only(part: PartialSum, expected: Mapping[bytes, bytes]) -> PartialSum:
     return replace(part, entries=b"".join(kept))
 
 
-def _pass_of(report: ParkedReport) -> tuple[int, float, int]:
+def _pass_of(report: Parked) -> tuple[int, float, int]:
     return report.record.partition, report.received_s, report.record.offset

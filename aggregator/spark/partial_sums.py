@@ -10,9 +10,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
-from aggregator.leader.admission import Heading
+from aggregator.leader.admission import Heading, Parked
 from aggregator.leader.intake import Intake
 from aggregator.leader.windows import OpenWindow
 from aggregator.party.config import Quotas
@@ -61,16 +62,6 @@ class PartialSum(messages.NamedHosts):
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedReport:
-    """A report whose epoch has not come; `name` is host_id || epoch_id."""
-
-    record: Record
-    received_s: float
-    key: BatchKey
-    name: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Gathered:
     """What a pass over a range of one partition made of it.
 
@@ -82,7 +73,7 @@ class Gathered:
     partition: int
     after: int
     sums: tuple[PartialSum, ...] = ()
-    parked: tuple[ParkedReport, ...] = ()
+    parked: tuple[Parked, ...] = ()
     appended_s: tuple[float, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
 
@@ -248,11 +239,7 @@ class Gatherer:
                 yield record
 
         self._intake.take(in_order(), now_s)
-        parked = tuple(
-            ParkedReport(waiting.record, waiting.received_s, waiting.key, host + waiting.epoch_id)
-            for host, reports in self._intake.parked.items()
-            for waiting in reports
-        )
+        parked = tuple(chain.from_iterable(self._intake.parked.values()))
         self._intake.forget_parked()
         sums = tuple(self._sum(key, now_s) for key in self._windows)
         return Gathered(partition, after, sums, parked, tuple(appended_s), dict(self._rejected))

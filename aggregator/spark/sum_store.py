@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST
+from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST, Parked
 from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
 from aggregator.state.state_file import StateUnusable, open_state, transaction
@@ -32,7 +32,7 @@ from wire.rejection import Reason
 from wire.topics import REPORTS
 
 from .messages import NAME_BYTES, UPDATE_BYTES, PartitionSum, Place, SumWanted
-from .partial_sums import EpochKeyCache, Gatherer, ParkedReport, PartialSum, report_id
+from .partial_sums import EpochKeyCache, Gatherer, PartialSum, report_id
 
 Source = tuple[str, int]
 """A streaming query of Spark, and the number of its batch."""
@@ -74,7 +74,7 @@ class SumStore:
             raise StateUnusable(f"{path}: expected no other Spark engine, one holds it") from None
         self._db = open_state(path, _TABLES)
         self.sums: dict[Place, list[PartialSum]] = {}
-        self.parked: list[ParkedReport] = []
+        self.parked: list[Parked] = []
         self.positions: dict[int, int] = dict(self._db.execute("SELECT part, next FROM positions"))
         self._batches: dict[str, int] = dict(self._db.execute("SELECT query, newest FROM batches"))
         for row in self._db.execute("SELECT * FROM sums ORDER BY rowid"):
@@ -104,8 +104,8 @@ class SumStore:
         *,
         source: Source | None = None,
         positions: Mapping[int, int] | None = None,
-        parked: Sequence[ParkedReport] = (),
-        unparked: Collection[ParkedReport] = (),
+        parked: Sequence[Parked] = (),
+        unparked: Collection[Parked] = (),
     ) -> Counter[str]:
         """Keep sums with their hosts, and what goes with them, at once.
 
@@ -169,12 +169,12 @@ class SumStore:
 
 
 def _with_places(
-    left: Sequence[ParkedReport], new: Iterable[ParkedReport]
-) -> tuple[list[ParkedReport], Counter[str]]:
+    left: Sequence[Parked], new: Iterable[Parked]
+) -> tuple[list[Parked], Counter[str]]:
     """Which new parked reports have a place; a host that fills its own loses the rest."""
     by_host = Counter(report.name[:16] for report in left)
     size = sum(len(report.record.value) for report in left)
-    kept, refused = list[ParkedReport](), Counter[str]()
+    kept, refused = list[Parked](), Counter[str]()
     for report in new:
         host, length = report.name[:16], len(report.record.value)
         if by_host[host] >= PARKED_PER_HOST or size + length > PARKED_BYTES:
@@ -186,7 +186,7 @@ def _with_places(
     return kept, refused
 
 
-def _place(report: ParkedReport) -> tuple[int, int]:
+def _place(report: Parked) -> tuple[int, int]:
     return report.record.partition, report.record.offset
 
 
@@ -220,7 +220,7 @@ def _sum_of(row: Sequence[Any]) -> PartialSum:
     )
 
 
-def _parked_row(report: ParkedReport) -> tuple[object, ...]:
+def _parked_row(report: Parked) -> tuple[object, ...]:
     record = report.record
     return (
         *(record.partition, record.offset, record.value, record.appended_s, report.received_s),
@@ -228,9 +228,9 @@ def _parked_row(report: ParkedReport) -> tuple[object, ...]:
     )
 
 
-def _parked_of(row: Sequence[Any]) -> ParkedReport:
+def _parked_of(row: Sequence[Any]) -> Parked:
     part, at, value, appended_s, received_s, *key, name = row
-    return ParkedReport(
+    return Parked(
         Record(REPORTS, part, at, b"", value, appended_s), received_s, BatchKey(*key), name
     )
 
