@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
 
 from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
@@ -23,9 +22,6 @@ from transport.interface import RETENTION_S
 from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.topics import KEPT
-
-if TYPE_CHECKING:
-    from aggregator.standby.leadership import Turn
 
 
 def run_leader(
@@ -50,54 +46,33 @@ def run_leader(
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(become(config.user, umask=0o022).line)  # releases are for every reader of the machine
     notifier = Notifier.from_environment()
-    with _turn_of(config, notifier) as turn:
-        if turn is None or turn.leads:
-            _lead(config, turn, notifier, checkpoint, roll_ups, spark)
-
-
-@contextmanager
-def _turn_of(config: LeaderConfig, notifier: Notifier) -> Iterator[Turn | None]:
-    """Wait until this machine leads, where there are several; renew the lease meanwhile."""
-    if config.standby is None:
-        yield None
-        return
-    from aggregator.standby.leadership import Turn
-
-    turn = Turn(config, notifier)
-    on_signals(turn.stop)
-    with health_served(turn.health, config.http):
-        turn.wait()
-    if not turn.leads:
-        yield turn
-        return
-    with turn.leading():
-        yield turn
-
-
-def _lead(
-    config: LeaderConfig,
-    turn: Turn | None,
-    notifier: Notifier,
-    checkpoint: Checkpoint,
-    roll_ups: RollUps,
-    spark: bool,
-) -> None:
     rates = config.incident_rates
-    detector = Detector.shipped() if rates is None else Detector.load(rates)
-    with (
-        Store(
-            config.database,
-            config.releases_dir,
-            Catalogue.load(config.catalogue),
-            detector=detector,
-            agents_model=config.agents_model,
-            keep_days=config.keep_days,
-            roll_ups=roll_ups,
-        ) as store,
-        open_transport(
-            config.transport, Side.AGGREGATOR, retention_s=RETENTION_S, keep=KEPT
-        ) as log,
-    ):
+    with ExitStack() as stack:
+        turn = None
+        if config.standby is not None:  # wait until this machine leads
+            from aggregator.standby.leadership import Turn
+
+            turn = Turn(config, notifier)
+            on_signals(turn.stop)
+            with health_served(turn.health, config.http):
+                turn.wait()
+            if not turn.leads:
+                return
+            stack.enter_context(turn.leading())
+        store = stack.enter_context(
+            Store(
+                config.database,
+                config.releases_dir,
+                Catalogue.load(config.catalogue),
+                detector=Detector.shipped() if rates is None else Detector.load(rates),
+                agents_model=config.agents_model,
+                keep_days=config.keep_days,
+                roll_ups=roll_ups,
+            )
+        )
+        log = stack.enter_context(
+            open_transport(config.transport, Side.AGGREGATOR, retention_s=RETENTION_S, keep=KEPT)
+        )
         runtime = LeaderRuntime(
             config,
             log,

@@ -43,7 +43,6 @@ class BatchVerdict:
 
 
 def task_of(signed: SignedBatch, directory: Directory) -> KnownTask:
-    """The task that the batch names; its windows and cohort must fit."""
     batch = signed.batch
     known = directory.tasks.get(batch.task_id)
     if known is None:
@@ -157,7 +156,6 @@ class HostRules:
     def _refusal(
         self, host: bytes, epoch: KnownEpoch | None, cohort: int, window: int
     ) -> Reason | None:
-        """Why a host does not count, before its tag is looked at."""
         # One look-up for the many that pass: at 100,000 hosts each one is a cache miss.
         if self._roster.cohort(host, self._known.task.series) != cohort:
             return Reason.COHORT if host in self._roster.entries else Reason.HOST_UNKNOWN

@@ -39,8 +39,6 @@ from .helper_state import HelperState
 
 
 class Helper:
-    """Answers batches with the sum of the accepted hosts' masks."""
-
     def __init__(
         self,
         directory: Directory,
@@ -73,7 +71,6 @@ class Helper:
         self.cleared: Counter[str] = Counter()
 
     def learn(self, event: interfaces.TaskSeen | interfaces.RosterSeen) -> None:
-        """Take a task or roster. Raises ReportRejected where it is refused."""
         if isinstance(event, interfaces.TaskSeen):
             self.directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
         else:
@@ -259,7 +256,6 @@ class Helper:
         self._sum_rules.of(known.task, int(vector[0]), capacity).check(vector)
 
     def _capacity(self, answered: AggregateShareJob) -> Capacity | None:
-        """The accepted hosts' GPUs; None once their ids are erased."""
         roster = self.directory.roster_at(answered.key.window)
         if roster is None or answered.used is None:
             return None

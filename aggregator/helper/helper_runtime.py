@@ -257,7 +257,6 @@ class HelperRuntime:
         self._started_s = clock()
 
     def stop(self) -> None:
-        """End `run` soon; safe from a signal handler."""
         self._stop.set()
 
     def run(self) -> None:

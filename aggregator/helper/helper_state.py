@@ -184,7 +184,6 @@ class HelperState:
     def keep_epochs(
         self, epochs: Iterable[KnownEpoch], counters: Mapping[bytes, tuple[int, int]]
     ) -> None:
-        """Remember verified epochs, dead ones too, and the largest ledger counter of each host."""
         with self._changing():
             self._db.executemany(
                 "INSERT INTO epochs VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "

@@ -72,8 +72,6 @@ class Heading:
 
 
 class EpochLookup(Protocol):
-    """Where verified epochs are looked up."""
-
     def find(self, host_id: bytes, epoch_id: bytes) -> KnownEpoch | None:
         """The epoch of this id, dead ones included; None when it has not come."""
 

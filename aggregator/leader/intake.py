@@ -89,7 +89,6 @@ class DeadLetters:
             self.dropped += 1
 
     def counts(self) -> dict[str, int]:
-        """Letters since the start, by what became of them."""
         return {"written": self.written, "dropped": self.dropped}
 
     def take(self) -> list[bytes]:
@@ -292,7 +291,6 @@ class Intake(Admission):
             window.reject(reason.value)
 
     def _park(self, head: bytes, heading: Heading, record: Record, received_s: float) -> None:
-        """Keep a report until its epoch comes; a host that fills its places loses the rest."""
         if heading.window.closed:
             raise ReportRejected(Reason.WINDOW_LATE, "a report in time", "a closed batch")
         waiting = self.parked.setdefault(head[:EPOCH_AT], [])
@@ -316,7 +314,6 @@ class Intake(Admission):
         self._parked_of[parked.operator] += size
 
     def unpark(self, host_id: bytes) -> None:
-        """Take the reports of a host again, of whose epochs one has come."""
         for parked in self.parked.pop(host_id, []):
             self._hold(parked, -1)
             self.take((parked.record,), parked.received_s)
@@ -335,7 +332,6 @@ class Intake(Admission):
                 del self.parked[host]
 
     def forget_parked(self) -> None:
-        """Let go of what is parked: the log brings it again."""
         self.parked.clear()
         self._parked_of.clear()
         self.parked_bytes = 0
@@ -363,11 +359,9 @@ class ReportReader:
         """Take what another process has said since, and tell it what is new."""
 
     def learn(self, signed: TaskSeen | RosterSeen) -> None:  # noqa: ARG002
-        """Take a task or roster that the Leader has accepted."""
         self._intake.tasks_changed()
 
     def epoch(self, admitted: AdmittedEpoch) -> None:
-        """Take an epoch that has come, or a twin that makes one dead."""
         self._intake.unpark(admitted.known.host_id)
 
     def restored(self) -> None:

@@ -147,7 +147,6 @@ class Leader:
         return key in self.chains.closed
 
     def find_window(self, key: BatchKey) -> OpenWindow | None:
-        """A window that is open or closed; all partitions share it."""
         closed = self.chains.closed.get(key)
         return self.open_windows.get(key) if closed is None else closed.window
 

@@ -151,8 +151,6 @@ class StoreSuppressed:
 
 @dataclass(frozen=True, slots=True)
 class CallCountersign:
-    """Send a release and its vector to the Helper."""
-
     key: BatchKey
     entry: bytes
     vector: bytes

@@ -167,7 +167,6 @@ class LeaderRuntime:
         return self._reader.lag(self._lag, self._clock())
 
     def stop(self) -> None:
-        """End `run` soon; safe from a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
@@ -213,7 +212,6 @@ class LeaderRuntime:
             self._say_status()
 
     def _restore(self) -> None:
-        """Take over what an earlier process left: tasks and rosters first."""
         self._store.repair()
         self._read_signed(at_start=True)
         # The tasks first: they say which keys are still needed.

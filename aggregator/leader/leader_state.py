@@ -186,7 +186,6 @@ class LeaderState:
         return bool(known)
 
     def last_ended(self) -> dict[tuple[bytes, int], int]:
-        """The newest window of each (task_id, cohort) that is no longer open."""
         rows = self._tables.execute(
             'SELECT task_id, cohort, max("window") FROM windows GROUP BY task_id, cohort'
         )
@@ -221,7 +220,6 @@ class LeaderState:
         ]
 
     def store_release(self, effect: events.StoreRelease) -> None:
-        """Settle a window with its release; the first entry stays."""
         with self._tables.transaction() as tables:
             settled = tables.execute(
                 "UPDATE windows SET state = ?, share = ?, entry = ?, vector = ? "

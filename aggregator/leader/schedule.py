@@ -194,7 +194,6 @@ class Schedule:
                 yield known, cohort
 
     def _due(self, known: KnownTask, cohort: int, now_s: float) -> Iterator[BatchKey]:
-        """The windows of a cohort that the task names and that are over, oldest first."""
         named, window_s = self.named(known), known.task.window_s
         first = max(named.start, self._next.get((known.task_id, cohort), named.start))
         until = min(named.stop, int(now_s) - window_s + 1)
@@ -291,7 +290,6 @@ class CloseRule:
         return min(until_s, max(due_s, over_s - HELPER_S))
 
     def shortest_s(self, now_s: float) -> int:
-        """The shortest window of the tasks that hosts report now; a day where there is none."""
         return min(
             (
                 known.task.window_s

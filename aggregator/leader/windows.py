@@ -107,7 +107,6 @@ class OpenWindow:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the vectors that are here, or that room is set aside for."""
         return max(self.room_bytes, sum(rows.n for rows in self.parts.values()) * self.row_bytes)
 
     @property
@@ -157,7 +156,6 @@ class OpenWindow:
         self.entries[host] = entry
 
     def unname(self) -> int:
-        """Forget the hosts that were named; gives how many."""
         gone = self.n
         for kept in (self.hosts, self.places, self.entries):
             kept.clear()
@@ -176,7 +174,6 @@ class OpenWindow:
         return np.frombuffer(joined, dtype=ENTRY)
 
     def sum_of(self, hosts: Iterable[bytes]) -> Sum:
-        """Add the vectors of admitted hosts, each once: per partition, then together."""
         keep = {part: np.zeros(rows.n, dtype=np.bool_) for part, rows in self.parts.items()}
         for host in hosts:
             partition, row = self.places[host]

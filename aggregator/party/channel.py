@@ -55,8 +55,6 @@ _Reply = TypeVar("_Reply")
 
 
 class ChannelHelper:
-    """The Leader's end: a `HelperPort` across the channel."""
-
     def __init__(self, address: ChannelAddress) -> None:
         """Connect lazily; a Helper that is away shows in the first call.
 

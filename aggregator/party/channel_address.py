@@ -51,7 +51,6 @@ class ChannelTable:
             raise ValueError("expected either socket, or address with ca_file, cert_file, key_file")
 
     def bounded(self, max_message_bytes: int, call_timeout_s: float) -> ChannelAddress:
-        """The address, with bounds that the table does not name."""
         tls = None
         if self.ca_file and self.cert_file and self.key_file:
             tls = TlsFiles(self.ca_file, self.cert_file, self.key_file)
@@ -59,7 +58,6 @@ class ChannelTable:
 
 
 def check_paths(table: Any) -> None:
-    """Refuse paths that depend on where a role is started."""
     for key in fields(table):
         path = getattr(table, key.name)
         if isinstance(path, Path) and not path.is_absolute():

@@ -63,7 +63,6 @@ class Quotas:
     dead_letters: DeadLetterQuota | None = None
 
     def excess(self, operator: str, hosts: int) -> int:
-        """The reports beyond the first of each host that an operator may send for one window."""
         return self.operators.get(operator, self.retries) * hosts
 
 
@@ -123,8 +122,6 @@ MOST_WITNESS_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class WitnessProcess:
-    """A witness process: where it listens, and its identity, 32 B."""
-
     address: ChannelAddress
     witness_pk: bytes
 

@@ -133,7 +133,6 @@ class HealthMetric:
 
 
 def trouble_measure(*possible: Trouble) -> HealthMetric:
-    """The gauge of a party's troubles, of each of those that it can have."""
     return HealthMetric(
         "troubles",
         "trouble",
@@ -174,7 +173,6 @@ class Health(Collector):
         self._turned_s = time.monotonic()
 
     def stuck(self) -> str:
-        """Why the process is not healthy; empty while it is."""
         standing_s = time.monotonic() - self._turned_s
         if standing_s > STUCK_S:
             return f"the loop has not gone round for {standing_s:.0f} s"
@@ -203,7 +201,6 @@ class Health(Collector):
         return MetricsServer(address.port, self.application(), choose, address.address)
 
     def application(self) -> WSGIApplication:
-        """The three pages; any other is not found."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         metrics: WSGIApplication = make_wsgi_app(registry)

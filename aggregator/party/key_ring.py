@@ -93,7 +93,6 @@ class KeyRing:
         return True
 
     def announcements(self, now_s: float) -> Sequence[bytes]:
-        """Signed announcements of the keys that are not past, newest last."""
         live = [key for key in self._files.values() if key.not_after > now_s]
         return [self._announce(key) for key in sorted(live, key=lambda key: key.not_before)]
 

@@ -137,8 +137,6 @@ class Database:
 
 
 class DatabaseSession:
-    """A connection that begins at the first question, and again after each failure."""
-
     def __init__(
         self,
         database: Database,

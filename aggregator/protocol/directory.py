@@ -166,7 +166,6 @@ class KnownTask:
     accepted_s: float
 
     def window_end(self, window: int) -> int:
-        """The first second after a window."""
         return window + self.task.window_s
 
     def over_s(self, window: int) -> int:
@@ -377,7 +376,6 @@ class Directory:
         return max(spans, default=_NO_TASK_S)
 
     def drop_past_tasks(self, now_s: float, used: Collection[bytes] = ()) -> list[TaskId]:
-        """Forget tasks past their expiry and their last window's retention, and not in use."""
         past = [
             known.task_id
             for known in self.tasks.values()

@@ -59,7 +59,6 @@ class KnownEpoch:
     box_keys: dict[bytes, bytes] = field(default_factory=dict, repr=False)
 
     def covers(self, window_end: int, lateness_s: int) -> bool:
-        """Whether a report of a window may be sealed under this epoch."""
         return self.not_before <= window_end + lateness_s and self.not_after > window_end
 
     def keys_of_helper(self, task_id: bytes) -> tuple[bytes, bytes]:
@@ -71,7 +70,6 @@ class KnownEpoch:
         return keys
 
     def box_key(self, task_id: bytes) -> bytes:
-        """k_box of this epoch and task."""
         key = self.box_keys.get(task_id)
         if key is None:
             key = self.box_keys[task_id] = derive_box_key(self._key(), self.epoch_hash, task_id)
@@ -195,8 +193,6 @@ CLOCK_STEP_S: Final = 60
 
 
 class Seal(Enum):
-    """Which of an epoch's two seals a party opens."""
-
     HELPER = labels.SEAL_H
     LEADER = labels.SEAL_L
 
@@ -324,7 +320,6 @@ class AdmittedEpochs:
         _check_rate(header.not_before, [begun_s for _, begun_s in marks])
 
     def _is_past(self, header: EpochHeader, now_s: float) -> bool:
-        """Whether no report can name the epoch any more."""
         end_s = header.not_after
         return end_s <= now_s and end_s + self._directory.longest_retention_s() <= now_s
 
@@ -363,7 +358,6 @@ class AdmittedEpochs:
         return marks if largest is None or largest in marks[-1:] else [*marks, largest]
 
     def prune(self, now_s: float, retention_s: int) -> int:
-        """Forget epochs that no report can name any more; returns how many."""
         return self._known.forget(now_s - retention_s, now_s)
 
 

@@ -34,14 +34,11 @@ _NAME_BYTES = 16
 
 
 class LeaderPipe:
-    """The Leader at the other end of a pipe: `spark_runtime.LeaderPort`."""
-
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._commands: deque[Sequence[Command]] = deque()
 
     def job(self) -> SparkJob:
-        """Read what the Leader says first. Raises EOFError, OSError."""
         found = self._pipe.recv()  # our own party's
         if not isinstance(found, SparkJob):
             raise TypeError(f"expected a job of Spark, got {type(found).__name__}")
@@ -67,7 +64,6 @@ class LeaderPipe:
             raise StreamEnded("the Leader is gone") from error
 
     def commands(self) -> Sequence[Sequence[Command]]:
-        """What it has said since, each time at once."""
         return [self._commands.popleft() for _ in range(len(self._commands))]
 
 

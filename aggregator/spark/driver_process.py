@@ -123,7 +123,6 @@ def kafka_options(settings: KafkaSettings) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """A value of a login configuration of Java."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -182,7 +181,6 @@ class _Driver:
                 self._pipe.send_bytes(command)
 
     def tell(self, commands: Sequence[Command]) -> None:
-        """Have it told; never waits."""
         self._commands.put(pickle.dumps(list(commands)))
 
     def end(self, grace_s: float) -> None:
@@ -200,8 +198,6 @@ class _Driver:
 
 
 class DriverProcess:
-    """The driver of a Leader, whichever process it is now: `spark_reader.DriverPort`."""
-
     def __init__(
         self,
         job: SparkJob,

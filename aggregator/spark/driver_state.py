@@ -88,7 +88,6 @@ class DriverState:
     # What the Leader says
 
     def handle(self, commands: Iterable[Command], now_s: float) -> None:
-        """Do what the Leader says, in its order; the first time it is all that there was before."""
         for command in commands:
             self.rejected.update(self._gatherer.handle([command], now_s))
             self._handle(command)
@@ -189,7 +188,6 @@ class DriverState:
         }
 
     def need(self, gathered: Iterable[Gathered]) -> bool:
-        """Ask for epochs that were not asked for; True when an answer is due."""
         for found in gathered:
             for report in found.parked:
                 self._epochs.need(report.name)
@@ -264,7 +262,6 @@ class DriverState:
     # Sums that are asked for
 
     def to_read_again(self) -> dict[Place, list[int]]:
-        """Offsets of the reports that sums which are asked for are without."""
         return self._wanted.to_read_again()
 
     def give_again(self, place: Place, records: Sequence[Record]) -> None:

@@ -112,7 +112,6 @@ class EpochKeyCache:
         return names
 
     def put(self, epoch: KnownEpoch) -> None:
-        """Take an epoch; given again it is dead."""
         self._known.put(epoch)
         for names in (self._asked, self._unknown):
             names.discard(epoch.host_id + epoch.epoch_id)
@@ -178,7 +177,6 @@ class Gatherer:
     # What the Leader said
 
     def handle(self, commands: Iterable[Command], now_s: float) -> dict[str, int]:
-        """Learn; gives tasks and rosters that were refused, by reason."""
         refused: Counter[str] = Counter()
         for command in commands:
             try:

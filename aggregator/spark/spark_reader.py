@@ -155,7 +155,6 @@ class SparkReader(ReportReader):
     # The driver
 
     def turn(self, now_s: float) -> None:
-        """Take what the driver said, and tell it what is new."""
         began = False
         for raw in self._driver.said():
             if raw is None:
@@ -198,7 +197,6 @@ class SparkReader(ReportReader):
         ]
 
     def _take(self, update: messages.ReaderUpdate, now_s: float) -> None:
-        """Take an update. Raises ValueError for a sum that cannot be."""
         self._last_update_s, self._lag = now_s, update.lag
         self._partitions = update.partitions or self._partitions
         self._leader.note_appended(update.appended_s, now_s)
@@ -255,7 +253,6 @@ class SparkReader(ReportReader):
         window.rejections = dict(Counter(window.rejections) + Counter(reasons))
 
     def _take_sum(self, part: PartitionSum) -> None:
-        """Keep a partition's sum. Raises ValueError for one of other hosts or another length."""
         due, closed = self._due.get(part.key), self._leader.chains.closed.get(part.key)
         if due is None or closed is None or part.partition in due.come:
             return
@@ -283,7 +280,6 @@ def _name(window: OpenWindow, partition: int, entry: bytes) -> str | None:
 
 
 def _by_partition(closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Mapping[int, bytes]:
-    """Partition -> the accepted hosts that were named of it."""
     hosts: dict[int, bytearray] = {}
     for host in closed.batch.entries["host_id"][accepted].tolist():
         hosts.setdefault(closed.window.places[host][0], bytearray()).extend(host)

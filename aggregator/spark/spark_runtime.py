@@ -67,8 +67,6 @@ Gather = Callable[[PassInput, float], list[Gathered]]
 
 
 class SparkRuntime:
-    """Reads all partitions, for as long as the process lives."""
-
     def __init__(
         self,
         leader: LeaderPort,
@@ -96,7 +94,6 @@ class SparkRuntime:
         self._out = structlog.get_logger("leader-spark")
 
     def stop(self) -> None:
-        """End soon; safe from a signal handler."""
         self._stopped.set()
 
     @property
@@ -234,5 +231,4 @@ def _newest(log: Path) -> int:
 
 
 def query_of(metadata: str) -> str:
-    """The id of a streaming query, in its checkpoint's words."""
     return str(json.loads(metadata)["id"])

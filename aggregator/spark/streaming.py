@@ -90,7 +90,6 @@ def _gather(
     told: PassInput,
     now_s: float,
 ) -> list[Gathered]:
-    """Have the executors make a pass; a row for each partition comes back."""
     asked = broadcasts.of(told, parties, now_s)
     try:
         rows = frame.mapInArrow(partial(gather_rows, asked), from_arrow_schema(ARROW))

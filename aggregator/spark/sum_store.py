@@ -87,7 +87,6 @@ class SumStore:
         os.close(self._lock)
 
     def newest(self, query: str) -> int:
-        """The number of the newest batch of a query that is kept; -1: none."""
         return self._batches.get(query, -1)
 
     def begin_at(self, positions: Mapping[int, int]) -> None:
@@ -142,7 +141,6 @@ class SumStore:
         return refused
 
     def end(self, keys: Collection[BatchKey]) -> None:
-        """Forget windows, with what is parked for them."""
         places = [place for place in self.sums if place[0] in keys]
         with transaction(self._db) as db:
             for key in keys:
@@ -246,7 +244,6 @@ class WantedSums:
         self._read_again: dict[Place, list[Record]] = {}
 
     def want(self, wanted: SumWanted) -> None:
-        """Take a question; a later one of the same window and partition is in its place."""
         place = wanted.key, wanted.partition
         self._drop(place)
         self._wanted[place] = wanted
@@ -260,7 +257,6 @@ class WantedSums:
         self._read_again.pop(place, None)
 
     def to_read_again(self) -> dict[Place, list[int]]:
-        """Offsets of the reports that sums which are asked for are without."""
         found = {}
         for place, wanted in self._wanted.items():
             out = self._left_out(place, wanted)

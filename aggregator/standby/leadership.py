@@ -158,14 +158,12 @@ class Leadership(DatabaseSession):
         self._until_s = asked_s + self.lease_s
 
     def leave(self) -> None:
-        """Let another machine lead at once; as far as the database answers."""
         term = self.own_term()
         with suppress(DatabaseUnavailable), self.asking() as connection:
             connection.execute(_LEAVE, (term.holder,))
         self.close()
 
     def own_term(self) -> Term:
-        """The term of this machine, which has taken the lead."""
         if self.term is None:
             raise ValueError("expected a machine that leads")
         return self.term
@@ -312,7 +310,6 @@ class Turn:
         self._stop_work: Callable[[], None] = self.stop
 
     def stop(self) -> None:
-        """Wait no longer; safe from a signal handler."""
         self._stop.set()
 
     @property

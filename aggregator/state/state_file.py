@@ -75,7 +75,6 @@ def open_state(
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a state file for reading, beside the process that writes it."""
     if not path.is_file():
         raise StateUnusable(f"{path}: expected a state file, got nothing")
     return sqlite_file.connect_readonly(path, busy_s=BUSY_TIMEOUT_S)
