@@ -125,11 +125,15 @@ class SumStore:
                 db.execute("REPLACE INTO batches VALUES (?, ?)", source)
             for slot in (positions or {}).items():
                 db.execute("REPLACE INTO positions VALUES (?, ?)", slot)
-            db.executemany(_DELETE_REFUSED, [_place_row(p) for p in added if not p.offsets])
-            db.executemany(f"INSERT INTO sums VALUES ({_marks(13)})", map(_sum_row, added))  # noqa: S608
+            db.executemany(
+                _DELETE_REFUSED, [(*_key_row(p.key), p.partition) for p in added if not p.offsets]
+            )
+            db.executemany(
+                "INSERT INTO sums VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", map(_sum_row, added)
+            )
             db.executemany("DELETE FROM parked WHERE part = ? AND at = ?", gone)
             db.executemany(
-                f"INSERT OR IGNORE INTO parked VALUES ({_marks(9)})",  # noqa: S608
+                "INSERT OR IGNORE INTO parked VALUES (?,?,?,?,?,?,?,?,?)",
                 map(_parked_row, kept),
             )
         if source is not None:
@@ -188,14 +192,6 @@ def _place(report: Parked) -> tuple[int, int]:
     return report.record.partition, report.record.offset
 
 
-def _place_row(part: PartialSum) -> tuple[object, ...]:
-    return *_key_row(part.key), part.partition
-
-
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)
-
-
 def _key_row(key: BatchKey) -> tuple[bytes, int, int]:
     return bytes(key.task_id), key.cohort, key.window
 
@@ -233,17 +229,16 @@ def _parked_of(row: Sequence[Any]) -> Parked:
     )
 
 
-LeftOut = list[tuple[PartialSum, dict[bytes, int]]]
-"""Partial sums with hosts that are not asked for, and where the reports of these lie."""
-
-
 class WantedSums:
+    """What was asked for and is not answered yet."""
+
     def __init__(self, store: SumStore) -> None:
         self._store = store
         self._wanted: dict[Place, SumWanted] = {}
         self._read_again: dict[Place, list[Record]] = {}
 
     def want(self, wanted: SumWanted) -> None:
+        """Take a question; a later one of the same window and partition is in its place."""
         place = wanted.key, wanted.partition
         self._drop(place)
         self._wanted[place] = wanted
@@ -256,31 +251,27 @@ class WantedSums:
         self._wanted.pop(place, None)
         self._read_again.pop(place, None)
 
+    def _parts(self, place: Place, hosts: set[bytes]) -> list[tuple[PartialSum, dict[bytes, int]]]:
+        """Sums with any of these hosts, and where the reports of each one's other hosts lie."""
+        found = []
+        for part in self._store.sums.get(place, []):
+            if hosts & part.hosts.keys():
+                placed = zip(part.hosts, part.offsets, strict=True)
+                found.append((part, {host: at for host, at in placed if host not in hosts}))
+        return found
+
     def to_read_again(self) -> dict[Place, list[int]]:
+        """Offsets of the reports that sums which are asked for are without."""
         found = {}
         for place, wanted in self._wanted.items():
-            out = self._left_out(place, wanted)
-            offsets = sorted(at for _part, named in out for at in named.values())
+            parts = self._parts(place, _hosts_of(wanted))
+            offsets = sorted(at for _part, others in parts for at in others.values())
             if offsets and place not in self._read_again:
                 found[place] = offsets
         return found
 
     def give_again(self, place: Place, records: Sequence[Record]) -> None:
         self._read_again[place] = list(records)
-
-    def _touched(self, place: Place, wanted: SumWanted) -> list[PartialSum]:
-        hosts = _hosts_of(wanted)
-        return [part for part in self._store.sums.get(place, []) if hosts & part.hosts.keys()]
-
-    def _left_out(self, place: Place, wanted: SumWanted) -> LeftOut:
-        """Of each of these sums, where the reports of the hosts lie that are not asked for."""
-        hosts, found = _hosts_of(wanted), []
-        for part in self._touched(place, wanted):
-            placed = dict(zip(part.hosts, part.offsets, strict=True))
-            out = {host: at for host, at in placed.items() if host not in hosts}
-            if out:
-                found.append((part, out))
-        return found
 
     def sums(self, gatherer: Gatherer, epochs: EpochKeyCache) -> list[PartitionSum]:
         """Answers, as far as every host was read and an update takes.
@@ -293,21 +284,29 @@ class WantedSums:
         for place, wanted in list(self._wanted.items()):
             if size >= UPDATE_BYTES:
                 break
-            hosts, touched = _hosts_of(wanted), self._touched(place, wanted)
-            if not hosts <= {host for part in touched for host in part.hosts}:
+            hosts = _hosts_of(wanted)
+            parts = self._parts(place, hosts)
+            if not hosts <= {host for part, _others in parts for host in part.hosts}:
                 continue  # not all of them were read
-            out = self._left_out(place, wanted)
-            if not _knows_epochs(out, epochs) or (out and place not in self._read_again):
+            again = [
+                row for part, gone in parts for row in part.rows if row[:HOST_ID_BYTES] in gone
+            ]
+            for row in again:
+                epochs.need(row[:NAME_BYTES])
+            if again and place not in self._read_again:
                 continue
-            word = _word_of(place[0], gatherer)
-            total = sum(
-                (np.frombuffer(part.vector, dtype=word) for part in touched),
-                start=np.zeros((), dtype=word),
-            )
-            for part, gone in out:
-                total = total - np.frombuffer(
-                    self._vector_of(place, part, gone, gatherer), dtype=word
-                )
+            if not all(
+                epochs.find(row[:HOST_ID_BYTES], row[HOST_ID_BYTES:NAME_BYTES]) for row in again
+            ):
+                continue
+            local = gatherer.directory.tasks[place[0].task_id].task.scheme is Scheme.LOCAL
+            word = LOCAL_WORD if local else MASKED_WORD
+            total = np.zeros((), dtype=word)
+            for part, gone in parts:
+                total = total + np.frombuffer(part.vector, dtype=word)
+                if gone:
+                    others = self._vector_of(place, part, gone, gatherer)
+                    total = total - np.frombuffer(others, dtype=word)
             vector = np.asarray(total, dtype=word).tobytes()
             found.append(PartitionSum(*place, len(hosts), vector))
             size += len(vector)
@@ -317,31 +316,16 @@ class WantedSums:
     def _vector_of(
         self, place: Place, part: PartialSum, gone: Mapping[bytes, int], gatherer: Gatherer
     ) -> bytes:
+        """The sum of some hosts of a partial sum, made again of their reports."""
         offsets = set(gone.values())
         records = [record for record in self._read_again[place] if record.offset in offsets]
-        only = {
-            row[:HOST_ID_BYTES]: report_id(row) for row in part.rows if row[:HOST_ID_BYTES] in gone
-        }
+        rows = (row for row in part.rows if row[:HOST_ID_BYTES] in gone)
+        only = {row[:HOST_ID_BYTES]: report_id(row) for row in rows}
         again = gatherer.gather(place[1], records, {}, part.received_s, only)
         found = [made for made in again.sums if made.hosts.keys() == gone.keys()]
         if len(found) != 1:
             raise ValueError(f"reports read again: expected {len(gone)} as before, got others")
         return found[0].vector
-
-
-def _knows_epochs(out: LeftOut, epochs: EpochKeyCache) -> bool:
-    """Whether the boxes of these hosts can be opened again; what lacks is asked for."""
-    names = [
-        row[:NAME_BYTES] for part, gone in out for row in part.rows if row[:HOST_ID_BYTES] in gone
-    ]
-    for name in names:
-        epochs.need(name)
-    return all(epochs.find(name[:HOST_ID_BYTES], name[HOST_ID_BYTES:]) for name in names)
-
-
-def _word_of(key: BatchKey, gatherer: Gatherer) -> np.dtype[np.uint32] | np.dtype[np.int64]:
-    known = gatherer.directory.tasks[key.task_id]
-    return LOCAL_WORD if known.task.scheme is Scheme.LOCAL else MASKED_WORD
 
 
 def _hosts_of(wanted: SumWanted) -> set[bytes]:
