@@ -17,15 +17,7 @@ from transport.interface import Record
 from wire.envelope import OVERHEAD_BYTES, Kind, core_place
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
-from wire.report import (
-    EPOCH_AT,
-    GCM_TAG_BYTES,
-    M_AT,
-    REPORT_ID_AT,
-    TAG_AT,
-    Report,
-    report_length,
-)
+from wire.report import EPOCH_AT, GCM_TAG_BYTES, M_AT, REPORT_ID_AT, TAG_AT, Report, report_length
 
 from .windows import OpenWindow
 

@@ -20,13 +20,7 @@ from aggregator.party.config import DeadLetterQuota, Quotas
 from aggregator.party.health import HealthMetric
 from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.epochs import AdmittedEpoch
-from aggregator.protocol.interfaces import (
-    BatchKey,
-    RosterSeen,
-    Stopwatch,
-    TaskSeen,
-    no_stopwatch,
-)
+from aggregator.protocol.interfaces import BatchKey, RosterSeen, Stopwatch, TaskSeen, no_stopwatch
 from transport.interface import Record
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected

@@ -10,7 +10,6 @@ A Leader's tables in a file of its machine; in a database they are `standby`'s.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -63,13 +62,8 @@ class LeaderFile:
         Raises      StateUnusable when it is damaged or another Leader holds it;
                     StorageUnavailable when the disk takes nothing
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise StateUnusable(f"{path}: expected no other Leader, got a live one") from error
+        lock, expected = path.with_name(path.name + ".lock"), f"{path}: expected no other Leader"
+        self._lock = state_file.hold(lock, f"{expected}, got a live one")
         try:
             self._connection = state_file.open_state(path, _SCHEMA, [_KEPT_BY_NAME])
         except BaseException:
@@ -169,11 +163,12 @@ class LeaderState:
         return {host: (ctr, begun_s) for host, ctr, begun_s in self._tables.execute(COUNTERS)}
 
     def store_task(self, effect: events.StoreTask) -> None:
+        values = (effect.task_id, effect.accepted_s)
+        self._change("INSERT INTO tasks VALUES (?,?) ON CONFLICT DO NOTHING", values)
+
+    def _change(self, sql: str, values: Sequence[Any]) -> None:
         with self._tables.transaction() as tables:
-            tables.execute(
-                "INSERT INTO tasks VALUES (?,?) ON CONFLICT DO NOTHING",
-                (effect.task_id, effect.accepted_s),
-            )
+            tables.execute(sql, values)
 
     def accepted_s(self) -> dict[bytes, float]:
         return dict(self._tables.execute("SELECT task_id, accepted_s FROM tasks"))
@@ -197,16 +192,15 @@ class LeaderState:
 
     def store_frozen(self, effect: events.StoreFrozen) -> None:
         """Store a batch's bytes; the first ones of a window stay."""
-        with self._tables.transaction() as tables:
-            tables.execute(
-                "INSERT INTO windows VALUES (?,?,?,?,?,NULL,?,?,?,NULL,NULL,NULL) "
-                "ON CONFLICT DO NOTHING",
-                (
-                    *(effect.key.task_id, effect.key.cohort, effect.key.window),
-                    *(effect.series, CLOSED, effect.closed_s),
-                    *(json.dumps(dict(effect.rejections)), effect.signed_batch),
-                ),
-            )
+        rejections = json.dumps(dict(effect.rejections))
+        self._change(
+            "INSERT INTO windows VALUES (?,?,?,?,?,NULL,?,?,?,NULL,NULL,NULL) "
+            "ON CONFLICT DO NOTHING",
+            (
+                *(*_place(effect.key), effect.series, CLOSED, effect.closed_s),
+                *(rejections, effect.signed_batch),
+            ),
+        )
 
     def closed(self) -> list[events.StoreFrozen]:
         rows = self._tables.execute(
@@ -226,42 +220,38 @@ class LeaderState:
                 'WHERE task_id = ? AND cohort = ? AND "window" = ? AND state = ?',
                 (
                     *(RELEASED, effect.share_bytes, effect.entry, effect.vector),
-                    *(effect.key.task_id, effect.key.cohort, effect.key.window, CLOSED),
+                    *(*_place(effect.key), CLOSED),
                 ),
             )
             if settled.rowcount and not effect.vector:  # no signature is to come
                 tables.execute(_PUBLISH, _place(effect.key))
 
     def store_suppressed(self, effect: events.StoreSuppressed) -> None:
-        with self._tables.transaction() as tables:
-            tables.execute(
-                "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,?,NULL,NULL) "
-                'ON CONFLICT (task_id, cohort, "window") DO UPDATE SET state = excluded.state, '
-                "reason = excluded.reason, share = excluded.share WHERE windows.state = ?",
-                (
-                    *(effect.key.task_id, effect.key.cohort, effect.key.window),
-                    *(effect.series, SUPPRESSED, effect.reason, effect.now_s),
-                    *(effect.share_bytes, CLOSED),
-                ),
-            )
+        self._change(
+            "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,?,NULL,NULL) "
+            'ON CONFLICT (task_id, cohort, "window") DO UPDATE SET state = excluded.state, '
+            "reason = excluded.reason, share = excluded.share WHERE windows.state = ?",
+            (
+                *(*_place(effect.key), effect.series, SUPPRESSED, effect.reason),
+                *(effect.now_s, effect.share_bytes, CLOSED),
+            ),
+        )
 
     def store_countersigned(self, effect: events.StoreCountersigned) -> None:
-        with self._tables.transaction() as tables:
-            tables.execute(
-                "UPDATE windows SET entry = ?, vector = NULL "
-                'WHERE task_id = ? AND cohort = ? AND "window" = ?',
-                (effect.entry, *_place(effect.key)),
-            )
-            tables.execute(_PUBLISH, _place(effect.key))
+        self._store_signed("entry", effect.entry, effect.key)
 
     def store_unsigned(self, effect: events.StoreUnsigned) -> None:
+        self._store_signed("reason", effect.reason, effect.key)
+
+    def _store_signed(self, column: str, value: bytes | str, key: BatchKey) -> None:
+        """Keep what came of asking for the signature, erase the vector."""
         with self._tables.transaction() as tables:
             tables.execute(
-                "UPDATE windows SET reason = ?, vector = NULL "
+                f"UPDATE windows SET {column} = ?, vector = NULL "  # noqa: S608
                 'WHERE task_id = ? AND cohort = ? AND "window" = ?',
-                (effect.reason, *_place(effect.key)),
+                (value, *_place(key)),
             )
-            tables.execute(_PUBLISH, _place(effect.key))
+            tables.execute(_PUBLISH, _place(key))
 
     def to_publish(self, most: int) -> list[FinalRelease]:
         """The oldest final releases that are not on the log, in the order of each chain."""
@@ -272,8 +262,7 @@ class LeaderState:
 
     def published(self, last: FinalRelease) -> None:
         """Forget those up to this one: the log has them durably."""
-        with self._tables.transaction() as tables:
-            tables.execute("DELETE FROM to_publish WHERE place <= ?", (last.place,))
+        self._change("DELETE FROM to_publish WHERE place <= ?", (last.place,))
 
     def settled(self, since_s: float) -> list[BatchKey]:
         """Windows settled that started after `since_s`: reports of them may still come."""

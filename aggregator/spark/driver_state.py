@@ -21,14 +21,7 @@ from wire.rejection import Reason
 
 from . import messages
 from .messages import Command, Place, SumWanted
-from .partial_sums import (
-    EpochKeyCache,
-    Gathered,
-    Gatherer,
-    KnownHosts,
-    PartialSum,
-    report_id,
-)
+from .partial_sums import EpochKeyCache, Gathered, Gatherer, KnownHosts, PartialSum, report_id
 from .sum_store import Source, SumStore, WantedSums
 
 _FORGET_EVERY_S: Final = 3600.0

@@ -84,11 +84,7 @@ class Broadcasts:
 
 
 def _gather(
-    frame: DataFrame,
-    broadcasts: Broadcasts,
-    parties: PinnedParties,
-    told: PassInput,
-    now_s: float,
+    frame: DataFrame, broadcasts: Broadcasts, parties: PinnedParties, told: PassInput, now_s: float
 ) -> list[Gathered]:
     asked = broadcasts.of(told, parties, now_s)
     try:

@@ -11,7 +11,6 @@ read again from the log, and go through the same checks.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections import Counter
@@ -25,7 +24,7 @@ import numpy as np
 from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST, Parked
 from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
-from aggregator.state.state_file import StateUnusable, open_state, transaction
+from aggregator.state.state_file import hold, open_state, transaction
 from transport.interface import Record
 from wire.fields import Scheme
 from wire.rejection import Reason
@@ -65,13 +64,8 @@ class SumStore:
 
         Raises      StateUnusable, OSError
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise StateUnusable(f"{path}: expected no other Spark engine, one holds it") from None
+        other = f"{path}: expected no other Spark engine, one holds it"
+        self._lock = hold(path.with_suffix(".lock"), other)
         self._db = open_state(path, _TABLES)
         self.sums: dict[Place, list[PartialSum]] = {}
         self.parked: list[Parked] = []
@@ -133,8 +127,7 @@ class SumStore:
             )
             db.executemany("DELETE FROM parked WHERE part = ? AND at = ?", gone)
             db.executemany(
-                "INSERT OR IGNORE INTO parked VALUES (?,?,?,?,?,?,?,?,?)",
-                map(_parked_row, kept),
+                "INSERT OR IGNORE INTO parked VALUES (?,?,?,?,?,?,?,?,?)", map(_parked_row, kept)
             )
         if source is not None:
             self._batches[source[0]] = source[1]

@@ -7,6 +7,7 @@ SQL of the largest ledger counter seen of each host: a party's memory of restore
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,6 +73,21 @@ def open_state(
         if sqlite_file.code_of(error) in _DISK_CODES:
             raise StorageUnavailable(path, error) from error
         raise StateUnusable(f"{path}: expected a sound state file, got: {error}") from error
+
+
+def hold(lock: Path, refusal: str) -> int:
+    """Lock a file for as long as its descriptor, which is given, is open.
+
+    Raises      StateUnusable with the refusal, where another process holds it
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StateUnusable(refusal) from error
+    return descriptor
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
