@@ -221,7 +221,7 @@ class Helper:
             return before
         self._check_kept(answered)
         self._check_link(signed, answered)
-        self._check_possible(_vector(vector, signed, answered), answered)
+        self._check_ranges(_vector(vector, signed, answered), answered)
         signature = self._signing_key.sign(release.unsigned())
         signed_by_both = SignedRelease(release, signed.sig_leader, signature).encode()
         self.checkpoint("before StoreChainEntry")
@@ -242,7 +242,7 @@ class Helper:
             expected = f"a window that ended after {closed_s}"
             raise ReportRejected(Reason.CLOSED_BEFORE_RESTORE, expected, end_s)
 
-    def _check_possible(self, vector: NDArray[np.int64], answered: AggregateShareJob) -> None:
+    def _check_ranges(self, vector: NDArray[np.int64], answered: AggregateShareJob) -> None:
         """Hold a release to what its hosts can sum to, as far as task and roster are still known.
 
         Raises      ReportRejected: release_vector, impossible_sum

@@ -152,8 +152,8 @@ class ReportWindows(Protocol):
     def begin_window(self, key: BatchKey, known: KnownTask) -> OpenWindow:
         """The window of a key, begun when it is new."""
 
-    def require_room(self, heading: Heading, received_s: float) -> None:
-        """Set room aside for a window whose first authentic report has come.
+    def reserve_memory(self, heading: Heading, received_s: float) -> None:
+        """Reserve memory for a window whose first authentic report has come.
 
         Raises      ReportRejected: overload
         """
@@ -217,7 +217,7 @@ class Intake(Admission):
         vector = self.open(head, box, heading, epoch, record.partition)
         poll.sender = host_id
         if not window.hosts:
-            self._windows.require_room(heading, poll.received_s)
+            self._windows.reserve_memory(heading, poll.received_s)
         entry = head[:TASK_AT] + head[REPORT_ID_AT:] + vector[:8]
         window.add(host_id, dedupe_record(head, box), entry, record.partition, vector)
         heading.admitted += entry

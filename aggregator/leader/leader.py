@@ -157,7 +157,7 @@ class Leader:
             self.open_windows[key] = window
         return window
 
-    def require_room(self, heading: Heading, received_s: float) -> None:
+    def reserve_memory(self, heading: Heading, received_s: float) -> None:
         """Refuse a window whole that cannot be finished, in memory or in time.
 
         Half of every window would be worth nothing: one below n_min is not released. So under more
@@ -178,7 +178,7 @@ class Leader:
                 window.refused = True
                 room = max(0, self._memory_quota_bytes - taken)
                 raise ReportRejected(Reason.OVERLOAD, f"a window of at most {room} bytes", wanted)
-        window.room_bytes = wanted
+        window.reserved_bytes = wanted
 
     def _unsettled_windows(self) -> list[OpenWindow]:
         return [
@@ -288,7 +288,7 @@ class Leader:
         batch = Batch(TaskId(key.task_id), key.cohort, key.window, roster.version, entries)
         message = batch.unsigned()
         signed = message + self._signing_key.sign(message)
-        self._lap("close")
+        self._lap("freeze")
         window.expected = {}
         closed = ClosedWindow(key, known, roster, batch, signed, window, now_s)
         self.chains.queue(closed)

@@ -78,7 +78,7 @@ class OpenWindow:
     expected    host_id -> report_id, once closed: only what the batch names is still admitted,
                 which after a restart is all of it and otherwise nothing
     excess      operator -> reports of its hosts beyond the first of each
-    room_bytes  set aside for the vectors that may come
+    reserved_bytes  reserved for the vectors that may come
     refused     whole, for want of room: nothing of it is taken any more
     resumed     rebuilt from the log, whose refusals were counted before the restart
     """
@@ -93,7 +93,7 @@ class OpenWindow:
     rejections: dict[str, int] = field(default_factory=dict)
     expected: dict[bytes, bytes] | None = None
     excess: dict[str, int] = field(default_factory=dict)
-    room_bytes: int = 0
+    reserved_bytes: int = 0
     refused: bool = False
     resumed: bool = False
 
@@ -107,7 +107,9 @@ class OpenWindow:
 
     @property
     def held_bytes(self) -> int:
-        return max(self.room_bytes, sum(rows.n for rows in self.parts.values()) * self.row_bytes)
+        return max(
+            self.reserved_bytes, sum(rows.n for rows in self.parts.values()) * self.row_bytes
+        )
 
     @property
     def lost_to_overload(self) -> bool:

@@ -293,7 +293,7 @@ class Gatherer:
             self._notes[key] = _Notes(known.over_s(key.window))
         return window
 
-    def require_room(self, heading: Heading, received_s: float) -> None:
+    def reserve_memory(self, heading: Heading, received_s: float) -> None:
         """Do nothing: a pass keeps the vectors of its own records, and gives their sums away."""
 
     def note_admitted(self, heading: Heading) -> None:
