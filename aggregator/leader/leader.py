@@ -29,7 +29,7 @@ from transport.interface import Record, TopicPartition
 from wire.batch import ENTRY, Batch
 from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
 from wire.epoch import EPOCH_BYTES
-from wire.fields import Scheme, TaskId
+from wire.fields import TaskId
 from wire.rejection import Reason, ReportRejected
 
 from . import leader_events as events
@@ -153,7 +153,7 @@ class Leader:
     def begin_window(self, key: BatchKey, known: KnownTask) -> OpenWindow:
         window = self.find_window(key)
         if window is None:
-            window = OpenWindow(known.d, known.task.scheme is Scheme.LOCAL)
+            window = OpenWindow(known.d, known.task.scheme)
             self.open_windows[key] = window
         return window
 

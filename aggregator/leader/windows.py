@@ -29,6 +29,16 @@ MASKED_WORD: Final = np.dtype("<u4")
 LOCAL_WORD: Final = np.dtype("<i8")
 
 
+def word_of(scheme: Scheme) -> np.dtype[np.uint32] | np.dtype[np.int64]:
+    return LOCAL_WORD if scheme is Scheme.LOCAL else MASKED_WORD
+
+
+def words_of(vector: bytes, scheme: Scheme) -> Sum:
+    if scheme is Scheme.LOCAL:
+        return np.frombuffer(vector, dtype=LOCAL_WORD)
+    return np.frombuffer(vector, dtype=MASKED_WORD)
+
+
 class PartitionRows:
     def __init__(self, d: int, word: np.dtype[np.uint32] | np.dtype[np.int64]) -> None:
         self._d, self._word = d, word
@@ -84,14 +94,14 @@ class OpenWindow:
     """
 
     d: int
-    local: bool
+    scheme: Scheme
     hosts: dict[bytes, bytes] = field(default_factory=dict)
     places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     entries: dict[bytes, bytes] = field(default_factory=dict)
     parts: dict[int, PartitionRows] = field(default_factory=dict)
     first_seen: dict[TopicPartition, int] = field(default_factory=dict)
     rejections: dict[str, int] = field(default_factory=dict)
-    expected: dict[bytes, bytes] | None = None
+    expected: Mapping[bytes, bytes] | None = None
     excess: dict[str, int] = field(default_factory=dict)
     reserved_bytes: int = 0
     refused: bool = False
@@ -103,7 +113,7 @@ class OpenWindow:
 
     @property
     def row_bytes(self) -> int:
-        return self.d * (LOCAL_WORD if self.local else MASKED_WORD).itemsize
+        return self.d * self.scheme.word_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -137,8 +147,7 @@ class OpenWindow:
     def _rows_of(self, partition: int) -> PartitionRows:
         rows = self.parts.get(partition)
         if rows is None:
-            word = LOCAL_WORD if self.local else MASKED_WORD
-            rows = self.parts[partition] = PartitionRows(self.d, word)
+            rows = self.parts[partition] = PartitionRows(self.d, word_of(self.scheme))
         return rows
 
     def add(
@@ -278,14 +287,18 @@ class ChainState:
         self.closed.sort(key=lambda window: (window.key.window, window.known.task.version))
 
 
+def reports_of(batch: Batch) -> dict[bytes, bytes]:
+    """host_id -> report_id."""
+    rows = batch.entries
+    return dict(zip(rows["host_id"].tolist(), rows["report_id"].tolist(), strict=True))
+
+
 def resume_window(signed: SignedBatch, known: KnownTask, stored: StoreFrozen) -> OpenWindow:
     """An empty window that takes from the log exactly what the stored batch names."""
-    entries = signed.batch.entries
-    expected = dict(zip(entries["host_id"].tolist(), entries["report_id"].tolist(), strict=True))
     return OpenWindow(
         known.d,
-        known.task.scheme.word_bytes != 4,
-        expected=expected,
+        known.task.scheme,
+        expected=reports_of(signed.batch),
         rejections=dict(stored.rejections),
         resumed=True,
     )

@@ -16,11 +16,10 @@ from aggregator.leader.admission import Parked
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
-from transport.interface import Record
 from wire.rejection import Reason
 
 from . import messages
-from .messages import Command, Place, SumWanted
+from .messages import Command, SumWanted
 from .partial_sums import EpochKeyCache, Gathered, Gatherer, KnownHosts, PartialSum, report_id
 from .sum_store import Source, SumStore, WantedSums
 
@@ -58,12 +57,12 @@ class DriverState:
         self.begun = False
         """Whether the Leader has said what there was before; nothing is named until then."""
         self._epochs = EpochKeyCache()
-        self._rebuilt: dict[BatchKey, dict[bytes, bytes]] = {}
+        self._rebuilt: dict[BatchKey, Mapping[bytes, bytes]] = {}
         self._closed: set[BatchKey] = set()
         self._settled: dict[BatchKey, int] = {}
         self._to_say: deque[PartialSum] = deque()
         self._appended_s: list[float] = []
-        self._wanted = WantedSums(self._store)
+        self.wanted = WantedSums(self._store)
         self._dropped: list[bytes] = []
         self._opened: set[bytes] = set()
         self._start_commands([])
@@ -91,27 +90,25 @@ class DriverState:
             self._forget(now_s)
 
     def _handle(self, command: Command) -> None:
+        if not isinstance(command, messages.EpochUnknown | SumWanted):
+            self._commands.append(command)
         match command:
-            case messages.SignedTask() | messages.SignedRoster():
-                self._commands.append(command)
             case KnownEpoch():
-                self._commands.append(command)
                 self._epochs.put(command)
                 self._opened.add(command.host_id + command.epoch_id)
             case messages.EpochUnknown():
                 self._epochs.put_unknown(command.name)
             case messages.Rebuild():
-                self._commands.append(command)
-                self._rebuilt[command.key] = command.named
+                self._rebuilt[command.key] = command.reports
             case messages.Closed():
-                self._commands.append(command)
                 self._closed.add(command.key)
                 self._refuse_parked({command.key})
             case SumWanted():
-                self._wanted.want(command)
+                self.wanted.want(command)
             case messages.WindowEnded():
-                self._commands.append(command)
                 self._settle(command)
+            case _:
+                pass
 
     def _settle(self, command: messages.WindowEnded) -> None:
         self._settled[command.key] = command.until_s
@@ -119,7 +116,7 @@ class DriverState:
         self._rebuilt.pop(command.key, None)
         self._refuse_parked({command.key})
         self._store.end({command.key})
-        self._wanted.drop(command.key)
+        self.wanted.drop(command.key)
 
     def _refuse_parked(self, keys: set[BatchKey]) -> None:
         gone = [report for report in self._store.parked if report.key in keys]
@@ -252,14 +249,6 @@ class DriverState:
             self._version += 1
         self._opened = set()
 
-    # Sums that are asked for
-
-    def to_read_again(self) -> dict[Place, list[int]]:
-        return self._wanted.to_read_again()
-
-    def give_again(self, place: Place, records: Sequence[Record]) -> None:
-        self._wanted.give_again(place, records)
-
     # What it says
 
     def update(
@@ -287,7 +276,7 @@ class DriverState:
             rejected,
             tuple(self._epochs.take_questions()),
             tuple(dropped),
-            tuple(self._wanted.sums(self._gatherer, self._epochs)) if self.begun else (),
+            tuple(self.wanted.sums(self._gatherer, self._epochs)) if self.begun else (),
         )
 
     def _lag(self, bounds: Mapping[int, Bounds] | None, ends: Mapping[int, int]) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from aggregator.protocol.epochs import KnownEpoch
-from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
+from aggregator.protocol.interfaces import BatchKey, RosterSeen, TaskSeen
 from transport.settings.config import build, limited
 from wire.batch import ENTRY
 from wire.fields import MAX_TIME
@@ -162,20 +162,6 @@ def decode_update(raw: bytes) -> ReaderUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedTask:
-    """A task under both signatures."""
-
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SignedRoster:
-    """A roster under both signatures."""
-
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class EpochUnknown:
     """An epoch that has not come: reports of it may be parked, it is given when it comes."""
 
@@ -186,20 +172,11 @@ class EpochUnknown:
 class Rebuild:
     """A closed window that a new driver has to gather again.
 
-    reports     host_id || report_id of each report of its batch
+    reports     host_id -> report_id of each report of its batch
     """
 
     key: BatchKey
-    reports: bytes
-
-    @property
-    def named(self) -> dict[bytes, bytes]:
-        """host_id -> report_id."""
-        names = self.reports
-        return {
-            names[at : at + HOST_ID_BYTES]: names[at + HOST_ID_BYTES : at + NAME_BYTES]
-            for at in range(0, len(names), NAME_BYTES)
-        }
+    reports: Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +188,11 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class SumWanted:
-    """The sum of these hosts of a partition is asked for, host_id each, all named before."""
+    """The sum of these hosts of a partition is asked for, all named before."""
 
     key: BatchKey
     partition: int
-    hosts: bytes
+    hosts: frozenset[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +204,5 @@ class WindowEnded:
 
 
 Command = (
-    SignedTask
-    | SignedRoster
-    | KnownEpoch
-    | EpochUnknown
-    | Rebuild
-    | Closed
-    | SumWanted
-    | WindowEnded
+    TaskSeen | RosterSeen | KnownEpoch | EpochUnknown | Rebuild | Closed | SumWanted | WindowEnded
 )

@@ -19,9 +19,8 @@ from aggregator.leader.windows import OpenWindow
 from aggregator.party.config import Quotas
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from aggregator.protocol.epochs import KnownEpoch, KnownEpochs
-from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
+from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, RosterSeen, TaskSeen
 from transport.interface import Record
-from wire.fields import Scheme
 from wire.rejection import ReportRejected
 
 from . import messages
@@ -159,7 +158,7 @@ class Gatherer:
         self._directory, self._epochs = Directory(parties), KnownEpochs()
         self._settled: set[BatchKey] = set()
         self._closed: set[BatchKey] = set()
-        self._rebuilt: dict[BatchKey, dict[bytes, bytes]] = {}
+        self._rebuilt: dict[BatchKey, Mapping[bytes, bytes]] = {}
         self._rejected: Counter[str] = Counter()
         # A pass knows what came before of each host, and not how often: it counts no excess.
         unbounded = Quotas(retries=sys.maxsize)
@@ -187,16 +186,16 @@ class Gatherer:
 
     def _handle(self, command: Command, now_s: float) -> None:
         match command:
-            case messages.SignedTask():
-                self._directory.add_task(command.content, now_s, at_start=True)
+            case TaskSeen():
+                self._directory.add_task(command.signed_bytes, now_s, at_start=True)
                 self._intake.tasks_changed()
-            case messages.SignedRoster():
-                self._directory.add_roster(command.content)
+            case RosterSeen():
+                self._directory.add_roster(command.signed_bytes)
                 self._intake.tasks_changed()
             case KnownEpoch():
                 self._epochs.put(command)
             case messages.Rebuild():
-                self._rebuilt[command.key] = command.named
+                self._rebuilt[command.key] = command.reports
             case messages.Closed():
                 self._closed.add(command.key)
             case messages.WindowEnded():
@@ -281,7 +280,7 @@ class Gatherer:
         """The same, begun when it is new, with the hosts that were admitted before."""
         window = self._windows.get(key)
         if window is None:
-            window = OpenWindow(known.d, known.task.scheme is Scheme.LOCAL)
+            window = OpenWindow(known.d, known.task.scheme)
             window.hosts.update(by_host(self._before.get(key, b"")))
             if self._only is not None:
                 window.expected, window.resumed = self._only, True

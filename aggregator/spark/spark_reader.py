@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
-from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD, ClosedWindow, OpenWindow, Sum
+from aggregator.leader.windows import ClosedWindow, OpenWindow, Sum, reports_of, words_of
 from aggregator.party.health import HealthMetric
 from aggregator.protocol.epochs import AdmittedEpoch, KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, RosterSeen, TaskSeen
 from transport.interface import Record
 from wire.batch import ENTRY
-from wire.fields import Scheme
 from wire.rejection import Reason
 from wire.topics import EPOCHS
 
@@ -64,12 +63,12 @@ class _SumsDue:
     """Sums that a closed window waits for.
 
     accepted    bool[n], the hosts of its batch that count
-    hosts       partition -> host ids of those that count, 16 B each
+    hosts       partition -> those that count
     come        partition -> words[d], the sum of these
     """
 
     accepted: NDArray[np.bool_]
-    hosts: Mapping[int, bytes]
+    hosts: Mapping[int, set[bytes]]
     come: dict[int, Sum] = field(default_factory=dict)
 
 
@@ -83,7 +82,7 @@ class SparkReader(ReportReader):
         super().__init__(leader.intake)
         self._leader, self._driver = leader, driver
         self._commands: list[Command] = []
-        self._signed: list[Command] = []
+        self._signed: list[TaskSeen | RosterSeen] = []
         self._over: dict[BatchKey, int] = {}
         self._wanted: set[bytes] = set()
         self._refusals: dict[BatchKey, Counter[str]] = {}
@@ -98,11 +97,9 @@ class SparkReader(ReportReader):
         """Do nothing: the driver reads the reports."""
 
     def learn(self, signed: TaskSeen | RosterSeen) -> None:
-        content = signed.signed_bytes
-        kind = messages.SignedTask if isinstance(signed, TaskSeen) else messages.SignedRoster
-        if (command := kind(content)) not in self._signed:
-            self._signed.append(command)
-            self._commands.append(command)
+        if all(signed.signed_bytes != before.signed_bytes for before in self._signed):
+            self._signed.append(signed)
+            self._commands.append(signed)
 
     def epoch(self, admitted: AdmittedEpoch) -> None:
         """Give an epoch where reports wait for it; tell of one that died."""
@@ -184,14 +181,14 @@ class SparkReader(ReportReader):
         self._commands = [
             *self._signed,
             *(messages.WindowEnded(key, until_s) for key, until_s in self._over.items()),
-            *(messages.Rebuild(key, _reports_of(window)) for key, window in closed.items()),
+            *(messages.Rebuild(key, reports_of(window.batch)) for key, window in closed.items()),
         ]
         for key, due in self._due.items():
             self._ask(key, due)
 
     def _ask(self, key: BatchKey, due: _SumsDue) -> None:
         self._commands += [
-            messages.SumWanted(key, partition, hosts)
+            messages.SumWanted(key, partition, frozenset(hosts))
             for partition, hosts in due.hosts.items()
             if partition not in due.come
         ]
@@ -256,12 +253,11 @@ class SparkReader(ReportReader):
         due, closed = self._due.get(part.key), self._leader.chains.closed.get(part.key)
         if due is None or closed is None or part.partition in due.come:
             return
-        hosts = due.hosts.get(part.partition, b"")
-        word_bytes = closed.known.task.scheme.word_bytes
-        wanted = len(hosts) // HOST_ID_BYTES, closed.known.d * word_bytes
+        hosts, scheme = due.hosts.get(part.partition), closed.known.task.scheme
+        wanted = len(hosts or ()), closed.known.d * scheme.word_bytes
         if not hosts or (part.hosts, len(part.vector)) != wanted:
             raise ValueError(f"sum: expected {wanted}, got {(part.hosts, len(part.vector))}")
-        due.come[part.partition] = _words(part.vector, closed.known.task.scheme)
+        due.come[part.partition] = words_of(part.vector, scheme)
 
 
 def _name(window: OpenWindow, partition: int, entry: bytes) -> str | None:
@@ -279,21 +275,8 @@ def _name(window: OpenWindow, partition: int, entry: bytes) -> str | None:
     return None
 
 
-def _by_partition(closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Mapping[int, bytes]:
-    hosts: dict[int, bytearray] = {}
+def _by_partition(closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Mapping[int, set[bytes]]:
+    hosts: dict[int, set[bytes]] = {}
     for host in closed.batch.entries["host_id"][accepted].tolist():
-        hosts.setdefault(closed.window.places[host][0], bytearray()).extend(host)
-    return {partition: bytes(named) for partition, named in hosts.items()}
-
-
-def _reports_of(closed: ClosedWindow) -> bytes:
-    """host_id || report_id of each report of a batch."""
-    rows = closed.batch.entries
-    hosts, reports = rows["host_id"].tolist(), rows["report_id"].tolist()
-    return b"".join(host + report for host, report in zip(hosts, reports, strict=True))
-
-
-def _words(vector: bytes, scheme: Scheme) -> Sum:
-    if scheme is Scheme.LOCAL:
-        return np.frombuffer(vector, dtype=LOCAL_WORD)
-    return np.frombuffer(vector, dtype=MASKED_WORD)
+        hosts.setdefault(closed.window.places[host][0], set()).add(host)
+    return hosts

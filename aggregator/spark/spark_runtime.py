@@ -144,11 +144,11 @@ class SparkRuntime:
 
     def _give_again(self) -> None:
         with self._lock:
-            wanted = self._state.to_read_again()
+            wanted = self._state.wanted.to_read_again()
         for place, offsets in wanted.items():
             records = self._log.read(place[1], offsets)
             with self._lock:
-                self._state.give_again(place, records)
+                self._state.wanted.give_again(place, records)
 
     def _commit(self) -> None:
         with self._lock:

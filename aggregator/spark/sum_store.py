@@ -22,11 +22,10 @@ from typing import Any, Final
 import numpy as np
 
 from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST, Parked
-from aggregator.leader.windows import LOCAL_WORD, MASKED_WORD
+from aggregator.leader.windows import Sum, word_of, words_of
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
 from aggregator.state.state_file import hold, open_state, transaction
 from transport.interface import Record
-from wire.fields import Scheme
 from wire.rejection import Reason
 from wire.topics import REPORTS
 
@@ -244,7 +243,9 @@ class WantedSums:
         self._wanted.pop(place, None)
         self._read_again.pop(place, None)
 
-    def _parts(self, place: Place, hosts: set[bytes]) -> list[tuple[PartialSum, dict[bytes, int]]]:
+    def _parts(
+        self, place: Place, hosts: frozenset[bytes]
+    ) -> list[tuple[PartialSum, dict[bytes, int]]]:
         """Sums with any of these hosts, and where the reports of each one's other hosts lie."""
         found = []
         for part in self._store.sums.get(place, []):
@@ -257,7 +258,7 @@ class WantedSums:
         """Offsets of the reports that sums which are asked for are without."""
         found = {}
         for place, wanted in self._wanted.items():
-            parts = self._parts(place, _hosts_of(wanted))
+            parts = self._parts(place, wanted.hosts)
             offsets = sorted(at for _part, others in parts for at in others.values())
             if offsets and place not in self._read_again:
                 found[place] = offsets
@@ -277,9 +278,8 @@ class WantedSums:
         for place, wanted in list(self._wanted.items()):
             if size >= UPDATE_BYTES:
                 break
-            hosts = _hosts_of(wanted)
-            parts = self._parts(place, hosts)
-            if not hosts <= {host for part, _others in parts for host in part.hosts}:
+            parts = self._parts(place, wanted.hosts)
+            if not wanted.hosts <= {host for part, _others in parts for host in part.hosts}:
                 continue  # not all of them were read
             again = [
                 row for part, gone in parts for row in part.rows if row[:HOST_ID_BYTES] in gone
@@ -292,16 +292,14 @@ class WantedSums:
                 epochs.find(row[:HOST_ID_BYTES], row[HOST_ID_BYTES:NAME_BYTES]) for row in again
             ):
                 continue
-            local = gatherer.directory.tasks[place[0].task_id].task.scheme is Scheme.LOCAL
-            word = LOCAL_WORD if local else MASKED_WORD
-            total = np.zeros((), dtype=word)
+            scheme = gatherer.directory.tasks[place[0].task_id].task.scheme
+            total: Sum = np.zeros((), dtype=word_of(scheme))
             for part, gone in parts:
-                total = total + np.frombuffer(part.vector, dtype=word)
+                total = total + words_of(part.vector, scheme)
                 if gone:
-                    others = self._vector_of(place, part, gone, gatherer)
-                    total = total - np.frombuffer(others, dtype=word)
-            vector = np.asarray(total, dtype=word).tobytes()
-            found.append(PartitionSum(*place, len(hosts), vector))
+                    total = total - words_of(self._vector_of(place, part, gone, gatherer), scheme)
+            vector = total.tobytes()
+            found.append(PartitionSum(*place, len(wanted.hosts), vector))
             size += len(vector)
             self._drop(place)
         return found
@@ -319,8 +317,3 @@ class WantedSums:
         if len(found) != 1:
             raise ValueError(f"reports read again: expected {len(gone)} as before, got others")
         return found[0].vector
-
-
-def _hosts_of(wanted: SumWanted) -> set[bytes]:
-    names = wanted.hosts
-    return {names[at : at + HOST_ID_BYTES] for at in range(0, len(names), HOST_ID_BYTES)}
