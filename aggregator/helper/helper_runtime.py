@@ -188,6 +188,13 @@ MEASURES: Final = (
 )
 
 
+_WAITED_OUT: Final = (
+    (StorageUnavailable, Trouble.STORAGE),
+    (TransportUnavailable, Trouble.LOG_AWAY),
+    (WitnessUnavailable, Trouble.WITNESS_AWAY),
+)
+
+
 class HelperRuntime:
     """Serves until `stop`; every event of the state machine happens under one lock."""
 
@@ -299,7 +306,7 @@ class HelperRuntime:
         A disk that takes nothing, a log or a witness that is away is waited out: nothing was
         answered, and the Leader asks again.
         """
-        trouble = _waited_out(error)
+        trouble = next((word for kind, word in _WAITED_OUT if isinstance(error, kind)), None)
         if trouble is not None:
             self._troubles.begin(trouble, self._clock(), str(error))
             return False
@@ -342,7 +349,8 @@ class HelperRuntime:
             self._troubles.end(Trouble.LOG_AWAY, now_s)
             self._chain.settle()
         except (TransportUnavailable, WitnessUnavailable) as error:
-            trouble = _waited_out(error) or Trouble.LOG_AWAY
+            log_away = isinstance(error, TransportUnavailable)
+            trouble = Trouble.LOG_AWAY if log_away else Trouble.WITNESS_AWAY
             self._troubles.begin(trouble, now_s, str(error))
         except RollbackSeen as error:
             self._troubles.begin(Trouble.ROLLED_BACK, now_s, str(error))
@@ -421,16 +429,3 @@ class HelperRuntime:
             ),
             "stored": self._state.counts(),
         }
-
-
-def _waited_out(error: BaseException) -> Trouble | None:
-    """The trouble that an error begins; None for one that must end the Helper."""
-    match error:
-        case StorageUnavailable():
-            return Trouble.STORAGE
-        case TransportUnavailable():
-            return Trouble.LOG_AWAY
-        case WitnessUnavailable():
-            return Trouble.WITNESS_AWAY
-        case _:
-            return None

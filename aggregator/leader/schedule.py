@@ -23,6 +23,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from aggregator.protocol.directory import Directory, KnownTask
@@ -186,7 +187,8 @@ class Schedule:
             reported.setdefault((series, key.cohort), []).append(key)
         for chain in waiting.keys() | reported.keys():
             lanes = waiting.get(chain, [])
-            yield _once(heapq.merge(reported.get(chain, []), *lanes, key=_in_time))
+            merged = heapq.merge(reported.get(chain, []), *lanes, key=_in_time)
+            yield (key for key, _again in groupby(merged))
 
     def _pairs(self) -> Iterator[tuple[KnownTask, int]]:
         for known in self._directory.tasks.values():
@@ -215,14 +217,6 @@ class Schedule:
         in_time = task.expiry - task.window_s - task.lateness_s
         until = min(task.last_window + 1, in_time, *newer)
         return range(-int(-begin // task.window_s) * task.window_s, int(until), task.window_s)
-
-
-def _once(keys: Iterator[BatchKey]) -> Iterator[BatchKey]:
-    last: BatchKey | None = None
-    for key in keys:
-        if key != last:
-            yield key
-        last = key
 
 
 def _in_time(key: BatchKey) -> tuple[int, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +100,4 @@ class KeyRing:
     def _announce(self, key: HpkeKeyFile) -> bytes:
         public = self.identity.public_bytes
         draft = KeyAnnouncement(public, key.pair.public_bytes, key.not_before, key.not_after)
-        signature = self.identity.sign(draft.unsigned())
-        return KeyAnnouncement(
-            public, key.pair.public_bytes, key.not_before, key.not_after, signature
-        ).encode()
+        return replace(draft, signature=self.identity.sign(draft.unsigned())).encode()

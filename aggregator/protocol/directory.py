@@ -85,21 +85,6 @@ def difference(roster: Roster, before: Roster | None) -> dict[str, int]:
     }
 
 
-def check_census(task: Task, hosts: int, largest_operator: int) -> None:
-    """A roster serves a task while n_max covers its hosts, and t the hosts of one operator.
-
-    hosts, largest_operator   of the task's series in one cohort; the operator rule is for tasks
-                              that have one
-    Raises      ReportRejected: roster_bound
-    """
-    if hosts > task.n_max:
-        raise ReportRejected(Reason.ROSTER_BOUND, f"at most n_max = {task.n_max} hosts", hosts)
-    if task.min_operators and largest_operator > task.t:
-        raise ReportRejected(
-            Reason.ROSTER_BOUND, f"at most t = {task.t} hosts of one operator", largest_operator
-        )
-
-
 def _series(rosters: Sequence[Roster]) -> set[str]:
     return {membership.series for roster in rosters for plan in roster.plans for membership in plan}
 
@@ -250,7 +235,14 @@ class VerifiedRoster:
             )
             found = operators.total(), max(operators.values(), default=0)
             self._census[key] = found
-        check_census(task, *found)
+        hosts, largest_operator = found
+        if hosts > task.n_max:
+            raise ReportRejected(Reason.ROSTER_BOUND, f"at most n_max = {task.n_max} hosts", hosts)
+        # The operator rule is for tasks that have one.
+        if task.min_operators and largest_operator > task.t:
+            raise ReportRejected(
+                Reason.ROSTER_BOUND, f"at most t = {task.t} hosts of one operator", largest_operator
+            )
 
 
 class Directory:

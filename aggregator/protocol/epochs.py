@@ -281,8 +281,8 @@ class AdmittedEpochs:
 
     def _again(self, known: KnownEpoch, epoch: Epoch, raw: bytes) -> AdmittedEpoch | None:
         if epoch_hash(raw) != known.epoch_hash:
-            first = not known.dead
-            self.kill(known)
+            first, known.dead = not known.dead, True  # from now on: committed answers stand
+            self._known.put(known)
             if first:
                 return AdmittedEpoch(known, epoch.header, raw, twin=True)
             raise ReportRejected(Reason.EPOCH_TWIN, "one epoch per epoch_id", "another")
@@ -290,10 +290,6 @@ class AdmittedEpochs:
             known.key = self._open(epoch, raw)
             self._known.put(known)
         return None
-
-    def kill(self, known: KnownEpoch) -> None:
-        known.dead = True
-        self._known.put(known)
 
     def _verify_signature(self, epoch: Epoch, raw: bytes) -> None:
         header = epoch.header
@@ -308,7 +304,9 @@ class AdmittedEpochs:
 
     def _check_rules(self, header: EpochHeader, now_s: float) -> None:
         """The order in which epochs come says nothing: partitions and batches mix it."""
-        if header.not_before > now_s + AHEAD_S or self._is_past(header, now_s):
+        # No report can name an epoch whose retention is over.
+        past = header.not_after + self._directory.longest_retention_s() <= now_s
+        if header.not_before > now_s + AHEAD_S or past:
             raise ReportRejected(
                 Reason.EPOCH_INTERVAL, f"an epoch of use about {int(now_s)}", header.not_before
             )
@@ -318,10 +316,6 @@ class AdmittedEpochs:
         mark = (header.ledger_ctr, header.not_before)
         self._check_order(marks, bisect_left(marks, mark), mark, now_s)
         _check_rate(header.not_before, [begun_s for _, begun_s in marks])
-
-    def _is_past(self, header: EpochHeader, now_s: float) -> bool:
-        end_s = header.not_after
-        return end_s <= now_s and end_s + self._directory.longest_retention_s() <= now_s
 
     def _check_order(self, marks: list[Mark], at: int, mark: Mark, now_s: float) -> None:
         """Counters are used once, and rise with time: a ledger rolled back shows here.
