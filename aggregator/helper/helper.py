@@ -1,8 +1,7 @@
 """The Helper as a state machine: it knows masks and host lists, and never sees a vector of a host.
 
-A refusal before the commit consumes nothing and may be corrected. After the commit the answer is
-final: the same batch gets the same bytes for as long as the state lives, another batch of that
-window is refused for ever.
+A refusal before the commit consumes nothing. After it the answer is final: the same batch gets the
+same bytes, another batch of that window is refused for ever.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """What the Helper must never forget: answers, the hosts they used, epochs seen, and its fence.
 
-One answer per (task, cohort, window) for ever. A commit is one immediate transaction that first
-compares the fence, so of two live Helpers on one state the older cannot answer. A small side file
-counts answers and releases: a state restored from a backup is behind it, and then every window that
-had closed by the restore is refused. Two files restored together, as a snapshot of the whole
-machine does, look sound by themselves: answers and releases make a chain for a witness.
+A commit first compares the fence, so of two live Helpers on one state the older cannot answer. A
+state restored from a backup is behind the counts of a small side file: then every window that had
+closed is refused. Both restored together look sound, so answers and releases make a chain for a
+witness.
 """
 
 from __future__ import annotations

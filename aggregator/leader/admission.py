@@ -1,7 +1,7 @@
 """The order in which the Leader checks a report; each refusal is one reason.
 
-length -> version -> task -> host rostered, cohort -> window multiple, d -> lateness -> epoch (else
-parked) -> dedupe look-up -> open the box -> dedupe insert.
+length, version, task, rostered host and cohort, window and d, lateness, epoch (else parked), dedupe
+look-up, box, dedupe insert.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The second half of a window at the Leader: closed, sent to the Helper, released or suppressed.
+"""A closed window at the Leader: sent to the Helper, released or suppressed, once.
 
-Releases of one (series, cohort) leave in window order, each with the hash of the one before; a
-window is settled once and never comes back.
-
+Releases of one (series, cohort) leave in window order, each with the hash of the one before.
 """
 
 from __future__ import annotations

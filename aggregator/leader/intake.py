@@ -1,8 +1,4 @@
-"""Reports of the log on their way into windows: checked one after the other, or parked.
-
-Who holds the windows, the Leader or a pass of Spark, is behind `ReportWindows`. Letters about
-refused messages hold no more of one than its place and length, unless that is asked for.
-"""
+"""Reports of the log on their way into windows, which the Leader or a pass of Spark holds."""
 
 from __future__ import annotations
 

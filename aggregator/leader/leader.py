@@ -1,9 +1,7 @@
 """The Leader as a state machine: admits reports and epochs, and closes batches.
 
-A window goes open -> closed -> released or suppressed, never back: late reports are counted and
-nothing is released twice; from the closed batch on it is the matter of `leader_chains`. Offsets of
-the log are committed only up to the first report of the oldest window that is not settled, so that
-a restart reads again whatever it still needs.
+A window goes open -> closed -> released or suppressed, never back. Offsets are committed up to the
+first report of the oldest window that is not settled: a restart reads again what it still needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What goes into and comes out of the Leader's state machine.
 
-A runtime carries effects out strictly in their order: an effect that stores something is durable
-before the next one begins, and a failure stops the process rather than skip one.
+Effects are carried out in their order: what one stores is durable before the next begins.
 """
 
 from __future__ import annotations

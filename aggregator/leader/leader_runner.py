@@ -1,7 +1,4 @@
-"""Carry the effects of the Leader's state machine out, strictly in their order.
-
-The Leader's calls of its Helper: an effect goes out, and an event says what came back.
-"""
+"""Carries the Leader's effects out, strictly in their order, and calls its Helper."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 """What the Leader keeps beside the log: closed batches, releases and their chain, epochs.
 
-A closed batch is stored before it is sent, so that after a crash the same bytes are sent again. The
-dedupe record is the log itself: its offsets are committed only for settled windows.
-
-A Leader's tables in a file of its machine; in a database they are `standby`'s.
-
-`LeaderState` says what is kept, in SQL that SQLite and PostgreSQL both take, with `?` for values.
+A closed batch is stored before it is sent, so that after a crash the same bytes are sent again. Its
+SQL is what SQLite and PostgreSQL both take, with `?` for values.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
 """Which windows the tasks name, so that every one of them ends, and when each closes.
 
-A task names the windows that begin after the Leader accepted it and before the Leader accepted its
-next version, for each cohort that has hosts when they begin: hosts finish the window that they are
-in under the version they have. Other windows end as well, where reports of them come.
+A task names the windows that begin after the Leader accepted it and before it accepted the next
+version, for each cohort that has hosts then; other windows end as well, where reports of them come.
+A window closes at once when it is complete, else when its lateness ends, or after an outage of the
+log when every host has had the time to send again. One with too few hosts loses nothing by waiting
+longer: one window more, and while nothing at all is read.
 
-A window closes when nothing in it is waited for any more: at once when it is complete, else when
-its lateness ends, or after an outage of the log when every host has had the time to send again. A
-window with too few hosts for a release loses nothing by waiting longer, so it does: one window
-more, and while nothing at all is read.
-
-Whether the log served without a break, by what the Leader reads of it.
-
-Reports of a window are due when its lateness ends. After an outage they come later through no
-fault of their hosts, which try again at pauses of up to 30 s: until they have had the time for it,
-windows that lack reports stay open. An outage shows in three ways: the log answers nothing, it is
-silent for longer than the shortest window, or two records in it were appended that far apart.
+An outage shows in three ways: the log answers nothing, it is silent for longer than the shortest
+window, or two records in it were appended that far apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The masked vectors of one open window, kept until the Helper has said which hosts count.
-
-What the Leader holds per window: open ones, closed ones in the order of their chain.
-"""
+"""What the Leader holds of each window: masked vectors, and closed windows by chain."""
 
 from __future__ import annotations
 

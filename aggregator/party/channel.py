@@ -1,8 +1,7 @@
 """The direct channel between Leader and Helper: gRPC over a Unix socket or mutual TLS.
 
-Batches, shares and releases carry their own signatures; the channel is the second lock. Every
-message is bounded, every call has a deadline, and the Helper works on one call at a time. A witness
-is reached the same way: `open_channel`, `start_server`.
+What it carries has signatures of its own: the channel is the second lock. Messages are bounded,
+calls have deadlines, and the Helper works on one at a time. A witness is reached the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What the parties say of themselves: presence, troubles, a status document, metrics.
 
-The loop replaces the document as a whole; whoever asks over HTTP reads the newest one. Nothing in
-it names a host.
+Nothing in it names a host.
 """
 
 from __future__ import annotations

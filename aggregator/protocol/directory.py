@@ -1,10 +1,7 @@
-"""The signed tasks and rosters that a party knows: every other check looks them up here.
+"""The signed tasks and rosters that a party knows, and what a roster may change.
 
-What a roster may change, and which tasks a roster's size fits: the same rules for every party.
-
-Rosters change hosts, cohorts and weights at week starts alone, each after the one before. A series
-takes weight only where it was free for 168 h and the longest window before, counted by every part
-of a machine: a new identity key on any of the same hardware takes no fresh budget.
+Rosters change at week starts alone. A series takes weight only where it was free for 168 h and the
+longest window before, counted by every part of a machine: a new identity key takes no fresh budget.
 """
 
 from __future__ import annotations

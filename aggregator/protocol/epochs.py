@@ -1,12 +1,7 @@
-"""The epochs a party has verified: one book for the Leader and the Helper, each with its seal.
+"""The epochs a party has verified: objects while they are in use, 99 bytes each for the rest.
 
-Twins: two epochs of one (host, epoch_id) that both carry the host's signature and differ in their
-hash are dead from then on. A redelivery is no twin, and a forged one does not verify.
-
-Verified epochs of many hosts: objects while they are in use, 99 bytes each for the rest.
-
-At 100,000 hosts and 32 epochs each, objects alone would fill 3 GiB; nearly all of them belong to
-hours that are over and are asked for by late reports only.
+Twins, two epochs of one (host, epoch_id) with the host's signature and other hashes, are dead from
+then on. At 100,000 hosts and 32 epochs each, objects alone would fill 3 GiB.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""What a Helper's answer is for and says: values, no state.
-
-How the Leader speaks to its Helper, whatever lies between them.
-
-What both parties' state machines take: a task, a roster, and whoever times their stages.
-
-The check words of a sum: two of its words count the hosts that are in it.
-
-Who is told of each step as it is carried out, so that a test can end the process there.
-"""
+"""What both parties' state machines take and give, and how the Leader speaks to its Helper."""
 
 from __future__ import annotations
 

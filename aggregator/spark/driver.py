@@ -1,9 +1,6 @@
-"""The driver's process, in Spark's own environment: Spark, the store and the loop.
+"""The driver's process, in Spark's own environment: `python -m aggregator.spark.driver PIPE`.
 
-    python -m aggregator.spark.driver PIPE
-
-PIPE is the descriptor of the way to the Leader, which ends when the Leader does; a `SparkJob` comes
-first.
+PIPE is the descriptor of the way to the Leader and ends when that does; a `SparkJob` comes first.
 """
 
 from __future__ import annotations

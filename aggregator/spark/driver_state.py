@@ -1,8 +1,4 @@
-"""What Spark's driver knows: it names the hosts in the store's sums, and adds them up.
-
-It keeps partial sums, each with its hosts. A set of hosts that is no union of these is made by
-taking the others' reports, read again from the log, off.
-"""
+"""What Spark's driver knows: it names the hosts in the store's sums, and adds them up."""
 
 from __future__ import annotations
 

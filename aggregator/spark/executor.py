@@ -1,7 +1,6 @@
 """What runs inside an executor of Spark: one pass over one partition's part of a batch.
 
-A Python process of Spark serves many passes; what the Leader said is kept between them, and a pass
-brings what is new of it.
+Its process serves many passes and keeps what the Leader said; a pass brings what is new of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What Spark's driver and the Leader that keeps it say to each other, over one pipe.
 
-The driver takes reports of the log into windows and names their hosts; the Leader merges the names,
-closes batches, and asks for the sums of the hosts that count. What the Leader says goes to its own
-child as it is. The Leader holds the signing key, and the driver's process runs Spark: what that
-says is JSON with bounds, and nothing of it is unpickled.
+What the Leader says goes to its own child as it is. The Leader holds the signing key, and the
+driver's process runs Spark: what that says is JSON with bounds, and nothing of it is unpickled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What one pass over records of a partition makes of them: the hosts it admits, and their sum.
 
-It is what every executor does, with the checks of every other reader. It remembers nothing of its
-own: what was admitted before is told to it, so that a host is left out before anything is added.
+What was admitted before is told to it, so that a host is left out before anything is added.
 """
 
 from __future__ import annotations

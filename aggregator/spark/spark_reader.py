@@ -1,9 +1,7 @@
 """Spark as the Leader's reader: it merges names of hosts, and asks for sums of those that count.
 
-A window closes with the hosts that the driver has named by then. Their vectors stay with Spark;
-when the Helper has said which hosts count, each partition gives the sum of exactly these. A driver
-that falls is followed by another, which gathers from the log what the closed batches name: a batch
-never changes, whoever read its reports.
+Vectors stay with Spark until the Helper has said which hosts count. A driver that falls is followed
+by another, which gathers from the log what the closed batches name.
 """
 
 from __future__ import annotations

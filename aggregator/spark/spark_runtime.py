@@ -1,8 +1,7 @@
 """The driver's loop: batches of Spark on one side, the Leader on the other.
 
-A batch is kept in the store, with the hosts that are in its sums, before Spark is told that it is
-done; only then are its hosts named. Whatever the loop is not sure of it ends with: the store is the
-record, and the process that follows goes on from it.
+A batch is in the store before Spark is told that it is done, and only then are its hosts named.
+Whatever the loop is not sure of it ends with: the process that follows goes on from the store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Spark itself: a streaming query over the report topic whose sink is the runtime's store.
-
-The one module that imports PySpark, and it is imported in Spark's environment alone.
-"""
+"""A streaming query whose sink is the runtime's store; the one module that imports PySpark."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
 """The sink: partial sums with the hosts in them, each batch in one transaction, once.
 
-A batch that Spark delivers again is known by its query and number. What is kept of a window goes
-when the window has ended.
-
-The sums of exactly the hosts that the Leader asks for, made of partial sums.
-
 A set of hosts that is no union of partial sums is made by taking the others off: their reports are
 read again from the log, and go through the same checks.
 """

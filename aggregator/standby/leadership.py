@@ -1,12 +1,9 @@
 """Which machine of a Leader leads: rows of its database, of which whoever leads renews one.
 
-`leadership` says whose term it is, and changes when the lead changes hands. Every change of the
-state reads it under a lock that the change of hands waits for: what an older Leader begins after it
-is refused. `lease` is renewed, and no change of the state touches it: a renewal waits for none.
-
-A renewal is a mark that was never there before. A machine that stands by counts by its own clock
-how long the mark stays: after the length of a lease it may lead, if the mark is still there when it
-takes over. No other clock counts, the database's neither, and of two that follow one does.
+Every change of the state reads `leadership` under a lock that a change of hands waits for, so what
+an older Leader begins after it is refused; a renewal of `lease` waits for none. A renewal is a mark
+that was never there before: a machine that stands by may lead when, by its own clock alone, one has
+stayed for the length of a lease and is still there as it takes over.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""How both aggregators open their durable state: one SQLite file, 0600, commits synced.
-
-What a party's tables take, in SQL that SQLite and PostgreSQL both take, with `?` for values.
-
-SQL of the largest ledger counter seen of each host: a party's memory of restored ledgers.
-"""
+"""How both aggregators open their durable state: one SQLite file, 0600, commits synced."""
 
 from __future__ import annotations
 
