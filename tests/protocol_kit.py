@@ -35,8 +35,7 @@ from aggregator.leader.leader_state import LeaderState
 from aggregator.protocol.directory import Directory, PinnedParties
 from aggregator.protocol.interfaces import Checkpoint, HelperPort, no_checkpoint
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.witness.chain import Unwitnessed, WitnessedChain
-from aggregator.witness.port import Witness
+from aggregator.witness.chain import Unwitnessed, Witness, WitnessedChain
 from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_nonce
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey

@@ -15,7 +15,6 @@ class Reason(StrEnum):
     PADDING = "padding"
     ORDER = "order"
     ENVELOPE = "envelope"
-
     # Tasks and rosters, as the aggregators see them
     TASK_UNKNOWN = "task_unknown"
     TASK_SIGNATURE = "task_signature"
@@ -26,7 +25,6 @@ class Reason(StrEnum):
     ROSTER_VERSION = "roster_version"
     ROSTER_CHANGE = "roster_change"
     ROSTER_BOUND = "roster_bound"
-
     # Host, window and vector length
     HOST_UNKNOWN = "host_unknown"
     COHORT = "cohort"
@@ -39,7 +37,6 @@ class Reason(StrEnum):
     RETENTION = "retention"
     OVERLOAD = "overload"
     QUOTA = "quota"
-
     # Epochs
     EPOCH_UNKNOWN = "epoch_unknown"
     EPOCH_PARKED_FULL = "epoch_parked_full"
@@ -51,12 +48,10 @@ class Reason(StrEnum):
     EPOCH_COUNTER = "epoch_counter"
     EPOCH_TWIN = "epoch_twin"
     EPOCH_SEAL = "epoch_seal"
-
     # A report of the Leader
     BOX = "box"
     DUPLICATE = "duplicate"
     SECOND_REPORT = "second_report"
-
     # A batch of the Helper
     BATCH_SIGNATURE = "batch_signature"
     BATCH_SIZE = "batch_size"
@@ -65,12 +60,10 @@ class Reason(StrEnum):
     N_MIN = "n_min"
     OPERATORS = "operators"
     OUTSIDE_LARGEST_OPERATOR = "outside_largest_operator"
-
     # One host of a batch: its bit is cleared
     HOST_USED = "host_used"
     TAG = "tag"
     CHECK_WORDS = "check_words"
-
     # Shares and releases
     SHARE_SIGNATURE = "share_signature"
     SHARE_BATCH = "share_batch"
@@ -79,7 +72,6 @@ class Reason(StrEnum):
     RELEASE_SIGNATURE = "release_signature"
     RELEASE_CHAIN = "release_chain"
     RELEASE_VECTOR = "release_vector"
-
     # Key announcements and joins
     KEY_SIGNATURE = "key_signature"
     KEY_PARTY = "key_party"
@@ -90,10 +82,8 @@ class Reason(StrEnum):
     JOIN_CLEAR = "join_clear"
     JOIN_SEAL = "join_seal"
     JOIN_VOUCHER = "join_voucher"
-
     # Between a Helper and its witness
     WITNESS_SIGNATURE = "witness_signature"
-
     # An agent refuses a task
     LEADER_UNPINNED = "leader_unpinned"
     HELPER_UNPINNED = "helper_unpinned"

@@ -22,9 +22,13 @@ from aggregator.protocol.interfaces import BatchReply, RosterSeen, TaskSeen
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
 from aggregator.statistics.range_checks import SumRules
 from aggregator.witness.backends import kind_of_witness, open_witness
-from aggregator.witness.chain import Unwitnessed, WitnessedChain
-from aggregator.witness.port import RollbackSeen, Witness, WitnessUnavailable
-from privacy.signing import verify
+from aggregator.witness.chain import (
+    RollbackSeen,
+    Unwitnessed,
+    Witness,
+    WitnessedChain,
+    WitnessUnavailable,
+)
 from transport.factory import Side, open_transport
 from transport.interface import Record, Transport, TransportUnavailable, UnknownTopic
 from transport.process.supervision import Notifier

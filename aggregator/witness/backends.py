@@ -16,7 +16,7 @@ from wire.proto import pointillist_pb2 as pb
 from wire.rejection import Reason, ReportRejected
 from wire.witness import NONCE_BYTES, ChainHead, ChainLink, WitnessAsk, WitnessHead
 
-from .port import Witness, WitnessUnavailable
+from .chain import Witness, WitnessUnavailable
 
 
 class ProcessWitness:

@@ -8,7 +8,42 @@ from typing import Final, Protocol
 
 from wire.witness import NO_LINKS, ChainHead, ChainLink, LinkKind
 
-from .port import RollbackSeen, Witness, WitnessUnavailable
+
+class WitnessUnavailable(Exception):
+    """The witness is away, refuses, or answers what it may not; the Helper waits and asks again.
+
+    The message says what was expected and what came.
+    """
+
+
+class RollbackSeen(Exception):
+    """State and witness contradict each other: nothing may be answered; says how to go on."""
+
+
+class Witness(Protocol):
+    """Keeps one Helper's chain outside its machine; used by one thread at a time.
+
+    A link is taken only where it continues the chain; one that was taken is durable when `append`
+    returns, and again changes nothing. Chains of several Helpers do not meet. Every call ends
+    within a stated time. Each witness is held to it by test_conformance_witness.py.
+    """
+
+    def head(self) -> ChainHead:
+        """Say where the chain stands; raises WitnessUnavailable."""
+        ...
+
+    def append(self, link: ChainLink) -> ChainHead:
+        """Take a link if it continues the chain; say where the chain stands then.
+
+        Returns     the link's own head when it was taken, now or before; else another
+        Raises      WitnessUnavailable: it may have been taken or not
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection, once or again."""
+        ...
+
 
 GO_ON: Final = (
     "nothing is answered: if this machine or its state came back from a backup or snapshot, end "

@@ -13,7 +13,7 @@ from aggregator.party.postgresql_settings import PostgresqlSettings
 from wire.fields import MAX_COUNTER, MAX_TIME
 from wire.witness import NO_LINKS, ChainHead, ChainLink
 
-from .port import WitnessUnavailable
+from .chain import WitnessUnavailable
 
 SCHEMA_VERSION: Final = 1
 _VERSION: Final = ("SELECT version FROM pointillist_witness", SCHEMA_VERSION)

@@ -22,8 +22,7 @@ from aggregator.protocol.interfaces import (
 )
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from aggregator.witness import chain as helper_links
-from aggregator.witness.chain import WitnessedChain
-from aggregator.witness.port import RollbackSeen, WitnessUnavailable
+from aggregator.witness.chain import RollbackSeen, WitnessedChain, WitnessUnavailable
 from tests.agent_world import T0
 from tests.aggregator.witness.witness_kit import MemoryStand
 from tests.schedules.machine import Crash, Machine, Process, copy_database

@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from aggregator.witness.port import WitnessUnavailable
+from aggregator.witness.chain import WitnessUnavailable
 from tests.aggregator.witness.witness_kit import HELPER_KEYS, Stand, extend, link_after, patiently
 from wire.witness import NO_LINKS, ChainHead
 

@@ -20,7 +20,7 @@ from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.config import HelperConfig, WitnessProcess, WitnessSettings
 from aggregator.protocol.interfaces import HelperUnavailable
 from aggregator.witness.backends import ProcessWitness
-from aggregator.witness.port import RollbackSeen, WitnessUnavailable
+from aggregator.witness.chain import RollbackSeen, WitnessUnavailable
 from aggregator.witness.service import WitnessConfig, WitnessShell
 from tests.aggregator.witness.witness_kit import (
     HELPER_KEYS,

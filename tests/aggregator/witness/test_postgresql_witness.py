@@ -13,7 +13,7 @@ import pytest
 from aggregator.party.config import WitnessSettings
 from aggregator.party.postgresql_settings import PostgresqlSettings
 from aggregator.witness.backends import open_witness
-from aggregator.witness.port import WitnessUnavailable
+from aggregator.witness.chain import WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
 from tests.aggregator.witness.conftest import make_stand
 from tests.aggregator.witness.witness_kit import HELPER_KEYS, PostgresqlStand, extend, patiently

@@ -16,7 +16,7 @@ import pytest
 from aggregator.party.channel import start_server
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.witness.backends import ProcessWitness
-from aggregator.witness.port import Witness, WitnessUnavailable
+from aggregator.witness.chain import Witness, WitnessUnavailable
 from aggregator.witness.service import WitnessBook, WitnessStore
 from tests.aggregator.witness.witness_kit import (
     HELPER_KEYS,

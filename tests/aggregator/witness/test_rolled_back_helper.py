@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.protocol.interfaces import BatchReply
-from aggregator.witness.chain import WitnessedChain
-from aggregator.witness.port import RollbackSeen, WitnessUnavailable
+from aggregator.witness.chain import RollbackSeen, WitnessedChain, WitnessUnavailable
 from tests.aggregator.witness.witness_kit import MemoryStand, ProcessStand, Stand, extend, patiently
 from tests.privacy.test_helper_batch_rules import Bench
 from tests.protocol_kit import T0, WINDOW_S, Host, World, build_world, open_epochs

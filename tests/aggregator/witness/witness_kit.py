@@ -15,7 +15,7 @@ import grpc
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.party.postgresql_settings import PostgresqlSettings, schema_sql
 from aggregator.witness.backends import ProcessWitness
-from aggregator.witness.port import Witness, WitnessUnavailable
+from aggregator.witness.chain import Witness, WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
 from aggregator.witness.service import WitnessBook, WitnessStore, serve_witness
 from privacy.signing import SigningKey
