@@ -12,7 +12,8 @@ import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import comb, isnan, sqrt
+from math import comb, sqrt
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -97,7 +98,8 @@ def evaluate(
     weight      of operations beside families in a distance
     """
     asked = [(p, (perturb(p) if perturb else p).mix(measure)) for p in profiles]
-    closed = [(p, mix, _without(profiles, p, by_job)) for p, mix in asked]
+    told = attrgetter("job" if by_job else "name")
+    closed = [(p, mix, [o for o in profiles if told(o) != told(p)]) for p, mix in asked]
     closed = [c for c in closed if any(o.application == c[0].application for o in c[2])]
     known = [(p, _match(mix, left, weight)) for p, mix, left in closed]
     strangers = [
@@ -143,12 +145,7 @@ def jittered(sigma: float, seed: int) -> _Perturb:
 
 
 def auroc(near: Sequence[float], far: Sequence[float]) -> float | None:
-    """Chance that one of `near` is below one of `far`, ties half; None without pairs.
-
-    Raises      ValueError for a distance that is NaN, which is neither near nor far
-    """
-    if any(isnan(value) for value in (*near, *far)):
-        raise ValueError("expected distances that are numbers, got NaN")
+    """Chance that one of `near` is below one of `far`, ties half; None without pairs."""
     if not near or not far:
         return None
     wins = sum((a < b) + 0.5 * (a == b) for a in near for b in far)
@@ -163,12 +160,6 @@ def _scaled(row: MixRow, launches: float) -> MixRow:
 
 def _match(mix: KernelMix, left: Sequence[Signature], weight: float) -> Match:
     return Signatures.train(left, weight).nearest(mix)
-
-
-def _without(profiles: Sequence[Signature], profile: Signature, by_job: bool) -> list[Signature]:
-    if by_job:
-        return [other for other in profiles if other.job != profile.job]
-    return [other for other in profiles if other.name != profile.name]
 
 
 def _rate(hits: Iterable[bool]) -> Rate:

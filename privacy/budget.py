@@ -11,16 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import ParameterError
 
 WEEK_S: Final = 7 * 24 * 3600
 MILLION: Final = 10**6
-_VECTORISE_FROM: Final = 256
-"""Entries from which NumPy's fixed cost is won back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,36 +158,14 @@ def _greatest(entries: Sequence[Entry], low: int, high: int) -> Fraction:
     """Return the greatest sum of costs at a real t in the open interval (low, high)."""
     unit = lcm(*{entry.T for entry in entries}) * MILLION
     per_weight = {entry.T: unit // (MILLION * entry.T) for entry in entries}
-    if len(entries) < _VECTORISE_FROM or unit * len(entries) >= 1 << 62:
-        return Fraction(_sweep(entries, per_weight, low, high), unit)
-    return Fraction(_sweep_vectors(entries, per_weight, low, high), unit)
-
-
-def _sweep(entries: Sequence[Entry], per_weight: Mapping[int, int], low: int, high: int) -> int:
-    ends: dict[int, list[int]] = {}
-    for entry in entries:
-        cost = entry.weight_millionths * per_weight[entry.T]
-        ends.setdefault(max(entry.start - WEEK_S, low), [0, 0])[1] += cost
-        ends.setdefault(min(entry.end, high), [0, 0])[0] -= cost
-    best = running = 0
-    for time in sorted(ends):
-        closing, opening = ends[time]
-        running += closing + opening
-        best = max(best, running)
-    return best
-
-
-def _sweep_vectors(
-    entries: Sequence[Entry], per_weight: Mapping[int, int], low: int, high: int
-) -> int:
-    count = len(entries)
+    count, exact = len(entries), np.int64 if unit * len(entries) < 1 << 62 else np.object_
     opens = np.fromiter((entry.start for entry in entries), np.int64, count) - WEEK_S
     closes = np.fromiter((entry.end for entry in entries), np.int64, count)
-    costs = np.fromiter(
-        (entry.weight_millionths * per_weight[entry.T] for entry in entries), np.int64, count
+    costs: NDArray[Any] = np.fromiter(
+        (entry.weight_millionths * per_weight[entry.T] for entry in entries), exact, count
     )
     times = np.concatenate((np.minimum(closes, high), np.maximum(opens, low)))
     changes = np.concatenate((-costs, costs))
     # Stable, closings first: at one time they come before openings, as open intervals ask.
     order = np.argsort(times, kind="stable")
-    return int(np.cumsum(changes[order]).max())
+    return Fraction(int(np.cumsum(changes[order]).max()), unit)

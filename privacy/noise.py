@@ -8,6 +8,7 @@ implementation of others that ours are held against: making its sampler costs 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -57,22 +58,16 @@ class OpenDpSampler:
 
     def __init__(self) -> None:
         """Load opendp now: a process that gives privileges up does so after its last import."""
-        self._make = _load_gaussian()
-        self._measurements: dict[int, Callable[[list[int]], list[int]]] = {}
+        self._make = lru_cache(_load_gaussian())
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
         check_sigma_range(int(sigma_1024.max(initial=0)))
         noise = np.zeros((hosts, sigma_1024.size), dtype=np.int64)
         for sigma, columns in sigma_groups(sigma_1024):
-            draws = self._measurement(sigma)([0] * (hosts * columns.size))
+            # A multiple of 1/1024 below 2^43 is exact in a double: opendp draws this very sigma.
+            draws = self._make(sigma / SIGMA_UNIT)([0] * (hosts * columns.size))
             noise[:, columns] = np.array(draws, dtype=np.int64).reshape(hosts, columns.size)
         return noise
-
-    def _measurement(self, sigma_1024: int) -> Callable[[list[int]], list[int]]:
-        # A multiple of 1/1024 below 2^43 is exact in a double, so opendp draws this very sigma.
-        if sigma_1024 not in self._measurements:
-            self._measurements[sigma_1024] = self._make(sigma_1024 / SIGMA_UNIT)
-        return self._measurements[sigma_1024]
 
 
 def _load_gaussian() -> Callable[[float], Callable[[list[int]], list[int]]]:

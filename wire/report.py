@@ -111,8 +111,11 @@ class Report:
             raise ReportRejected(Reason.VERSION, "plst1/report", got.hex())
         if not MIN_D <= d <= MAX_D:
             raise ReportRejected(Reason.FIELD, f"d in {MIN_D}..{MAX_D}", d)
-        if size != 144 + 4 * d:
-            _need_local(size, d, tag)
+        if size != 144 + 4 * d and size != report_length(d, Scheme.LOCAL):
+            expected = f"{report_length(d, Scheme.MASKED)} bytes for d = {d}"
+            raise ReportRejected(Reason.LENGTH, expected, size)
+        if size != 144 + 4 * d and tag != NO_TAG:
+            raise ReportRejected(Reason.FIELD, "tag_H of zeros in scheme local", "a tag")
         if window > MAX_TIME:
             raise ReportRejected(Reason.FIELD, f"window up to {MAX_TIME}", window)
         header = ReportHeader(cohort, d, window, report)
@@ -120,12 +123,3 @@ class Report:
         # Not an argument, so that dataclasses.replace() never carries bytes of another report.
         object.__setattr__(decoded, "raw", data)
         return decoded
-
-
-def _need_local(size: int, d: int, tag: bytes) -> None:
-    if size != report_length(d, Scheme.LOCAL):
-        raise ReportRejected(
-            Reason.LENGTH, f"{report_length(d, Scheme.MASKED)} bytes for d = {d}", size
-        )
-    if tag != NO_TAG:
-        raise ReportRejected(Reason.FIELD, "tag_H of zeros in scheme local", "a tag")

@@ -200,11 +200,8 @@ def _check_section(section: SectionSpec) -> None:
         fields.need(value % section.q == 0, f"a multiple of q = {section.q}", value)
     if section.kind is SectionKind.INDICATORS:
         need_range(section.m, 1, section.length, "m")
-        fields.need(
-            section.l1_bound == section.m * section.coordinate_cap,
-            "l1_bound = m caps of an indicator set",
-            section.l1_bound,
-        )
+        whole = section.l1_bound == section.m * section.coordinate_cap
+        fields.need(whole, "l1_bound = m caps of an indicator set", section.l1_bound)
     else:
         need_range(section.m, 0, 0, "m of a section without indicators")
     need_range(section.weight_millionths, 1, fields.MILLION, "weight_millionths")
@@ -216,8 +213,20 @@ def _check(task: Task) -> None:
     fields.need_name(task.series, "a series")
     fields.need_name(task.domain, "a domain")
     need_range(task.version, 1, (1 << 31) - 1, "version")
-    _check_times(task)
-    _check_sections(task)
+    need_range(task.window_s, 1, MAX_WINDOW_S, "window_s")
+    need_range(task.last_window, 0, MAX_TIME, "last_window")
+    need_range(task.first_window, 0, task.last_window, "first_window")
+    for window in (task.first_window, task.last_window):
+        fields.need(window % task.window_s == 0, f"a multiple of {task.window_s} s", window)
+    need_range(task.retention_s, 0, MAX_WINDOW_S, "retention_s")
+    need_range(task.lateness_s, 0, task.retention_s, "lateness_s")
+    need_range(task.expiry, 1, MAX_TIME, "expiry")
+    need_range(task.d, MIN_D, MAX_D, "d")
+    for what in ("section_id", "name"):
+        names = {getattr(section, what) for section in task.sections}
+        fields.need(len(names) == len(task.sections), f"each {what} once", "one twice")
+    weights = sum(section.weight_millionths for section in task.sections)
+    need_range(weights, 1, fields.MILLION, "the sum of weight_millionths")
     need_range(task.epsilon_millionths, 1, 100 * fields.MILLION, "epsilon_millionths")
     need_range(task.delta_1e12, 1, fields.MILLION, "delta_1e12")
     need_range(task.mu_1e9, 1, 1 << 40, "mu_1e9")
@@ -228,23 +237,3 @@ def _check(task: Task) -> None:
     fields.need_bytes(task.leader_pk, 32, "leader_pk")
     fields.need_bytes(task.helper_pk, 32 if task.scheme is Scheme.MASKED else 0, "helper_pk")
     fields.need_bytes(task.catalogue_hash, 32, "catalogue_hash")
-
-
-def _check_times(task: Task) -> None:
-    need_range(task.window_s, 1, MAX_WINDOW_S, "window_s")
-    need_range(task.last_window, 0, MAX_TIME, "last_window")
-    need_range(task.first_window, 0, task.last_window, "first_window")
-    for window in (task.first_window, task.last_window):
-        fields.need(window % task.window_s == 0, f"a multiple of {task.window_s} s", window)
-    need_range(task.retention_s, 0, MAX_WINDOW_S, "retention_s")
-    need_range(task.lateness_s, 0, task.retention_s, "lateness_s")
-    need_range(task.expiry, 1, MAX_TIME, "expiry")
-
-
-def _check_sections(task: Task) -> None:
-    need_range(task.d, MIN_D, MAX_D, "d")
-    for what in ("section_id", "name"):
-        names = {getattr(section, what) for section in task.sections}
-        fields.need(len(names) == len(task.sections), f"each {what} once", "one twice")
-    weights = sum(section.weight_millionths for section in task.sections)
-    need_range(weights, 1, fields.MILLION, "the sum of weight_millionths")

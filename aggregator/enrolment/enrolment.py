@@ -67,10 +67,7 @@ def spent_file(plans_file: Path) -> Path:
 
 
 def read_spent(plans_file: Path) -> frozenset[bytes]:
-    """The id of every voucher that enrolled a host before.
-
-    Raises      EnrolmentError, OSError
-    """
+    """The id of every voucher that enrolled a host before; raises EnrolmentError, OSError."""
     path = spent_file(plans_file)
     try:
         return frozenset(bytes.fromhex(line) for line in path.read_text().split())

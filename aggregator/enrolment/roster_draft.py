@@ -51,10 +51,7 @@ class RefusedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RosterDraft:
-    """A roster to be signed.
-
-    enrolled    source -> request that it takes in
-    """
+    """A roster to be signed; enrolled: source -> request that it takes in."""
 
     roster: Roster
     enrolled: Mapping[str, JoinRequest]
@@ -113,10 +110,7 @@ def draft_roster(
 
 
 def entry_of(request: JoinRequest, plan: int) -> RosterEntry:
-    """What a roster has of a host that asked.
-
-    plan        its place in the roster's plans
-    """
+    """What a roster has of a host that asked; plan: its place in the roster's plans."""
     voucher, key = request.voucher, request.ed25519_pk
     machine = request.gpu_models, request.hardware
     return RosterEntry(host_id(key), key, voucher.operator, plan, *machine, voucher.voucher_id)

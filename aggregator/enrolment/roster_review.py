@@ -98,10 +98,7 @@ def check_weekly_change(change: WeeklyChange, accepted: str | None, t: int | Non
 
 
 def accepted_hosts(text: str, of_hosts: int) -> int:
-    """Read how many hosts a person lets change: `12.5%` or `40`.
-
-    Raises      ValueError
-    """
+    """Read how many hosts a person lets change: `12.5%` or `40`; raises ValueError."""
     found = _ACCEPTED.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"expected a share like 25% or a number of hosts, got {text!r}")

@@ -209,10 +209,7 @@ def countersign(signed_bytes: bytes, label: bytes, helper: SigningKey) -> bytes:
 
 
 def label_of(content: bytes) -> bytes:
-    """Which of the signed messages a file holds.
-
-    Raises      ReportRejected for any other
-    """
+    """Which of the signed messages a file holds; raises ReportRejected for any other."""
     for label in (labels.TASK, labels.ROSTER, labels.ENTRY_ANSWER):
         if content[:16] == label:
             return label

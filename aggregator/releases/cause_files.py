@@ -190,10 +190,7 @@ _MAY_LACK: Final = frozenset(
 
 
 def _read(name: str, value: Any) -> Any:
-    """Give a column's value its type again: NULL may have come as NaN.
-
-    Raises      ValueError
-    """
+    """Give a column's value its type again: NULL may have come as NaN; raises ValueError."""
     if name == "trend":
         return Trend(value)
     kind = CAUSE_MEANINGS[name][0]

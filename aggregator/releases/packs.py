@@ -24,7 +24,7 @@ from datetime import date, datetime, timedelta
 from functools import cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -78,10 +78,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Single:
-    """The file of one window.
-
-    day     of the window's start, UTC
-    """
+    """The file of one window; day: of the window's start, UTC."""
 
     path: Path
     series: str
@@ -274,35 +271,27 @@ def write_merged(
     """
     keys = [name for name in _KEYS if name in schema.names]
     ready = () if rows is None or isinstance(rows, pa.Table) else rows
-    fresh = _Fresh.of(rows if isinstance(rows, pa.Table) else None, keys)
+    new = rows if isinstance(rows, pa.Table) else cast_to(pa.table({}), schema)
+    new, spans = _in_order(new, keys) if new.num_rows else (new, {})
+
+    def take(wanted: Iterable[Key]) -> list[pa.Table]:
+        found = [spans.pop(key) for key in wanted if key in spans]
+        return [new.slice(a, b - a) for a, b in found]
+
     with pq.ParquetWriter(target, schema, **_layout(schema)) as writer:
         for path in old:
-            for group in _row_groups(path, schema):
-                merged = _merged(group, fresh.take(_in_order(group, keys)[1]), keys)
-                writer.write_table(merged, row_group_size=merged.num_rows)
-        for cells in _grouped(fresh.spans):
-            added = cast_to(pa.concat_tables(fresh.take(cells)), schema)
+            for held in _row_groups(path, schema):
+                added, both = take(_in_order(held, keys)[1]), held
+                if added:
+                    both = pa.concat_tables([held, cast_to(pa.concat_tables(added), schema)])
+                    both, _ = _in_order(both, keys)
+                writer.write_table(both, row_group_size=both.num_rows)
+        for cells in _grouped(spans):
+            added = cast_to(pa.concat_tables(take(cells)), schema)
             writer.write_table(added, row_group_size=added.num_rows)
         for group in ready:
             writer.write_table(group, row_group_size=group.num_rows)
     make_public(target)
-
-
-@dataclass(slots=True)
-class _Fresh:
-    """New rows in order, and where those of each key are, until they are taken."""
-
-    rows: pa.Table | None
-    spans: dict[Key, Span]
-
-    @classmethod
-    def of(cls, rows: pa.Table | None, keys: Sequence[str]) -> Self:
-        return cls(None, {}) if rows is None else cls(*_in_order(rows, keys))
-
-    def take(self, keys: Iterable[Key]) -> list[pa.Table]:
-        """Give the rows of those keys that have any."""
-        spans = [self.spans.pop(key) for key in keys if key in self.spans]
-        return [] if self.rows is None else [self.rows.slice(a, b - a) for a, b in spans]
 
 
 def _layout(schema: pa.Schema) -> dict[str, Any]:
@@ -324,14 +313,6 @@ def _row_groups(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
     with pq.ParquetFile(path) as file:
         for number in range(file.num_row_groups):
             yield cast_to(file.read_row_group(number), schema)
-
-
-def _merged(group: pa.Table, fresh: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
-    """Put new rows of a row group's cells among its own."""
-    if not fresh:
-        return group
-    both = pa.concat_tables([group, cast_to(pa.concat_tables(fresh), group.schema)])
-    return _in_order(both, keys)[0]
 
 
 def _in_order(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, dict[Key, Span]]:

@@ -312,10 +312,7 @@ def _read(
 
 
 def moment(when: Moment) -> datetime:
-    """Return naive UTC, as released timestamps are.
-
-    Raises      ValueError when text is not ISO 8601
-    """
+    """Return naive UTC, as released timestamps are; raises ValueError when text is not ISO 8601."""
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
     elif isinstance(when, int | float):

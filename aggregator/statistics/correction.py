@@ -302,7 +302,7 @@ class Detector:
         if len(text) > MAX_FILE_BYTES:
             raise DetectorFileError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, got more")
         try:
-            return cls.parse(json.loads(text))
+            return cls._parse(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise DetectorFileError(f"{path}: {error}") from None
 
@@ -313,8 +313,7 @@ class Detector:
         return cls.load(path) if path.exists() else None
 
     @classmethod
-    def parse(cls, raw: Any) -> Detector:
-        """Check what a file says. Raises DetectorFileError."""
+    def _parse(cls, raw: Any) -> Detector:
         if not isinstance(raw, dict) or set(raw) != set(_KEYS):
             found = sorted(map(str, raw)) if isinstance(raw, dict) else type(raw).__name__
             raise DetectorFileError(f"expected the keys {', '.join(_KEYS)}, got {found}")
@@ -332,7 +331,11 @@ class Detector:
         if (counts.sum(axis=1) > trials).any():
             raise DetectorFileError("counts: expected rows that sum to their trials at most")
         hours = raw["worker_hours"]
-        if not _number(hours) or not 0 <= hours <= MAX_COUNT:
+        if (
+            isinstance(hours, bool)
+            or not isinstance(hours, int | float)
+            or not 0 <= hours <= MAX_COUNT
+        ):
             raise DetectorFileError(f"worker_hours: expected hours, at least 0, got {hours!r}")
         alarms = _counts("false_incidents", raw["false_incidents"], (k,))
         if alarms.any() and not hours:
@@ -386,10 +389,6 @@ def _counts(name: str, raw: Any, shape: tuple[int, ...]) -> Counts:
 
 def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(name: str, value: Any) -> str:

@@ -320,7 +320,11 @@ class _Released:
         basis = self._exact(np.full_like(self.value, np.nan))
         for group, members in group_members(self.section).items():
             hole = self.section.index(f"{group}/{UNMEASURED}" if group else UNMEASURED)
-            wall, squares = self._wall(capacity, group)
+            squares = capacity.squares
+            if group:
+                squares = capacity.squares_by_model.get(model_of(self.section, group), 0)
+            squares *= self.window_s**2  # of hosts' wall time in GPU-s
+            wall = gpus_of(capacity, self.section, group) * self.window_s
             measured = wall - self.value[hole]
             part = float(np.clip(measured / wall, 0, 1)) if wall else 0.0
             basis.whole[members] = measured
@@ -330,13 +334,6 @@ class _Released:
             basis.whole[hole], basis.whole_variance[hole] = wall, 0.0
             basis.covariance[hole] = basis.sampling[hole] = 0.0
         return basis
-
-    def _wall(self, capacity: Capacity, group: str) -> tuple[float, float]:
-        """Wall time in GPU-s of a group of cells, and the sum over hosts of its square."""
-        squares = capacity.squares
-        if group:
-            squares = capacity.squares_by_model.get(model_of(self.section, group), 0)
-        return gpus_of(capacity, self.section, group) * self.window_s, squares * self.window_s**2
 
 
 def _known(number: Any) -> Any:

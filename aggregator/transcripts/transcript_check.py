@@ -406,10 +406,7 @@ def _text(raw: Any) -> str:
 
 
 def place_of(series: Any, cohort: Any, window: Any) -> Place:
-    """Give a place as a stranger has it.
-
-    Raises      TypeError, ReportRejected
-    """
+    """Give a place as a stranger has it; raises TypeError, ReportRejected."""
     if not (isinstance(cohort, int) and isinstance(window, int)):
         raise TypeError("a cohort or window that is no whole number")
     return (

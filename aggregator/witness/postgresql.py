@@ -78,10 +78,7 @@ class PostgresqlWitness:
 
     @contextmanager
     def _asking(self) -> Iterator[psycopg.Connection[Any]]:
-        """Give the connection for one question, bounded in time.
-
-        Raises      WitnessUnavailable
-        """
+        """Give the connection for one question, bounded in time; raises WitnessUnavailable."""
         try:
             if self._connection is None:
                 self._connection = self._database.connect()

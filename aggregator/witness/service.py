@@ -41,10 +41,7 @@ class WitnessStore:
     """Chains by Helper; used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file.
-
-        Raises      StateUnusable, OSError
-        """
+        """Open or make the file; raises StateUnusable, OSError."""
         self._connection = open_state(path, _SCHEMA)
 
     def head(self, helper_pk: bytes) -> ChainHead:
@@ -71,10 +68,7 @@ class WitnessStore:
         return link.head()
 
     def check_writable(self) -> None:
-        """Make sure that the disk takes a commit.
-
-        Raises      StorageUnavailable
-        """
+        """Make sure that the disk takes a commit; raises StorageUnavailable."""
         with transaction(self._connection) as connection:
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -197,10 +191,7 @@ class _WitnessFile:
 
 
 def load_witness_config(path: Path) -> WitnessConfig:
-    """Read witness.toml.
-
-    Raises      ConfigError, OSError
-    """
+    """Read witness.toml; raises ConfigError, OSError."""
     table = read_table(path)
     if "helper" in table or "leader" in table:
         raise ConfigError(f"{path}: this looks like an aggregator's file; expected a witness's")
@@ -316,10 +307,7 @@ class WitnessShell:
 
 
 def run_witness(config: WitnessConfig, *, say: Callable[[str], None] = silent) -> None:
-    """Run a witness until SIGTERM or SIGINT.
-
-    Raises      what `WitnessShell` raises; PrivilegeError
-    """
+    """Run a witness until SIGTERM or SIGINT; raises what `WitnessShell` raises; PrivilegeError."""
     party_start.prepare_socket(config.user, config.address, config.peer_group)
     party_start.prepare_folders(config.user, 0o700, config.state_dir)
     say(party_start.become(config.user, umask=0o077).line)

@@ -86,10 +86,7 @@ def find_table(lines: Iterable[str]) -> CsvTable | None:
 
 
 def refuse_other_table(lines: Iterable[str]) -> None:
-    """Refuse a table whose columns are none of those known.
-
-    Raises      LaunchesRefused
-    """
+    """Refuse a table whose columns are none of those known; raises LaunchesRefused."""
     rows = [_fields(line) for line in islice(lines, _MOST_BEFORE) if line.strip()]
     for head, below in pairwise(rows):
         # Brackets close: those of a kernel's name, cut at commas, do not.

@@ -36,10 +36,7 @@ _TOML: Final = re.compile(r"\[\[?[\w.\"'-]+\]\]?\s*(#.*)?|[\w.\"'-]+\s*=.*")
 
 
 def open_launches(path: Path) -> LaunchFile:
-    """Recognise a file by its content.
-
-    Raises      LaunchesRefused, here or while launches are read
-    """
+    """Recognise a file by its content; raises LaunchesRefused, here or while launches are read."""
     skipped: Counter[Skip] = Counter()
     with _read_errors():
         form, launches = _recognised(path, skipped)
