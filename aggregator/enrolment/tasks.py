@@ -172,12 +172,9 @@ def _sections(catalogue: Catalogue, plan: TaskPlan, corrupted: int) -> tuple[Sec
         calibrate.check_catalogue_sigma(sigma)
         if plan.scheme is Scheme.MASKED:
             calibrate.check_modulus(plan.n_max, cap // q, sigma)
-        found.append(
-            SectionSpec(
-                section.id, name, section.kind, section.length, cap, bound, section.m, q, weight,
-                plan.rates.get(name, FULL_RATE), sigma,
-            )
-        )  # fmt: skip
+        terms = section.id, name, section.kind, section.length, cap, bound, section.m, q
+        rate = plan.rates.get(name, FULL_RATE)
+        found.append(SectionSpec(*terms, weight, rate, sigma))
     return tuple(found)
 
 

@@ -45,14 +45,14 @@ MEMBERS: Final = "members.parquet"
 
 DAY_S: Final = 86_400
 MEMBER_SCHEMA: Final = pa.schema(
-    [
-        ("name", pa.string()),
-        ("cohort", pa.int32()),
-        ("window_start", pa.timestamp("us")),
-        ("window_s", pa.int32()),
-        ("n_hosts", pa.int32()),
-        ("settled_at", pa.timestamp("us")),
-    ]
+    {
+        "name": pa.string(),
+        "cohort": pa.int32(),
+        "window_start": pa.timestamp("us"),
+        "window_s": pa.int32(),
+        "n_hosts": pa.int32(),
+        "settled_at": pa.timestamp("us"),
+    }
 )
 
 

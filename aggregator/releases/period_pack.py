@@ -7,7 +7,6 @@ same estimate as a Leader's, and the pack is the same but for the order of its r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pyarrow as pa
 
 from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
 from aggregator.statistics.causes import CAUSE_SECTIONS
-from aggregator.statistics.correction import Detector
 from aggregator.statistics.statistics import basis_of, estimate, named_cells, released_units
 from wire.catalogue import Catalogue
 from wire.task import Task
@@ -27,7 +25,7 @@ from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import cause_columns, cause_path, tables_of
 from .compaction import Compaction, PackRows
 from .packs import CELL_SCHEMA, GROUP_CELLS, MEMBER_SCHEMA, period_of
-from .release_files import release_path, release_rows, suppressed_path, utc
+from .release_files import SUPPRESSED_SCHEMA, release_path, release_rows, suppressed_path, utc
 
 
 def series_period(window_start_s: int, window_s: int | None) -> str:
@@ -43,25 +41,17 @@ def write_period(folder: Path, catalogue: Catalogue, releases: Sequence[Released
     if any((one.task, one.cohort) != (task, releases[0].cohort) for one in releases):
         raise ValueError("expected windows of one task and cohort, got several")
     period = series_period(releases[0].window_start_s, task.window_s)
-    members = [
-        _member(
-            release_path(folder, task.series, one.cohort, utc(one.window_start_s)),
-            one.cohort, one.window_start_s, task.window_s, one.n, utc(one.released_s),
-        )
-        for one in releases
-    ]  # fmt: skip
+    members = []
+    for one in releases:
+        path = release_path(folder, task.series, one.cohort, utc(one.window_start_s))
+        at = one.cohort, utc(one.window_start_s), task.window_s
+        members.append(_member(path, *at, one.n, utc(one.released_s)))
     groups = _row_groups(task, catalogue, releases)
     rows = PackRows(pa.Table.from_pylist(members, MEMBER_SCHEMA), cells=groups)
     Compaction(folder).add("", task.series, period, rows)
 
 
-def write_causes(
-    folder: Path,
-    catalogue: Catalogue,
-    releases: Sequence[ReleasedWindow],
-    detector: Detector | None = None,
-    agents_model: str | None = None,
-) -> None:
+def write_causes(folder: Path, catalogue: Catalogue, releases: Sequence[ReleasedWindow]) -> None:
     """Write the root-cause tables of windows of one period, where their task counts causes."""
     task = releases[0].task
     if not {spec.name for spec in task.sections} & set(CAUSE_SECTIONS):
@@ -70,12 +60,12 @@ def write_causes(
     for one in releases:
         cells = estimate(task, catalogue, one.vector, one.n, one.capacity)
         records += release_rows(one, cells).to_pylist()
-    tables = tables_of(records, detector, agents_model)[::-1]
+    tables = tables_of(records, None, None)[::-1]
     members = {}
     for table in tables:
         path = cause_path(folder, table.series, table.cohort, utc(table.window_start_s))
-        at = table.cohort, table.window_start_s, table.window_s
-        members[path.name] = _member(path, *at, table.n)
+        at = table.cohort, utc(table.window_start_s), table.window_s
+        members[path.name] = _member(path, *at, table.n, None)
     unique = pa.Table.from_pylist(list(members.values()), MEMBER_SCHEMA)
     rows = PackRows(unique, plain=cause_columns(tables))
     period = series_period(releases[0].window_start_s, task.window_s)
@@ -84,39 +74,25 @@ def write_causes(
 
 def write_suppressed(folder: Path, windows: Sequence[SuppressedWindow]) -> None:
     """Write windows of one series and period that ended without a release."""
-    records = [
-        {name: getattr(one, name) for name in ("series", "cohort", "window_s", "version")}
-        | {"reason": one.reason, "n_hosts": one.hosts, "n_min": one.n_min}
-        | {"window_start": utc(one.window_start_s), "settled_at": utc(int(one.settled_s))}
-        for one in windows
-    ]
-    members = [
-        _member(
-            suppressed_path(folder, one.series, one.cohort, utc(one.window_start_s), one.version),
-            one.cohort, one.window_start_s, one.window_s, one.hosts, utc(int(one.settled_s)),
-        )
-        for one in windows
-    ]  # fmt: skip
+    records, members = [], []
+    for one in windows:
+        start, settled = utc(one.window_start_s), utc(int(one.settled_s))
+        path = suppressed_path(folder, one.series, one.cohort, start, one.version)
+        members.append(_member(path, one.cohort, start, one.window_s, one.hosts, settled))
+        of_task = one.window_s, one.version, one.reason, one.hosts, one.n_min
+        record = one.series, one.cohort, start, *of_task, settled
+        records.append(dict(zip(SUPPRESSED_SCHEMA.names, record, strict=True)))
     rows = PackRows(
         pa.Table.from_pylist(members, MEMBER_SCHEMA),
-        plain=pa.Table.from_pylist(records, release_files.SUPPRESSED_SCHEMA),
+        plain=pa.Table.from_pylist(records, SUPPRESSED_SCHEMA),
     )
     period = series_period(windows[0].window_start_s, windows[0].window_s)
     Compaction(folder).add(release_files.SUPPRESSED_FOLDER, windows[0].series, period, rows)
 
 
-def _member(
-    path: Path,
-    cohort: int,
-    start_s: int,
-    window_s: int | None,
-    hosts: int,
-    settled: datetime | None = None,
-) -> dict[str, object]:
-    return {
-        "name": path.name, "cohort": cohort, "window_start": utc(start_s), "window_s": window_s,
-        "n_hosts": hosts, "settled_at": settled,
-    }  # fmt: skip
+def _member(path: Path, *values: object) -> dict[str, object]:
+    """`values` as `MEMBER_SCHEMA` has them behind the name."""
+    return dict(zip(MEMBER_SCHEMA.names, (path.name, *values), strict=True))
 
 
 def _row_groups(

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
-from aggregator.statistics.statistics import Cell
+from aggregator.statistics.statistics import CELL_ARRAYS, Cell
 
 MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "series": (pa.string(), "task series the release belongs to"),
@@ -66,15 +66,7 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
 }
 """Column -> Arrow type and meaning, in order."""
 
-BASIS: dict[str, pa.DataType] = {
-    "steps": pa.int64(),
-    "scale": pa.float64(),
-    "variance": pa.float64(),
-    "whole": pa.float64(),
-    "whole_variance": pa.float64(),
-    "covariance": pa.float64(),
-    "sampling": pa.float64(),
-}
+BASIS: dict[str, pa.DataType] = dict.fromkeys(CELL_ARRAYS, pa.float64()) | {"steps": pa.int64()}
 """What value, error, interval and share follow from (`statistics.CellBasis`): files have it beside
 the columns that people read, and packs in their place."""
 

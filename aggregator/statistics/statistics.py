@@ -10,7 +10,7 @@ that only some hosts measured.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import isnan
 from typing import Any, Final
@@ -157,9 +157,7 @@ class CellBasis:
     bias_bound: float
 
 
-CELL_ARRAYS: Final = (
-    "steps", "scale", "variance", "whole", "whole_variance", "covariance", "sampling",
-)  # fmt: skip
+CELL_ARRAYS: Final = tuple(field.name for field in fields(CellBasis))[1:-1]
 
 
 def estimate(

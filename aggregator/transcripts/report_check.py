@@ -241,9 +241,8 @@ def _own_place(
         return None
     place = hosts.index(own.host_id)
     entry: Any = batch.entries[place]
-    for what, sealed in (
-        ("epoch_id", own.epoch_id), ("report_id", own.report_id), ("tag_h", own.tag_h),
-    ):  # fmt: skip
+    for what in ("epoch_id", "report_id", "tag_h"):
+        sealed = getattr(own, what)
         if entry[what].tobytes() != sealed:
             found.failed.append(
                 f"the {name}'s batch names this host with another {what}: expected "

@@ -32,10 +32,7 @@ MOST_STEPS: Final = 500_000_000
 """Of SQLite's machine, to read a party's state; two million releases take less than a fifth."""
 
 _STEPS_AT_ONCE: Final = 1_000_000
-_NO_STATE: Final = (
-    sqlite3.Error, TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError,
-    struct.error,
-)  # fmt: skip
+_NO_STATE: Final = (*transcript_check.MALFORMED, sqlite3.Error, RecursionError, struct.error)
 Windows = Callable[[str, int, int], bool]
 """Says of a place whether something is wanted of it."""
 

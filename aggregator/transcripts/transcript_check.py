@@ -277,9 +277,8 @@ _END: Final = ("", None)
 LINKS: Final = "links"
 UNRELEASED: Final = "unreleased"
 SUPPRESSED: Final = "suppressed"
-_NOT_AN_EXPORT: Final = (
-    ValueError, KeyError, TypeError, AttributeError, OverflowError, ijson.JSONError, ReportRejected,
-)  # fmt: skip
+MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+_NOT_AN_EXPORT: Final = (*MALFORMED, ijson.JSONError, ReportRejected)
 
 
 def export_transcript(transcript: Transcript, path: Path) -> None:
