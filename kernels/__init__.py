@@ -1,4 +1,1 @@
-"""GPU kernels by name: families, mixes, application signatures, launches from files.
-
-Pure but for reading files; the rules are data.
-"""
+"""GPU kernels by name: families, mixes, application signatures, launches from files."""

@@ -65,18 +65,11 @@ class HpkeKeyPair:
         return self._seed
 
     def open(self, sealed: bytes, info: bytes) -> bytes:
-        """Open a sealed key; one sealed under other information, or altered, does not open.
-
-        Returns     32 B
-        Raises      SealError for another length or a failed opening
-        """
+        """Open a sealed key, 32 B; raises SealError for one altered or under other information."""
         return self.open_message(sealed, info, KEY_BYTES)
 
     def open_message(self, sealed: bytes, info: bytes, length: int) -> bytes:
-        """Open a sealed message of so many bytes.
-
-        Raises      SealError for another length or a failed opening
-        """
+        """Open a sealed message; raises SealError for another length or a failed opening."""
         wanted = length + SEAL_OVERHEAD_BYTES
         if len(sealed) != wanted:
             raise SealError(f"seal: expected {wanted} bytes, got {len(sealed)}")
@@ -101,12 +94,7 @@ def seal(public_bytes: bytes, key: bytes, info: bytes) -> bytes:
 
 
 def seal_message(public_bytes: bytes, message: bytes, info: bytes) -> bytes:
-    """Seal a message of any length to an aggregator.
-
-    info        label (16 B) || header
-    Returns     SEAL_OVERHEAD_BYTES more than the message
-    Raises      SealError for a bad public key
-    """
+    """Seal a message, as `seal`: SEAL_OVERHEAD_BYTES longer; raises SealError for a bad key."""
     return _SUITE.encrypt(message, _public_key(public_bytes), info=info)
 
 

@@ -1,7 +1,4 @@
-"""Limits of the format, and the checks that every decoder shares.
-
-Identifiers: what they are made of and how long they are.
-"""
+"""Limits of the format, identifiers, and the checks that every decoder shares."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ KEY_ANNOUNCED_AHEAD_S: Final = 12 * 3600
 
 
 class Scheme(StrEnum):
-    """How hosts' vectors are aggregated; a field of the signed task.
-
-    A third, with range proofs, will be another member with another box length.
-    """
+    """How hosts' vectors are aggregated; a field of the signed task."""
 
     MASKED = "masked"
     LOCAL = "local"

@@ -1,7 +1,4 @@
-"""A host's request to join the roster, and the sealed form in which it crosses the log.
-
-An operator's voucher: whoever holds a one-use token's secret is a host of this operator.
-"""
+"""A host's request to join the roster under its operator's voucher, sealed to cross the log."""
 
 from __future__ import annotations
 

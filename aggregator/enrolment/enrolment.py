@@ -163,14 +163,24 @@ def enrol_folder(
         request.voucher.voucher_id for request in answered if isinstance(request, JoinRequest)
     }
     now = int(time.time() if now_s is None else now_s)
-    sound, refused = _checked(waiting, enrolment, leader.public_bytes, now)
+    sound: dict[str, JoinRequest] = {}
+    refused = []
+    for path, found in waiting.items():
+        request = found if isinstance(found, JoinRequest) else None
+        try:
+            if isinstance(found, ReportRejected):
+                raise found
+            check_request(found, enrolment, leader.public_bytes, now)
+            sound[str(path)] = found
+        except ReportRejected as refusal:
+            refused.append(RefusedRequest.of(str(path), refusal, request))
     previous = None
     if previous_file is not None:
         signed = Signed.decode(previous_file.read_bytes(), labels.ROSTER)
         previous = Roster.decode_body(signed.body)
     start_s = now if at_once else next_start(previous, now)
     draft = draft_roster(previous, enrolment.plans, sound, start_s, spent, remove)
-    refused = sorted([*refused, *draft.refused], key=lambda found: found.source)
+    refused = sorted([*refused, *draft.refused], key=lambda one: one.source)
     if refused and not draft.enrolled and not remove:
         raise NothingEnrolled(refused)
     if not draft.roster.entries:
@@ -213,25 +223,6 @@ def read_requests(folder: Path) -> dict[Path, JoinRequest | ReportRejected]:
         except UnfitFile as unfit:
             found[path] = ReportRejected(Reason.LENGTH, "a join request", unfit.strerror)
     return found
-
-
-def _checked(
-    waiting: Mapping[Path, JoinRequest | ReportRejected],
-    enrolment: Enrolment,
-    leader_pk: bytes,
-    now_s: float,
-) -> tuple[dict[str, JoinRequest], list[RefusedRequest]]:
-    sound, refused = {}, []
-    for path, asked in waiting.items():
-        request = asked if isinstance(asked, JoinRequest) else None
-        try:
-            if isinstance(asked, ReportRejected):
-                raise asked
-            check_request(asked, enrolment, leader_pk, now_s)
-            sound[str(path)] = asked
-        except ReportRejected as refusal:
-            refused.append(RefusedRequest.of(str(path), refusal, request))
-    return sound, refused
 
 
 def _answer(

@@ -13,7 +13,7 @@ from privacy.budget import WEEK_S
 from privacy.signing import SigningKey, verify
 from wire import labels
 from wire.envelope import Signed
-from wire.fields import NO_SIGNATURE, HardwareId, host_id
+from wire.fields import NO_SIGNATURE, HardwareId, HostId, host_id
 from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
 from wire.roster import Plan, Roster, RosterEntry
@@ -84,7 +84,10 @@ def draft_roster(
     remove      ids of hosts that leave: what they ran on may come back under another key
     Raises      EnrolmentError: a host to remove that is not there
     """
-    staying = _staying(previous, remove)
+    staying = {} if previous is None else {entry.host_id: entry for entry in previous.entries}
+    for host in remove:
+        if staying.pop(HostId(host), None) is None:
+            raise EnrolmentError(f"expected a host of the roster before to remove: {host.hex()}")
     owners = {part: entry for entry in staying.values() for part in entry.hardware_ids}
     refused: dict[str, ReportRejected] = {}
     for source, asked in requests.items():
@@ -116,19 +119,9 @@ def entry_of(request: JoinRequest, plan: int) -> RosterEntry:
     return RosterEntry(host_id(key), key, voucher.operator, plan, *machine, voucher.voucher_id)
 
 
-def _staying(previous: Roster | None, remove: Collection[bytes]) -> dict[bytes, RosterEntry]:
-    entries: dict[bytes, RosterEntry] = {}
-    if previous is not None:
-        entries = {entry.host_id: entry for entry in previous.entries}
-    for host in remove:
-        if entries.pop(host, None) is None:
-            raise EnrolmentError(f"expected a host of the roster before to remove: {host.hex()}")
-    return entries
-
-
 def _need_new(
     asked: JoinRequest,
-    staying: Mapping[bytes, RosterEntry],
+    staying: Collection[bytes],
     owners: Mapping[HardwareId, RosterEntry],
     spent: Collection[bytes],
 ) -> None:

@@ -103,10 +103,7 @@ def windows_from(task: PlannedTask, start: int, weeks: int) -> range:
 
 
 def build_task(catalogue: Catalogue, plan: TaskPlan) -> Task:
-    """Resolve bounds, steps and noise of every section.
-
-    Raises      ParameterError naming the bound that does not hold
-    """
+    """Resolve every section; raises ParameterError naming the bound that does not hold."""
     corrupted = plan.t
     if corrupted is None:
         corrupted = max(-(-plan.n_max // 10), plan.largest_operator)
@@ -256,10 +253,7 @@ def check_and_countersign(
 
 
 def check_task_noise(task: Task) -> None:
-    """Recompute every section's noise from the task's own numbers.
-
-    Raises      ParameterError naming the bound
-    """
+    """Recompute noise from the task's own numbers; raises ParameterError naming the bound."""
     if calibrate.gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12) < task.mu_1e9:
         raise ParameterError("mu", "what epsilon and delta allow", task.mu_1e9)
     local = task.scheme is Scheme.LOCAL

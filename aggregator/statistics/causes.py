@@ -260,13 +260,9 @@ def judged(rows: Sequence[CauseRow], *, corrected: bool) -> tuple[CauseRow, ...]
     hosts = np.array([row.hosts for row in rows])
     errors = np.array([row.standard_error for row in rows])
     found = q_values(hosts, errors, independent=not corrected)
-    told = (replace(row, q_value=float(q)) for row, q in zip(rows, found, strict=True))
-    return tuple(
-        sorted(
-            told,
-            key=lambda row: (not row.significant, -row.hosts * row.significant, row.cause),
-        )
-    )
+    told = [replace(row, q_value=float(q)) for row, q in zip(rows, found, strict=True)]
+    told.sort(key=lambda row: (not row.significant, -row.hosts * row.significant, row.cause))
+    return tuple(told)
 
 
 def _rows(

@@ -258,8 +258,6 @@ MAX_FILE_BYTES: Final = 1 << 18
 MAX_CLASSES: Final = 64
 MAX_COUNT: Final = 10**9
 MAX_TEXT: Final = 2_000
-
-
 _KEYS: Final = (
     "format", "model", "section", "classes", "trials", "counts", "worker_hours", "false_incidents",
     "about",
@@ -318,10 +316,8 @@ class Detector:
             found = sorted(map(str, raw)) if isinstance(raw, dict) else type(raw).__name__
             raise DetectorFileError(f"expected the keys {', '.join(_KEYS)}, got {found}")
         if raw["format"] != FORMAT or raw["section"] != SECTION:
-            raise DetectorFileError(
-                f"expected format {FORMAT} of section {SECTION!r}, "
-                f"got {raw['format']!r} of {raw['section']!r}"
-            )
+            got = f"{raw['format']!r} of {raw['section']!r}"
+            raise DetectorFileError(f"expected format {FORMAT} of section {SECTION!r}, got {got}")
         classes = raw["classes"]
         if not _names(classes):
             raise DetectorFileError(f"classes: expected 1 to {MAX_CLASSES} different names")
@@ -331,11 +327,8 @@ class Detector:
         if (counts.sum(axis=1) > trials).any():
             raise DetectorFileError("counts: expected rows that sum to their trials at most")
         hours = raw["worker_hours"]
-        if (
-            isinstance(hours, bool)
-            or not isinstance(hours, int | float)
-            or not 0 <= hours <= MAX_COUNT
-        ):
+        number = isinstance(hours, int | float) and not isinstance(hours, bool)
+        if not number or not 0 <= hours <= MAX_COUNT:
             raise DetectorFileError(f"worker_hours: expected hours, at least 0, got {hours!r}")
         alarms = _counts("false_incidents", raw["false_incidents"], (k,))
         if alarms.any() and not hours:

@@ -84,10 +84,7 @@ def read_leader_tables(
 
 
 def transcript_file(path: Path, party: str) -> Path:
-    """Give the transcript of `leader` or `helper` in a folder; a file stands for itself.
-
-    Raises      StateUnusable
-    """
+    """Give the file, or a folder's transcript of `leader` or `helper`; raises StateUnusable."""
     if not path.is_dir():
         return path
     names = [f"{party}.sqlite", f"{party}-transcript.json", f"{party}.json"]

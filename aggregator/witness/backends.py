@@ -23,12 +23,7 @@ class ProcessWitness:
     """One Helper's chain at a witness process."""
 
     def __init__(self, address: ChannelAddress, witness_pk: bytes, identity: SigningKey) -> None:
-        """Connect lazily.
-
-        witness_pk  the pinned witness's key, 32 B
-        identity    the Helper's
-        Raises      KeyFileRefused, OSError
-        """
+        """Connect lazily; `identity` is the Helper's. Raises KeyFileRefused, OSError."""
         self._witness_pk, self._identity = witness_pk, identity
         self._timeout_s = address.call_timeout_s
         self._where = f"witness {address.socket or address.host_port}"

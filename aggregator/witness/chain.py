@@ -10,10 +10,7 @@ from wire.witness import NO_LINKS, ChainHead, ChainLink, LinkKind
 
 
 class WitnessUnavailable(Exception):
-    """The witness is away, refuses, or answers what it may not; the Helper waits and asks again.
-
-    The message says what was expected and what came.
-    """
+    """The witness is away, refuses, or answers what it may not; the Helper waits and asks again."""
 
 
 class RollbackSeen(Exception):

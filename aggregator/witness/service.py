@@ -89,10 +89,7 @@ class WitnessBook:
         self.asked = 0
 
     def answer(self, raw: bytes) -> bytes:
-        """Carry a question out and give the signed head.
-
-        Raises      ReportRejected, which is counted; StorageUnavailable
-        """
+        """Give the signed head; raises ReportRejected, which is counted, StorageUnavailable."""
         try:
             ask = WitnessAsk.decode(raw)
             if ask.witness_pk != self._identity.public_bytes or ask.helper_pk not in self._helpers:
@@ -226,10 +223,7 @@ class WitnessShell:
         clock: Callable[[], float] = time.time,
         notifier: Notifier | None = None,
     ) -> None:
-        """Open key and chains; call it after privileges are dropped.
-
-        Raises      KeyFileRefused, StateUnusable, OSError
-        """
+        """Open key and chains, unprivileged; raises KeyFileRefused, StateUnusable, OSError."""
         self._config, self._clock = config, clock
         self._log = structlog.get_logger("witness")
         self._lock = threading.RLock()
@@ -249,10 +243,7 @@ class WitnessShell:
         self._stop.set()
 
     def run(self) -> None:
-        """Serve until stopped, or until an error that is not the disk's.
-
-        Raises      what ended the service
-        """
+        """Serve until stopped, or until an error that is not the disk's, which it raises."""
         server = serve_witness(self._book, self._config.address, self._failed, self._lock)
         self._log.info("serving", helpers=len(self._config.helper_pks))
         self._notifier.ready("serving")

@@ -59,7 +59,9 @@ def _recognised(path: Path, skipped: Counter[Skip]) -> tuple[str, Iterator[Launc
     text = head.decode("utf-8", errors="ignore")
     if table := find_table(io.StringIO(text)):
         return table.form.form, _rows(path, table, skipped)
-    if _TOML.fullmatch(_first_line(text)):
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    if _TOML.fullmatch(first):
         return "a kernel table (TOML)", iter(_toml(path))
     profilers.refuse_other_table(io.StringIO(text))
     return "kernel names", _names(path, skipped)
@@ -90,11 +92,6 @@ def _refuse_binary(head: bytes) -> None:
         text = False
     if not text:
         raise LaunchesRefused(f"{EXPECTED}; got bytes that are no text", EXPORTS)
-
-
-def _first_line(text: str) -> str:
-    lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if line and not line.startswith("#")), "")
 
 
 def _rows(path: Path, table: CsvTable, skipped: Counter[Skip]) -> Iterator[Launch]:
