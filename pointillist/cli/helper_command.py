@@ -9,8 +9,7 @@ import typer
 from aggregator.helper.helper_state import FencedOut
 from aggregator.helper_process import run_helper
 from aggregator.state.state_file import StateUnusable
-from aggregator.witness.chain import NO_WITNESS
-from aggregator.witness.chain import RollbackSeen, WitnessUnavailable
+from aggregator.witness.chain import NO_WITNESS, RollbackSeen, WitnessUnavailable
 from transport.interface import TransportUnavailable
 from transport.process.privileges import PrivilegeError
 
