@@ -39,24 +39,6 @@ FIRST_MS: Final = 2_000
 MOST_RECORDS: Final = 10_000
 
 
-class HistoryBatch:
-    """Gathers rows until they are to be written."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._rows: list[Row] = []
-
-    def add(self, rows: Iterable[Row]) -> None:
-        """Take rows; a burst is written at once."""
-        self._rows.extend(rows)
-        if len(self._rows) >= MOST_ROWS:
-            self.flush()
-
-    def flush(self) -> None:
-        rows, self._rows = self._rows, []
-        self._history.add(joined(rows))
-
-
 def joined(rows: Iterable[Row]) -> list[Row]:
     """Join packs: a source's running totals in time, its tables of one moment side by side."""
     kept: list[Row] = []
@@ -100,8 +82,9 @@ def _in_time(packs: list[PackedRow]) -> Iterable[PackedRow]:
 class Gathering:
     """Keeps what sources handed out until it is due, or asked for; None: there is no history."""
 
-    def __init__(self, flattener: Flattener, recent: Recent, batch: HistoryBatch | None) -> None:
-        self._flattener, self._recent, self._batch = flattener, recent, batch
+    def __init__(self, flattener: Flattener, recent: Recent, history: History | None) -> None:
+        self._flattener, self._recent, self._history = flattener, recent, history
+        self._rows: list[Row] = []
         self._waiting: list[tuple[str, Sequence[Record | Finding], Sequence[Row]]] = []
         self._records = 0
         self._due_ms = 0
@@ -137,13 +120,19 @@ class Gathering:
         for source, records, more in waiting:
             rows = [*self._flattener.rows(source, records), *more]
             self._recent.add(rows)
-            if self._batch is not None:
-                self._batch.add(rows)
+            if self._history is not None:
+                self._rows += rows
+        if len(self._rows) >= MOST_ROWS:
+            self._write()
 
     def flush(self) -> None:
         self.fold()
-        if self._batch is not None:
-            self._batch.flush()
+        self._write()
+
+    def _write(self) -> None:
+        if self._history is not None:
+            rows, self._rows = self._rows, []
+            self._history.add(joined(rows))
 
 
 PREFIX: Final = "gpu."

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.records import activity
+from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import GovernorState, GpuCalls, ProbeGroup
-from collectors.records.gpu_time import GpuTimes, TimedProcess
+from collectors.records.gpu_time import GpuTimes, TimedProcess, TimingState
 from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded
 from transport.process.printable import printable
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 
-from .words import TimingChanges, said
+from .words import said, timing_said
 
 LONGEST_NAME: Final = 200
 """Characters of a name or key that are kept: a command line or a mangled kernel can be longer."""
@@ -122,6 +123,9 @@ NOT_SHOWN: Final = frozenset({activity.StepMarks, activity.RhythmMarks})
 """Diagnosis reads them, and shows what it finds."""
 
 
+_TIMED: Final = frozenset({TimingState.MEASURED, TimingState.STARTING})
+
+
 class Flattener:
     """Turns records into rows; counts what it left out, by reason, in `dropped`."""
 
@@ -130,7 +134,7 @@ class Flattener:
         indicators = (s.name for s in catalogue.sections if s.kind is SectionKind.INDICATORS)
         self._events = frozenset(indicators)
         self._without: Mapping[ProbeGroup, str] = {}
-        self._timing = TimingChanges()
+        self._timing: dict[ProcessKey, TimingState] = {}
         self.dropped: dict[str, int] = {}
 
     def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
@@ -211,9 +215,13 @@ class Flattener:
         """Give the record, and an event for each process that can no longer be timed or is."""
         yield RecordRow(source, times)
         at_ns = times.boottime_ns + times.span_ns
-        for change in self._timing.of(times):
-            name = "gpu_timed" if change.timed else "gpu_not_timed"
-            yield EventRow(name, clean_name(change.process), change.said, at_ns, source)
+        before, self._timing = self._timing, {p.process: p.state for p in times.processes}
+        for process in times.processes:
+            was = before.get(process.process, TimingState.STARTING)
+            if process.state is not was and not {process.state, was} <= _TIMED:
+                name = "gpu_timed" if process.state in _TIMED else "gpu_not_timed"
+                key = clean_name(f"{process.name}[{process.process.pid}]")
+                yield EventRow(name, key, timing_said(process.state, process.error), at_ns, source)
 
     def _drop(self, reason: str, count: int = 1) -> None:
         if count:

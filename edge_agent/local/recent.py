@@ -40,31 +40,6 @@ _MOST_RECORDS: Final = 64
 _NS_PER_S: Final = 1_000_000_000
 
 
-class FindingsBoard:
-    """The latest finding of each subject."""
-
-    def __init__(self) -> None:
-        self._latest: OrderedDict[str, Finding] = OrderedDict()
-
-    def add(self, finding: Finding) -> None:
-        self._latest[finding.subject] = finding
-        self._latest.move_to_end(finding.subject)
-        if len(self._latest) > MOST_SUBJECTS:
-            self._latest.popitem(last=False)
-
-    def view(self, now_ns: int) -> list[dict[str, Any]]:
-        """Give what is to be shown as JSON, the newest first."""
-        return [
-            _shown(finding, now_ns)
-            for finding in reversed(self._latest.values())
-            if not _is_old(finding, now_ns)
-        ]
-
-
-def _is_old(finding: Finding, now_ns: int) -> bool:
-    return isinstance(finding, SpikeEnded) and now_ns - finding.ended_ns > OVER_NS
-
-
 def _shown(finding: Finding, now_ns: int) -> dict[str, Any]:
     view: dict[str, Any] = {
         "subject": local_rows.clean_name(finding.subject),
@@ -121,7 +96,7 @@ class Recent:
         self._values: OrderedDict[tuple[str, str, str], _Value] = OrderedDict()
         self._waiting: deque[tuple[int, local_rows.MetricRow | local_rows.PackedRow]] = deque()
         self._events: deque[local_rows.EventRow] = deque(maxlen=MOST_EVENTS)
-        self._findings = FindingsBoard()
+        self._findings: OrderedDict[str, Finding] = OrderedDict()
         self._activity: deque[local_rows.RecordRow] = deque(maxlen=MOST_ACTIVITY)
         self._calls: deque[tuple[str, GpuCalls]] = deque(maxlen=_MOST_RECORDS)
         self._governor: GovernorState | None = None
@@ -144,7 +119,10 @@ class Recent:
                 case local_rows.RecordRow(source, GpuTimes() as times):
                     self._take_times(source, times)
                 case local_rows.RecordRow(_, SpikeBegan() | Diagnosis() | SpikeEnded() as finding):
-                    self._findings.add(finding)
+                    self._findings[finding.subject] = finding
+                    self._findings.move_to_end(finding.subject)
+                    if len(self._findings) > MOST_SUBJECTS:
+                        self._findings.popitem(last=False)
                 case local_rows.EventRow():
                     self._events.append(row)
                 case local_rows.RecordRow() | local_rows.ReportRow() | local_rows.ProcessTimeRow():
@@ -173,7 +151,11 @@ class Recent:
             live=True,
             levels=tuple(self._levels(now_ns)),
             governor=self._governor_line(now_ns),
-            findings=tuple(self._findings.view(now_ns)),
+            findings=tuple(
+                _shown(finding, now_ns)
+                for finding in reversed(self._findings.values())
+                if not isinstance(finding, SpikeEnded) or now_ns - finding.ended_ns <= OVER_NS
+            ),
             events=tuple(
                 {"source": event.source, "name": event.name, "key": event.key,
                  "detail": event.detail, "age_s": _age_s(event.boottime_ns, now_ns)}

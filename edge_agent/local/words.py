@@ -5,12 +5,11 @@ A signal is a sentence: "its threads waited 4.2 s/s for a CPU, usually 80 ms/s".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from collectors.records.activity import StepSource
-from collectors.records.basics import ProcessKey
-from collectors.records.gpu_time import GpuTimes, TimingState
+from collectors.records.gpu_time import TimingState
 from diagnosis.detect.findings import (
     Cause,
     Diagnosis,
@@ -272,30 +271,3 @@ def cupti_name(version: int) -> str:
     if version >= _NUMBERED_BY_TOOLKIT:
         return f"{version // 10_000}.{version // 100 % 100}"
     return _TOOLKITS.get(version, f"API {version}" if version else "")
-
-
-class TimingChange(NamedTuple):
-    """A process that can no longer be timed, or is again (`timed`)."""
-
-    timed: bool
-    process: str
-    said: str
-
-
-_QUIET: Final = frozenset({TimingState.MEASURED, TimingState.STARTING})
-
-
-class TimingChanges:
-    """Says once when a process cannot be timed and why, and when it is again."""
-
-    def __init__(self) -> None:
-        self._before: dict[ProcessKey, TimingState] = {}
-
-    def of(self, times: GpuTimes) -> Iterator[TimingChange]:
-        before, self._before = self._before, {p.process: p.state for p in times.processes}
-        for process in times.processes:
-            was = before.get(process.process, TimingState.STARTING)
-            if process.state is not was and not {process.state, was} <= _QUIET:
-                name = f"{process.name}[{process.process.pid}]"
-                timed = process.state in _QUIET
-                yield TimingChange(timed, name, timing_said(process.state, process.error))

@@ -20,7 +20,7 @@ from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import Diagnosed, diagnosis_settings
-from edge_agent.local.gathering import DeviceRows, Gathering, HistoryBatch
+from edge_agent.local.gathering import DeviceRows, Gathering
 from edge_agent.local.history import History
 from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.local.live_socket import LEVELS, LevelGate, LiveSocket
@@ -97,8 +97,7 @@ class AgentService(Observer):
         self._unmeasured: dict[TaskId, list[Unmeasured]] = {}
         self._unmeasured_told: dict[str, tuple[dict[str, str], int]] = {}
         self._history = self._open_history()
-        batch = HistoryBatch(self._history) if self._history else None
-        self._gathering = Gathering(self._flattener, self._recent, batch)
+        self._gathering = Gathering(self._flattener, self._recent, self._history)
         self._socket = self._open_socket()
         self._server = self._open_server()
 

@@ -15,7 +15,6 @@ from edge_agent.local.gathering import (
     MOST_RECORDS,
     MOST_ROWS,
     Gathering,
-    HistoryBatch,
 )
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
@@ -45,13 +44,14 @@ def drained(second: int) -> list[Row]:
 def kept(path: Path, *, at_once: bool) -> list[tuple[object, ...]]:
     history = History(path, boot=lambda: "boot")
     history.note_clock(ClockPoint(S, 1_700_000_000 * S, 100))
-    batch = HistoryBatch(history)
+    gathering = Gathering(Flattener(Catalogue.load()), Recent(), history)
     for second in range(1, 6):
         if at_once:
             history.add(drained(second))
         else:
-            batch.add(drained(second))
-    batch.flush()
+            gathering.add("x", (), drained(second))
+            gathering.fold()
+    gathering.flush()
     history.close()
     with HistoryReader(path) as reader:
         found = [*reader.rows("metric"), *reader.rows("event")]
@@ -69,8 +69,7 @@ def test_history_batch_writes_when_due_or_full_also_after_a_clock_set_back(
     tmp_path: Path,
 ) -> None:
     history = History(tmp_path / "h.sqlite", boot=lambda: "boot")
-    batch = HistoryBatch(history)
-    gathering = Gathering(Flattener(Catalogue.load()), Recent(), batch)
+    gathering = Gathering(Flattener(Catalogue.load()), Recent(), history)
     gathering.step(100_000 - FIRST_MS)
     gathering.step(100_000)
     gathering.add("host", (), drained(1))
@@ -82,7 +81,8 @@ def test_history_batch_writes_when_due_or_full_also_after_a_clock_set_back(
     gathering.add("host", (), drained(2))
     gathering.step(1_000)
     assert history.kept == 2 * after_one
-    batch.add(MetricRow(S + i, 0, "host", "load", "", "", 1.0) for i in range(MOST_ROWS))
+    many = [MetricRow(S + i, 0, "host", "load", "", "", 1.0) for i in range(MOST_ROWS)]
+    gathering.add("host", (), many)
     assert history.kept == 2 * after_one + MOST_ROWS
     history.close()
 
