@@ -72,10 +72,6 @@ class Diagnosed:
         return [*self.findings, *self.incidents]
 
 
-class _NotKeptError(Exception):
-    """What was found could not be written to the journal."""
-
-
 class HostDiagnosis:
     def __init__(self, settings: DiagnosisSettings) -> None:
         """Open the journal. Raises OSError."""
@@ -109,9 +105,8 @@ class HostDiagnosis:
             if frame is not None:
                 findings = self._diagnoser.handle(frame)
                 incidents = list(self._weekly.take(findings, now_boottime_ns))
-                self._write([*findings, *self._pictures.take(frame, findings)])
-        except _NotKeptError as error:
-            failure = str(error)
+                lines = [*findings, *self._pictures.take(frame, findings)]
+                failure = self._write(lines) or failure
         except Exception as error:  # noqa: BLE001 (as in `take`)
             failure = broken(NAME, error)
         return Diagnosed(findings, incidents, failure)
@@ -129,11 +124,10 @@ class HostDiagnosis:
             self._journal.close()
         self._journal = None
 
-    def _write(self, lines: Iterable[Finding | Series]) -> None:
-        """Keep what was found. Raises _NotKeptError, after all that can be kept was."""
-        journal = self._journal
-        if journal is None:
-            return
+    def _write(self, lines: Iterable[Finding | Series]) -> str | None:
+        """Keep what can be kept of what was found, and say what cannot."""
+        if self._journal is None:
+            return None
         offset_ns = read_point().offset_ns
         unfit: JournalLineError | None = None
         try:
@@ -143,8 +137,7 @@ class HostDiagnosis:
                 except JournalLineError as error:
                     unfit = error
                     continue
-                journal.append(line)
+                self._journal.append(line)
         except OSError as error:
-            raise _NotKeptError(f"{NAME}: {self._path}: {error.strerror}") from None
-        if unfit is not None:
-            raise _NotKeptError(f"{NAME}: a finding does not fit a line: {unfit}")
+            return f"{NAME}: {self._path}: {error.strerror}"
+        return None if unfit is None else f"{NAME}: a finding does not fit a line: {unfit}"

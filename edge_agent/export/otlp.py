@@ -27,7 +27,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_CUMULATIVE,
     Metric,
     NumberDataPoint,
-    ScopeMetrics,
 )
 from urllib3.exceptions import HTTPError
 
@@ -71,11 +70,16 @@ class MessageWriter:
             series = point.name, tuple(sorted(point.attributes.items()))
             since_ns = self._start_ns(series, point.value, snapshot.unix_ns)
             seen[series] = since_ns, point.value
-            written = _data_points(_metric(metrics, scope, point), point.instrument).add()
+            if point.name not in metrics:
+                metrics[point.name] = scope.metrics.add(name=point.name, unit=point.unit)
+            written = _data_points(metrics[point.name], point.instrument).add()
             written.time_unix_nano = snapshot.unix_ns
             if point.instrument is not Instrument.GAUGE:
                 written.start_time_unix_nano = since_ns
-            _set_value(written, point.value)
+            if isinstance(point.value, int):
+                written.as_int = point.value
+            else:
+                written.as_double = point.value
             written.attributes.extend(_attributes(point.attributes))
         self._since = seen
         return request.SerializeToString()
@@ -129,13 +133,6 @@ def _family_points(row: FamilyRow) -> Iterator[Point]:
             yield Point(f"pointillist.gpu.kernel.{name}", unit, instrument, value, attributes)
 
 
-def _metric(metrics: dict[str, Metric], scope: ScopeMetrics, point: Point) -> Metric:
-    found = metrics.get(point.name)
-    if found is None:
-        found = metrics[point.name] = scope.metrics.add(name=point.name, unit=point.unit)
-    return found
-
-
 def _data_points(metric: Metric, instrument: Instrument) -> NumberDataPoints:
     match instrument:
         case Instrument.GAUGE:
@@ -144,13 +141,6 @@ def _data_points(metric: Metric, instrument: Instrument) -> NumberDataPoints:
             metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
             metric.sum.is_monotonic = instrument is Instrument.COUNTER
             return metric.sum.data_points
-
-
-def _set_value(point: NumberDataPoint, value: float) -> None:
-    if isinstance(value, int):
-        point.as_int = value
-    else:
-        point.as_double = value
 
 
 def _attributes(named: Mapping[str, str]) -> Iterable[KeyValue]:

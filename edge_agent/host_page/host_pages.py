@@ -119,7 +119,7 @@ def page_html(page: HostPage, reading: HostReading, state: HostState) -> str:
 def _fill_host(reading: HostReading, state: HostState, into: PanelGathering) -> None:
     wide, fine = state.seconds * _NS // _ROWS_OF_GPUS, state.seconds * _NS // _POINTS
     with into.part("empty"):
-        _agent_runs(reading)
+        reading.live()  # or a notice
     with into.part() as panels:
         busy = f"{PREFIX}utilisation_percent"
         with reading.history(state.seconds) as history:
@@ -131,11 +131,6 @@ def _fill_host(reading: HostReading, state: HostState, into: PanelGathering) -> 
         view = reading.view(state.seconds, steps=_POINTS, gpus=max(count, 1))
         panels.append(gpu_panels.families_panel(view.steps, count))
         panels.append(gpu_panels.kernels_panel(view))
-
-
-def _agent_runs(reading: HostReading) -> None:
-    """Raise PartUnavailable where no agent answers."""
-    reading.live()
 
 
 def _fill_calls(reading: HostReading, state: HostState, into: PanelGathering) -> None:

@@ -129,7 +129,6 @@ def translated() -> Iterator[None]:
 ROSTERS_KEPT: Final = 8
 """Of each pair of aggregators."""
 
-_ALL_ROSTERS: Final = "SELECT * FROM rosters ORDER BY leader_pk, helper_pk, version"
 _FORGET_ROSTERS: Final = """
 DELETE FROM rosters WHERE leader_pk = ?1 AND helper_pk = ?2 AND version NOT IN (SELECT version
   FROM rosters WHERE leader_pk = ?1 AND helper_pk = ?2 ORDER BY version DESC LIMIT ?3)
@@ -140,7 +139,8 @@ def read_rosters(db: sqlite3.Connection) -> tuple[KnownRoster, ...]:
     """Give what is kept, of each pair of aggregators the oldest version first."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'rosters'").fetchone():
         return ()  # a ledger of an earlier agent, read beside it
-    return tuple(_known_roster(*row) for row in db.execute(_ALL_ROSTERS))
+    rows = db.execute("SELECT * FROM rosters ORDER BY leader_pk, helper_pk, version")
+    return tuple(_known_roster(*row) for row in rows)
 
 
 def keep_roster(db: sqlite3.Connection, known: KnownRoster) -> None:

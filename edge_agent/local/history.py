@@ -57,7 +57,8 @@ class RowWriter:
         self.db, self.dropped = db, dropped
         self._seq = 0
         self._pending: dict[layout.HistoryTable, list[tuple[Any, ...]]] = {}
-        self.boot = self._boot_number(boot)
+        db.execute("INSERT OR IGNORE INTO boot (boot_id) VALUES (?)", (boot,))
+        (self.boot,) = db.execute("SELECT id FROM boot WHERE boot_id = ?", (boot,)).fetchone()
         self.names: dict[_Name, int] = {}
         self.read_names()
 
@@ -179,11 +180,6 @@ class RowWriter:
         self._seq += 1
         return self._seq
 
-    def _boot_number(self, boot: str) -> int:
-        self.db.execute("INSERT OR IGNORE INTO boot (boot_id) VALUES (?)", (boot,))
-        found = self.db.execute("SELECT id FROM boot WHERE boot_id = ?", (boot,)).fetchone()
-        return int(found[0])
-
 
 def in_memory() -> RowWriter:
     db = connect(Path(":memory:"), 0.0)
@@ -212,10 +208,6 @@ class History:
         except sqlite3.Error as error:
             self._db.close()
             raise layout.HistoryUnavailable(f"{path}: {error}") from None
-
-    @property
-    def file_bytes(self) -> int:
-        return layout.file_bytes(self.path)
 
     def note_clock(self, point: ClockPoint) -> None:
         """Keep how the boot clock maps to the wall clock now; once a minute is enough."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import psutil
 
@@ -22,8 +22,6 @@ _MOST_DEVICES: Final = 64
 MOST_PROCESSES: Final = 20_000
 MOST_FILE_BYTES: Final = 4 << 20
 _IDLE: Final = slice(CPU_FIELDS.index("idle"), CPU_FIELDS.index("iowait") + 1)
-
-_Counters = TypeVar("_Counters", bound=tuple[Any, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,10 @@ def _numbers(file: str, separator: str) -> dict[str, list[int]]:
 def _processes() -> dict[psutil.Process, _Spent]:
     """Give what every process has used; the wait is the main thread's, 0 where it is not kept."""
     found = {}
-    for process in islice(_listed(), MOST_PROCESSES):
+    listed = []
+    with suppress(OSError, IndexError):  # no /proc, and one without a process
+        listed = list(islice(psutil.process_iter(), MOST_PROCESSES))
+    for process in listed:
         with suppress(psutil.Error, OSError), process.oneshot():
             times, resident = process.cpu_times(), process.memory_info().rss
             words = _read(f"{process.pid}/schedstat").split()
@@ -194,11 +195,6 @@ def _processes() -> dict[psutil.Process, _Spent]:
             name = clean_name(process.name())
             found[process] = _Spent(name, times.user + times.system, waited_s, resident)
     return found
-
-
-def _listed() -> Iterator[psutil.Process]:
-    with suppress(OSError, IndexError):  # no /proc, and one without a process
-        yield from psutil.process_iter()
 
 
 def _run_queue() -> dict[str, float]:
@@ -239,7 +235,7 @@ def _whole(disks: Mapping[str, Any]) -> dict[str, Any]:
     return {names[place]: disks[names[place]] for place in places}
 
 
-def _grown(before: _Counters | None, now: _Counters) -> Any:
+def _grown(before: tuple[Any, ...] | None, now: tuple[Any, ...]) -> Any:
     """Counters that went down belong to a device that came back: they count as nothing."""
     kind: Any = type(now)
     old = now if before is None else before

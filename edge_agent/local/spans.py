@@ -166,16 +166,13 @@ def _process(found: _Found[ProcessCalls], spans: _Spans) -> ProcessCalls:
     records, rows = zip(*found, strict=True)
     waits = spans.add(ProbeGroup.SYNCHRONISE, records, [row.waits.calls for row in rows])
     last: ProcessCalls = rows[-1]
+    called = [(record, call) for record, row in found for call in row.collectives]
     return replace(
         last,
         launches=spans.add(ProbeGroup.LAUNCH, records, [row.launches for row in rows]),
         waits=WaitCalls(waits, sum(row.waits.wait_ns for row in rows)),
         copies=_copies([(record, copy) for record, row in found for copy in row.copies], spans),
-        collectives=tuple(
-            _collectives(
-                [(record, call) for record, row in found for call in row.collectives], spans
-            )
-        ),
+        collectives=tuple(_collectives(called, spans)),
         errors=_errors(error for row in rows for error in row.errors),
     )
 
@@ -184,10 +181,9 @@ def _copies(found: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
     merged = []
     for same in _by(found, lambda row: row.direction):
         records, rows = zip(*same, strict=True)
-        bins: dict[int, int] = {}
+        bins: Counter[int] = Counter()
         for row in rows:
-            for place, count in row.log2_bins:
-                bins[place] = bins.get(place, 0) + count
+            bins.update(dict(row.log2_bins))
         copies = spans.add(ProbeGroup.COPY, records, [row.copies for row in rows])
         total = sum(row.bytes for row in rows)
         merged.append(CopyCalls(rows[0].direction, copies, total, tuple(sorted(bins.items()))))
@@ -205,11 +201,9 @@ def _collectives(found: _Found[CollectiveCalls], spans: _Spans) -> Iterator[Coll
 
 
 def _errors(found: Iterable[ErrorCalls]) -> tuple[ErrorCalls, ...]:
-    failures: dict[tuple[str, int], int] = {}
+    failures: Counter[tuple[str, int]] = Counter()
     for error in found:
-        failures[error.call, error.code] = (
-            failures.get((error.call, error.code), 0) + error.failures
-        )
+        failures[error.call, error.code] += error.failures
     return tuple(ErrorCalls(call, code, count) for (call, code), count in failures.items())
 
 

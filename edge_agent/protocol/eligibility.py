@@ -266,7 +266,9 @@ class TaskBook:
         if accepted.task_id in self._tasks:
             return None
         self._require_same_series(accepted)
-        self._require_known(accepted.task, now_s)
+        if now_s < self._freeze_until_s and not fits_recovery(accepted.task, self._recovered):
+            why = "new or heavier within two weeks of a ledger's recovery"
+            raise Recovering(f"series {accepted.task.series}: {why}")
         return accepted, self._keep(accepted, now_s)
 
     def _require_same_series(self, accepted: Accepted) -> None:
@@ -280,13 +282,6 @@ class TaskBook:
             expected = f"{task.series} version {task.version} as it was"
             raise ReportRejected(Reason.TASK_SUPERSEDED, expected, "other bytes")
 
-    def _require_known(self, task: Task, now_s: int) -> None:
-        """After a recovery: for two weeks nothing but what was known, at no larger weight."""
-        if now_s < self._freeze_until_s and not fits_recovery(task, self._recovered):
-            raise Recovering(
-                f"series {task.series}: new or heavier within two weeks of a ledger's recovery"
-            )
-
     def _keep(self, accepted: Accepted, now_s: int) -> KnownSeries:
         task_id, task = accepted.task_id, accepted.task
         known = KnownSeries(
@@ -295,15 +290,11 @@ class TaskBook:
         self._tasks[task_id] = task
         self._current[task.series] = task_id
         self._known[task.series] = known
-        self._drop_ended(now_s)
-        return known
-
-    def _drop_ended(self, now_s: int) -> None:
-        """Forget superseded tasks whose last open window has passed."""
         current = set(self._current.values())
-        for task_id, task in list(self._tasks.items()):
-            if task_id not in current and task.expiry + task.retention_s <= now_s:
-                del self._tasks[task_id]
+        for old_id, old in list(self._tasks.items()):  # whose last open window has passed
+            if old_id not in current and old.expiry + old.retention_s <= now_s:
+                del self._tasks[old_id]
+        return known
 
     def _unfinished(self, now_s: int) -> Iterable[Task]:
         """List the current tasks with windows in the present week: a past one keeps no weight."""

@@ -53,14 +53,13 @@ class HostEpoch:
         """Derive a task's keys once per epoch; without a Helper only the box key exists."""
         keys = self.derived.get(task_id)
         if keys is None:
-            keys = self._derive(task_id)
+            if self.k_h:
+                keys = derive_epoch_task_keys(self.k_h, self.k_l, self.epoch_hash, task_id)
+            else:
+                box = derive_box_key(self.k_l, self.epoch_hash, task_id)
+                keys = EpochTaskKeys(b"", b"", box)
             self.derived[task_id] = keys
         return keys
-
-    def _derive(self, task_id: TaskId) -> EpochTaskKeys:
-        if not self.k_h:
-            return EpochTaskKeys(b"", b"", derive_box_key(self.k_l, self.epoch_hash, task_id))
-        return derive_epoch_task_keys(self.k_h, self.k_l, self.epoch_hash, task_id)
 
     def covers(self, end_s: int, lateness_s: int) -> bool:
         """Say whether a report of a window that ended at end_s may be sealed under it."""

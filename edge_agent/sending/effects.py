@@ -181,11 +181,10 @@ class Effects:
         """Write what is owed, and drop sealed records that nobody accepts; a full disk waits."""
         try:
             self._write_owed()
-            self._count_expired(self._ledger.drop_expired(now_s))
+            records = self._ledger.drop_expired(now_s)
         except LedgerFull as error:
             self._log.warning("not dropped yet", code=error.code, error=str(error))
-
-    def _count_expired(self, records: int) -> None:
+            return
         self.tally.expired += records
         if records:
             self.tally.spool_dropped["expired"] += records

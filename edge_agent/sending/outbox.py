@@ -103,7 +103,8 @@ class Outbox:
                 if spool_id not in self._records:
                     continue
                 heapq.heappush(self._heap, (self._records[spool_id].publish_at_ms, spool_id))
-            self._pause(now_ms)
+            self._pause_ms = min(max(2 * self._pause_ms, _FIRST_PAUSE_MS), _LONGEST_PAUSE_MS)
+            self._not_before_ms = now_ms + self._pause_ms
             raise
         self._pause_ms = 0
         for spool_id in due:
@@ -142,10 +143,6 @@ class Outbox:
             # A fresh producer holds nothing queued: the records are sent again from here alone.
             self._producer = None
             raise
-
-    def _pause(self, now_ms: int) -> None:
-        self._pause_ms = min(max(2 * self._pause_ms, _FIRST_PAUSE_MS), _LONGEST_PAUSE_MS)
-        self._not_before_ms = now_ms + self._pause_ms
 
     def drop_expired(self, now_s: int) -> int:
         """Forget queued records that nobody accepts any more; give how many."""

@@ -377,7 +377,10 @@ class TaskWindows:
                     here = np.ones(1, dtype=np.bool_)
                     yield ClosedWindow(open_task.task_id, start_s, row.reshape(1, -1), here)
                 open_task.windows.forget(start_s)
-        self._open = [open_task for open_task in self._open if not _finished(open_task)]
+        self._open = [
+            o for o in self._open
+            if o.windows.next_window <= (o.task.last_window if o.last_s is None else o.last_s)
+        ]  # fmt: skip
 
     def open_windows(self) -> Iterator[WindowPreview]:
         """Give every task's open window as it stands; nothing changes by looking."""
@@ -402,8 +405,3 @@ class TaskWindows:
     def persist(self) -> None:
         for open_task in self._open:
             open_task.windows.persist()
-
-
-def _finished(open_task: _Open) -> bool:
-    past = open_task.task.last_window if open_task.last_s is None else open_task.last_s
-    return open_task.windows.next_window > past
