@@ -220,10 +220,8 @@ class AgentRuntime:
             self._measure(now_ms)
 
     def _go_on_from(self, now_ms: int) -> None:
-        """Take up the present after a clock that was ahead: nothing waits for the time it told.
-
-        What was spent ahead stays spent. Control topics are read anew, as a task may have looked
-        expired.
+        """Take up the present after a clock that was ahead; what was spent ahead stays spent.
+        Control topics are read anew, as a task may have looked expired.
         """
         back_s = (self._timers.stepped_ms - now_ms) // 1000
         self._log.warning("clock set back", seconds=back_s)

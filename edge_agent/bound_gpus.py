@@ -76,10 +76,8 @@ def listed_gpus(
 
 
 def with_bound_gpus(config: AgentConfig) -> AgentConfig:
-    """Put the GPUs that the key is bound to in place of "auto"; before it is bound, "auto" stays.
-
-    The key is not opened: a record that is not the key's has the key refused later. Whoever may not
-    read the key's folder is told nothing of it.
+    """Name the GPUs that the key is bound to; before it is bound, "auto" stays.
+    The key is not opened, and whoever may not read its folder is told nothing of it.
     """
     if config.host.gpus != AUTO:
         return config

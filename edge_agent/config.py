@@ -179,11 +179,8 @@ class SourcesSection:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisSection:
-    """Why was it slow: spikes of step times and their causes; asks for `sources.ebpf`.
-
-    watch           patterns of cgroups that are watched whatever they do, `/train/*`
-    steps           functions whose calls end a step, or are one
-    journal_bytes   of the journal of diagnoses, at most
+    """Why was it slow: spikes of step times and their causes; asks for `sources.ebpf`. It watches
+    cgroups by pattern whatever they do, and `steps`, functions whose calls end a step or are one.
     """
 
     enabled: bool = True

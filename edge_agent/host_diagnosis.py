@@ -28,11 +28,7 @@ NAME: Final = "diagnosis"
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisSettings:
-    """What diagnosis is made from; other settings make another.
-
-    journal   file of the journal; None: nothing is kept, for one look
-    faults    a source of hardware faults runs beside it
-    """
+    """What diagnosis is made from: a journal or none, and whether a source of faults runs."""
 
     section: DiagnosisSection
     journal: Path | None
@@ -56,11 +52,8 @@ def diagnosis_settings(config: AgentConfig, *, keep: bool = True) -> DiagnosisSe
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """What diagnosis made of one round.
-
-    findings    for this host's views; they never leave it
-    incidents   for the window of the week
-    failure     one line that says what did not work; what was found is given all the same
+    """What diagnosis made of one round: findings, which never leave the host, incidents for the
+    week's window, and what did not work; what was found is given all the same.
     """
 
     findings: Sequence[Finding] = ()

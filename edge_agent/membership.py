@@ -62,9 +62,7 @@ class NoSealingKey(Exception):
 
 
 def hardware_names(machine: str, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Name the parts of this machine; the machine id is hashed first, as its manual asks.
-
-    A GPU has one name however somebody typed it: its UUID in lower case, without spaces around it.
+    """Name this machine's parts: its id hashed, as its manual asks, UUIDs however they were typed.
     Raises      ValueError where the GPUs are more than a roster holds, or one is named twice
     """
     gpus = [uuid.strip().lower() for uuid in gpu_uuids]
@@ -134,11 +132,7 @@ def _leaders_key(transport: Transport, leader_pk: bytes, pins: Pins, now_s: int)
 
 @dataclass(slots=True)
 class JoinStanding:
-    """What the log says about a host that asked.
-
-    answer      what both pinned parties promised; None: nothing so far
-    roster      the Leader's newest under both signatures: who takes part, it says, not the answer
-    """
+    """What the log says of a host: its answer, and the Leader's newest roster, which decides."""
 
     answer: EntryAnswer | None = None
     roster: KnownRoster | None = None
@@ -219,12 +213,8 @@ def with_key(config: AgentConfig, key_file: Path) -> AgentConfig:
 
 
 def rekey(config: AgentConfig, next_key: Path, binding: bytes, now_s: int) -> Rekeyed:
-    """Put a new key in the old one's place, with its ledger; destroy both files that held it.
-
-    next_key    a host key bound to this machine as it is now
-    binding     of this machine, as `live.this_machine` gives it
-    Raises      LedgerRefused, KeyFileRefused: nothing was changed, or what was is ended by the same
-                call again
+    """Put the new key, bound to this machine as it is now, and the ledger in the old one's place.
+    Raises      LedgerRefused, KeyFileRefused: nothing changed, or the same call again ends it
     """
     place = config.host.key_file
     if place.exists() and next_key.exists() and place.samefile(next_key):

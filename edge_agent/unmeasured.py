@@ -71,9 +71,7 @@ def unmeasured(
     has_gpus: bool,
     catalogue: Catalogue,
 ) -> list[Unmeasured]:
-    """List the sections of a task that no running source measures.
-
-    running     names of sources, diagnosis among them; a replay's may have a number
+    """List the sections of a task that no running source measures, diagnosis among them.
     absent      sources that are configured and do not run, with their reasons
     has_gpus    whether this machine has any, named or not
     """

@@ -25,11 +25,8 @@ KEPT_NS: Final = 600_000_000_000
 
 
 class HostWorkload(NamedTuple):
-    """What a process belongs to; "" where it belongs to none, or where that is not to be seen.
-
-    hpc_job        number of Slurm's job, under dcgm-exporter's name of the label
-    pod_uid        Kubernetes' uid of the pod
-    container_id   64 hexadecimal digits
+    """What a process belongs to, "" where it is not to be seen: number of Slurm's job, uid of
+    Kubernetes' pod, 64 hexadecimal digits of a container; named as their labels are.
     """
 
     hpc_job: str = ""
@@ -48,11 +45,8 @@ def workload_of(labels: ProcessLabels) -> HostWorkload:
 
 @dataclass(slots=True)
 class FamilyTotal:
-    """What a workload's kernels of one family came to, since it was first seen.
-
-    launches            estimate; infinite variance: part of it has none
-    time                estimate on all GPUs together
-    shown_s             highest value of `time`: estimates of single windows may be below 0
+    """What a workload's kernels of one family came to: launches, time on all GPUs. `shown_s`: the
+    highest value of `time`, as estimates of single windows may be below 0.
     """
 
     launches: CountedCalls = field(default_factory=lambda: CountedCalls.exactly(0))
@@ -61,10 +55,8 @@ class FamilyTotal:
 
 
 class FamilyRow(NamedTuple):
-    """One row of totals; None: that source told nothing of it.
-
-    launches_variance, time_variance_s2   of random errors; None where a part has no error
-    launches_below, launches_above        bounds of what all launches share, beside the variance
+    """One row of totals; None: a source told nothing of it, or a part has no error.
+    Variances are of random errors, below and above bound what all launches share.
     """
 
     workload: HostWorkload
@@ -139,12 +131,7 @@ FRESH_NS: Final = 15_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class GpuNow:
-    """One GPU.
-
-    reading    every field with its last value, where that is fresh
-    workload   that alone has processes on it; empty where none has, several have, or nobody tells
-    memory     bytes by workload, where the driver tells them by process
-    """
+    """One GPU: fresh fields, the workload that alone has processes on it, memory by workload."""
 
     reading: DeviceReading
     workload: HostWorkload

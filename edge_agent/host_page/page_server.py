@@ -41,11 +41,7 @@ _ESTABLISHED: Final = "01"
 def owner_of(
     client: tuple[str, int], server: tuple[str, int], table: Path | None = None
 ) -> int | None:
-    """Give the user id of the other end of a connection; None where it cannot be told.
-
-    client, server   address and port of both ends, as this process sees them
-    table            None: the kernel's, for IPv4 or IPv6
-    """
+    """Give the user id of a connection's other end, by both ends; None: it cannot be told."""
     try:
         wanted = _written(client), _written(server), _ESTABLISHED
         table = table or _TABLES[ipaddress.ip_address(client[0]).version]

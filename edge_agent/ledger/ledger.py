@@ -70,9 +70,7 @@ class Ledger:
         limits: SpoolLimits | None = None,
         fault_point: Callable[[str], None] = no_fault,
     ) -> Self:
-        """Make the ledger of hosts that never published; `agent join` and simulations do.
-
-        binding     what ties it to the machine (machine id, GPU UUIDs), any bytes
+        """Make the ledger of hosts that never published, tied to the machine by `binding`.
         Raises      LedgerExists when the ledger or its fence is there already
         """
         if path.exists() or fence_path.exists():
@@ -227,10 +225,7 @@ class Ledger:
         keep_from_s: int = 0,
         left: Sequence[LeftReport] = (),
     ) -> tuple[int, ...]:
-        """Spend windows and spool their sealed reports in one transaction.
-
-        keep_from_s     forget entries that ended before it; it never goes back
-        left            what the owner is to read of each record; none of simulated hosts
+        """Spend windows and spool their sealed reports in one transaction; `left` is for the owner.
         Raises      WindowSpent, SpoolFull, LedgerFull: nothing was spent;
                     LedgerRefused: stop, the file can no longer be trusted
         """

@@ -244,10 +244,7 @@ SELECT coalesce(max(CASE WHEN window_end <= ? THEN window_start END), -1),
 
 
 def require_unspent(db: sqlite3.Connection, spent: HostEntry, now_s: int) -> None:
-    """Raise WindowSpent for a window that was spent, or may have been: it is not after the last.
-
-    Windows that end after now bar themselves alone: a clock that was ahead spent them.
-    """
+    """Raise WindowSpent unless a window is after the last that is over, and not spent."""
     start, series = spent.entry.start, spent.entry.series
     last, same = db.execute(_SPENT, (now_s, start, spent.host_id, series)).fetchone()
     if same or start <= last or start < kept_from(db):

@@ -141,9 +141,7 @@ class Salvage:
 
 
 def read_lost(path: Path, hosts: Iterable[bytes], believe_until_s: int) -> Salvage:
-    """Read a ledger and its copies set aside, as far as they can be read.
-
-    hosts             a single one has spent what its machine's earlier identities did, too
+    """Read a ledger and its copies set aside. A single host has spent what earlier ones did, too.
     believe_until_s   a damaged file's times count up to it: garbage must not silence a host
     """
     found, mine = Salvage(), frozenset(hosts)
@@ -214,10 +212,8 @@ class Identity:
 
 
 def carry_over(path: Path, fence_path: Path, old: Identity, new: Identity, now_s: int) -> bool:
-    """Hand a sound ledger on, with every entry and the sealed records that wait.
-
-    The epochs of the old identity end with its key; the new one counts from the clock.
-    Returns     False when the ledger is the new identity's already: an earlier call did it
+    """Hand a sound ledger on, with entries and waiting records; the new identity counts anew.
+    Returns     False when an earlier call did it
     Raises      LedgerRefused: nothing is carried over, and nothing changed
     """
     with (

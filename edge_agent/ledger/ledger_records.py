@@ -20,11 +20,7 @@ def no_fault(_point: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SealedRecord:
-    """Bytes ready to leave the host, the same ones at every try.
-
-    publish_at_ms   earliest time to send, milliseconds since 1970
-    expires_s       after this second nobody accepts the record any more
-    """
+    """Bytes ready to leave, the same at every try: from publish_at_ms (Unix) to expires_s."""
 
     topic: str
     key: bytes
@@ -104,11 +100,7 @@ class SpoolLimits:
 
 @dataclass(frozen=True, slots=True)
 class HostSpending:
-    """What one host has spent and opened.
-
-    epoch_ctr      the last counter used; the next epoch takes the next number
-    epochs_opened  seconds at which the epochs of the last two hours were opened, ascending
-    """
+    """What one host has spent: the last epoch counter used, epochs opened in the last two hours."""
 
     host_id: bytes
     entries: tuple[Entry, ...]
@@ -119,9 +111,6 @@ class HostSpending:
 @dataclass(frozen=True, slots=True)
 class LedgerView:
     """What a participant must know of its ledger when it starts.
-
-    rosters          of each pair of aggregators the oldest version first
-    kept_from_s      entries that ended before it are forgotten
     resume_after_s   only windows that start after it may be spent
     freeze_until_s   until then only `series` may be spent, at no more than their weight
     """

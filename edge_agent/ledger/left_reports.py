@@ -41,11 +41,8 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeftReport(KeptReport):
-    """One report as it was sealed, read off the very bytes that leave.
-
-    size_bytes   of the report, without its envelope
-    fate_s       when the log had it durably, or it was given up; None while it waits
-    log          where it went: the log's kind and address; "" while it waits
+    """One report as it was sealed, read off the very bytes that leave; size without its envelope.
+    fate_s, log   when and where it went, or it was given up; None and "" while it waits
     """
 
     window_end: int

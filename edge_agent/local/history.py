@@ -46,12 +46,7 @@ class HistorySection:
 
 
 class RowWriter:
-    """Writes rows into a file of the history, or into one in memory.
-
-    db        with the tables
-    dropped   what found no place, by reason
-    names     numbers of the names that the file has
-    """
+    """Writes rows into a file of the history, or one in memory, and counts what has no place."""
 
     def __init__(self, db: sqlite3.Connection, boot: str, dropped: Counter[str]) -> None:
         self.db, self.dropped = db, dropped

@@ -56,10 +56,8 @@ class HistoryReader(Closing):
         until_ns: int | None = None,
         name: str | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Give the rows of a kind in [since, until) of Unix time, boot by boot.
-
-        Each boot's rows are in the order of time; packed snapshots follow record by record.
-        name        a pattern (`host_*`) that the name must match; None: all
+        """Give a kind's rows in [since, until) of Unix time, by boot, whose name fits a pattern.
+        Packed snapshots follow record by record.
         Raises      HistoryUnavailable; ValueError for another kind
         """
         if kind not in layout.KINDS:

@@ -90,12 +90,9 @@ def _bounded(values: Iterable[Any]) -> list[Any]:
 @dataclass(frozen=True, eq=False)
 class HistoryTable:
     """One table of rows in time; itself alone is equal to it, so that it is looked up fast.
-
-    columns   after `boot`, `at_ns` and those of the key, in order
-    key       the columns that tell rows of one time apart, then the number of the row's name
+    columns   after `boot`, `at_ns` and the key: what tells rows of one time apart, and the name
     named     which parts of its name a row is read with
-    before    the table in which older versions kept these rows
-    read_as   what is read for columns that the table has otherwise, in SQL
+    before    the table of older versions, of which `read_as` says what has changed, in SQL
     """
 
     name: str

@@ -53,10 +53,7 @@ class MetricCell:
 
 @dataclass(frozen=True, slots=True)
 class PackedRow:
-    """Many metrics at many times: kept packed, read back as metrics.
-
-    boottime_ns  int64[n], ascending
-    values       int64[n, cells]
+    """Many metrics at many times, read back as metrics: int64[n] ascending, int64[n, cells].
     span_ns      what each value covers; 0 for counters since the source began
     """
 

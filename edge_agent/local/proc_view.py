@@ -56,14 +56,8 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True)
 class ProcView:
-    """What happened between two samples.
-
-    cpu_percent    by kind of time: user, system, iowait, irq, softirq, steal, idle
-    cpus_percent   busy share of each CPU
-    run_queue      running, blocked, and load averages
-    pressure       percent of the last 10 s by resource, "some" and "full"; empty without PSI
-    softirqs_per_s by vector
-    memory_bytes   total, available, cached, swap_used
+    """What happened between two samples: percent by kind of CPU time, busy percent of each CPU,
+    pressure of the last 10 s by resource (empty without PSI), softirqs by vector.
     """
 
     cpu_percent: Mapping[str, float]

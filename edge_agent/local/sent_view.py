@@ -62,11 +62,7 @@ class SentSection:
 
 @dataclass(frozen=True, slots=True)
 class PutIn:
-    """What the local history has of a report.
-
-    cells        (place, value) in base units of all but zeros
-    unmeasured   section -> why no source measured it, and what was reported in its place
-    """
+    """What the history has of a report: (place, base units) but zeros, why sections have none."""
 
     cells: Sequence[Sequence[int]]
     unmeasured: Mapping[str, str] = field(default_factory=dict)
@@ -74,11 +70,7 @@ class PutIn:
 
 @dataclass(frozen=True, slots=True)
 class SentBudget:
-    """What the week that ended with a window had cost, that window included.
-
-    share     of the budget of a week, 0 .. 1, rounded up
-    epsilon   what that share amounts to, at `delta`, of `epsilon_most`
-    """
+    """What the week that ended with a window cost: its budget's share, rounded up, and epsilon."""
 
     share: float
     epsilon: float
@@ -88,12 +80,7 @@ class SentBudget:
 
 @dataclass(frozen=True, slots=True)
 class SentReport:
-    """One report that this host sealed.
-
-    left     None where an earlier agent spent the window and kept no more of it
-    task     None where its bytes are not kept
-    budget   None where the ledger no longer holds that week
-    """
+    """A report that this host sealed; left, task, budget: None where they are no longer kept."""
 
     host_id: bytes
     series: str

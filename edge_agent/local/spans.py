@@ -45,10 +45,8 @@ _MOST_WAITING: Final = 64
 
 
 def merge(records: Sequence[GpuCalls]) -> GpuCalls:
-    """Add records up; the span is the sum of theirs. Raises ValueError for none.
-
-    Who is not in a record did nothing in it, where the record saw anything of the group. A record
-    that saw nothing of a group is filled with the mean of those that did.
+    """Add records up, and their spans. Who is not in one that watched did nothing; one that saw
+    nothing of a group is filled with the mean of those that did. Raises ValueError for none.
     """
     if not records:
         raise ValueError("expected at least one record of GPU calls")

@@ -17,10 +17,7 @@ from collectors.records.gpu_time import EstimatedTime
 
 @dataclass(frozen=True, slots=True)
 class RateEstimate:
-    """A number a second with its 95 % interval.
-
-    low, high   its ends; None: not known. Where all was seen they are the value
-    error       half of the interval; None where there is one end alone, or none
+    """A number a second with its 95 % interval, None where it is not known; error: half of it.
     share       of the time that was seen
     """
 
@@ -69,11 +66,8 @@ class LevelLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelLine:
-    """A kernel of a process: timed (`gpu_ms`, with its GPU), or seen as it was launched.
-
-    pid        0 where nobody told whose it was
-    gpu_ms     of GPU time in a second
-    mean_us    of a launch that was timed; `delay_us` from its submission to its start
+    """A kernel of a process (pid 0: not told): timed (`gpu_ms` a second), or seen as launched.
+    mean_us    of a timed launch; `delay_us` from its submission to its start
     """
 
     pid: int
@@ -161,9 +155,7 @@ class FamilyLine:
 @dataclass(frozen=True, slots=True)
 class GpuLine:
     """What timed processes covered of a GPU, as shares of the time, and who is not timed.
-
-    covered, known   whether all of it is measured, and whether the driver tells who uses it; None:
-                     of a time that has passed
+    covered, known   whether all is measured, all users are told; None: of a time that has passed
     """
 
     gpu: int

@@ -156,10 +156,7 @@ def host_readiness(
     spent: bool,
 ) -> tuple[int, HostEpoch] | Withheld:
     """Give a host's cohort and epoch for a window, or why it may not report it.
-
-    plan            the host's memberships by series, None when it is not on the roster
-    crowds          the roster's hosts per series and cohort
-    spent           it has reported the window, or a later one that is over
+    plan, spent     its memberships, None: not on the roster; it reported it, or a later one
     """
     membership = plan.get(task.series) if plan else None
     if membership is None or membership.weight_millionths < task_weight(task):

@@ -189,11 +189,7 @@ class HpkeDirectory:
     _keys: dict[bytes, list[KeyAnnouncement]] = field(default_factory=dict)
 
     def add(self, key: KeyAnnouncement) -> bool:
-        """Take one announcement; False when it was known.
-
-        Raises      ReportRejected when the party is not pinned, has not signed it, or its key
-                is none
-        """
+        """Take an announcement; False: known. Raises ReportRejected: not pinned, signed, usable."""
         if key.party_pk not in self.pins.leaders | self.pins.helpers:
             raise ReportRejected(Reason.KEY_PARTY, "a pinned party", key.party_pk.hex()[:16])
         kept = self._keys.setdefault(key.party_pk, [])

@@ -77,10 +77,7 @@ class Participant:
         rounding_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
         """Take the hosts and what they spent.
-
-        random_bytes    keys, ids and offsets: the operating system's, always
-        rounding_bytes  rounding and the choice of indicators; a repeatable stream is for the
-                        domain demo alone. None: random_bytes
+        rounding_bytes  rounding and indicators; a repeatable stream is for the domain demo alone
         Raises          ValueError for seeded randomness outside the demo
         """
         if [h.host_id for h in hosts] != [v.host_id for v in view.hosts]:

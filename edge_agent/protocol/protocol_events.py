@@ -157,11 +157,7 @@ class RememberRoster:
 
 @dataclass(frozen=True, slots=True)
 class TaskAccepted:
-    """A task passed every check: record its version, close its windows from now on.
-
-    known    so that no version ever goes back
-    signed   the task as it came, public: the owner reads from it what a report was made of
-    """
+    """A task passed every check: record its version, that none goes back, and close its windows."""
 
     task_id: TaskId
     task: Task

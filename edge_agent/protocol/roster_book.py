@@ -51,10 +51,7 @@ class RosterBook:
             self._rosters.setdefault(parties, []).append(roster)
 
     def add(self, signed: bytes, windows_s: Mapping[str, int] = {}) -> KnownRoster | None:
-        """Verify a roster against the pinned parties and keep what concerns these hosts.
-
-        windows_s   cadence of the series that are known
-        Returns     what a restart must find; None for a roster that is known already
+        """Verify a roster and keep what concerns these hosts; None: it is known already.
         Raises      ReportRejected
         """
         envelope = Signed.decode(signed, labels.ROSTER)

@@ -23,11 +23,7 @@ _NEVER_BITS: Final = 64
 
 
 def noise_fault(task: Task, noise: NDArray[np.int64], hosts: int, *, seeded: bool) -> str | None:
-    """Say why a batch's noise must not be used, or None.
-
-    noise       of the sampler, for int64[hosts, d]
-    seeded      noise that anybody can repeat protects nobody: a test's may be all zero
-    """
+    """Say why int64[hosts, d] of noise must not be used, or None; a seeded one may be zero."""
     # Float noise has a lattice that betrays the value under it: integers or nothing.
     if noise.dtype != np.int64 or noise.shape != (hosts, task.d):
         return "noise of another shape or type"

@@ -74,9 +74,7 @@ class Outbox:
         return -(-due_ms // BEAT_MS) * BEAT_MS
 
     def send_due(self, now_ms: int) -> tuple[int, ...]:
-        """Send every record that is due, durably; give their spool ids.
-
-        One that nobody accepts any more is let go unsent: after a stop it may be the first.
+        """Send every record that is due, durably; give spool ids. Expired ones are let go unsent.
         Raises      TransportUnavailable: they stay queued and are tried again after a pause
         """
         beat_ms = now_ms // BEAT_MS * BEAT_MS

@@ -69,11 +69,7 @@ class AgentService(Observer):
         settle: Callable[[], None] | None = None,
         exported: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """Attend a runtime.
-
-        exported    messages to a collector, by what became of them
-        settle      called once, a minute after the start: what taking tasks up left over goes back
-        """
+        """Attend a runtime; `settle` gives back, a minute after, what taking up tasks left over."""
         self._settle, self._settle_ms = settle, 0
         self._runtime = runtime
         self._config = config

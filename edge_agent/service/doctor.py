@@ -49,16 +49,9 @@ def effective_capabilities() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ThisMachine:
-    """Kernel, capabilities and libraries of this machine.
-
-    root                stands for the file system's, so that a test can have its own
+    """Kernel, capabilities and libraries of this machine; root, release and effective for tests.
     wanted              capabilities that the configured sources ask for; None: no configuration
-    started_by_root     who would start the agent as the doctor was started; by now it may be
-                        somebody else
-    release             of the kernel, by default this one's
-    effective           this process's set, by default as the kernel has it. The agent keeps what
-                        of it is wanted, so that the answer is the same before and after root is
-                        given up
+    started_by_root     who would start the agent; by now it may be somebody else
     """
 
     root: Path = Path("/")

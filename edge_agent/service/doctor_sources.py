@@ -257,12 +257,8 @@ def load_probes(loader: str = Loader.AUTO) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallProbes:
-    """What seeing GPU calls needs.
-
-    root        stands for the file system's
-    effective   capabilities, by default this process's: those that `agent run` would keep
+    """What seeing GPU calls needs; tests have a root, a release and capabilities of their own.
     load        tries the programs and names their loader; raises SourceUnavailable
-    release     of the kernel, by default this one's
     """
 
     root: Path = Path("/")

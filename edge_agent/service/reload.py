@@ -62,12 +62,7 @@ def reload(current: AgentConfig, read: Callable[[], AgentConfig]) -> Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Sources after a change.
-
-    absent      those that this host lacks, asked anew
-    stopped     names that ended or were stopped to start with other settings
-    started     names that were started
-    """
+    """Sources after a change: absent ones, asked anew; those that ended or were stopped; new."""
 
     absent: tuple[UnavailableSource, ...]
     stopped: tuple[str, ...]
@@ -80,12 +75,8 @@ def change_sources(
     after: SourceRegistry,
     replace: Callable[[Sequence[Source]], None],
 ) -> Changed:
-    """Keep what runs under the same name with the same settings; stop the rest, then start.
-
-    running     sources of `before` by registered name
-    replace     makes the agent go on with these, and stops what is no longer among them
-
-    One that could not start before is tried again: a reload is how a person says that it may now.
+    """Keep what runs with the same settings; stop the rest (`replace` goes on without), then start,
+    also what could not before: a reload is how a person says that it may now.
     """
     kept = {
         name: source

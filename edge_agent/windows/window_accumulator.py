@@ -56,11 +56,7 @@ class WindowAccumulator:
         store: DurableAccumulators | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        """Begin with the window that holds a time.
-
-        gpus          GPU model of each GPU of this host, as in the catalogue's table (else "other")
-        first_window  a time in the first window, in seconds
-        store         keeps open windows over restarts
+        """Begin with the window of a time (`first_window`, seconds), of GPUs by their model.
         random_bytes  for the host's secret sampling coin
         Raises        ValueError when the task's sections are not the catalogue's
         """
@@ -101,10 +97,7 @@ class WindowAccumulator:
                 pass
 
     def close(self, window: int) -> NDArray[np.int64]:
-        """Close a window (start in seconds) and return int64[k], base units, sections in order.
-
-        The totals in memory are forgotten; a stored window stays until `forget`, so that a crash
-        before the report is sealed loses nothing.
+        """Close a window (start, s), give int64[k], base units. A stored one stays until `forget`.
         Raises  ValueError for a window that is closed already or is no window of the task
         """
         if window < self._next or window % self._window_s:
@@ -254,11 +247,7 @@ DURABLE_FROM_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindow:
-    """A window that has ended.
-
-    rows      int64[hosts, k], base units of the task's sections; one host on a live agent
-    present   bool[hosts]; False for hosts that are down, which a live agent never is
-    """
+    """A window that has ended: int64[hosts, k] in base units, bool[hosts] of who is up."""
 
     task_id: TaskId
     start_s: int

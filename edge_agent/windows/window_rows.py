@@ -25,13 +25,7 @@ Row = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class GpuWindow:
-    """One GPU in one window, ready to fill rows.
-
-    model        class name of the GPU
-    totals       what was seen
-    measured_ms  part of the window's wall time in which a source watched this GPU
-    wall_ms      the window's wall time
-    """
+    """One GPU in one window: what was seen, and for how much of the wall time it was watched."""
 
     model: str
     totals: GpuTotals

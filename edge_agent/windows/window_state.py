@@ -90,11 +90,8 @@ class GpuTotals:
 
 @dataclass(slots=True)
 class WindowState:
-    """All totals of one window.
-
+    """All totals of one window: per GPU, and by section and cell [sum, samples].
     coin    the host's secret for measurement sampling, uniform in [0, 10^6); None: not drawn yet
-    gpus    per GPU
-    cells   section -> cell -> [sum, samples]
     """
 
     coin: int | None = field(default=None, repr=False)
@@ -178,10 +175,7 @@ class AccumulatorsUnavailable(Exception):
 
 
 class DurableAccumulators(Closing):
-    """A SQLite file, 0600, with the totals of each open window; erased after sealing.
-
-    What it holds is raw: `secure_delete` overwrites what is erased, and the journal is truncated.
-    """
+    """Each open window's totals, 0600; raw, so that `secure_delete` overwrites what is sealed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
