@@ -293,7 +293,9 @@ def retire(config: AgentConfig) -> Retired:
             config.windows_file, config.history_file, config.journal_file,
             older(config.journal_file), config.kernel_names_file, config.gpus_file,
         )  # fmt: skip
-        gone = [path for file in raw for path in _with_journal(file) if path.exists()]
+        beside = ("", "-wal", "-shm", "-journal")  # what SQLite keeps
+        places = [Path(f"{file}{suffix}") for file in raw for suffix in beside]
+        gone = [path for path in places if path.exists()]
         for path in gone:
             path.unlink()
     keys = (config.host.key_file,) if host is not None else ()
@@ -330,7 +332,3 @@ def _destroy_key(path: Path) -> HostId | None:
         return None
     destroy_key(path)
     return host
-
-
-def _with_journal(file: Path) -> tuple[Path, ...]:
-    return tuple(Path(f"{file}{suffix}") for suffix in ("", "-wal", "-shm", "-journal"))

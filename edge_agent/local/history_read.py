@@ -112,21 +112,18 @@ class HistoryReader(Closing):
     def _pages(self, boot: Boot, table: layout.HistoryTable) -> Iterator[tuple[Any, ...]]:
         """Read a table in pages: at_ns, what tells rows of one time apart, and the columns."""
         for part in table.parts(self._tables):
-            yield from self._part(boot, part)
-
-    def _part(self, boot: Boot, table: layout.HistoryTable) -> Iterator[tuple[Any, ...]]:
-        at_ns, last, key = boot.low_ns, -1, table.key[0]
-        while True:
-            page = self._db.execute(
-                f"SELECT at_ns, {key}, {table.select} FROM {table.name} "  # noqa: S608
-                f"WHERE boot = ? AND (at_ns, {key}) > (?, ?) AND at_ns <= ? "
-                f"ORDER BY at_ns, {key} LIMIT {_PAGE}",
-                (boot.number, at_ns, last, boot.high_ns),
-            ).fetchall()
-            yield from page
-            if len(page) < _PAGE:
-                return
-            at_ns, last = page[-1][:2]
+            at_ns, last, key = boot.low_ns, -1, part.key[0]
+            while True:
+                page = self._db.execute(
+                    f"SELECT at_ns, {key}, {part.select} FROM {part.name} "  # noqa: S608
+                    f"WHERE boot = ? AND (at_ns, {key}) > (?, ?) AND at_ns <= ? "
+                    f"ORDER BY at_ns, {key} LIMIT {_PAGE}",
+                    (boot.number, at_ns, last, boot.high_ns),
+                ).fetchall()
+                yield from page
+                if len(page) < _PAGE:
+                    break
+                at_ns, last = page[-1][:2]
 
     def names(self, pattern: str | None) -> _Names:
         """Give the parts of the names that a pattern matches, by number."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, Final
 
@@ -98,9 +98,17 @@ class SentReport:
 
 def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
     """Put entries and rows together, by the end of their windows; a row keeps its host id."""
-    tasks = {task_id: _task(signed) for task_id, signed in left.tasks.items()}
+    tasks = {  # as this agent verified them when it took them
+        task_id: Task.decode_body(Signed.decode(signed, labels.TASK).body)
+        for task_id, signed in left.tasks.items()
+    }
     rows = {(row.host_id, row.series, row.window): row for row in left.reports}
-    found = [_sent(row, tasks.get(row.task_id), ledger) for row in rows.values()]
+    found = []
+    for row in rows.values():
+        task = tasks.get(row.task_id)
+        budget = None if task is None else _budget(ledger, row, task)
+        span = row.window, row.window_end
+        found.append(SentReport(row.host_id, row.series, *span, row, task, budget))
     told = {(_spender(ledger, host), series, start) for host, series, start in rows}
     for host in ledger.hosts:
         for entry in host.entries:
@@ -110,21 +118,10 @@ def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
     return sorted(found, key=lambda report: (report.window_end, report.series))
 
 
-def _sent(row: LeftReport, task: Task | None, ledger: LedgerView) -> SentReport:
-    span = row.window, row.window_end
-    budget = None if task is None else _budget(ledger, row, task)
-    return SentReport(row.host_id, row.series, *span, row, task, budget)
-
-
 def _spender(ledger: LedgerView, host: bytes) -> bytes:
     """Give under which id the ledger has what a host spent: of a machine's own, that of today."""
     hosts = [view.host_id for view in ledger.hosts]
     return hosts[0] if len(hosts) == 1 else host
-
-
-def _task(signed: bytes) -> Task:
-    """Read a task that this agent verified when it took it."""
-    return Task.decode_body(Signed.decode(signed, labels.TASK).body)
 
 
 def _budget(ledger: LedgerView, row: LeftReport, task: Task) -> SentBudget | None:
@@ -150,33 +147,25 @@ def sections_of(task: Task, catalogue: Catalogue, put_in: PutIn | None) -> list[
     why = {} if put_in is None else put_in.unmeasured
     sections, at = [], 0
     for spec in task.sections:
-        known = _known(catalogue, spec.name)
+        known = next((one for one in catalogue.sections if one.name == spec.name), None)
         own = [(place - at, value) for place, value in cells or () if 0 <= place - at < spec.length]
-        shown = None if cells is None or known is None else tuple(_cells(spec, known, own))
-        section = _section(task, spec, known, shown)
-        sections.append(replace(section, unmeasured=why.get(spec.name)))
+        unit, scale = ("base units", 1.0) if known is None else _unit(known)
+        noise = _noise(spec) * scale
+        sections.append(
+            SentSection(
+                spec.name,
+                "no longer in the catalogue" if known is None else known.about,
+                unit,
+                spec.length,
+                1.0 if spec.kind is SectionKind.INDICATORS else spec.coordinate_cap * scale,
+                noise,
+                noise * sqrt(task.n_min),
+                None if cells is None or known is None else tuple(_cells(spec, known, own)),
+                why.get(spec.name),
+            )
+        )
         at += spec.length
     return sections
-
-
-def _known(catalogue: Catalogue, name: str) -> Section | None:
-    """Find a section; None for one that a newer catalogue has retired."""
-    try:
-        return catalogue.section(name)
-    except KeyError:
-        return None
-
-
-def _section(
-    task: Task, spec: SectionSpec, known: Section | None, cells: tuple[SentCell, ...] | None
-) -> SentSection:
-    unit, scale = ("base units", 1.0) if known is None else _unit(known)
-    about = "no longer in the catalogue" if known is None else known.about
-    noise = _noise(spec) * scale
-    most = 1.0 if spec.kind is SectionKind.INDICATORS else spec.coordinate_cap * scale
-    return SentSection(
-        spec.name, about, unit, spec.length, most, noise, noise * sqrt(task.n_min), cells
-    )
 
 
 def _noise(spec: SectionSpec) -> float:
@@ -269,14 +258,11 @@ def report_views(
 
 def _open_section(spec: SectionSpec, catalogue: Catalogue, values: list[int]) -> dict[str, Any]:
     section = catalogue.section(spec.name)
-    indicator = spec.kind is SectionKind.INDICATORS
-    # One set indicator is worth cap_steps steps; elsewhere a step is q base units.
-    per_step = 1 / spec.cap_steps if indicator else spec.q
     order = sorted(range(len(values)), key=lambda place: -values[place])
     return {
         "name": spec.name,
         "unit": section.unit,
-        "noise": spec.sigma_1024 / 1024 * per_step,
+        "noise": _noise(spec),
         "cells": [
             {"cell": section.cells[place], "value": values[place]}
             for place in order[:SHOWN_CELLS]

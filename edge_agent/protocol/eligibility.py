@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,8 @@ from wire.task import Task
 from .epochs import HostEpoch, PartyKeys
 from .protocol_events import WindowClosed, Withheld
 from .task_check import Accepted, ParticipantRules, check_task
+
+_START: Final = attrgetter("start")
 
 
 class BudgetBook:
@@ -46,7 +49,7 @@ class BudgetBook:
         entries = self._hosts[host].get(series)
         if not entries or start_s > entries[-1].start:
             return False
-        place = bisect_left(entries, start_s, key=_start)
+        place = bisect_left(entries, start_s, key=_START)
         return entries[place].start == start_s or entries[place].end <= now_s
 
     def remembers(self, start_s: int) -> bool:
@@ -74,15 +77,15 @@ class BudgetBook:
                 continue
             # Only starts are sure to rise: an early, long entry may end after later, short ones.
             since_s = candidate.start - WEEK_S - self._longest[name]
-            first = bisect_left(entries, since_s, key=_start)
-            last = bisect_left(entries, candidate.end + WEEK_S, key=_start)
+            first = bisect_left(entries, since_s, key=_START)
+            last = bisect_left(entries, candidate.end + WEEK_S, key=_START)
             near += entries[first:last]
         return near
 
     def spend(self, host: int, entry: Entry) -> None:
         entries = self._hosts[host].setdefault(entry.series, [])
         if entries and entry.start < entries[-1].start:
-            insort(entries, entry, key=_start)
+            insort(entries, entry, key=_START)
         else:
             entries.append(entry)
         self._note_length(entry)
@@ -94,7 +97,7 @@ class BudgetBook:
         self.kept_from_s = kept_from_s
         for series in self._hosts:
             for entries in series.values():
-                first = bisect_left(entries, kept_from_s, key=_start)
+                first = bisect_left(entries, kept_from_s, key=_START)
                 entries[:first] = [e for e in entries[:first] if e.end >= kept_from_s]
 
     def _note_length(self, entry: Entry) -> None:
@@ -104,10 +107,6 @@ class BudgetBook:
     def take_back(self, host: int, entry: Entry) -> None:
         """Remove an entry whose commit was rolled back."""
         self._hosts[host][entry.series].remove(entry)
-
-
-def _start(entry: Entry) -> int:
-    return entry.start
 
 
 LEAD_MOST_MS: Final = 2_000

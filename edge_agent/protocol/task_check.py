@@ -119,7 +119,9 @@ def check_task(
     h = _check_cohort(task, bounds)
     noises = [_check_section(task, section, h) for section in task.sections]
     served = [other for other in others if other.series != task.series]
-    _check_weights(task, served)
+    total = sum(s.weight_millionths for accepted in (task, *served) for s in accepted.sections)
+    if total > 1_000_000:
+        raise ReportRejected(Reason.WEIGHT, "weights of all tasks up to 1000000", total)
     if gate is not None:
         everything = [*noises, *(noise for other in served for noise in section_noises(other))]
         with _refusing(Reason.BUDGET):
@@ -213,12 +215,6 @@ def _check_section(task: Task, section: SectionSpec, h: int) -> SectionNoise:
         with _refusing(Reason.MODULUS):
             calibrate.check_modulus(task.n_max, section.cap_steps, section.sigma_1024)
     return SectionNoise(delta_sq, section.sigma_1024, windows, section.length, h)
-
-
-def _check_weights(task: Task, served: Iterable[Task]) -> None:
-    total = sum(s.weight_millionths for accepted in (task, *served) for s in accepted.sections)
-    if total > 1_000_000:
-        raise ReportRejected(Reason.WEIGHT, "weights of all tasks up to 1000000", total)
 
 
 @contextmanager
