@@ -23,11 +23,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import (
-    AGGREGATION_TEMPORALITY_CUMULATIVE,
-    Metric,
-    NumberDataPoint,
-)
+from opentelemetry.proto.metrics.v1 import metrics_pb2
 from urllib3.exceptions import HTTPError
 
 from collectors.devices.otel import Instrument, device_attributes, measured
@@ -48,7 +44,7 @@ class Point(NamedTuple):
 
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]
-NumberDataPoints = RepeatedCompositeFieldContainer[NumberDataPoint]
+NumberDataPoints = RepeatedCompositeFieldContainer[metrics_pb2.NumberDataPoint]
 
 
 class MessageWriter:
@@ -64,7 +60,7 @@ class MessageWriter:
         whole.resource.attributes.extend(_attributes(self._resource))
         scope = whole.scope_metrics.add()
         scope.scope.name, scope.scope.version = SCOPE, self._version
-        metrics: dict[str, Metric] = {}
+        metrics: dict[str, metrics_pb2.Metric] = {}
         seen: dict[_Series, tuple[int, float]] = {}
         for point in points(snapshot):
             series = point.name, tuple(sorted(point.attributes.items()))
@@ -133,12 +129,12 @@ def _family_points(row: FamilyRow) -> Iterator[Point]:
             yield Point(f"pointillist.gpu.kernel.{name}", unit, instrument, value, attributes)
 
 
-def _data_points(metric: Metric, instrument: Instrument) -> NumberDataPoints:
+def _data_points(metric: metrics_pb2.Metric, instrument: Instrument) -> NumberDataPoints:
     match instrument:
         case Instrument.GAUGE:
             return metric.gauge.data_points
         case Instrument.COUNTER | Instrument.UP_DOWN_COUNTER:
-            metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+            metric.sum.aggregation_temporality = metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE
             metric.sum.is_monotonic = instrument is Instrument.COUNTER
             return metric.sum.data_points
 

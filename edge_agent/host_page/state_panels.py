@@ -115,11 +115,11 @@ def gpus_panel(live: Mapping[str, Any]) -> Panel | None:
 
 
 def events_panel(events: Sequence[Mapping[str, Any]]) -> Panel:
-    title = "What happened"
+    heading = "What happened"
     if not events:
-        return Panel("events", title, "No fault, reload or failing source in this time.")
+        return Panel("events", heading, "No fault, reload or failing source in this time.")
     return Panel(
-        "events", title, f"{counted(len(events), 'event')}, the newest first.",
+        "events", heading, f"{counted(len(events), 'event')}, the newest first.",
         heads=[("When, UTC", False), ("What", False), ("Of", False), ("Detail", False)],
         rows=[
             [
@@ -152,8 +152,8 @@ _MILLISECONDS: Final = Unit("milliseconds", 1.0, " ms", 1)
 def overview_panel(found: Sequence[SpikeStory]) -> Panel:
     name = "Spikes"
     if not found:
-        words = "No job that was watched became slower than usual, as far as its steps are known."
-        return Panel("spikes", name, words)
+        message = "No job that was watched became slower than usual, as far as its steps are known."
+        return Panel("spikes", name, message)
     causes = Counter(_cause(story) for story in found)
     said = ", ".join(f"{plain(cause)} {count}" for cause, count in causes.most_common(3))
     return Panel(
@@ -173,8 +173,8 @@ def spike_panel(story: SpikeStory, place: int) -> Panel:
     at = moment_said(int(story.onset_s))
     if standing is None:
         said = "" if story.began is None else f"{clean_name(spike_said(story.began))}. "
-        words = f"{said}No cause has been found."
-        return Panel(f"spike-{place}", f"{subject}, {at} UTC", words, _picture(story))
+        message = f"{said}No cause has been found."
+        return Panel(f"spike-{place}", f"{subject}, {at} UTC", message, _picture(story))
     known = (interferer(standing),)
     cause = standing.cause.value
     parts = [
@@ -280,13 +280,13 @@ FATES: Final = {
 
 def reports_panel(found: Sequence[SentReport], span: str) -> Panel:
     """List the reports, the newest first; ids lead to what is in one, and keep the span."""
-    title = "Reports"
+    heading = "Reports"
     if not found:
-        return Panel("reports", title, "No report has left this host in this time.")
+        return Panel("reports", heading, "No report has left this host in this time.")
     size = sum(report.left.size_bytes for report in found if report.left is not None)
     seconds = any(report.window_start % 60 for report in found[:SHOWN])
     return Panel(
-        "reports", title,
+        "reports", heading,
         f"{counted(len(found), 'report')}, {quantity(size, 'bytes')} in all. Beside these an epoch "
         "leaves each hour: keys, sealed to the two parties.",
         heads=[
@@ -300,12 +300,12 @@ def reports_panel(found: Sequence[SentReport], span: str) -> Panel:
 
 
 def budget_panel(found: Sequence[SentReport]) -> Panel:
-    title = "Budget"
+    heading = "Budget"
     budget = next((report.budget for report in found if report.budget is not None), None)
     if budget is None:
-        return Panel("budget", title, "Nothing has been spent in the last week.")
+        return Panel("budget", heading, "Nothing has been spent in the last week.")
     return Panel(
-        "budget", title,
+        "budget", heading,
         f"The week that ended with the newest report has cost {100 * budget.share:.3g} % of its "
         f"budget: epsilon {budget.epsilon:.3g} of {budget.epsilon_most:g}, at delta "
         f"{budget.delta:g}. When it is spent, nothing more leaves.",
