@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from collectors.devices.device_port import DevicesUnavailable, gpu_class
+from collectors.devices.device_port import DeviceReading, DevicesUnavailable, gpu_class
 from collectors.devices.devices_source import default_readers
 from transport.files import keyfiles
 from transport.files.private_files import read_bounded
@@ -41,15 +41,7 @@ class ListedGpu:
     uuid: str
 
 
-class _Reading(Protocol):
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def id(self) -> str: ...
-
-
-def read_gpus() -> list[_Reading]:
+def read_gpus() -> list[DeviceReading]:
     """Look at each GPU of this host, in its driver's order. Raises DevicesUnavailable."""
     reasons = []
     for reader in default_readers():
@@ -66,7 +58,7 @@ def read_gpus() -> list[_Reading]:
 
 
 def listed_gpus(
-    classes: Sequence[str], read: Callable[[], Sequence[_Reading]] = read_gpus
+    classes: Sequence[str], read: Callable[[], Sequence[DeviceReading]] = read_gpus
 ) -> tuple[ListedGpu, ...] | str:
     """List this host's GPUs, by models of the catalogue (`classes`); or say why none is listed."""
     try:

@@ -199,7 +199,19 @@ class Flattener:
         """Give the state, its numbers, and an event for each group that is dropped or back."""
         yield RecordRow(source, state)
         at_ns, span_ns = state.boottime_ns, state.span_ns
-        for name, key, value in _governor_numbers(state):
+        numbers = [("budget_share", "", state.budget), ("predicted_share", "", state.predicted)]
+        if state.measured is not None:
+            numbers.append(("measured_share", "", state.measured))
+        numbers.append(("duty", "", state.duty))
+        # A group's share is the probability that a call of it is seen.
+        for share, groups in (
+            (1.0, state.steady),
+            (state.duty, state.in_turns),
+            (0.0, state.dropped),
+        ):
+            numbers += [("group_share", group.value, share) for group in groups]
+        numbers += [("lost", clean_name(what), float(count)) for what, count in state.lost.items()]
+        for name, key, value in numbers:
             yield MetricRow(at_ns, span_ns, source, f"probes.{name}", key, "", value)
         for group, reason in state.dropped.items():
             if group not in self._without:
@@ -258,23 +270,6 @@ def _reading(source: str, record: Reading) -> MetricRow:
     name, unit = clean_name(record.name), record.unit or unit_of(record.name)
     value = float(record.value)
     return MetricRow(record.boottime_ns, 0, source, name, clean_name(record.key), unit, value)
-
-
-def _governor_numbers(state: GovernorState) -> Iterator[tuple[str, str, float]]:
-    """Yield (name, key, value): shares are 0..1; a group's is the probability to be seen."""
-    yield "budget_share", "", state.budget
-    yield "predicted_share", "", state.predicted
-    if state.measured is not None:
-        yield "measured_share", "", state.measured
-    yield "duty", "", state.duty
-    for group in state.steady:
-        yield "group_share", group.value, 1.0
-    for group in state.in_turns:
-        yield "group_share", group.value, state.duty
-    for group in state.dropped:
-        yield "group_share", group.value, 0.0
-    for what, count in state.lost.items():
-        yield "lost", clean_name(what), float(count)
 
 
 _UNITS: Final[Mapping[str, str]] = {

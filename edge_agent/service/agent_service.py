@@ -97,10 +97,6 @@ class AgentService(Observer):
         self._socket = self._open_socket()
         self._server = self._open_server()
 
-    @property
-    def metrics_port(self) -> int | None:
-        return self._server.port if self._server else None
-
     def request_reload(self) -> None:
         """Ask for a reload at the next step; safe from a signal handler."""
         self._reload_wanted = True

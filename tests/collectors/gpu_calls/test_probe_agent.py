@@ -103,7 +103,8 @@ def step_until_reported(runtime: AgentRuntime, windows: int) -> None:
 
 
 def scrape(service: AgentService) -> str:
-    url = f"http://127.0.0.1:{service.metrics_port}/metrics"
+    assert service._server is not None
+    url = f"http://127.0.0.1:{service._server.port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         return str(answer.read(), "utf-8")
 

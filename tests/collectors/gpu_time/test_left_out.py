@@ -83,7 +83,8 @@ def test_a_refused_connection_and_another_profiler_show_in_a_live_agent_s_counte
     def shown() -> bool:
         runtime._drain_sources()
         service.stepped(int(time.time() * 1000))
-        url = f"http://127.0.0.1:{service.metrics_port}/metrics"
+        assert service._server is not None
+        url = f"http://127.0.0.1:{service._server.port}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             text = str(answer.read(), "utf-8")
         return all(
