@@ -27,7 +27,7 @@ from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import entry_row, read_meta
 from edge_agent.ledger.ledger_loss import FenceMark
 from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
-from edge_agent.protocol import participant
+from edge_agent.protocol import eligibility
 from edge_agent.protocol.eligibility import window_fault
 from edge_agent.protocol.protocol_events import CommitSealed, WindowClosed, Withheld
 from edge_agent.sending.effects import Effects
@@ -211,7 +211,7 @@ PLANTED: Final = (
     ),
     Planted(
         "a recovered ledger spends what the lost one may have spent",
-        ((participant, "window_fault", _resumed_at_once),),
+        ((eligibility, "window_fault", _resumed_at_once),),
         Schedule(
             1,
             faults=(
