@@ -34,10 +34,7 @@ class ClockPoint:
 def read_point(
     boottime_ns: Callable[[], int] = boottime_ns, unix_ns: Callable[[], int] = time.time_ns
 ) -> ClockPoint:
-    """Read the wall clock between two reads of the boot clock; the closest of five tries.
-
-    The wall clock was read somewhere between the two: half their distance is the error.
-    """
+    """Read the wall clock between two reads of the boot clock; the closest of five tries."""
     points = []
     for _ in range(_TRIES):
         before_ns = boottime_ns()

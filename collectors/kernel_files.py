@@ -26,10 +26,7 @@ class KernelFile:
         return os.pread(self._fd, _PART, 0)
 
     def whole(self, most: int) -> bytes:
-        """Give all of it; of a list the kernel gives a page a read. Raises OSError, ValueError.
-
-        most    bytes that it may have
-        """
+        """Give all of it; of a list the kernel gives a page a read. Raises OSError, ValueError."""
         text = b""
         while part := os.pread(self._fd, _PART, len(text)):
             text += part

@@ -163,7 +163,6 @@ class Sign:
 
     cell        class of the catalogue; "by_pci_class": that of the device at `subject`; None: the
                 fault of this name and subject is over, or it is no fault of hardware
-    interface   the subject is a network interface
     """
 
     name: str

@@ -14,7 +14,6 @@ from .records.activity import Record
 class Drained:
     """One drain of one source.
 
-    name      of the source
     look      its last look at devices; None where it has none, or a stale one
     failure   one line that says why it could not go on; what it gave before is in `records`
     """
@@ -47,10 +46,7 @@ class Rounds:
         ]
 
     def round(self, now_ns: int) -> Iterator[Drained]:
-        """Drain every source once.
-
-        now_ns   CLOCK_BOOTTIME
-        """
+        """Drain every source once."""
         failing: dict[str, str] = {}
         for source, looking in zip(self.sources, self._looking, strict=True):
             failure, records = None, list[Record]()

@@ -112,10 +112,7 @@ class Layout:
     sections: tuple[ElfSection, ...]
 
     def file_offset(self, address: int, code: bool = True) -> int | None:
-        """Give where a virtual address stands in the file; None outside the loaded bytes.
-
-        code  look in segments that may be executed only
-        """
+        """Give where a virtual address stands in the file; None outside the loaded bytes."""
         for part in self.segments:
             wanted = part.kind == _LOAD and (not code or part.flags & _MAY_EXECUTE)
             if wanted and part.address <= address < part.address + part.file_size:

@@ -158,10 +158,7 @@ class ElfFile:
         return any(self.layout.section(name) is not None for name in _DEVICE_CODE)
 
     def functions(self, beginnings: tuple[bytes, ...] = (b"",)) -> Iterator[Function]:
-        """Yield each function of .symtab and .dynsym, those of both twice.
-
-        beginnings  of names: others are left out
-        """
+        """Yield each function of .symtab and .dynsym, those of both twice."""
         for section in self.symbol_tables():
             with suppress(ElfError):
                 yield from self._functions(section, beginnings)

@@ -240,7 +240,6 @@ class PerfRings:
     def take(self, plain: Container[bytes] = ()) -> list[Record]:
         """Give all waiting records in the order of their times; counts what was lost.
 
-        plain  marks of files whose mappings are left out
         A ring in disorder counts as one lost record: its reader starts anew at its head.
         """
         found: list[Record] = []

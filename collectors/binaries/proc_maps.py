@@ -30,11 +30,7 @@ FileKey = tuple[tuple[int, int], int]
 
 
 class Module(NamedTuple):
-    """A part of a file that a process may execute.
-
-    start, end  addresses in the process
-    offset      of the part in the file
-    """
+    """A part of a file that a process may execute."""
 
     start: int
     end: int

@@ -111,10 +111,7 @@ class SymbolIndex:
     """Functions of one open file by address; only their addresses are held in memory."""
 
     def __init__(self, file: MappedFile, debug_roots: tuple[str, ...] = ("",)) -> None:
-        """Read the symbol tables. Raises ElfError.
-
-        debug_roots  folders that are the root of a file system in which to look for a debug file
-        """
+        """Read the symbol tables. Raises ElfError."""
         self._files = [file]
         elf = _elf(file)
         self.build_id = elf.build_id

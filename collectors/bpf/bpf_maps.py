@@ -243,10 +243,7 @@ def object_info(fd: int) -> bytes:
 
 
 class BpfStatistics:
-    """What the kernel counted since the last call; nothing while its statistics are off.
-
-    fds     descriptor of each program
-    """
+    """What the kernel counted since the last call; nothing while its statistics are off."""
 
     def __init__(self, fds: Mapping[str, int], switch: Path = SWITCH) -> None:
         self._fds = dict(fds)

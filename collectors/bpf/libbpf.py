@@ -339,7 +339,6 @@ class UprobeLink:
 
         offsets     bytes from the start of the file; beside each its cookie, and the offset of its
                     USDT counter, 0: none
-        pid         a process for which alone the places are probed, 0: none
         """
         count = len(offsets)
         if not 1 <= count <= _MAX_PLACES or len(cookies) != count:

@@ -145,10 +145,7 @@ class Spawner:
         self._end.atexit = False  # it ends with this process by itself
 
     def start(self, task: Task) -> Child:
-        """Give a new child that does the task.
-
-        Raises      SpawnerClosed
-        """
+        """Give a new child that does the task. Raises SpawnerClosed."""
         self._asked += 1
         try:
             self._socket.send(_NUMBER.pack(self._asked, 0) + pickle.dumps(task))
@@ -190,10 +187,7 @@ def _die_with(parent: int) -> None:
 
 
 def _keep_only(fd: int) -> None:
-    """Close what the agent holds open, but for its code.
-
-    A lock must not outlive the agent in a hanging child.
-    """
+    """Close what the agent holds open, but its code: no lock outlives it in a hanging child."""
     kept = sorted({2, fd, *held_descriptors(), _MOST_FD})
     for below, above in pairwise(kept):
         os.closerange(below + 1, above)
@@ -253,9 +247,7 @@ class BoundedReader:
     ) -> None:
         """Take how to make a reader (called in the child) and how long things may take.
 
-        make         can be pickled
         spawner      where children come from; None: one of its own, for a process without keys
-        deadline_s   one look at one device
         start_s      until the driver is open: a driver without persistence wakes its GPUs first
         """
         self._make = make

@@ -86,7 +86,6 @@ class ProcessUse:
 
     memory_bytes, sm_percent   gaps where the driver does not tell them apart by process
     cgroup                     its control group, which names the container; empty when unknown
-    name                       of the program; empty when unknown
     """
 
     pid: int
@@ -98,10 +97,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A part of a device that behaves as one: a MIG instance.
-
-    sm_percent   share of its SMs that were busy since the look before
-    """
+    """A part of a device that behaves as one: a MIG instance."""
 
     id: str
     memory_used_bytes: Measured
@@ -115,7 +111,6 @@ class DeviceReading:
     """One look at one device.
 
     id                 `GPU-<uuid>`, as DCGM has it; `index-<n>` where even that cannot be read
-    vendor             who made it
     begin_ns, end_ns   CLOCK_BOOTTIME around the look
     fields             every field that was asked for, each a value or a gap
     processes          None when they were not asked for
@@ -150,11 +145,7 @@ _NO_LIBRARY: Final = ReadFailure(FailureKind.UNSUPPORTED, "has none")
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a reader found when it opened.
-
-    driver                its version, or a gap
-    throughput_is_cheap   the fields of SLOW cost no more than others
-    """
+    """What a reader found when it opened."""
 
     devices: int
     driver: str | ReadFailure

@@ -274,8 +274,6 @@ class DevicesSource:
     ) -> None:
         """Take the readers to try in turn (None: NVML, then amdgpu); the first that opens serves.
 
-        spawner     where the children of those two come from; None: from this process
-        users       told who uses which GPU
         bound       `GPU-<uuid>` of each GPU that the host is known by: a device's index is its
                     place there, behind them where it is none of these. Empty: the reader's order
         """

@@ -88,9 +88,7 @@ def check_node(
 ) -> list[HealthRow]:
     """Fill the table.
 
-    inventory   what the driver said, or why it said nothing
     xids        (PCI address, code) from the kernel's log
-    bandwidths  of each reading's GPU; None: nobody measured
     """
     if isinstance(inventory, ReadFailure):
         return [HealthRow("driver", HealthVerdict.FAIL, inventory.reason)]

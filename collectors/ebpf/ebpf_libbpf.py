@@ -47,10 +47,7 @@ def unavailable() -> str | None:
 
 
 def load(limits: Limits, *, attach: bool = True) -> HostPrograms:
-    """Load and attach everything that this kernel has. Raises SourceUnavailable.
-
-    attach      False: load alone, to see whether that works
-    """
+    """Load and attach everything that this kernel has. Raises SourceUnavailable."""
     image = files(bpf).joinpath("objects/host.bpf.o").read_bytes()
     cpus = possible_cpus()
     absent = [

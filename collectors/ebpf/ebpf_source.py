@@ -182,10 +182,7 @@ class _Drain:
         self._seen = programs.ticks.state()
 
     def records(self, now_ns: int, wanted: frozenset[str]) -> Iterator[HostRecord]:
-        """Read everything once.
-
-        wanted      cgroups whose processes' rhythm is marked; none: the busiest
-        """
+        """Read everything once."""
         seen = self.programs.ticks.state()
         ticks = self.programs.ticks.read()
         if ticks is not None:

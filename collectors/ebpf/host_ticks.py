@@ -281,13 +281,9 @@ _OTHER: Final = bytes(16)
 class HostPrograms:
     """Running programs of either loader.
 
-    loader          `libbpf` or `bcc`
     tables          the bounded maps: cgroups, block_cgroups, devices, peers
-    close           detaches everything
     cgroup_root     the hierarchy whose directory ids are the keys of `cgroups`, or None
     block_root      the hierarchy of `block_cgroups`, or None
-    absent          hooks or metrics that this kernel or this loader lacks
-    rhythm          marks of processes' rhythms; libbpf only
     program_fds     descriptors of the attached programs, for the kernel's statistics; libbpf only
     """
 

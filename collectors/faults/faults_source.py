@@ -102,11 +102,7 @@ class FaultsSource:
         smart: ReadSmart = read_smart,
         start: Starter = in_a_thread,
     ) -> None:
-        """Take the file system's root and the kernel's log; tests have their own.
-
-        smart   how a drive is asked for its SMART page
-        start   how a look is run beside the agent's loop
-        """
+        """Take the file system's root and the kernel's log; tests have their own."""
         self._tree = Tree(root)
         self._log_path = log
         self._smart = smart
@@ -141,10 +137,7 @@ class FaultsSource:
         self._sweeper = Sweeper(lambda: look(tree, smart), self._start_look)
 
     def drain(self, now_boottime_ns: int) -> Iterable[Observation | HostEvent | HostTable]:
-        """Yield faults and their ends, and what error counters grew by.
-
-        Raises  SourceUnavailable before the start
-        """
+        """Yield faults and their ends, and what error counters grew by."""
         sweeper = self._sweeper
         if sweeper is None:
             raise SourceUnavailable("faults: not started")

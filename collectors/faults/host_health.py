@@ -22,10 +22,7 @@ _ROWS: Final = (
 
 
 def check_host(found: Mapping[str, Sequence[Finding]]) -> list[HealthRow]:
-    """Judge each part of a host; what was not read never passes.
-
-    found       findings by part, as `probes` names them
-    """
+    """Judge each part of a host; what was not read never passes."""
     return [_row(check, found.get(part, ())) for part, check in _ROWS]
 
 

@@ -49,7 +49,6 @@ class FaultChanges:
     """What one look brought.
 
     faults      to report, of a counter that grew too far as well; details stay with this host
-    cleared     what stood and is gone
     deltas      counter -> new errors since the look before, only those that grew
     """
 

@@ -25,9 +25,6 @@ from collectors.records.basics import FailureKind, ReadFailure
 class Count:
     """A counter of errors that the kernel or the device keeps.
 
-    name       what it counts: `memory_uncorrected`, ...
-    subject    of which device: `mc0`, `0000:1b:00.0`, ...
-    value      errors so far, >= 0
     cell       class of the catalogue's hardware faults, or None: counted here, never a fault
     per_day    new errors a day that are no fault yet; 0: the first is one
     """
@@ -43,8 +40,6 @@ class Count:
 class State:
     """How a device stands.
 
-    bad         it is broken now
-    detail      the device's own words
     from_start  a fault also where it stood before the agent began; else it must have been seen good
     """
 
@@ -186,11 +181,7 @@ class AdminCommand(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Smart:
-    """What a drive says of itself.
-
-    warnings       critical warnings that are faults, in words
-    media_errors   unrecovered data errors over the drive's life
-    """
+    """What a drive says of itself."""
 
     warnings: tuple[str, ...]
     media_errors: int

@@ -63,7 +63,6 @@ _WAIT_CELLS: Final = {
 class GpuPlaces(NamedTuple):
     """GPUs of this host, and who uses them.
 
-    gpus   how many there are, by the configuration
     users  what the driver tells; empty where none does
     """
 
@@ -80,10 +79,7 @@ class GpuPlaces(NamedTuple):
         return (gpu for gpu in range(self.gpus) if gpu not in self.users.missing)
 
     def watched(self, probed: Collection[int], boottime_ns: int) -> tuple[int, ...]:
-        """Give the GPUs of which all processes are probed.
-
-        probed  pids with at least one probed file
-        """
+        """Give the GPUs of which all processes are probed."""
         return tuple(
             gpu for gpu in self._there() if self.users.pids(gpu, boottime_ns) <= frozenset(probed)
         )
@@ -107,11 +103,7 @@ _Place = tuple[tuple[int, ...], Named, str]
 
 @dataclass(frozen=True, slots=True)
 class ActivityRecords:
-    """Turns the drains of one call of the agent's loop into records.
-
-    application  class of a process
-    left_out     whether a process is not to be counted
-    """
+    """Turns the drains of one call of the agent's loop into records."""
 
     table: ProbeTable
     catalogue: Catalogue
@@ -125,11 +117,7 @@ class ActivityRecords:
         names: Mapping[tuple[ProcessKey, int], Named],
         probed: Collection[int],
     ) -> Iterator[KernelActivity | GpuCoverage | Observation]:
-        """Give everything that leaves for the windows.
-
-        names   of every (process, kernel) of the drains
-        probed  pids with a probed file
-        """
+        """Give everything that leaves for the windows."""
         for collection in collected:
             yield from self._activity(collection, names)
             if collection.shares[ProbeGroup.LAUNCH] > 0.0:

@@ -60,7 +60,6 @@ class AttachedGroups(ABC, Generic[_Link]):
     def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
         """Probe a file for every process, those that are yet to start included; from any thread.
 
-        file            index under which its counts come: 1 or more
         attachments     of groups that are not attached to this file yet
         Raises          SourceUnavailable; then none of them is attached
         """

@@ -64,11 +64,7 @@ class _Rate(NamedTuple):
 
 @dataclass(slots=True)
 class CallRecords:
-    """Gathers drains until a record is whole.
-
-    identity  of a process
-    left_out  whether a process is not to be counted
-    """
+    """Gathers drains until a record is whole."""
 
     table: ProbeTable
     identity: Callable[[ProcessKey], ProcessLabels]

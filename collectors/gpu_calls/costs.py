@@ -72,10 +72,7 @@ class CalibrationTarget:
     """One function of each entry class, callable in this process; a file that can be probed."""
 
     def __init__(self, machine: str | None = None) -> None:
-        """Map the code. Raises SourceUnavailable on an unknown machine or without executable maps.
-
-        machine  as platform.machine() names it, None: this one
-        """
+        """Map the code. Raises SourceUnavailable on an unknown machine, or where that is denied."""
         code = _CODE.get(machine or platform.machine())
         if code is None:
             raise SourceUnavailable(
@@ -222,6 +219,7 @@ class HitCosts:
 
     def calibrate(self, programs: Attaches) -> None:
         """Measure this machine through the loaded programs themselves: about a second, once in
+
         the life of a process. Where that fails, what is assumed holds.
         """
         launch = next(
@@ -286,7 +284,6 @@ class CpuClocks:
     """Growth of the CPU time of the processes that are known.
 
     known   gives who may call; who was seen calling is added by `note`
-    read    gives a process's CPU time, None: it cannot be read
     check   tells whether a process is the one that has the number here: asked once
     """
 

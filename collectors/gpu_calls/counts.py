@@ -17,11 +17,8 @@ from collectors.records.gpu_calls import Direction, FileGroup, MemoryState
 class LaunchRow:
     """Launches of one kernel by one process.
 
-    file           index of the probed file
     kernel         the handle or address that the launch call was given; 0 is OTHER: no room
     call           id of the table's row, e.g. `cudart.launch`
-    blocks         sum over launches of blocks in the grid
-    threads        sum over launches of threads in all blocks
     shared_bytes   largest dynamic shared memory, of the first launch on each CPU and of one in 64
     """
 
@@ -41,7 +38,6 @@ class CallRow:
 
     nested      entries inside a probed call of the same kind and thread: not in `calls`
     returned    calls whose return was seen; `wait_ns` is the sum over these
-    bytes       sum of the size argument, where the row has one
     """
 
     process: ProcessKey

@@ -126,10 +126,7 @@ class Discovery:
         return bool(followed) or self._lost != self.rings.lost
 
     def poll(self, now_ns: int) -> list[Event]:
-        """Give what happened since the last call; the first call walks /proc.
-
-        now_ns  CLOCK_BOOTTIME
-        """
+        """Give what happened since the last call; the first call walks /proc."""
         for record in self.rings.take(self._plain):
             if isinstance(record, Mapped):
                 self._mapped(record, now_ns)

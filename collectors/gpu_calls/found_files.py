@@ -112,10 +112,7 @@ class FoundFiles:
     def see(
         self, pid: int, module: Module, generation: int, now_ns: int, mapped_ns: int
     ) -> list[FileFound | FileGone]:
-        """Look at a file that a process has mapped; gives what changed.
-
-        generation  of the inode, 0: unknown
-        """
+        """Look at a file that a process has mapped; gives what changed."""
         said: list[FileFound | FileGone] = []
         held = self._known(module.file, now_ns)
         if held is not None:

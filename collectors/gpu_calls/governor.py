@@ -80,13 +80,7 @@ class GovernorSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProbeLoad:
-    """What one group on one file cost in the period that ended.
-
-    hits         by process
-    attached_ns  time for which it was attached
-    cost_ns      of one hit
-    stall_ns     of attaching and detaching it once
-    """
+    """What one group on one file cost in the period that ended."""
 
     place: FileGroup
     hits: Mapping[ProcessKey, int]
@@ -166,10 +160,7 @@ class Governor:
         )
 
     def over(self, period: Period, spent_ns: Mapping[ProcessKey, float]) -> bool:
-        """Tell whether a period has cost a process twice its allowance: detach what is in turns.
-
-        spent_ns   hits times cost since the period's begin, by process
-        """
+        """Tell whether a period has cost a process twice its allowance: detach what is in turns."""
         allowance = self.settings.budget * (period.end_ns - period.begin_ns)
         return max(spent_ns.values(), default=0.0) > 2.0 * allowance
 
@@ -213,10 +204,7 @@ class Governor:
         whole: frozenset[ProbeGroup],
         loads: Mapping[ProcessKey, Mapping[ProbeGroup, float]],
     ) -> Period | None:
-        """Give the best period from 0 that keeps exactly these groups, or None when there is none.
-
-        whole   groups that are not to be in turns; none: no group is
-        """
+        """Give the best period from 0 that keeps exactly these groups, or None: there is none."""
         allowed = self.settings.budget * _AIM
         least, longest = self.settings.period_ns
         budget = max(allowed - self._debt / max(self._length_ns, 1), allowed / 10)

@@ -44,7 +44,6 @@ _MOST_PATTERNS: Final = 64
 class ProbesSection:
     """GPU calls of all processes, by uprobes.
 
-    enabled         whether calls are probed at all
     budget_percent  of the wall time of the worst-hit process, at most
     tables          probe tables beside those that come with the agent
     leave_out       patterns of process names (`comm`) whose calls are not counted: they are probed
@@ -101,10 +100,7 @@ class GpuProbesSource:
         governor: GovernorSettings | None = None,
         loader: str = loaders.Loader.AUTO,
     ) -> None:
-        """Take the GPUs of this host, and the file in which names of kernels are remembered.
-
-        governor  what the governor is held to, None: the settings' budget
-        """
+        """Take the GPUs of this host, and the file in which names of kernels are remembered."""
         self._settings, self._catalogue = settings, catalogue
         self._governor = governor or GovernorSettings(budget=settings.budget)
         self._places, self._symbols = places, symbols
@@ -168,13 +164,7 @@ class RunningProbes:
         activity: Callable[[Callable[[ProcessKey], str], _LeftOut], ActivityRecords],
         symbols: Path | None,
     ) -> None:
-        """Start, or leave nothing behind. Raises SourceUnavailable.
-
-        chosen    programs; they are closed with all else
-        left_out  patterns of names of processes that are not counted
-        activity  makes what speaks to the windows
-        symbols   the file in which names of kernels are remembered
-        """
+        """Start, or leave nothing behind. Raises SourceUnavailable."""
         self._budget = governor.budget
         self._probed: dict[ProcessKey, frozenset[int]] = {}
         with ExitStack() as undo:

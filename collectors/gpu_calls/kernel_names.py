@@ -50,11 +50,7 @@ class _Process:
 
 @dataclass(slots=True)
 class KernelNamer:
-    """Names for the kernels of `LaunchRow`s; forgets a process when told.
-
-    modules  what a process has mapped: `Discovery.modules`
-    cache    names of earlier runs, or None
-    """
+    """Names for the kernels of `LaunchRow`s; forgets a process when told."""
 
     modules: Callable[[ProcessKey], Modules | None]
     cache: SymbolCache | None = None
@@ -136,6 +132,7 @@ class KernelNamer:
 
     def _index(self, process: ProcessKey, module: Module) -> SymbolIndex | None:
         """Open the file behind a module; one that cannot be read is not tried again, nor by one
+
         process one that it did not lead to.
         """
         if module.file in self._indices:

@@ -160,11 +160,7 @@ class _Past(NamedTuple):
 
 
 class LaunchCount(NamedTuple):
-    """Launches of a process in a record.
-
-    all       of them
-    kernels   by what the launch table calls them
-    """
+    """Launches of a process in a record."""
 
     all: CountedCalls
     kernels: dict[What, CountedCalls]
@@ -172,10 +168,7 @@ class LaunchCount(NamedTuple):
 
 @dataclass(slots=True)
 class LaunchCounts:
-    """One for the source.
-
-    left_out  whether a process is not to be counted
-    """
+    """One for the source."""
 
     left_out: Callable[[ProcessKey], bool]
     _stretches: list[_Stretch] = field(default_factory=list)
@@ -203,10 +196,7 @@ class LaunchCounts:
             gathered.kernels[names[row.process, row.kernel]] += row.launches
 
     def take(self, random: bool) -> Iterator[tuple[ProcessKey, LaunchCount]]:
-        """End the record: give every process that launched, or of which that is not known.
-
-        random   whether what was watched lay at random: not so where a burst ended it
-        """
+        """End the record: give every process that launched, or of which that is not known."""
         stretches, self._stretches = self._stretches, []
         gathered, self._now = self._now, {}
         for process, of in gathered.items():

@@ -55,12 +55,7 @@ _ALIKE: Final = 0.7
 
 
 class SeenWindow(NamedTuple):
-    """A process in time of which every call was seen.
-
-    used_ns     its CPU time
-    paid_ns     what probes took of that
-    calibrated  whether that is calibrated, else it is assumed
-    """
+    """A process in time of which every call was seen."""
 
     calls: int
     used_ns: float
@@ -93,7 +88,6 @@ class Unwatched(NamedTuple):
 class UnseenCalls(NamedTuple):
     """Calls of a process that were not seen.
 
-    value      expected number
     variance   of its random error, so that 1.96 deviations are a 95 % interval; infinite where
                nothing is known
     below      how much less, above how much more there can be as hits cost less or more
@@ -124,8 +118,6 @@ def unseen(
 ) -> UnseenCalls:
     """Estimate the calls of the unwatched time.
 
-    own      what was watched in the same period, None: nothing
-    earlier  windows of the process before, the newest last
     random   whether the own window lay at random: one that a burst cut off did not
     """
     windows = [*earlier, *([own] if own is not None else [])]

@@ -41,7 +41,6 @@ class LaterPrograms:
     def __init__(self, load: Callable[[], Programs], now_ns: int, *, tries: bool) -> None:
         """Load nothing yet.
 
-        load    loads; raises SourceUnavailable
         now_ns  CLOCK_BOOTTIME from which on the first drain counts
         tries   whether loading is cheap enough for `try_out` to do it once in vain
         """
@@ -55,8 +54,6 @@ class LaterPrograms:
 
         The kernel's verifier and this process's capabilities have their say at the start, as long
         as somebody reads it; what was loaded for that is let go at once.
-
-        dear    also where it is not cheap
         """
         if self.failure is None and self._programs is None and (self._tries or dear):
             self._load().close()

@@ -40,8 +40,6 @@ class Drains(Protocol):
 class PeriodEnd:
     """What a period was.
 
-    length_ns   its true length
-    attached    share of it in which each place was attached, as measured
     worst       the process that paid most, and the share of the wall time that it paid, stalls
                 included; None: nobody did
     """
@@ -58,11 +56,8 @@ class Collected:
     """One drain, in one period.
 
     shares      with which probability a call of each group was seen
-    ended       the period, where this drain is its last
     attached    groups of which every call was seen, from the drain's begin to its end
     cpu_ns      CPU time of each process that is known, None: not to be had
-    paid_ns     what probes took of it
-    calibrated  whether that is calibrated, else it is assumed
     """
 
     drain: ProbeDrain
@@ -114,11 +109,7 @@ class _Book:
 
 
 class PeriodKeeper:
-    """One for the machine.
-
-    places  every place that can be attached, with its stall: `ProbeAttacher.places`
-    clocks  CPU time of the processes that may call
-    """
+    """One for the machine."""
 
     def __init__(
         self,
@@ -185,10 +176,7 @@ class PeriodKeeper:
             self._clocks.forget(process)
 
     def _collect(self, now_ns: int, *, ends: bool = True) -> bool:
-        """Drain.
-
-        ends     whether the period may end here
-        """
+        """Drain."""
         drain = _without_calibration(self._drains.drain(now_ns))
         paid_ns = self._book.add(drain, self._costs)
         self._clocks.note(paid_ns)

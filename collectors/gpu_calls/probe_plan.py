@@ -34,9 +34,6 @@ _GROUPED: Final = re.compile(r"\([^()]*\)")
 class Attachment:
     """Places in one file that are attached by one link; the tuples run side by side.
 
-    group       what they belong to
-    returns     probe the returns instead of the entries
-    offsets     bytes from the start of the file
     rows        index of the row in the table: half of the attach cookie
     semaphores  offset of a USDT counter in the file, 0: none
     classes     how the kernel passes the probed instruction: what a hit costs

@@ -36,6 +36,7 @@ _LOSSES: Final = ("records_lost_cupti", "buffers_refused", "bad_times", "without
 
 class Work(NamedTuple):
     """What is estimated of one kernel, or of copies in one direction, brought to the rate at which
+
     such work was recorded: over the rate it is all of it.
 
     device   the process's own number of it
@@ -251,8 +252,6 @@ class TimedRow(NamedTuple):
 class TimedSpan(NamedTuple):
     """What the windows that are told of now say, of the time since the windows before.
 
-    begun_ns      CLOCK_BOOTTIME
-    recorded_ns   of `span_ns`
     lost          records that CUPTI dropped or that had no times
     """
 
@@ -298,10 +297,7 @@ class TimedSpans:
     """Follows the windows of one process, from when they were told of last."""
 
     def __init__(self, deltas: CounterDeltas, names: RowNames, graphs_apart: bool = False) -> None:
-        """Take what follows the process.
-
-        graphs_apart   kernels that a graph launches are told apart from the same ones alone
-        """
+        """Take what follows the process."""
         self._deltas, self._names, self._graphs_apart = deltas, names, graphs_apart
         self._before = deltas.before
 

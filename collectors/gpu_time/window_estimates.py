@@ -209,7 +209,6 @@ class WindowEstimator:
         """Estimate what a window stands for.
 
         kernels  bool[rows], rows whose launches are numbered; rows only ever grow
-        last     none comes after it
         """
         rows = len(kernels)
         counts, times = (_dense(window, of, rows) for of in (window.counts, window.times))

@@ -45,7 +45,6 @@ class Memory:
 class HostCounters:
     """Everything that grows, and memory as it is.
 
-    cpu     ticks by CPU_FIELDS, since the start
     disks   (bytes read, bytes written, busy milliseconds) of each whole disk
     links   (bytes received, bytes sent) of each interface of its own
     """
@@ -116,10 +115,7 @@ def disks(text: bytes) -> dict[bytes, tuple[int, int, int]]:
 
 @lru_cache(maxsize=1)
 def whole_disks(names: tuple[bytes, ...]) -> list[int]:
-    """Leave out partitions and layered devices: their bytes are those of a disk that is listed.
-
-    Gives the places of the others.
-    """
+    """Leave out partitions and layered devices: their bytes are those of a disk that is listed."""
     own = [name for name in names if not name.startswith(_LAYERED)]
     return [
         place

@@ -43,7 +43,6 @@ LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
 class NamedCall(NamedTuple):
     """A sampled call.
 
-    kind       what the table's row says it is
     kernel     name of what was launched, "" for other calls
     on_stream  the call names a stream: 0 then is the default stream
     stack      addresses, the innermost first; empty where none was taken
@@ -64,7 +63,6 @@ class NamedCall(NamedTuple):
 class ProfiledGpuTime:
     """How the process's kernels were timed.
 
-    state      whether they were, and if not, why
     share      of the time, that was recorded; all else is estimated from it
     uuids      of the process's GPUs, by its own numbers
     """
@@ -86,9 +84,7 @@ class ProfiledGpuTime:
 class ProfiledProcess:
     """The profiled process, and when it was looked at.
 
-    begun_ns   CLOCK_BOOTTIME
     unix_ns    the same instant in nanoseconds since 1970
-    threads    names by thread id
     modules    what of which files was mapped, the program's first; with the file's build id
     """
 
@@ -224,10 +220,7 @@ class ProfileSession:
     def __init__(
         self, pid: int, *, stacks: bool = True, socket: Path = DEFAULT_SOCKET, proc: str = "/proc"
     ) -> None:
-        """Look at the process and load. Raises NothingToProfile, SourceUnavailable.
-
-        socket   where the library in the process reports
-        """
+        """Look at the process and load. Raises NothingToProfile, SourceUnavailable."""
         self._table = ProbeTable.load()
         self._rows = {row.id: row for row in self._table.rows}
         self._stacks, self._known_stacks = stacks, dict[int, tuple[int, ...]]()

@@ -40,7 +40,6 @@ def scale(parts: Iterable[int], numerator: int, denominator: int) -> list[int]:
 class KernelActivity:
     """Launches of one kernel on one GPU, aggregated by a source over a short span.
 
-    gpu                        index of the GPU on this host
     kernel                     name, demangled where the source can
     family, application        class names of the catalogue's tables
     count                      launches seen, >= 0
@@ -67,13 +66,7 @@ class KernelActivity:
 
 @dataclass(frozen=True, slots=True)
 class GpuCoverage:
-    """A source watched a GPU for a while: time without activity in it was idle, not unmeasured.
-
-    source        the source's name: overlapping claims of several sources count once
-    gpu           index of the GPU on this host
-    boottime_ns   CLOCK_BOOTTIME at which the span begins
-    span_ns       its length
-    """
+    """A source watched a GPU for a while: time without activity in it was idle, not unmeasured."""
 
     source: str
     gpu: int
@@ -85,11 +78,8 @@ class GpuCoverage:
 class Observation:
     """One measured value for one cell of a section.
 
-    section       the catalogue's section name
-    cell          the cell's name within the section
     value         in the section's base units: an amount for a mix, a sample for a histogram or
                   mean, any non-zero value for an indicator
-    boottime_ns   CLOCK_BOOTTIME of the measurement
     """
 
     section: str
@@ -102,7 +92,6 @@ class Observation:
 class HostTicks:
     """This host's counters many times a second; local: no section is filled from it.
 
-    metrics        names of the columns
     boottime_ns    int64[n], CLOCK_BOOTTIME of each snapshot, ascending
     totals         uint64[n, k], since the source began; a column may step back by what was read
                    while it moved, never for long
@@ -122,11 +111,8 @@ class HostTable:
     """What grew in a span, by cgroup, CPU, device, peer, ...; local: it never leaves the host.
 
     name           what the rows are: `cgroup`, `cpu`, `device`, ...
-    rows           one name per row
     columns        names of the columns; a unit ends the name
     values         int64[rows, columns]
-    boottime_ns    CLOCK_BOOTTIME at which the span begins
-    span_ns        its length
     """
 
     name: str
@@ -148,8 +134,6 @@ class HostEvent:
 
     name          what: `disk_error`, `link_lost_cleared`, ...
     key           to what: a device, an interface
-    detail        in a few words
-    boottime_ns   CLOCK_BOOTTIME at which it was seen
     """
 
     name: str
@@ -172,9 +156,7 @@ class StepSource(StrEnum):
 class MarkedProcess:
     """A process whose threads leave marks.
 
-    start_ns        by CLOCK_BOOTTIME
     cgroup          path in the CPU hierarchy, as in the table `cgroup`; "" before its first step
-    program         its name; "" where it had ended
     """
 
     pid: int
@@ -187,7 +169,6 @@ class MarkedProcess:
 class StepMarks(MarkedProcess):
     """Steps of one process that ended since the last drain; local: they never leave the host.
 
-    probe           what marked the steps
     ended_ns        int64[n], CLOCK_BOOTTIME, ascending
     duration_ns     int64[n], > 0
     lost            steps before these that found no room
@@ -221,7 +202,6 @@ class RhythmMarks(MarkedProcess):
     kind            uint8[n], RhythmKind: back from a voluntary sleep (WAKE) or from an
                     uninterruptible one (BLOCK), sent or received on a socket, back from a
                     synchronisation or collective of a GPU
-    thread          int64[n]
     value           int64[n]: nanoseconds away (WAKE, BLOCK, SYNCHRONISE, COLLECTIVE), else bytes
     socket          int64[n]: which one, SEND and RECEIVE; else 0
     round_trip_us   int64[n]: newest round trip on a TCP connection, SEND and RECEIVE; else 0

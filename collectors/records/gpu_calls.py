@@ -70,10 +70,7 @@ class CountedCalls(NamedTuple):
     def total(
         cls, counts: Iterable[CountedCalls], share: float, scale: float = 1.0
     ) -> CountedCalls:
-        """Add counts up whose random errors have nothing to do with each other.
-
-        scale   by which the sum is multiplied, for what was not watched
-        """
+        """Add counts up whose random errors have nothing to do with each other."""
         seen, value, variance, _, below, above = map(sum, zip(_NO_CALLS, *counts, strict=True))
         return cls(seen, value * scale, variance * scale**2, share, below * scale, above * scale)
 
@@ -94,11 +91,7 @@ _NO_CALLS: Final = CountedCalls(0, 0.0, 0.0, 0.0)
 
 
 class ProcessLabels(NamedTuple):
-    """Which process: raw, so that it stays here; "" is unknown.
-
-    name          as the kernel has it (comm), or of the program's file
-    application   class of its kernel mix
-    """
+    """Which process: raw, so that it stays here; "" is unknown."""
 
     name: str
     container: str = ""
@@ -131,8 +124,6 @@ class CollectiveCalls(NamedTuple):
     """Collectives of one kind on one communicator; sums over those seen.
 
     communicator   handle in the process, 0: those without room
-    call           `all_reduce`, ...
-    duration_ns    inside the host's calls
     """
 
     communicator: int
@@ -215,16 +206,12 @@ class GpuCalls:
 class GovernorState:
     """What the overhead governor does, once a period.
 
-    span_ns     the period's length
     loader      `libbpf` or `bcc`
     budget      share of the wall time of the worst-hit process that probes may take
     duty        share of the period in which the groups in turns are attached
     dropped     groups that are not attached, each with its reason
     predicted   share of the worst-hit process that the period will cost, stalls included
     measured    the same of the period that ended, or None in the first
-    worst       the worst-hit process of the period that ended
-    files       probed files
-    lost        what found no room, by what, in the period that ended
     """
 
     boottime_ns: int

@@ -84,7 +84,6 @@ class TimedKernel(NamedTuple):
     """One kernel of a process on one GPU, or copies in one direction.
 
     launches   estimate of all in the span; none where only earlier windows met it
-    time       on the GPU
     bytes      of copies, an estimate of all; 0 for kernels
     delay_ns   mean from submission to start, of those of which it is known; None: of none
     """
@@ -108,8 +107,6 @@ class FamilyTime(NamedTuple):
 class TimedGpu(NamedTuple):
     """What one process's work on one GPU covered, in ns of the span: estimates.
 
-    busy           its work of any kind
-    compute        kernels that compute
     copy           copies; `copy_beside` while it computed, too
     collective     collectives; `collective_beside` while it computed, too
     kernels_beside two kernels or more at once
@@ -128,13 +125,9 @@ class TimedGpu(NamedTuple):
 class TimedProcess(NamedTuple):
     """One process of a GPU.
 
-    name          as the kernel has it (comm); "" where it cannot be read
-    gpus          that it is known to use
-    application   class of its kernel mix
     error         CUPTI's code of the call that failed last, 0 for none
     cupti         version of its CUPTI, 0 where it has none yet
     span_ns       since the window before; 0 where none ended since the last record
-    recorded_ns   of it
     lost          records that CUPTI dropped or that had no times, in the span
     time          of all its work; two kernels at once count twice
     families      the same by family. Its parts were recorded in the same windows, so that
@@ -170,7 +163,6 @@ class GpuTimes:
     """All processes of the host's GPUs at one drain.
 
     boottime_ns, span_ns   since the last drain
-    gpus                   how many the host has
     covered                those of which every process is measured
     known                  those whose processes the driver tells: of others coverage is not known
     refused                connections that were turned away, by reason, since the source began

@@ -171,8 +171,6 @@ class ReplaySource:
         speed         1: real time; 10: ten times faster, GPU time shrinks with it, bins keep
                       durations
         application   class of the work; None: what the trace's head names, else unknown
-        loop          begin again at the trace's end
-        reorder       events held back to sort by time
 
         Raises        ValueError
         """

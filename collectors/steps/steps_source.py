@@ -38,8 +38,6 @@ _PROGRAMS: Final = ("step_call", "step_begin", "step_end")
 class StepProbe:
     """A function whose calls are a program's steps.
 
-    path      of the program or library: by file, so every process that maps it is marked
-    symbol    the function's name in .symtab or .dynsym
     returns   True: each call is a step; False: a step lasts from one call to the next of a thread
     name      for people; "": `file:symbol`
     kind      where several calls make a step: what they are as marks of the rhythm, so that it is
@@ -61,10 +59,7 @@ class StepPrograms:
     """Loaded programs; nothing is probed until `attach`."""
 
     def __init__(self, unified: bool) -> None:
-        """Load. Raises SourceUnavailable.
-
-        unified     the CPU controller is on the unified hierarchy
-        """
+        """Load. Raises SourceUnavailable."""
         reason = unavailable()
         if reason:
             raise SourceUnavailable(reason)
@@ -316,10 +311,7 @@ class StepsSource:
                 self._refused[number] = (self._files.pop(number), reason)
 
     def _thread_states(self, programs: StepPrograms) -> tuple[dict[_Owner, int], dict[_Owner, int]]:
-        """Give when each process's latest open step began, and how many steps found no room.
-
-        Threads of processes that ended are forgotten.
-        """
+        """Give when each process's latest open step began, and how many steps found no room."""
         began: dict[_Owner, int] = {}
         lost: dict[_Owner, int] = {}
         lost_before, self._lost = self._lost, {}
