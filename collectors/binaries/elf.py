@@ -58,7 +58,7 @@ _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _MAGIC: Final = b"\x7fELF\x02\x01\x01"
 _EXECUTABLE, _SHARED = 2, 3
-_LOAD, _INTERPRETER, NOTE_SEGMENT = 1, 3, 4
+_LOAD, NOTE_SEGMENT = 1, 4
 _MAY_EXECUTE: Final = 1
 SYMBOLS, NOTE_SECTION, _NO_BITS, DYNAMIC_SYMBOLS = 2, 7, 8, 11
 _MOST_SEGMENTS: Final = 1024
@@ -107,7 +107,6 @@ class Layout:
     """The headers of a file; no sections where they were cut off or are in disorder."""
 
     machine: Machine
-    executable: bool
     segments: tuple[Segment, ...]
     sections: tuple[ElfSection, ...]
 
@@ -159,9 +158,8 @@ def read_layout(content: ElfBytes) -> Layout:
         for kind, flags, offset, address, _, in_file, in_memory, _ in _SEGMENT.iter_unpack(table)
         if max(offset, address) + max(in_file, in_memory) <= _USER_SPACE
     )
-    interpreted = any(part.kind == _INTERPRETER for part in parts)
     named = _sections(content, first_section, section_size, sections, names)
-    return Layout(_MACHINES[machine], kind == _EXECUTABLE or interpreted, parts, named)
+    return Layout(_MACHINES[machine], parts, named)
 
 
 def _sections(
@@ -201,14 +199,12 @@ class UsdtProbe:
 
     offset            of its nop in the file
     semaphore_offset  of the counter, in the file, that switches the probe on; 0: always on
-    arguments         where they are, as the note says: `8@%rdi -4@$7`
     """
 
     provider: str
     name: str
     offset: int
     semaphore_offset: int
-    arguments: str
 
 
 def build_id(content: ElfBytes, layout: Layout) -> str:
@@ -238,11 +234,11 @@ def usdt_probes(content: ElfBytes, layout: Layout) -> Iterator[UsdtProbe]:
         # The linker knows where the base section went; prelink and objcopy may have moved it since.
         moved = base.address - assumed_base if base is not None else 0
         offset = layout.file_offset((address + moved) % _WRAP)
-        provider, name, arguments, *_ = [*text[_PLACE.size :].split(b"\0", 3), b"", b"", b""]
+        provider, name, *_ = [*text[_PLACE.size :].split(b"\0", 2), b"", b""]
         if offset is None or not provider or not name:
             continue
         counter = layout.file_offset((semaphore + moved) % _WRAP, code=False) if semaphore else 0
-        yield UsdtProbe(_ascii(provider), _ascii(name), offset, counter or 0, _ascii(arguments))
+        yield UsdtProbe(_ascii(provider), _ascii(name), offset, counter or 0)
 
 
 def _notes(raw: bytes) -> Iterator[tuple[tuple[bytes, int], bytes]]:

@@ -144,10 +144,6 @@ class ElfFile:
         return self.layout.machine
 
     @property
-    def executable(self) -> bool:
-        return self.layout.executable
-
-    @property
     def has_symbol_table(self) -> bool:
         """Whether .symtab is there: where it was stripped, static functions have no names."""
         return any(section.kind == SYMBOLS for section in self.layout.sections)

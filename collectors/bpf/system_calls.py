@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from collectors.interface import SourceUnavailable
 
@@ -22,12 +22,10 @@ def kernel_version(release: str | None = None) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-class Numbers(NamedTuple):
-    bpf: int
-    perf_event_open: int
-
-
-NUMBERS: Final = {"x86_64": Numbers(321, 298), "aarch64": Numbers(280, 241)}
+NUMBERS: Final = {
+    "x86_64": {"bpf": 321, "perf_event_open": 298},
+    "aarch64": {"bpf": 280, "perf_event_open": 241},
+}
 
 # syscall(2) hands on whole words; each call's arguments are as wide as the kernel reads them.
 BPF: Final = (ctypes.c_long, (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint))
@@ -86,7 +84,7 @@ def _system_call(name: str) -> tuple[Callable[..., int], int]:
     # Not the attribute of that name: each of the two has arguments of its own.
     call: Any = ctypes.CDLL(None, use_errno=True)["syscall"]
     call.restype, call.argtypes = BPF if name == "bpf" else PERF_EVENT_OPEN
-    return call, getattr(numbers, name)
+    return call, numbers[name]
 
 
 _ONLINE: Final = Path("/sys/devices/system/cpu/online")

@@ -29,9 +29,7 @@ class TickState:
     """What the ticks cost: callbacks and their nanoseconds, all of them timed."""
 
     ticks: int
-    missed: int
     cost_ns: int
-    failures: int
 
 
 class Ticks(ABC):
@@ -80,8 +78,7 @@ class TimerTicks(Ticks):
         self._read_to, self._missed = 0, 0
 
     def state(self) -> TickState:
-        ticks, missed, _, cost_ns, failures = self._state.rows[0, :5].tolist()
-        return TickState(ticks, missed, cost_ns, failures)
+        return TickState(*self._state.rows[0, [0, 3]].tolist())
 
     def read(self) -> HostTicks | None:
         ring, state = self._snapshots.rows, self._state.rows[0]
@@ -105,8 +102,7 @@ class PerCpuTicks(Ticks):
         self._place: int | None = None
 
     def state(self) -> TickState:
-        head = self._state.rows[: self._cpus, :5].sum(axis=0).tolist()
-        return TickState(head[0], 0, head[3], head[4])
+        return TickState(*self._state.rows[: self._cpus, [0, 3]].sum(axis=0).tolist())
 
     def read(self) -> HostTicks | None:
         offset = boottime_ns() - time.monotonic_ns()

@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, NamedTuple, Protocol
@@ -218,47 +218,36 @@ class HitCosts:
         return spent
 
     def calibrate(self, programs: Attaches) -> None:
-        """Measure this machine through the loaded programs themselves: about a second, once in
+        """Measure this machine by the loaded programs, about a second, once in a process's life.
 
-        the life of a process. Where that fails, what is assumed holds.
+        Where that fails, what is assumed holds.
         """
         launch = next(
             (i for i, row in enumerate(self.table.rows) if row.kind is CallKind.LAUNCH), None
         )
         if launch is None:
             return
+
+        @contextmanager
+        def attach(path: str, offset: int, returns: bool) -> Iterator[None]:
+            group = ProbeGroup.LAUNCH_RESULT if returns else ProbeGroup.LAUNCH
+            place = Attachment(group, returns, (offset,), (launch,), (0,), (EntryClass.EMULATED,))
+            programs.attach(CALIBRATION_FILE, path, [place])
+            try:
+                yield
+            finally:
+                programs.detach_all([FileGroup(CALIBRATION_FILE, group)])
+
         with suppress(SourceUnavailable):
             if not _measured:
-                target = CalibrationTarget()
-                try:
-                    _measured.update(calibrate(target, _Through(programs, launch).attach))
-                finally:
-                    target.close()
+                with closing(CalibrationTarget()) as target:
+                    _measured.update(calibrate(target, attach))
             self.by_class = {**ASSUMED, **_measured}
             self.calibrated = True
 
     def _cost(self, file: int, row: int, returns: bool) -> HitCost:
         entry = self._classes.get((file, row, returns), EntryClass.EMULATED)
         return self.by_class.get(entry, ASSUMED[entry])
-
-
-@dataclass(frozen=True, slots=True)
-class _Through:
-    """Attaches the programs of a launch to the calibration's functions."""
-
-    programs: Attaches
-    row: int
-
-    @contextmanager
-    def attach(self, path: str, offset: int, returns: bool) -> Iterator[None]:
-        group = ProbeGroup.LAUNCH_RESULT if returns else ProbeGroup.LAUNCH
-        place = Attachment(group, returns, (offset,), (self.row,), (0,), (EntryClass.EMULATED,))
-        self.programs.attach(CALIBRATION_FILE, path, [place])
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                self.programs.detach_all([FileGroup(CALIBRATION_FILE, group)])
 
 
 MOST_PROCESSES: Final = 1024

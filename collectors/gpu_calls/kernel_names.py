@@ -131,10 +131,7 @@ class KernelNamer:
         return symbol
 
     def _index(self, process: ProcessKey, module: Module) -> SymbolIndex | None:
-        """Open the file behind a module; one that cannot be read is not tried again, nor by one
-
-        process one that it did not lead to.
-        """
+        """Open the file behind a module; what cannot be read, or reached, is not tried again."""
         if module.file in self._indices:
             index = self._indices.pop(module.file)
             if index is None or not index.changed():

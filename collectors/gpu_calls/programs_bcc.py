@@ -70,18 +70,6 @@ ENTRY, RETURN = 0, 1
 _ANY_ATTACHMENT, _EVERY_PROCESS, _NO_COUNTER = -1, -1, 0
 _LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
 
-ABSENT: Final = (
-    "names of kernels and modules",
-    "grid, block and shared memory of launches",
-    "copies by direction and size",
-    "live and peak memory, bytes of pitched allocations",
-    "collectives by communicator",
-    "time inside calls",
-    "single calls and stacks",
-    "places with a semaphore (USDT)",
-    "start of a process that ended before the next drain",
-)
-
 
 def unavailable() -> str | None:
     if platform.machine() not in _MACHINES:
@@ -123,15 +111,6 @@ class GpuPrograms(AttachedGroups[_Place]):
         except BaseException:
             self.close()
             raise
-
-    def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
-        """Refuse: these programs give no single calls. Raises SourceUnavailable."""
-        if on:
-            what = "stacks" if stacks else "single calls"
-            raise SourceUnavailable(f"{what} of {process.pid}: need the libbpf loader")
-
-    def stack(self, stack_id: int) -> tuple[int, ...]:  # noqa: ARG002 - the libbpf loader's port
-        return ()
 
     def drain(self, now_ns: int) -> ProbeDrain:
         """Give everything since the last drain. Raises SourceUnavailable."""
@@ -238,11 +217,8 @@ class GpuPrograms(AttachedGroups[_Place]):
         summed: defaultdict[tuple[ProcessKey, int, int], list[int]]
         summed = defaultdict(lambda: [0] * len(_COLUMNS))
         hits: defaultdict[tuple[FileGroup, ProcessKey], int] = defaultdict(int)
-        keys, deltas = self._calls.grown()
-        for (_, tgid, file, kernel, index), counts in zip(
-            keys.tolist(), deltas.tolist(), strict=True
-        ):
-            row, process = self._table.rows[index], self._process(tgid)
+        for key, (file, kernel, index), counts in self._calls.rows():
+            row, process = self._table.rows[index], self._process(key.pid)
             into = summed[process, file, index]
             into[:] = [a + b for a, b in zip(into, counts, strict=True)]
             if row.kind in _LAUNCHES and counts[0]:
@@ -257,12 +233,9 @@ class GpuPrograms(AttachedGroups[_Place]):
         return tuple(launches), tuple(calls), dict(hits)
 
     def _read_errors(self) -> list[ErrorRow]:
-        keys, deltas = self._errors.grown()
         return [
-            ErrorRow(self._process(tgid), file, self._table.rows[index].id, code, failures)
-            for (_, tgid, file, index, code), (failures,) in zip(
-                keys.tolist(), deltas.tolist(), strict=True
-            )
+            ErrorRow(self._process(key.pid), file, self._table.rows[index].id, code, *failures)
+            for key, (file, index, code), failures in self._errors.rows()
         ]
 
     def _process(self, tgid: int) -> ProcessKey:

@@ -6,8 +6,8 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, Final
+from itertools import chain, product
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,20 +27,12 @@ _IDLE_DRAINS: Final = 10
 class GrowingMap:
     """One bounded map, its keys seen as a structure, its values summed over CPUs.
 
-    columns     names of the values
-    largest     columns that hold the largest value seen: the largest of all CPUs, not a delta
+    columns     names of the values; of `shared_bytes` the largest counts, of others the sum
     """
 
-    def __init__(
-        self,
-        source: PerCpuMap,
-        key: np.dtype[np.void],
-        columns: Sequence[str],
-        largest: Collection[str] = (),
-    ) -> None:
-        self._source, self._key = source, key
-        self._largest = [columns.index(column) for column in largest]
-        self._width = len(columns)
+    def __init__(self, source: PerCpuMap, key: np.dtype[np.void], columns: Sequence[str]) -> None:
+        self._source, self._key, self._width = source, key, len(columns)
+        self._largest = [place for place, name in enumerate(columns) if name == "shared_bytes"]
         self._keys = np.empty((0, source.key_bytes), np.uint8)
         self._totals = np.empty((0, self._width), np.int64)
         self._idle = np.empty(0, np.int64)
@@ -59,6 +51,12 @@ class GrowingMap:
         self._idle = np.where(changed, 0, idle + 1)
         deltas[:, self._largest] = totals[:, self._largest]
         return keys[changed].view(self._key).ravel(), deltas[changed]
+
+    def rows(self) -> Iterator[tuple[ProcessKey, list[int], list[int]]]:
+        """Yield what grew: the process, the rest of the key, and the counts."""
+        keys, deltas = self.grown()
+        for (start_ns, tgid, *key), counts in zip(keys.tolist(), deltas.tolist(), strict=True):
+            yield coarse(ProcessKey(tgid, start_ns)), key, counts
 
     def forget(self, processes: Collection[tuple[int, int]]) -> None:
         """Remove the rows of processes (tgid, start_ns) that have ended, after their last growth.
@@ -159,7 +157,13 @@ LOST: Final = (
 
 _STATUS, _DEVICE, _RETURNS = 1, 2, 4
 
-GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
+GROWING: Final = {
+    "launches": (LAUNCH_KEY, LAUNCH_ROW),
+    "calls": (CALL_KEY, CALL_ROW),
+    "errors": (ERROR_KEY, ERROR_ROW),
+    "copies": (COPY_KEY, COPY_ROW),
+    "collectives": (COLLECTIVE_KEY, COLLECTIVE_ROW),
+}
 """The maps that have rows of OTHER: of no process and no file, for what finds no room."""
 
 _LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
@@ -217,27 +221,14 @@ def _encode_place(place: ArgumentPlace | None) -> bytes:
 def other_keys(name: str, table: ProbeTable) -> list[bytes]:
     """Give the keys of OTHER in a growing map: one for each row, or direction and bin of sizes."""
 
-    def of(kinds: frozenset[CallKind]) -> list[int]:
-        return [place for place, row in enumerate(table.rows) if row.kind in kinds]
-
-    key: np.dtype[np.void]
-    rest: list[tuple[Any, ...]]
-    match name:
-        case "launches":
-            key, rest = LAUNCH_KEY, [(OTHER, place) for place in of(_LAUNCHES)]
-        case "calls":
-            key, rest = CALL_KEY, [(place,) for place in of(frozenset(CallKind))]
-        case "errors":
-            key, rest = ERROR_KEY, [(place, 0) for place in of(frozenset(CallKind))]
-        case "collectives":
-            key, rest = COLLECTIVE_KEY, [(OTHER, p) for p in of(_COLLECTIVES)]
-        case "copies":
-            bins = range(SIZE_BINS)
-            key = COPY_KEY
-            rest = [(d, size_bin) for d in range(len(DIRECTIONS)) for size_bin in bins]
-        case _:
-            raise ValueError(f"expected one of {', '.join(GROWING)}, got {name}")
-    return [np.array([(*_NOBODY, *tail)], key).tobytes() for tail in rest]
+    kinds = {"launches": _LAUNCHES, "collectives": _COLLECTIVES}.get(name, frozenset(CallKind))
+    places = [place for place, row in enumerate(table.rows) if row.kind in kinds]
+    rest: list[tuple[int, ...]] = [(OTHER, place) for place in places]
+    if name == "copies":
+        rest = list(product(range(len(DIRECTIONS)), range(SIZE_BINS)))
+    elif name in {"calls", "errors"}:
+        rest = [(place, 0)[: 1 + (name == "errors")] for place in places]
+    return [np.array([(*_NOBODY, *tail)], GROWING[name][0]).tobytes() for tail in rest]
 
 
 _CallKey = tuple[ProcessKey, int, int]
@@ -248,40 +239,34 @@ class Readout:
     def __init__(
         self, table: ProbeTable, fd: Callable[[str], int], cpus: int, limits: ProbeLimits
     ) -> None:
-        def growing(
-            name: str,
-            key: np.dtype[np.void],
-            columns: tuple[str, ...],
-            largest: tuple[str, ...] = (),
-        ) -> GrowingMap:
+        self._rows = table.rows
+        self._index = {row.id: place for place, row in enumerate(self._rows)}
+        self._maps: dict[str, GrowingMap] = {}
+        for name, (key, columns) in GROWING.items():
             others = other_keys(name, table)
             capacity = getattr(limits, name) + len(others)
             source = PerCpuMap(fd(name), key.itemsize, len(columns), cpus, capacity)
             for other in others:
                 source.set_zero(other)
-            return GrowingMap(source, key, columns, largest)
-
-        self._rows = table.rows
-        self._index = {row.id: place for place, row in enumerate(self._rows)}
-        self._launches = growing("launches", LAUNCH_KEY, LAUNCH_ROW, ("shared_bytes",))
-        self._calls = growing("calls", CALL_KEY, CALL_ROW)
-        self._errors = growing("errors", ERROR_KEY, ERROR_ROW)
-        self._copies = growing("copies", COPY_KEY, COPY_ROW)
-        self._collectives = growing("collectives", COLLECTIVE_KEY, COLLECTIVE_ROW)
-        self._maps = {
-            "launches": self._launches,
-            "calls": self._calls,
-            "errors": self._errors,
-            "copies": self._copies,
-            "collectives": self._collectives,
-        }
+            self._maps[name] = GrowingMap(source, key, columns)
 
     def read(self) -> ProbeDrain:
         """Read every map once; times and what is in no map of rows are left out.
 
         Raises      SourceUnavailable
         """
-        launches = tuple(self._read_launches())
+        launches = tuple(
+            LaunchRow(process, file, kernel, self._rows[row].id, *counts)
+            for process, (file, kernel, row), counts in self._maps["launches"].rows()
+        )
+        errors = tuple(
+            ErrorRow(process, file, self._rows[row].id, code, *counts)
+            for process, (file, row, code), counts in self._maps["errors"].rows()
+        )
+        collectives = tuple(
+            CollectiveRow(process, file, communicator, self._rows[row].id, *counts)
+            for process, (file, communicator, row), counts in self._maps["collectives"].rows()
+        )
         grown = self._grown_calls(launches)
         calls = tuple(
             CallRow(
@@ -292,8 +277,8 @@ class Readout:
             for (process, file, row), c in grown.items()
         )  # fmt: skip
         return ProbeDrain(
-            0, 0, launches, calls, tuple(self._read_errors()), tuple(self._read_copies()),
-            collectives=tuple(self._read_collectives()), hits=self._hits(grown),
+            0, 0, launches, calls, errors, tuple(self._read_copies()),
+            collectives=collectives, hits=self._hits(grown),
         )  # fmt: skip
 
     def processes(self) -> set[tuple[int, int]]:
@@ -305,21 +290,11 @@ class Readout:
         for bpf_map in self._maps.values():
             bpf_map.forget(processes)
 
-    def _read_launches(self) -> Iterator[LaunchRow]:
-        keys, deltas = self._launches.grown()
-        for (start_ns, tgid, file, kernel, row), counts in zip(
-            keys.tolist(), deltas.tolist(), strict=True
-        ):
-            process = coarse(ProcessKey(tgid, start_ns))
-            yield LaunchRow(process, file, kernel, self._rows[row].id, *counts)
-
     def _grown_calls(self, launches: tuple[LaunchRow, ...]) -> dict[_CallKey, dict[str, int]]:
         """Give the growth by process, file and row; launches are counted in rows of their own."""
         grown: dict[_CallKey, dict[str, int]] = {}
-        keys, deltas = self._calls.grown()
-        for (start_ns, tgid, file, row), counts in zip(keys.tolist(), deltas.tolist(), strict=True):
-            key = (coarse(ProcessKey(tgid, start_ns)), file, row)
-            into = grown.setdefault(key, dict(_NOTHING))
+        for process, (file, row), counts in self._maps["calls"].rows():
+            into = grown.setdefault((process, file, row), dict(_NOTHING))
             for column, count in zip(CALL_ROW, counts, strict=True):
                 into[column] += count
         for launch in launches:
@@ -341,24 +316,12 @@ class Readout:
                 hits[FileGroup(file, row.return_group), process] += ends
         return dict(hits)
 
-    def _read_errors(self) -> Iterator[ErrorRow]:
-        keys, deltas = self._errors.grown()
-        for (start_ns, tgid, file, row, code), (failures,) in zip(
-            keys.tolist(), deltas.tolist(), strict=True
-        ):
-            process = coarse(ProcessKey(tgid, start_ns))
-            yield ErrorRow(process, file, self._rows[row].id, code, failures)
-
     def _read_copies(self) -> Iterator[CopyRow]:
         """Gather the bins of one process, file and direction."""
         gathered: defaultdict[tuple[ProcessKey, int, int], list[tuple[int, int, int]]]
         gathered = defaultdict(list)
-        keys, deltas = self._copies.grown()
-        for (start_ns, tgid, file, direction, size_bin), (copies, size) in zip(
-            keys.tolist(), deltas.tolist(), strict=True
-        ):
-            key = (coarse(ProcessKey(tgid, start_ns)), file, direction)
-            gathered[key].append((size_bin, copies, size))
+        for process, (file, direction, size_bin), (copies, size) in self._maps["copies"].rows():
+            gathered[process, file, direction].append((size_bin, copies, size))
         for (process, file, direction), bins in gathered.items():
             yield CopyRow(
                 process,
@@ -368,11 +331,3 @@ class Readout:
                 sum(size for _, _, size in bins),
                 tuple(sorted((size_bin, copies) for size_bin, copies, _ in bins)),
             )
-
-    def _read_collectives(self) -> Iterator[CollectiveRow]:
-        keys, deltas = self._collectives.grown()
-        for (start_ns, tgid, file, communicator, row), counts in zip(
-            keys.tolist(), deltas.tolist(), strict=True
-        ):
-            process = coarse(ProcessKey(tgid, start_ns))
-            yield CollectiveRow(process, file, communicator, self._rows[row].id, *counts)

@@ -35,9 +35,7 @@ _LOSSES: Final = ("records_lost_cupti", "buffers_refused", "bad_times", "without
 
 
 class Work(NamedTuple):
-    """What is estimated of one kernel, or of copies in one direction, brought to the rate at which
-
-    such work was recorded: over the rate it is all of it.
+    """What is estimated of one kernel, or of copies in one direction: over `rate` it is all of it.
 
     device   the process's own number of it
     name     as CUPTI has it

@@ -31,8 +31,6 @@ class RdmaSource:
         self._folder = folder
         self._before: tuple[int, Values] | None = None
         self._started = False
-        self.unreadable = 0
-        """Counters that failed to be read: gaps, never zeros."""
 
     def probe(self) -> str | None:
         if not self._folder.is_dir() or not any(self._folder.iterdir()):
@@ -84,7 +82,6 @@ class RdmaSource:
             try:
                 value = int(file.read_text(encoding="ascii").split()[0])
             except (OSError, ValueError, IndexError):
-                self.unreadable += 1
                 continue
             if file.name in _WORDS_OF_4_BYTES:
                 yield (port, file.name.replace("_data", "_bytes")), 4 * value

@@ -190,7 +190,6 @@ class ReplaySource:
         self._started = self._playing = False
         self._covered_to_ns = 0
         self.loops = 0
-        self.skipped_ns = 0
 
     def probe(self) -> str | None:
         try:
@@ -235,7 +234,6 @@ class ReplaySource:
                 break
             if now_boottime_ns - at_ns > _LONGEST_CATCH_UP_NS:
                 self._boot_origin_ns += now_boottime_ns - at_ns
-                self.skipped_ns += now_boottime_ns - at_ns
                 self._covered_to_ns = now_boottime_ns
                 continue
             played += self._records(self._next, at_ns)

@@ -239,8 +239,8 @@ def test_wrong_layout_is_found() -> None:
         (
             PERF,
             {
-                "SYS_bpf": NUMBERS.bpf,
-                "SYS_perf_event_open": NUMBERS.perf_event_open,
+                "SYS_bpf": NUMBERS["bpf"],
+                "SYS_perf_event_open": NUMBERS["perf_event_open"],
                 "PERF_TYPE_SOFTWARE": system_calls.SOFTWARE,
                 "PERF_FLAG_FD_CLOEXEC": system_calls.CLOSE_ON_EXEC,
                 "PERF_COUNT_SW_DUMMY": perf_ring.DUMMY,

@@ -89,7 +89,6 @@ def test_rdma_counter_that_fails_or_is_reset_is_a_gap_not_a_zero(two_ports: Path
     tables = {table.rows: table for table in source.drain(2 * SECOND)}
     assert tables["mlx5_0/1",].columns == ("out_of_sequence",)
     assert "symbol_error" in tables["mlx5_1/1",].columns
-    assert source.unreadable == 1
 
 
 def test_rdma_without_devices_says_so(tmp_path: Path) -> None:

@@ -272,7 +272,6 @@ def test_replay_after_a_suspend_leaves_the_gap_out(tmp_path: Path) -> None:
     source = replay(write_trace(tmp_path / "t.json", [kernel(0, 10), kernel(900_000, 100_000)]))
     source.drain(BOOT)
     records = launches(source, BOOT + 86_400 * SECOND)
-    assert source.skipped_ns > 86_000 * SECOND
     assert all(r.boottime_ns >= BOOT + 86_200 * SECOND for r in records)
     assert len(records) < 5_000
 
