@@ -71,7 +71,6 @@ class ClockMap:
         self._times = [point.boottime_ns for point in self._points]
 
     def unix_ns(self, boottime_ns: int) -> tuple[int, int]:
-        """Give (unix_ns, error_ns) of a boot time."""
         place = bisect.bisect_right(self._times, boottime_ns)
         if place in {0, len(self._points)}:
             point = self._points[0 if place == 0 else -1]

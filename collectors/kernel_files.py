@@ -14,8 +14,6 @@ _PART: Final = 1 << 14
 
 
 class KernelFile:
-    """A file of /proc; opening it costs as much as reading it."""
-
     def __init__(self, path: str) -> None:
         """Open the file. Raises OSError."""
         self.path, self._fd = path, -1
@@ -58,7 +56,6 @@ class Tree:
         """Folders that are there and could not be listed: what is in them is not gone."""
 
     def entries(self, folder: str) -> list[str]:
-        """Give the names in a folder, sorted; none where it is missing, or `closed`."""
         try:
             return sorted(path.name for path in (self.root / folder).iterdir())[:MOST_ENTRIES]
         except (FileNotFoundError, NotADirectoryError):
@@ -106,5 +103,4 @@ class Tree:
 
 
 def offered(gap: ReadFailure) -> bool:
-    """Tell whether a file that gave this gap is there at all."""
     return gap.kind is not FailureKind.UNSUPPORTED

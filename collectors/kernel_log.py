@@ -36,8 +36,6 @@ _FACILITY_SHIFT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record: its number, its level (0 emergency to 7 debug), its message as the kernel's."""
-
     seq: int
     level: int
     message: str
@@ -120,7 +118,6 @@ class KernelLog:
 
 
 def xid_of(message: str) -> tuple[str, int] | None:
-    """Give (PCI address, XID) of the driver's message, None of any other."""
     found = _XID.match(message)
     return None if found is None else (found[1], int(found[2]))
 
@@ -146,7 +143,6 @@ def kernel_xids(log: Path = KMSG) -> list[tuple[str, int]] | ReadFailure:
 
 
 def log_failure(log: Path, error: OSError) -> ReadFailure:
-    """Say why a log cannot be read, and who may."""
     if isinstance(error, PermissionError):
         closed = f"{log}: not allowed (root or CAP_SYSLOG reads it)"
         return ReadFailure(FailureKind.NO_PERMISSION, closed)

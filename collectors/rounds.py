@@ -25,8 +25,6 @@ class Drained:
 
 
 class Rounds:
-    """Drains started sources in their order."""
-
     def __init__(self, sources: Sequence[Source] = ()) -> None:
         self.sources = tuple(sources)
         # Found once: asking a protocol takes 10 us.
@@ -37,7 +35,6 @@ class Rounds:
 
     @property
     def lacking(self) -> list[UnavailableSource]:
-        """Parts that running sources lack on this host."""
         return [
             part
             for source in self.sources
@@ -60,7 +57,6 @@ class Rounds:
         self.failing = failing
 
     def replace(self, sources: Sequence[Source]) -> Rounds:
-        """Go on with these, started already; what is not among them stops."""
         for source in self.sources:
             if source not in sources:
                 source.stop()

@@ -23,8 +23,6 @@ class ElfError(Exception):
 
 
 class ElfBytes:
-    """The bytes of one open file; the caller keeps it open and closes it."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.size = file.seek(0, os.SEEK_END)
@@ -69,8 +67,6 @@ _USER_SPACE: Final = 1 << 63
 
 
 class Machine(StrEnum):
-    """Processors whose entries can be probed."""
-
     X86_64 = "x86-64"
     ARM64 = "arm64"
 
@@ -80,8 +76,6 @@ _MACHINES: Final = {62: Machine.X86_64, 183: Machine.ARM64}
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One program header: `file_size` bytes at `offset` stand at `address`."""
-
     kind: int
     flags: int
     offset: int
@@ -91,8 +85,6 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ElfSection:
-    """One section header; `link` is the index of the section it refers to."""
-
     name: str
     kind: int
     address: int
@@ -104,8 +96,6 @@ class ElfSection:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The headers of a file; no sections where they were cut off or are in disorder."""
-
     machine: Machine
     segments: tuple[Segment, ...]
     sections: tuple[ElfSection, ...]

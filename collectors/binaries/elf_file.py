@@ -96,13 +96,11 @@ _FORWARD_ARM64: Final = re.compile(rb"(?:\x5f\x24\x03\xd5)?(.{3}[\x14-\x17])", r
 
 
 def forward_x86_64(code: bytes) -> int | None:
-    """Give how far from its own start a function jumps that does nothing else, or None."""
     found = _FORWARD_X86_64.match(code)
     return None if found is None else found.end() + int(struct.unpack("<i", found[1])[0])
 
 
 def forward_arm64(code: bytes) -> int | None:
-    """Give how far from its own start a function branches that does nothing else, or None."""
     found = _FORWARD_ARM64.match(code)
     if found is None:
         return None
@@ -125,8 +123,6 @@ class Function(NamedTuple):
 
 
 class ElfFile:
-    """One program or library; reads from its open file while `functions` and others are asked."""
-
     def __init__(self, content: ElfBytes, layout: Layout) -> None:
         self._content = content
         self.layout = layout

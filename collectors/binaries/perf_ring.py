@@ -58,23 +58,17 @@ class Mapped(NamedTuple):
 
 
 class Executed(NamedTuple):
-    """A process replaced its program by another."""
-
     boottime_ns: int
     pid: int
 
 
 class Forked(NamedTuple):
-    """A process made another, which has the same mappings."""
-
     boottime_ns: int
     parent: int
     pid: int
 
 
 class Lost(NamedTuple):
-    """The ring had no room for some records."""
-
     boottime_ns: int
     records: int
 
@@ -87,7 +81,6 @@ class BrokenRing(Exception):
 
 
 def file_mark(device: tuple[int, int], inode: int, generation: int) -> bytes:
-    """Give the bytes by which a record names a file."""
     return _FILE.pack(*device, inode, generation)
 
 
@@ -163,8 +156,6 @@ FLAGS: Final = sum(
 
 
 class PerfRing:
-    """One CPU's ring, mapped and read."""
-
     def __init__(self, cpu: int, ring_bytes: int = RING_BYTES) -> None:
         """Open it. Raises SourceUnavailable, or OSError ENODEV for a CPU that is off."""
         attributes = PerfEventAttributes(
@@ -220,8 +211,6 @@ class PerfRing:
 
 
 class PerfRings:
-    """The rings of all CPUs that are on."""
-
     def __init__(self, ring_bytes: int = RING_BYTES) -> None:
         """Open them. Raises SourceUnavailable."""
         self._rings: list[PerfRing] = []

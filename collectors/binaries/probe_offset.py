@@ -71,7 +71,6 @@ def _cheap(head: bytes) -> Iterator[int]:
 
 
 def _disturbs(instruction: capstone.CsInsn) -> bool:
-    """Say whether behind an instruction a call may be elsewhere, or not look as it did before."""
     if any(instruction.group(group) for group in _BRANCHES):
         return True
     if not _ARGUMENTS.isdisjoint(instruction.regs_access()[1]):
@@ -83,7 +82,6 @@ def _disturbs(instruction: capstone.CsInsn) -> bool:
 
 
 def _targets(code: bytes) -> Iterator[int]:
-    """Yield where the direct jumps and calls of a function go, from its entry."""
     for _, _, mnemonic, operands in _disassembler(False).disasm_lite(code, 0):
         if mnemonic[0] == "j" or "loop" in mnemonic or "call" in mnemonic or " j" in mnemonic:
             try:

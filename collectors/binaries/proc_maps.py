@@ -30,8 +30,6 @@ FileKey = tuple[tuple[int, int], int]
 
 
 class Module(NamedTuple):
-    """A part of a file that a process may execute."""
-
     start: int
     end: int
     offset: int
@@ -168,8 +166,6 @@ def comm_of(proc: str, pid: int) -> str:
 
 
 class ProgramNames:
-    """Reads a process's name once, and again after `forget`."""
-
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._names: dict[tuple[int, int], str] = {}
@@ -183,7 +179,6 @@ class ProgramNames:
         return self._names[key]
 
     def alive(self, pid: int, start_ns: int) -> bool:
-        """Tell whether the process is there, and no other of its number."""
         return process_key(str(self._proc), pid) == coarse(ProcessKey(pid, start_ns))
 
 
@@ -202,16 +197,12 @@ class FileIdentity(NamedTuple):
 
 
 class Trust(Enum):
-    """How sure it is that a path leads to the mapped file."""
-
     NAME = "name"
     PROCESS = "process"
     KERNEL = "kernel"
 
 
 class MappedFile:
-    """An open file; `path` opens it again from this process as long as it is not closed."""
-
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.identity = self._look()
@@ -225,11 +216,9 @@ class MappedFile:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def changed(self) -> bool:
-        """Tell whether it was written since it was opened."""
         return self._look() != self.identity
 
     def deleted(self) -> bool:
-        """Tell whether no folder holds it any more."""
         return os.fstat(self.fd).st_nlink == 0
 
     def close(self) -> None:

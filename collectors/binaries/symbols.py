@@ -108,8 +108,6 @@ _DEBUG: Final = "/usr/lib/debug/.build-id"
 
 
 class SymbolIndex:
-    """Functions of one open file by address; only their addresses are held in memory."""
-
     def __init__(self, file: MappedFile, debug_roots: tuple[str, ...] = ("",)) -> None:
         """Read the symbol tables. Raises ElfError."""
         self._files = [file]
@@ -134,7 +132,6 @@ class SymbolIndex:
         return sum(table.functions for table in self._tables)
 
     def name(self, offset: int) -> str | None:
-        """Give the function that begins at, or else covers, a byte of the file; or None."""
         address = self._layout.address(offset)
         if address is None:
             return None
@@ -169,8 +166,6 @@ class SymbolIndex:
 
 
 class _Table:
-    """One symbol table: addresses in order, sizes, and where the names stand."""
-
     def __init__(self, content: ElfBytes, rows: Columns, strings: tuple[int, int]) -> None:
         order = np.argsort(rows["value"], kind="stable")
         self._addresses = rows["value"][order].copy()
@@ -270,7 +265,6 @@ class Demangler:
         return readable
 
     def _ask(self, names: list[str]) -> dict[str, str]:
-        """Ask children until each name is answered or has broken one; then the rest stay plain."""
         answers: dict[str, str] = {}
         for _ in range(_ATTEMPTS):
             if not names or self.failures >= _MOST_FAILURES:
@@ -285,7 +279,6 @@ class Demangler:
 
 
 def _run_child(names: list[str]) -> list[str]:
-    """Give the lines that a child answered in time, without the last where it is cut off."""
     text = "".join(f"{name}\n" for name in names).encode("utf-8", "replace")
     python = interpreter()
     program = str(Path(__file__).with_name("demangle_child.py"))

@@ -251,7 +251,6 @@ class BpfStatistics:
         self._before: Runs | None = None
 
     def grown(self, boottime_ns: int, span_ns: int) -> HostTable | None:
-        """Give runs and their time by program; the first call after the switch sets the base."""
         now = self._read() if self._enabled() else None
         before, self._before = self._before, now
         if now is None or before is None or not now:

@@ -19,8 +19,6 @@ _ROOT_NAME: Final = "/"
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where a controller's directories are; `unified`: on cgroup v2."""
-
     path: str
     unified: bool
 
@@ -54,7 +52,6 @@ class CgroupNames:
         """The last scan met more than 20,000 directories: what has no name may still be there."""
 
     def scan(self) -> None:
-        """Read the hierarchy from the top down, up to 20,000 directories."""
         self._names = dict(self._walk())
 
     def name(self, cgroup: int) -> str | None:
@@ -72,7 +69,6 @@ class CgroupNames:
         return cgroups <= self._names.keys()
 
     def unknown(self, cgroups: set[int]) -> set[int]:
-        """Give the ids without a name as of the last scan."""
         return cgroups - self._names.keys()
 
     def _walk(self) -> Iterator[tuple[int, str]]:

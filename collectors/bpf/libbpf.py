@@ -80,8 +80,6 @@ class RunOptions(ctypes.Structure):
 
 
 class _Log:
-    """The last lines that libbpf said: shown only when it fails."""
-
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=_LOG_LINES)
         self.objection = ""
@@ -103,7 +101,6 @@ class _Log:
         return 0
 
     def refusal(self) -> str | None:
-        """Say which program the verifier refused, and its last line; None where it refused none."""
         found = next(filter(None, map(_REFUSED.search, self.lines)), None)
         if found is None:
             return None
@@ -111,19 +108,16 @@ class _Log:
         return f"Linux {platform.release()} refuses {found[1]}: {said}"
 
     def reason(self) -> str:
-        """Give the line that says most: the first that speaks of a failure."""
         telling = [line for line in self.lines if "fail" in line or "Error" in line]
         return (telling or list(self.lines) or ["libbpf gave no reason"])[0]
 
 
 def _objection(log: str) -> str:
-    """Give the last line in which the verifier says why."""
     lines = [line.strip() for line in log.splitlines()]
     return next((line for line in reversed(lines) if line and not line.startswith(_ACCOUNT)), "")
 
 
 def _forbidden() -> str:
-    """Say which of the capabilities this process lacks, or that it has both in vain."""
     effective = int(process_status()["CapEff"], 16)
     missing = [name for name in NEEDED if not effective >> CAPABILITIES[name] & 1]
     wanted = f"expected {' and '.join(NEEDED)}"
@@ -322,8 +316,6 @@ class LinkCreate(ctypes.Structure):
 
 
 class UprobeLink:
-    """One link; it lasts until `close`."""
-
     def __init__(
         self,
         program_fd: int,

@@ -37,8 +37,6 @@ _NO_FILE: Final = ReadFailure(FailureKind.UNSUPPORTED, "amdgpu has no file for i
 
 
 class AmdgpuReader:
-    """Every card of vendor 1002 under /sys/class/drm."""
-
     def __init__(self, folder: Path = Path("/sys/class/drm")) -> None:
         self._folder = folder
         self._cards: list[Path] = []

@@ -65,8 +65,6 @@ class CudaMissing(Exception):
 
 
 class CudaError(Exception):
-    """A call failed; `code` is the driver's number."""
-
     def __init__(self, call: str, code: int, name: str) -> None:
         super().__init__(f"{call}: {name}")
         self.code = code
@@ -190,7 +188,6 @@ def measure_all(
     budget_s: float = BUDGET_S,
     task: Callable[[str], Bandwidth | ReadFailure] = measure,
 ) -> list[Bandwidth | ReadFailure]:
-    """Measure GPUs in turn, each in a child that is killed when it is late."""
     end_s = time.monotonic() + budget_s
     found: list[Bandwidth | ReadFailure] = []
     for gpu_uuid in gpu_uuids:
@@ -255,8 +252,6 @@ def _measured(cuda: Cuda, gpu_uuid: str, copy_bytes: int, pci: Path) -> Bandwidt
 
 
 class _Copier:
-    """Two buffers, a stream and two events; `held` releases them."""
-
     def __init__(self, cuda: Cuda, held: ExitStack, copy_bytes: int) -> None:
         self._cuda, self._bytes = cuda, copy_bytes
         self._host = self._made(held, "cuMemHostAlloc", "cuMemFreeHost", copy_bytes, 0)
@@ -313,7 +308,6 @@ def _released(cuda: Cuda, call: str, handle: int) -> None:
 
 
 def _stay_beside(device: Path) -> int | None:
-    """Bind this process to the CPUs beside a PCI device; give its NUMA node."""
     try:
         node = int((device / "numa_node").read_text(encoding="ascii"))
         cpus = cpu_numbers((device / "local_cpulist").read_text(encoding="ascii"))

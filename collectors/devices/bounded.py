@@ -122,8 +122,6 @@ class Child:
 
 
 class Spawner:
-    """Starts children on demand; ends with this process."""
-
     def __init__(self, *, answer_s: float = ANSWER_S) -> None:
         """Fork the process: what is in memory now is in every child."""
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -199,7 +197,6 @@ def _keep_only(fd: int) -> None:
 
 
 def _tend(asked: socket.socket) -> None:
-    """Start a child for each task until the agent closes its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects children that end
     while message := asked.recv(_MOST_TASK_BYTES):
         mine, its = Pipe()
@@ -233,8 +230,6 @@ _Question = tuple[tuple[Field, ...], bool]
 
 
 class BoundedReader:
-    """Has a child read; kills it when it is late."""
-
     def __init__(
         self,
         make: Callable[[], DeviceReader],
@@ -383,7 +378,6 @@ class BoundedReader:
         return True
 
     def _owed_answer(self) -> object:
-        """Take the next answer that the child owes, or end it."""
         self._owed.popleft()
         answer = self._answer(self._deadline_s)
         if not isinstance(answer, DeviceReading):

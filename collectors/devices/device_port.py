@@ -97,8 +97,6 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A part of a device that behaves as one: a MIG instance."""
-
     id: str
     memory_used_bytes: Measured
     memory_total_bytes: Measured
@@ -145,8 +143,6 @@ _NO_LIBRARY: Final = ReadFailure(FailureKind.UNSUPPORTED, "has none")
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a reader found when it opened."""
-
     devices: int
     driver: str | ReadFailure
     library: str | ReadFailure = _NO_LIBRARY
@@ -174,7 +170,6 @@ class DeviceReader(Protocol):
 def all_failed(
     index: int, fields: Collection[Field], gap: ReadFailure, at_ns: int, device_id: str = ""
 ) -> DeviceReading:
-    """Give the reading of a device that could not be looked at."""
     return DeviceReading(
         index, device_id or f"index-{index}", "", at_ns, at_ns, dict.fromkeys(fields, gap), gap, gap
     )
@@ -193,8 +188,6 @@ class DeviceSample:
 
 @runtime_checkable
 class ReportsDevices(Protocol):
-    """A source that looks at devices."""
-
     def latest(self, now_boottime_ns: int) -> DeviceSample | None:
         """Give the last look, None once it is stale."""
         ...

@@ -58,7 +58,6 @@ class GpuUsers:
             self._indices |= {id_.partition("-")[2].lower(): index for id_, index in ids.items()}
 
     def index(self, uuid: str) -> int | None:
-        """Give the index of the GPU that has this uuid, or of which an instance has it."""
         return self._indices.get(uuid.lower())
 
     def see(self, pids: Mapping[int, Iterable[int]], boottime_ns: int) -> None:
@@ -111,7 +110,6 @@ class Use(ProcessUse):
 
 
 def uses(reading: DeviceReading) -> list[Use]:
-    """Give every process once: under MIG by its instance, else by the device."""
     units: list[tuple[str, tuple[ProcessUse, ...] | ReadFailure | None]]
     units = [(part.id, part.processes) for part in _parts(reading)]
     return [
@@ -138,7 +136,6 @@ def by_container(found: Iterable[Use]) -> list[Use]:
 
 
 def limits(reading: DeviceReading) -> list[str]:
-    """Say what the driver does not tell about this look's use of the device."""
     if reading.processes is None:
         return []
     found = uses(reading)
@@ -408,7 +405,6 @@ class DevicesSource:
                 yield self._placed(reader.read(index, fields, processes=sampling))
 
     def _watched_now(self) -> frozenset[int]:
-        """Choose the devices whose link is watched in this look: all, or those whose turn it is."""
         if self._cheap:
             return frozenset(range(self._devices))
         share = min(-(-self._devices // _LOOKS_A_SAMPLE), _MOST_WATCHED)
@@ -416,7 +412,6 @@ class DevicesSource:
         return frozenset((begin + place) % self._devices for place in range(share))
 
     def _idle_time(self, reading: DeviceReading) -> Iterator[GpuCoverage]:
-        """Claim the time between two looks that both found the GPU idle."""
         since_ns = self._idle_since.pop(reading.index, None)
         if reading.values.get(Field.UTILISATION) != 0:
             return

@@ -112,7 +112,6 @@ def _count(
 
 
 def check_named(named: Iterable[str], readings: Sequence[DeviceReading]) -> HealthRow:
-    """Fill the row of the GPUs that the agent's configuration names, by UUID."""
     wanted = [uuid.strip() for uuid in named]
     answering = {reading.id.lower() for reading in readings if reading.answered}
     missing = [uuid for uuid in wanted if uuid.lower() not in answering]
@@ -136,7 +135,6 @@ def _each(
     readings: Sequence[DeviceReading],
     machine: MachineType,
 ) -> HealthRow:
-    """Judge every GPU; the worst verdict is the row's, with each GPU that has it."""
     complaints: list[tuple[HealthVerdict, str]] = []
     for reading in readings:
         gaps = [reading.fields[f] for f in fields if isinstance(reading.fields.get(f), ReadFailure)]
@@ -190,7 +188,6 @@ def _bandwidth(
     bandwidths: Sequence[Bandwidth | ReadFailure] | None,
     machine: MachineType,
 ) -> HealthRow:
-    """Hold each GPU's way against its type's limit, or against its own link at its widest."""
     if bandwidths is None:
         limit = f"; at least {machine.host_gb_per_s} GB/s is expected"
         reason = "not measured: --active does" + (limit if machine.host_gb_per_s else "")

@@ -26,7 +26,6 @@ from .nvml_calls import (
 
 
 def gpm_sample(get: Callable[[Any], object]) -> Any:
-    """Take a sample by `get`; the caller frees it."""
     sample = pynvml.nvmlGpmSampleAlloc()
     try:
         get(sample)
@@ -37,7 +36,6 @@ def gpm_sample(get: Callable[[Any], object]) -> Any:
 
 
 def gpm_metric(before: Any, now: Any, metric: int) -> float:
-    """Give one metric between two samples of one GPU or instance."""
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
     asked.sample1, asked.sample2 = before, now
@@ -83,7 +81,6 @@ class PcieThroughput:
     def measure(
         self, index: int, handle: Handle, wanted: Collection[Field]
     ) -> Iterator[tuple[Field, Measured]]:
-        """Give the throughput, in bytes a second, since the look before or over 20 ms."""
         fields = [field for field in _METRICS if field in wanted]
         if self.cheap and fields:
             yield from self._between(index, handle, fields)
@@ -131,7 +128,6 @@ class MigInstances:
         self._samples: dict[int, dict[str, Any]] = {}
 
     def look(self, index: int, gpu: Handle) -> tuple[Partition, ...] | ReadFailure:
-        """Give a GPU's instances; none where MIG is off."""
         mode = ask(lambda: pynvml.nvmlDeviceGetMigMode(gpu)[0])
         if isinstance(mode, ReadFailure) or not mode:
             self._keep(index, {})

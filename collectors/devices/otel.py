@@ -14,8 +14,6 @@ from .device_port import DeviceReading, Field
 
 
 class Instrument(StrEnum):
-    """What OpenTelemetry makes of a metric's points."""
-
     GAUGE = "gauge"
     COUNTER = "counter"
     UP_DOWN_COUNTER = "updowncounter"
@@ -23,8 +21,6 @@ class Instrument(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Otel:
-    """OpenTelemetry's metric of a field; `per_unit` of ours make one of its units."""
-
     name: str
     unit: str
     per_unit: int = 1
@@ -66,7 +62,6 @@ NAMES: Final[Mapping[Field, Otel]] = {
 
 
 def device_attributes(reading: DeviceReading) -> dict[str, str]:
-    """Give what names the device of a look."""
     return {"hw.id": reading.id, "hw.type": "gpu", "hw.model": reading.model}
 
 

@@ -39,7 +39,6 @@ class BusiestCgroups:
         self._chosen: tuple[str, ...] = ()
 
     def choose(self, table: HostTable) -> frozenset[str]:
-        """Choose from what grew since the last drain, in the table `cgroup`."""
         span_s = max(table.span_ns / 1e9, 1e-3)
         rates = {name: count / span_s for name, count in table.column("switches").items()}
         ranked = sorted(
@@ -61,8 +60,6 @@ LOST: Final = "without it the host source serves CPU, memory, disk and network m
 
 
 class EbpfSource:
-    """Kernel-level host metrics; needs CAP_BPF and CAP_PERFMON, or root."""
-
     name = "ebpf"
 
     def __init__(

@@ -190,7 +190,6 @@ class GrowingTable:
         boottime_ns: int,
         span_ns: int,
     ) -> HostTable | None:
-        """Give the rows that changed; None where nothing did. `now` becomes the next base."""
         self._drains += 1
         if now.places is not self._places:
             self._follow(now.places)
@@ -211,7 +210,6 @@ class GrowingTable:
         return HostTable(self.name, names, self._columns, values, boottime_ns, span_ns)
 
     def _follow(self, places: dict[bytes, int]) -> None:
-        """Take each row's last value, and when it grew, to its place; a new one begins at 0."""
         before = np.zeros((len(places), len(self._columns)), np.int64)
         grew_at = np.full(len(places), self._drains - 1, np.int64)
         for place, key in enumerate(places):
@@ -221,7 +219,6 @@ class GrowingTable:
         self._places, self._before, self._grew_at = places, before, grew_at
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Make room: remove rows whose last growth has been handed out."""
         gone = [key for key in keys if key != self._other]
         for key in gone:
             self._source.delete(key)
@@ -247,7 +244,6 @@ def _joined(
 
 @lru_cache(maxsize=256)
 def device_name(key: bytes) -> str:
-    """Name a block device by major and minor: `vda`, else `254:0`."""
     number = int.from_bytes(key, "little")
     device = f"{number >> 20}:{number & 0xFFFFF}"
     link = Path(f"/sys/dev/block/{device}")
@@ -314,7 +310,6 @@ class CgroupTable:
         span_ns: int,
         kept_back: Iterable[tuple[int, dict[str, int]]] = (),
     ) -> HostTable | None:
-        """Give what grew, with what CPUs keep back for the cgroups that run on them."""
         now = self._table.read()
         for cgroup, values in kept_back:
             self._table.add(now, cgroup.to_bytes(8, "little"), values)
@@ -327,7 +322,6 @@ class CgroupTable:
         return table
 
     def _unnamed(self, now: Rows) -> set[int]:
-        """Look for names where one is missing; give the ids of what has none."""
         if now.places is self._named:
             return set()
         ids = set(np.frombuffer(b"".join(now.places), "<u8").tolist()) - {0}

@@ -71,8 +71,6 @@ def fresh_slots(
 
 
 class TimerTicks(Ticks):
-    """One ring with the sums over all CPUs, written by the BPF timer."""
-
     def __init__(self, snapshots: ArrayView, state: ArrayView) -> None:
         super().__init__(snapshots, state)
         self._read_to, self._missed = 0, 0
@@ -180,7 +178,6 @@ class RhythmMaps:
         set_element(self._generation_fd, bytes(4), struct.pack("<Q", generation))
 
     def records(self, cgroup_name: Callable[[int], str]) -> Iterator[RhythmMarks]:
-        """Yield, by process, the marks since the last call."""
         marks = self._ring.read()
         beyond = self._beyond_grown()
         if not len(marks):
@@ -295,7 +292,6 @@ class HostPrograms:
     program_fds: dict[str, int] = field(default_factory=dict)
 
     def make_other_rows(self) -> None:
-        """Give every bounded map its row for what will find no room."""
         for table in self.tables.values():
             table.set_zero(_OTHER[: table.key_bytes])
 

@@ -33,13 +33,10 @@ Starter = Callable[[Callable[[], None]], None]
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
-    """Run work beside; a daemon, as a thread that hangs in the kernel must not hold the exit."""
     threading.Thread(target=work, name="faults", daemon=True).start()
 
 
 class Sweeper:
-    """One look at a time."""
-
     def __init__(self, look: Look, start: Starter = in_a_thread) -> None:
         self._look = look
         self._start = start
@@ -50,7 +47,6 @@ class Sweeper:
         self.late = 0
 
     def begin(self, now_ns: int) -> None:
-        """Begin a look, unless one still runs."""
         if self._begun_ns is not None:
             self.late += now_ns - self._begun_ns > LATE_NS
             return
@@ -102,7 +98,6 @@ class FaultsSource:
         smart: ReadSmart = read_smart,
         start: Starter = in_a_thread,
     ) -> None:
-        """Take the file system's root and the kernel's log; tests have their own."""
         self._tree = Tree(root)
         self._log_path = log
         self._smart = smart
@@ -199,7 +194,6 @@ class FaultsSource:
             yield _table("fault_counts", news.deltas, now_ns - SWEEP_NS, SWEEP_NS)
 
     def _health(self, sweeper: Sweeper, begun_ns: int, now_ns: int) -> Records:
-        """Show what this source itself missed; what it may not read is told once."""
         missed = self._signs.counters if self._signs is not None else {}
         state = (self.gaps.total(), sweeper.late, sum(missed.values()))
         if state == self._state:  # they only grow: nothing did

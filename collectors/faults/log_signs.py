@@ -73,8 +73,6 @@ class _Standing:
 
 @dataclass(slots=True)
 class Tracker:
-    """Remembers the look before. A failed reading leaves what was known as it was."""
-
     _counters: OrderedDict[Key, _Counter] = field(default_factory=OrderedDict)
     _states: OrderedDict[Key, _Standing] = field(default_factory=OrderedDict)
 
@@ -199,7 +197,6 @@ class MachineChecks:
         self._amd_cpu: str | None = None
 
     def sign(self, message: str) -> Sign | None:
-        """Give the fault that a message shows; a corrected error is none."""
         if "[Hardware Error]: " not in message[:40]:
             return None
         if found := _PLAIN.match(message):
@@ -244,7 +241,6 @@ class LogSigns:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was lost on the way, since the opening."""
         return {
             "log_records_lost": self._log.lost,
             "log_lines_malformed": self._log.malformed,
@@ -283,7 +279,6 @@ class LogSigns:
         return [fault for fault in found if not (fault.name in vague and fault.subject in placed)]
 
     def _is_link(self, sign: Sign) -> bool:
-        """Tell whether it is a card's link that was lost, and not switched off by hand."""
         if not self._tree.exists(f"{INTERFACES}/{sign.subject}/device"):
             return False
         return sign.cell is None or switched_on(self._tree, sign.subject) is not False

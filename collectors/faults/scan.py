@@ -53,8 +53,6 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class FailedReading:
-    """A reading that failed: a gap and a count, never a zero."""
-
     name: str
     subject: str
     gap: ReadFailure
@@ -83,7 +81,6 @@ OTHER_CLASS: Final = "io_expansion_board"
 
 
 def pcie(tree: Tree) -> Iterator[Finding]:
-    """Give the counters of every device that has them."""
     for address in filter(ADDRESS.fullmatch, tree.entries(PCI_DEVICES)):
         folder = f"{PCI_DEVICES}/{address}"
         if not tree.exists(f"{folder}/{_PCIE_COUNTERS[0][1]}"):
@@ -122,7 +119,6 @@ _IFF_UP: Final = 1
 
 
 def network(tree: Tree) -> Iterator[Finding]:
-    """Give each card's lost links; one that was switched off by hand has no link to lose."""
     for name in tree.entries(INTERFACES):
         if tree.exists(f"{INTERFACES}/{name}/device") and switched_on(tree, name) is not False:
             yield from _link(tree, name)
@@ -181,8 +177,6 @@ class AdminCommand(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Smart:
-    """What a drive says of itself."""
-
     warnings: tuple[str, ...]
     media_errors: int
 

@@ -86,8 +86,6 @@ class GpuPlaces(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A kernel's name, and its family."""
-
     kernel: str
     family: str
 
@@ -103,8 +101,6 @@ _Place = tuple[tuple[int, ...], Named, str]
 
 @dataclass(frozen=True, slots=True)
 class ActivityRecords:
-    """Turns the drains of one call of the agent's loop into records."""
-
     table: ProbeTable
     catalogue: Catalogue
     places: GpuPlaces

@@ -56,16 +56,12 @@ def variance_of_sum(values: list[float], share: float) -> float:
 
 
 class _Rate(NamedTuple):
-    """Calls of a process in one period, a nanosecond, and the share that was seen."""
-
     calls: float
     share: float
 
 
 @dataclass(slots=True)
 class CallRecords:
-    """Gathers drains until a record is whole."""
-
     table: ProbeTable
     identity: Callable[[ProcessKey], ProcessLabels]
     left_out: Callable[[ProcessKey], bool]
@@ -81,7 +77,6 @@ class CallRecords:
         self._waits = frozenset(row.id for row in self.table.rows if row.kind is CallKind.WAIT)
 
     def of(self, collected: Iterable[Collected], names: Names) -> Iterator[GpuCalls]:
-        """Add drains; give the records that are whole now."""
         for collection in collected:
             self._tables.add(collection.drain, names, self._waits)
             self._launches.add(collection, names)
@@ -149,7 +144,6 @@ class CallRecords:
         )
 
     def _counted(self, table: Sums, shares: Shares, group: ProbeGroup) -> _Found:
-        """Add up the files, each corrected by its own share."""
         sums: defaultdict[ProcessKey, dict[What, list[int]]] = defaultdict(dict)
         values: defaultdict[tuple[ProcessKey, What], float] = defaultdict(float)
         for key, counts in table.rows.items():
@@ -194,7 +188,6 @@ class CallRecords:
 
 
 def _grids(launches: Sums) -> dict[tuple[ProcessKey, What], tuple[int, int]]:
-    """Add the blocks and threads of the files up, by process and kernel."""
     grids: dict[tuple[ProcessKey, What], tuple[int, int]] = {}
     for key, (_, blocks, threads) in launches.rows.items():
         before = grids.get((key.process, key.what), (0, 0))

@@ -54,8 +54,6 @@ _CODE: Final = {"x86_64": _X86_64, "aarch64": _ARM64}
 
 
 class HitCost(NamedTuple):
-    """Nanoseconds of one hit, at the entry alone and with the return probed too."""
-
     entry_ns: float
     both_ns: float
 
@@ -145,16 +143,12 @@ _measured: dict[EntryClass, HitCost] = {}
 
 
 class Attaches(Protocol):
-    """The part of `GpuPrograms` that calibration needs."""
-
     def attach(self, file: int, path: str, attachments: list[Attachment], /) -> None: ...
     def detach_all(self, file_groups: Collection[FileGroup], /) -> None: ...
 
 
 @dataclass(slots=True)
 class ProbeCost:
-    """Hits of one place (group of a file) and what they took, in nanoseconds."""
-
     hits: int = 0
     cost_ns: float = 0.0
 
@@ -184,7 +178,6 @@ class HitCosts:
         self._index = {row.id: place for place, row in enumerate(self.table.rows)}
 
     def learn(self, file: int, plan: FilePlan) -> None:
-        """Remember how the kernel passes each place of a file."""
         order = list(EntryClass)  # the dearest first
         for attachment in plan.attachments:
             for row, entry in zip(attachment.rows, attachment.classes, strict=True):
@@ -197,12 +190,10 @@ class HitCosts:
             del self._classes[key]
 
     def of(self, group: ProbeGroup) -> float:
-        """Give the cost of a hit where nothing was hit: that of the commonest class."""
         cost = self.by_class.get(EntryClass.EMULATED, ASSUMED[EntryClass.EMULATED])
         return cost.return_ns if group is ProbeGroup.LAUNCH_RESULT else cost.entry_ns
 
     def spent(self, drain: ProbeDrain) -> dict[FileGroup, ProbeCost]:
-        """Price every hit of a drain, by place."""
         spent: dict[FileGroup, ProbeCost] = {}
         for call in drain.calls:
             place = self._index.get(call.call)
@@ -257,7 +248,6 @@ _SCHEDULED: Final = 2
 
 
 def process_cpu_ns(process: ProcessKey) -> int | None:
-    """Give the CPU time of a living process; None where it is gone or not in our PID namespace."""
     try:
         return time.clock_gettime_ns(~process.pid << 3 | _SCHEDULED)
     except OSError:
@@ -265,7 +255,6 @@ def process_cpu_ns(process: ProcessKey) -> int | None:
 
 
 def is_there(process: ProcessKey) -> bool:
-    """Tell whether the process is the one that has the number here."""
     return process_key("/proc", process.pid) == process
 
 
@@ -287,7 +276,6 @@ class CpuClocks:
         self._last: dict[ProcessKey, int | None] = {}
 
     def note(self, processes: Collection[ProcessKey]) -> None:
-        """Follow processes that were seen calling."""
         for process in processes:
             if process.pid:
                 self._follow(process)

@@ -52,8 +52,6 @@ class CallRow:
 
 
 class ErrorRow(NamedTuple):
-    """Calls of one process that returned one error code."""
-
     process: ProcessKey
     file: int
     call: str

@@ -63,8 +63,6 @@ Event = FileFound | FileGone | ProcessSeen | ProcessGone
 
 
 class Rings(Protocol):
-    """Where records come from: `PerfRings`."""
-
     lost: int
 
     @property
@@ -220,7 +218,6 @@ class Discovery:
         self._queue.append(ProcessGone(process.key))
 
     def _walk(self, now_ns: int) -> None:
-        """Look at every process: those followed may have changed, others may be new."""
         for pid in all_pids(self.proc):
             probed = False
             for module in read_maps(self.proc, pid):
@@ -271,7 +268,6 @@ class Discovery:
             del self._ended[most.key]
 
     def _ended_pids(self) -> Iterator[int]:
-        """Yield the followed processes of which no thread is left."""
         waiting = select.poll()
         pids = {process.pidfd: pid for pid, process in self._processes.items()}
         for pidfd in pids:

@@ -46,8 +46,6 @@ class FileFound:
 
 @dataclass(frozen=True, slots=True)
 class FileGone:
-    """A file that was deleted or written anew: detach from it."""
-
     file: int
 
 
@@ -59,8 +57,6 @@ class _Held:
 
 @dataclass(slots=True)
 class _Plain:
-    """A file that is not worth probing."""
-
     generation: int
     looked_ns: int
     identity: FileIdentity | None
@@ -144,7 +140,6 @@ class FoundFiles:
     def _read(
         self, file: MappedFile, module: Module, generation: int, now_ns: int, mapped_ns: int
     ) -> FileFound | None:
-        """Plan an open file; it is kept open where that is worth something."""
         known = self._plain.get(module.file)
         if known is not None and known.identity == file.identity:
             self._note(self._plain, module.file, _Plain(generation, now_ns, file.identity))
@@ -165,7 +160,6 @@ class FoundFiles:
         return None
 
     def _known(self, key: FileKey, now_ns: int) -> _Held | None:
-        """Find the probed file behind a key; another name holds for a minute."""
         other = self._other_names.get(key)
         if other is None:
             return self._held.get(key)

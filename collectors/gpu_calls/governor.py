@@ -113,7 +113,6 @@ class Period:
         return self.steady
 
     def next_change_ns(self, at_ns: int) -> int:
-        """Give the next instant at which the groups change, at last the period's end."""
         edges = (edge for window in self.windows for edge in window if edge > at_ns)
         return min(min(edges, default=self.end_ns), self.end_ns)
 
@@ -147,7 +146,6 @@ class Governor:
     _length_ns: int = 0
 
     def period(self, now_ns: int, measured: Iterable[ProbeLoad] = ()) -> Period:
-        """Decide the period that begins now, from what was measured in the one that ended."""
         self._learn(tuple(measured))
         choice, dropped = self._choose()
         self._length_ns = choice.end_ns
@@ -244,7 +242,6 @@ class Governor:
         loads: Mapping[ProcessKey, Mapping[ProbeGroup, float]],
         part: float,
     ) -> frozenset[ProbeGroup]:
-        """Give the groups that stay attached: those never in turns, then the cheap ones."""
         worst = {group: max(load.get(group, 0.0) for load in loads.values()) for group in groups}
         kept = set(groups & whole)
         used = sum(worst[group] for group in kept & STEADY_ONLY)
@@ -259,7 +256,6 @@ class Governor:
         return frozenset(kept)
 
     def _loads(self) -> dict[ProcessKey, dict[ProbeGroup, float]]:
-        """Share of each process's wall time by group, were all attached."""
         loads: dict[ProcessKey, dict[ProbeGroup, float]] = {}
         for (place, process), memory in self._memory.items():
             of = loads.setdefault(process, {})

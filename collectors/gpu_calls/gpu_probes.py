@@ -87,8 +87,6 @@ LOST: Final = "without it no launches, copies, collectives or waits are seen; ot
 
 
 class GpuProbesSource:
-    """Needs CAP_BPF and CAP_PERFMON; CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for containers."""
-
     name = NAME
 
     def __init__(

@@ -69,7 +69,6 @@ class KernelNamer:
                 self._process(event.process).given.pop(event.handle, None)
 
     def names(self, kernels: Sequence[tuple[ProcessKey, int]]) -> dict[tuple[ProcessKey, int], str]:
-        """Give the names of kernels, `OTHER` for the row of those that found no room."""
         answers: dict[tuple[ProcessKey, int], str] = {}
         raw: dict[tuple[ProcessKey, int], str] = {}
         for process, kernel in dict.fromkeys(kernels):

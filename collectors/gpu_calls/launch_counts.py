@@ -25,8 +25,6 @@ What = tuple[str | int, ...]
 
 
 class Key(NamedTuple):
-    """Calls of one kind; `file` because each file is attached for a time of its own."""
-
     process: ProcessKey
     what: What
     file: int
@@ -48,8 +46,6 @@ class Sums:
 
 @dataclass(slots=True)
 class CallTables:
-    """Sums over drains; the first number of a row counts calls."""
-
     begun_ns: int = 0
     span_ns: int = 0
     launches: Sums = field(default_factory=Sums)
@@ -94,7 +90,6 @@ class CallTables:
             self.untracked[memory.process] += memory.state.untracked
 
     def memory_state(self, process: ProcessKey) -> MemoryState | None:
-        """Give a process's device memory at the end of the span."""
         row = self.memory.get(process)
         if row is None:
             return None
@@ -103,14 +98,11 @@ class CallTables:
 
 
 class Shares:
-    """Which share of a record's calls was seen, by file and group."""
-
     def __init__(self, last: Collected) -> None:
         """Take the record's last drain: where groups took turns, it ended the period."""
         self._period, self._designed, self._ended = last.period, last.shares, last.ended
 
     def of(self, file: int, group: ProbeGroup) -> float:
-        """Give what was measured of groups in turns; what stayed attached was seen whole."""
         designed = self._designed[group] or 1.0
         if group in self._period.steady or self._ended is None:
             return designed
@@ -259,7 +251,6 @@ def _counted(seen: int, estimate: UnseenCalls, share: float) -> CountedCalls:
 def _kernels(
     of: _Gathered, earlier: Iterable[_Past], estimate: UnseenCalls, share: float
 ) -> Iterator[tuple[What, CountedCalls]]:
-    """Share the unseen launches out by what was seen of each kernel."""
     seen = sum(of.kernels.values())
     mixes = [past.kernels for past in earlier if past.kernels] + [of.kernels]
     wholes = [sum(mix.values()) for mix in mixes]

@@ -219,7 +219,6 @@ def _by_time(window: SeenWindow) -> _Sample:
 
 
 def _sample(window: SeenWindow, time_ns: float, felt: tuple[float, float, float]) -> _Sample:
-    """Take from a time what probes took of it; calls take some of it at the very least."""
     least_ns = LEAST_CALL_NS * window.calls
     known_ns = max(_LEAST_NET * time_ns, least_ns)
     least, likely, most = (time_ns - felt[price] * _price(window, price) for price in HitPrice)
@@ -264,7 +263,6 @@ def _ratios(samples: Sequence[_Sample]) -> Iterator[float]:
 
 
 def _variance(chosen: Sequence[_Sample], telling: Sequence[_Sample], time_ns: float) -> float:
-    """Variance of the estimate, from the windows' residuals around their common ratio."""
     _, common, _ = _ratios(telling)
     squares = sum((s.calls - common * s.net_ns[1]) ** 2 for s in telling)
     # One call more or less lies at the edges of each window.

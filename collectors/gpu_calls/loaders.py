@@ -25,8 +25,6 @@ from .probe_table import ProbeTable
 
 
 class Programs(Protocol):
-    """The part of either loader's `GpuPrograms` that the source uses."""
-
     @property
     def attached(self) -> frozenset[FileGroup]: ...
     def attach(self, file: int, path: str, attachments: Sequence[Attachment], /) -> None: ...
@@ -113,8 +111,6 @@ def _since(begun_ns: int, drain: ProbeDrain) -> ProbeDrain:
 
 
 class Loader(StrEnum):
-    """What an operator may ask for; auto: the first of the others that serves."""
-
     AUTO = "auto"
     LIBBPF = "libbpf"
     BCC = "bcc"

@@ -31,8 +31,6 @@ _LEAST_SHARE, _LARGEST_BIAS = 1e-6, 2.0
 
 
 class Drains(Protocol):
-    """The part of `GpuPrograms` that counts."""
-
     def drain(self, now_ns: int, /) -> ProbeDrain: ...
 
 
@@ -71,15 +69,12 @@ class Collected:
 
     @property
     def cut_off(self) -> bool:
-        """Tell whether a burst ended the period early."""
         ended = self.ended
         return ended is not None and ended.length_ns < self.period.end_ns - self.period.begin_ns
 
 
 @dataclass(slots=True)
 class _Book:
-    """The period so far."""
-
     attached_ns: defaultdict[FileGroup, int] = field(default_factory=lambda: defaultdict(int))
     hits: defaultdict[FileGroup, dict[ProcessKey, int]] = field(
         default_factory=lambda: defaultdict(dict)
@@ -195,14 +190,12 @@ class PeriodKeeper:
         return ended is not None
 
     def _share(self, group: ProbeGroup) -> float:
-        """Design probability, times what attaching and detaching made of it in earlier periods."""
         share = self._period.share(group)
         if group in self._period.steady or share <= 0.0:
             return share
         return min(max(share * self._bias, _LEAST_SHARE), 1.0)
 
     def _turn(self, now_ns: int) -> PeriodEnd:
-        """End the period and begin the next."""
         period, book = self._period, self._book
         places = self._places()
         length_ns = max(now_ns - period.begin_ns, 1)
@@ -268,8 +261,6 @@ _LONGEST_WAIT_S: Final = 15.0
 
 
 class Links(Protocol):
-    """The part of `GpuPrograms` that attaches."""
-
     @property
     def attached(self) -> frozenset[FileGroup]: ...
     def attach(self, file: int, path: str, attachments: Sequence[Attachment], /) -> None: ...
@@ -286,10 +277,7 @@ class _File:
 
 
 class ProbeAttacher:
-    """Every probed file, and which groups are wanted on all of them."""
-
     def __init__(self, links: Links, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        """Begin without files, every group wanted."""
         self._links, self._clock = links, clock
         self._files: dict[int, _File] = {}
         self._wanted = frozenset(ProbeGroup)
@@ -337,7 +325,6 @@ class ProbeAttacher:
         return tuple(self._files)
 
     def places(self) -> dict[FileGroup, int]:
-        """Give each place that can be attached, with the stall of switching it once."""
         with self._one_at_a_time:
             return {
                 FileGroup(file, group): self._stalls.get(FileGroup(file, group), 0)

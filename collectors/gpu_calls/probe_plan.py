@@ -72,8 +72,6 @@ _Chosen = dict[_Link, dict[int, _Place]]
 
 
 class PlanBook:
-    """A probe table made ready to plan many files."""
-
     def __init__(self, table: ProbeTable) -> None:
         self._rows = table.rows
         self._symbols = [re.compile("|".join(f"(?:{s})" for s in r.symbols)) for r in self._rows]
@@ -106,7 +104,6 @@ class PlanBook:
         return FilePlan(tuple(parts), _remark(elf) if rows and not chosen else "")
 
     def _functions(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[Function, int]]:
-        """Yield each function that is one of a row's, with the row."""
         beginnings = {text for row in rows for text in self._beginnings[row]}
         if not beginnings:
             return

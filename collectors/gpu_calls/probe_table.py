@@ -164,7 +164,6 @@ class ProbeRow:
     device: bool = True
 
     def in_file(self, name: str) -> bool:
-        """Tell whether a file of this name may carry the row's symbols."""
         return any(fnmatchcase(name, pattern) for pattern in self.files)
 
     def has_symbol(self, name: str) -> bool:
@@ -226,7 +225,6 @@ def _read(path: Path) -> Iterator[ProbeRow]:
 
 
 def _complete(row: Any, files: Any) -> None:
-    """Add what follows from a row's kind, and the table's files, where the row leaves them."""
     kind = row.get("kind") if isinstance(row, dict) else None
     if not isinstance(kind, str) or kind not in set(CallKind):
         return
@@ -272,8 +270,6 @@ def _problem(row: ProbeRow) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A file of probes; rows without files of their own have the table's."""
-
     name: str = limited(form=_ID)
     files: tuple[str, ...] = limited(form=".+", fewest=1)
     rows: tuple[ProbeRow, ...] = limited(key="row", fewest=1)

@@ -77,7 +77,6 @@ class ProcessTable:
         self._own = os.getpid()
 
     def identity(self, process: ProcessKey) -> ProcessLabels:
-        """Give who a process is; empty where it had ended before it was looked at."""
         known = self._known.get(process)
         if known is None:
             known = self._known[process] = self._read(process)

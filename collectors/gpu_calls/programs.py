@@ -287,7 +287,6 @@ class GpuPrograms(AttachedGroups[UprobeLink]):
         self._places = {file: p for file, p in self._places.items() if file in attached}
 
     def _unlink(self, file_group: FileGroup) -> None:
-        """End the links of a group, its entries first."""
         self._set_mark(file_group, 0)
         for link in reversed(self._release(file_group)):
             link.close()
@@ -348,6 +347,5 @@ def _load(table: ProbeTable, limits: ProbeLimits) -> BpfObject:
 
 
 def _lives(tgid: int, start_ns: int) -> bool:
-    """Tell whether the process is there, and no other under its number."""
     there = process_key("/proc", tgid, ended=True)
     return there == coarse(ProcessKey(tgid, start_ns))

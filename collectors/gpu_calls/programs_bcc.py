@@ -86,8 +86,6 @@ class _Place(NamedTuple):
 
 
 class GpuPrograms(AttachedGroups[_Place]):
-    """Compiled programs; nothing is probed until `attach`."""
-
     def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None) -> None:
         """Compile, in about a second. Raises SourceUnavailable."""
         super().__init__()
@@ -239,7 +237,6 @@ class GpuPrograms(AttachedGroups[_Place]):
         ]
 
     def _process(self, tgid: int) -> ProcessKey:
-        """Name a process: its start comes from /proc, 0 where it has ended unseen."""
         if not tgid:
             return ProcessKey(0, 0)
         there = process_key("/proc", tgid, ended=True)

@@ -99,7 +99,6 @@ class GrowingMap:
         return np.concatenate(keys), np.concatenate(totals)
 
     def _before(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give totals and idle drains of these keys as they were: mostly the same keys."""
         if keys is self._keys:
             return self._totals, self._idle
         places = {key.tobytes(): place for place, key in enumerate(self._keys)}
@@ -305,7 +304,6 @@ class Readout:
     def _hits(
         self, grown: Mapping[_CallKey, Mapping[str, int]]
     ) -> dict[tuple[FileGroup, ProcessKey], int]:
-        """Count probe hits by what they were counted as: nothing is added to a hit for it."""
         hits: defaultdict[tuple[FileGroup, ProcessKey], int] = defaultdict(int)
         for (process, file, place), counts in grown.items():
             row = self._rows[place]
@@ -317,7 +315,6 @@ class Readout:
         return dict(hits)
 
     def _read_copies(self) -> Iterator[CopyRow]:
-        """Gather the bins of one process, file and direction."""
         gathered: defaultdict[tuple[ProcessKey, int, int], list[tuple[int, int, int]]]
         gathered = defaultdict(list)
         for process, (file, direction, size_bin), (copies, size) in self._maps["copies"].rows():

@@ -55,7 +55,6 @@ def library_file(machine: str | None = None) -> Path:
 
 
 def has_library(proc: str, pid: int) -> bool | None:
-    """Tell whether a process has loaded the library; None where that cannot be seen."""
     maps = _maps(proc, pid)
     return None if maps is None else _attached(maps)
 
@@ -119,7 +118,6 @@ def _state(proc: str, pid: int) -> Snapshot | None:
 
 
 def _own_pid(proc: str, pid: int) -> int:
-    """Give a process's number in its own namespace; 0 where it has ended."""
     with suppress(OSError, ValueError):
         text = Path(proc, str(pid), "status").read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines():
@@ -134,7 +132,6 @@ def _attached(maps: str) -> bool:
 
 
 def _maps(proc: str, pid: int) -> str | None:
-    """Read what a process has mapped; None where that may not be seen, "" for kernel threads."""
     try:
         with Path(proc, str(pid), "maps").open(encoding="utf-8", errors="replace") as file:
             return file.read(_MOST_MAPS_BYTES)
@@ -154,7 +151,6 @@ _STATES: Final = {
 
 
 def timing_state(snapshot: Snapshot) -> TimingState:
-    """Tell whether a process that reports is measured."""
     state = snapshot.header["state"]
     if state not in tuple(RecordingState):
         return TimingState.UNKNOWN
@@ -188,7 +184,6 @@ class ProcessTimes:
         self._containers: dict[ProcessKey, str] = {}
 
     def process(self, key: ProcessKey, newest: Snapshot, now_ns: int) -> TimedProcess:
-        """Give a process that reports; its kernels and class are the source's to add."""
         header = newest.header
         return TimedProcess(
             key,
@@ -208,7 +203,6 @@ class ProcessTimes:
         covered: frozenset[int],
         refused: Mapping[Any, int],
     ) -> GpuTimes:
-        """Give the whole host: who reports, and who uses a GPU and does not."""
         told = tuple(reporting)
         pids = {process.process.pid for process in told}
         silent = self._silent(pids, now_ns)

@@ -168,7 +168,6 @@ class GpuTimeSource:
     name = NAME
 
     def __init__(self, settings: GpuTimeSection, gpus: int, users: GpuUsers) -> None:
-        """Take the number of GPUs, and what the driver tells of them; tells it who is timed."""
         self._settings, self._gpus, self._users = settings, gpus, users
         self._listener: Listener | None = None
         self._lock = threading.Lock()
@@ -268,7 +267,6 @@ class GpuTimeSource:
                     process.gone = True
 
     def _take(self, reporter: Reporter) -> None:
-        """Follow a process from what it has recorded before, which was for another connection."""
         try:
             before = reporter.segment.read()
         except (SegmentError, SegmentUnsettled):
@@ -302,7 +300,6 @@ class GpuTimeSource:
         return room
 
     def _look(self, process: _Process, now_ns: int) -> Snapshot | None:
-        """Give its state; one that writes what no library writes, or too much, is let go."""
         try:
             after = process.reporter.segment.read()
         except SegmentUnsettled:
@@ -323,7 +320,6 @@ class GpuTimeSource:
         return after
 
     def _all_named(self, process: _Process, after: Snapshot) -> bool:
-        """Learn names of a process's new rows, as far as this drain may; tell whether all are."""
         new = after.names[process.named :]
         room = MOST_LEARNT - self._learnt
         found = self._names.learn_some(new, room)
@@ -383,13 +379,11 @@ class GpuTimeSource:
         )
 
     def _gpu(self, snapshot: Snapshot, device: int) -> int:
-        """Give the host's number of a process's device."""
         uuid = snapshot.uuids[device] if device < len(snapshot.uuids) else ""
         known = self._users.index(uuid) if uuid else None
         return min(known if known is not None else device, max(self._gpus - 1, 0))
 
     def _coverage(self, processes: Iterable[_Process], now_ns: int) -> Iterator[GpuCoverage]:
-        """Yield the GPUs all of whose processes were measured since the last drain."""
         begun_ns, self._drained_ns = self._drained_ns, now_ns
         if not begun_ns:
             return

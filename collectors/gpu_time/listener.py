@@ -32,8 +32,6 @@ MOST_TAKEN: Final = 16
 
 
 class Held(NamedTuple):
-    """What one process takes, and whose it is."""
-
     uid: int
     rows: int
     names_bytes: int = 0
@@ -64,8 +62,6 @@ _CREDENTIALS: Final = struct.Struct("<iII")
 
 
 class ConnectionRefusal(StrEnum):
-    """Why a connection is turned away."""
-
     FULL = "full"
     HELLO = "hello"
     VERSION = "version"
@@ -136,8 +132,6 @@ def try_out(path: Path) -> None:
 
 
 class Listener:
-    """Listens at a path that every user may connect to."""
-
     def __init__(self, path: Path) -> None:
         """Bind. Raises OSError."""
         self._path = path
@@ -164,7 +158,6 @@ class Listener:
         self._socket.close()
 
     def reached(self) -> bool:
-        """Tell whether who connects to the path comes here: a later agent takes it."""
         try:
             return self._path.stat().st_ino == self._inode
         except OSError:

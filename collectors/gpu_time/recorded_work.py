@@ -67,7 +67,6 @@ class RecordedShare(NamedTuple):
     whole: int
 
     def rate(self) -> tuple[int, int]:
-        """Give it in millionths, times the weight that makes them fine enough, and this weight."""
         weight = 1
         while EVERYTHING_MILLIONTHS * self.part * weight < _FINE * self.whole:
             weight *= 10
@@ -129,7 +128,6 @@ class CounterDeltas:
         yield from self._works(before, after, (found.counts, found.times))
 
     def _goes_on(self, looked: Snapshot, after: Snapshot) -> bool:
-        """Tell whether the rest of a window is still to come."""
         header, on_ns = after.header, after.header["on_ns"] - self.before.header["on_ns"]
         if not 0 < on_ns < min(header["written_ns"] - self.since_ns, _LONGEST_HELD_NS):
             return False
@@ -179,7 +177,6 @@ class CounterDeltas:
         self, before: Snapshot, after: Snapshot,
         estimates: tuple[NDArray[np.float64], NDArray[np.float64]],
     ) -> Iterator[Work]:  # fmt: skip
-        """Yield rows with their estimates, float64[rows] of counts and times."""
         counts, times = estimates
         rows = np.flatnonzero(counts > 0)
         for row in rows.tolist():
@@ -264,8 +261,6 @@ class TimedSpan(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """What a row is told as."""
-
     gpu: int
     kernel: str
     family: str
@@ -273,8 +268,6 @@ class _Row(NamedTuple):
 
 
 class _Groups:
-    """Rows of a segment in groups, each by the key of its rows."""
-
     def __init__(self, rows: int, places: _Places, keys: Sequence[Hashable]) -> None:
         number: dict[Hashable, int] = {}
         found = [number.setdefault(key, len(number)) for key in keys]
@@ -292,15 +285,12 @@ class _Groups:
 
 
 class TimedSpans:
-    """Follows the windows of one process, from when they were told of last."""
-
     def __init__(self, deltas: CounterDeltas, names: RowNames, graphs_apart: bool = False) -> None:
         """Take what follows the process."""
         self._deltas, self._names, self._graphs_apart = deltas, names, graphs_apart
         self._before = deltas.before
 
     def take(self, gpu_of: GpuOf) -> TimedSpan | None:
-        """Give what the state that was followed last tells; None where no window is told of."""
         estimates = self._deltas.estimated
         if estimates is None or not estimates.told:
             return None
@@ -369,7 +359,6 @@ def _timed_rows(
 def _timed_gpus(
     before: Snapshot, after: Snapshot, scale: float, gpu_of: GpuOf
 ) -> tuple[TimedGpu, ...]:
-    """Give what the process's work covered of each GPU: scaled as the time of its rows was."""
     found: dict[int, Any] = {}
     for device, (then, now) in enumerate(zip(before.devices, after.devices, strict=True)):
         grown = np.array([int(now[name]) - int(then[name]) for name in _COVERED], dtype=np.float64)

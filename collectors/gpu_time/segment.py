@@ -88,8 +88,6 @@ class SegmentUnsettled(Exception):
 
 
 class RowKind(IntEnum):
-    """What a row counts."""
-
     KERNEL = 0
     COPY = 1
     MEMSET = 2
@@ -99,8 +97,6 @@ class RowKind(IntEnum):
 
 
 class RecordingState(IntEnum):
-    """What the library does."""
-
     OFF = 0
     ON = 1
     REFUSED = 2
@@ -246,7 +242,6 @@ class RowNames:
         return len(new)
 
     def learn(self, rows: Iterable[tuple[RowKind, str]]) -> None:
-        """Learn names that are new, all at once."""
         kernels = {name for kind, name in rows if kind in (RowKind.KERNEL, RowKind.NODE)}
         new = sorted(kernels - self._named.keys())
         more = sum(map(len, new))

@@ -54,12 +54,10 @@ class Window(NamedTuple):
 
     @property
     def expansion(self) -> float:
-        """Give how many times what was recorded it stands for."""
         return self.span_ns / self.on_ns
 
     @property
     def surplus(self) -> float:
-        """Give how many launches more there were than what was recorded stands for."""
         return self.numbered - self.launches * self.expansion
 
     @property
@@ -129,7 +127,6 @@ class WindowEstimates:
         return sum(part.window.numbered for part in self.told)
 
     def rows(self, rows: int) -> NDArray[np.int64]:
-        """Give the places of those of all rows of which something is told."""
         ran = np.zeros(rows, np.bool_)
         for part in self.told:
             ran[: len(part.times)] |= part.times != 0
@@ -161,7 +158,6 @@ class WindowEstimates:
     def _variances(
         self, labels: NDArray[np.int64], groups: int
     ) -> tuple[NDArray[np.bool_], _Floats]:
-        """Give by group whether its variance is known, and the variance."""
         unseen = sum(part.window.unseen for part in self.told)
         sound = all(part.window.sound for part in self.told)
         if not unseen or self.spread is None or isinf(self.spread.leverage):
@@ -196,8 +192,6 @@ _MOST_WAITING: Final = 16
 
 @dataclass(slots=True)
 class WindowEstimator:
-    """Follows the windows of one process."""
-
     _past: deque[Window] = field(default_factory=lambda: deque(maxlen=MOST_WINDOWS))
     _waiting: list[Waited] = field(default_factory=list)
     _owed_counts: _Floats = field(default_factory=lambda: np.zeros(0))
@@ -317,7 +311,6 @@ class _Slopes(NamedTuple):
         return cls(counts, times, squares + weight, learnt)
 
     def leverage(self, window: Window) -> float:
-        """Give how much of a residual's square the slopes' own error adds."""
         if not window.launches:
             return 0.0
         leverage = window.surplus**2 / self.squares
@@ -351,7 +344,6 @@ def _worked(
 
 
 def _dense(window: Window, values: _Floats, rows: int) -> _Floats:
-    """Spread values of the rows that grew over all rows."""
     found = np.zeros(rows)
     found[window.rows] = values
     return found

@@ -56,8 +56,6 @@ class HostCounters:
 
 
 class CounterFiles:
-    """The four files, open from the start on."""
-
     def __init__(self, proc: str = "/proc") -> None:
         """Open them. Raises OSError."""
         self._stat, self._memory = KernelFile(f"{proc}/stat"), KernelFile(f"{proc}/meminfo")

@@ -84,7 +84,6 @@ class PprofWriter:
         self._out.write(builder.profile.SerializeToString(deterministic=True))
 
     def _origins(self) -> dict[str, tuple[_Place | None, int]]:
-        """Give the one place from which each kernel was launched, and how often; None for more."""
         found: dict[str, tuple[_Place | None, int]] = {}
         for place, launches in self._launches.items():
             if launches:
@@ -133,7 +132,6 @@ class _Builder:
         sample.labels.add(key=self._thread, num=thread)
 
     def _named(self, name: str) -> int:
-        """Give the location of a kernel or call: it has a name and no address."""
         if name not in self._locations:
             self._locations[name] = len(self._locations) + 1
             function = len(self.profile.functions) + 1
@@ -194,8 +192,6 @@ _COVERED: Final = ("busy", "compute", "copies", "collectives")
 
 
 class ChromeTraceWriter:
-    """Writes JSON to a file, call by call."""
-
     def __init__(self, out: BinaryIO, begun_ns: int, most_calls: int = MOST_CALLS) -> None:
         self._out, self._begun_ns, self._most = out, begun_ns, most_calls
         self._calls = self._left_out = 0
@@ -231,7 +227,6 @@ class ChromeTraceWriter:
         self._ended_ns = step.ended_ns
 
     def _by_family(self, step: GpuStep) -> dict[int, dict[str, float]]:
-        """Give each GPU's time by family; a family that has been seen stays, if as a zero."""
         found: dict[int, dict[str, float]] = {
             gpu: dict.fromkeys(families, 0.0) for gpu, families in self._families.items()
         }

@@ -32,8 +32,6 @@ _MOST_ENVIRONMENT: Final = 1 << 20
 
 
 class GpuStep(NamedTuple):
-    """What the process's GPUs did from one look to the next, by CLOCK_BOOTTIME."""
-
     begun_ns: int
     ended_ns: int
     recorded_ns: int
@@ -42,8 +40,6 @@ class GpuStep(NamedTuple):
 
 
 class ProfiledTimes:
-    """Follows one process; every call is quick."""
-
     def __init__(self, pid: int, path: Path = DEFAULT_SOCKET, proc: str = "/proc") -> None:
         """Follow a process.
 
@@ -70,7 +66,6 @@ class ProfiledTimes:
         self._find(now_ns)
 
     def poll(self, now_ns: int, last: bool = False) -> GpuStep | None:
-        """Give what is new, once a second; None where no window ended since."""
         if not last and now_ns - self._look_ns < LOOK_NS:
             return None
         self._look_ns = now_ns
@@ -93,7 +88,6 @@ class ProfiledTimes:
         self._listener = self._segment = self._deltas = self._spans = None
 
     def _find(self, now_ns: int) -> None:
-        """Look for the library's memory, which is there once the program has used a GPU."""
         with suppress(OSError):
             for segment in segments(self._proc, self._pid):
                 with suppress(SegmentError, SegmentUnsettled):

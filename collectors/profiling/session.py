@@ -140,7 +140,6 @@ class Target:
             raise NothingToProfile(f"{pid} is a thread", "give the process's number") from None
 
     def look(self) -> list[Module]:
-        """Read what is mapped now, and the threads' names; nothing once the process has ended."""
         modules = list(read_maps(self._proc, self.pid))
         if modules:
             self.modules = Modules(iter(modules))
@@ -150,7 +149,6 @@ class Target:
         return modules
 
     def alive(self) -> bool:
-        """Tell whether a thread of the process is left."""
         waiting = select.poll()
         waiting.register(self._pidfd, select.POLLIN)
         return not waiting.poll(0)
@@ -170,7 +168,6 @@ class Target:
             self._pidfd = -1
 
     def _check_rights(self) -> str:
-        """Give the program's path where we may look into the process."""
         try:
             with (self._folder / "maps").open("rb") as maps:
                 maps.read(1)
@@ -275,7 +272,6 @@ class ProfileSession:
         return self._named(drain)
 
     def gpu_time(self, last: bool = False) -> GpuStep | None:
-        """Give what the GPUs did since the last time, once a second; None where nothing is new."""
         return self._times.poll(boottime_ns(), last)
 
     def stop(self) -> list[NamedCall]:

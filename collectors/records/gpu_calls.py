@@ -38,8 +38,6 @@ class Direction(StrEnum):
 
 
 class FileGroup(NamedTuple):
-    """One group of probes on one file: what is attached, measured and switched as a whole."""
-
     file: int
     group: ProbeGroup
 
@@ -63,7 +61,6 @@ class CountedCalls(NamedTuple):
 
     @classmethod
     def exactly(cls, seen: int) -> CountedCalls:
-        """Give the count of calls of which every one was seen."""
         return cls(seen, float(seen), 0.0, 1.0)
 
     @classmethod
@@ -134,8 +131,6 @@ class CollectiveCalls(NamedTuple):
 
 
 class ErrorCalls(NamedTuple):
-    """Calls seen to fail with one code."""
-
     call: str
     code: int
     failures: int
@@ -198,7 +193,6 @@ class GpuCalls:
     shares: Mapping[ProbeGroup, float] = field(default_factory=dict)
 
     def share(self, group: ProbeGroup) -> float:
-        """Give the probability with which a call of a group was seen."""
         return self.shares.get(group, 1.0)
 
 

@@ -98,8 +98,6 @@ class TimedKernel(NamedTuple):
 
 
 class FamilyTime(NamedTuple):
-    """Time on all GPUs of a process's kernels of one family, or of its copies."""
-
     family: str
     time: EstimatedTime
 

@@ -114,7 +114,6 @@ class ReplaySpool:
         self._file.close()
 
     def _name_id(self, name: str) -> int:
-        """Number a name; a trace of endless new names folds the rest into one."""
         known = self._ids.get(name)
         if known is not None:
             return known
@@ -280,7 +279,6 @@ class ReplaySource:
         return [GpuCoverage(source, gpu, since_ns, now_ns - since_ns) for gpu in gpus]
 
     def _advance(self, played: LaunchGroup) -> None:
-        """Step to the next group; at the end begin again, one trace length later."""
         self._trace_ns = max(self._trace_ns, played.last_ns)
         if self._spool is not None and self.loops == 0:
             self._spool.append(played)

@@ -56,8 +56,6 @@ class StepProbe:
 
 
 class StepPrograms:
-    """Loaded programs; nothing is probed until `attach`."""
-
     def __init__(self, unified: bool) -> None:
         """Load. Raises SourceUnavailable."""
         reason = unavailable()
@@ -283,7 +281,6 @@ class StepsSource:
     def _rhythm(
         self, owner: _Owner, kind: RhythmKind, rows: NDArray[np.uint64], lost: int
     ) -> RhythmMarks:
-        """Give calls of which several make a step as marks of the process's rhythm."""
         return RhythmMarks(
             pid=owner[0],
             start_ns=owner[1],
@@ -333,7 +330,6 @@ class StepsSource:
         return began, lost
 
     def _gone(self, processes: set[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Give those that have ended, of as many as may be looked for at once."""
         ordered = sorted(processes)
         if len(ordered) > _MOST_LOOKS:
             first = self._turn % len(ordered)
@@ -342,7 +338,6 @@ class StepsSource:
         return {process for process in ordered if not self._names.alive(*process)}
 
     def _cgroup_name(self, owner: _Owner) -> str:
-        """Name the cgroup of a process, by its last mark."""
         cgroup = self._cgroup_of.get(owner)
         if cgroup is None:
             return ""
@@ -358,7 +353,6 @@ class StepsSource:
 
 
 def _by_owner(marks: NDArray[np.uint64]) -> dict[_Owner, NDArray[np.uint64]]:
-    """Split marks by process and probe."""
     if not len(marks):
         return {}
     tgids = marks[:, _PROCESS] >> np.uint64(32)
