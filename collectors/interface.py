@@ -115,20 +115,23 @@ class SourceRegistry:
     def start(self, name: str) -> Source | UnavailableSource:
         """Make and start one source, or say why this host lacks it."""
         source = self.make(name)
-        reason = _failure_to_start(source)
-        return source if reason is None else UnavailableSource(name, reason)
+        try:
+            reason = source.probe()
+            if reason is None:
+                source.start()
+                return source
+        except Exception as error:  # noqa: BLE001 (what breaks is one source)
+            with suppress(Exception):
+                source.stop()
+            told = isinstance(error, SourceUnavailable)
+            reason = str(error) if told else broken(source.name, error)
+        return UnavailableSource(name, reason)
 
     def start_all(self) -> tuple[list[Source], list[UnavailableSource]]:
         """Start every source that this host has; the others come back with their reason."""
-        running: list[Source] = []
-        absent: list[UnavailableSource] = []
-        for name in self._factories:
-            source = self.start(name)
-            if isinstance(source, UnavailableSource):
-                absent.append(source)
-            else:
-                running.append(source)
-        return running, absent
+        made = [self.start(name) for name in self._factories]
+        absent = [source for source in made if isinstance(source, UnavailableSource)]
+        return [source for source in made if not isinstance(source, UnavailableSource)], absent
 
 
 def guarded(source: Source, now_boottime_ns: int) -> Iterator[Record]:
@@ -145,21 +148,6 @@ def guarded(source: Source, now_boottime_ns: int) -> Iterator[Record]:
         raise
     except Exception as error:  # noqa: BLE001 (see above)
         raise SourceUnavailable(broken(source.name, error)) from None
-
-
-def _failure_to_start(source: Source) -> str | None:
-    try:
-        reason = source.probe()
-        if reason is None:
-            source.start()
-    except SourceUnavailable as error:
-        source.stop()
-        return str(error)
-    except Exception as error:  # noqa: BLE001 (what breaks is one source)
-        with suppress(Exception):
-            source.stop()
-        return broken(source.name, error)
-    return reason
 
 
 def broken(name: str, error: Exception) -> str:

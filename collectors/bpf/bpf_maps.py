@@ -224,15 +224,6 @@ class InfoByFd(ctypes.Structure):
     _fields_ = structure_fields("bpf_fd:32 info_len:32 info")
 
 
-def program_runs(fd: int) -> tuple[int, int]:
-    """Give how often a program ran and for how many ns, while statistics were on.
-
-    Raises      SourceUnavailable
-    """
-    run_ns, runs = struct.unpack_from("=QQ", object_info(fd), RUN_TIME_AT)
-    return runs, run_ns
-
-
 def object_info(fd: int) -> bytes:
     """Give struct bpf_prog_info or bpf_map_info of a descriptor. Raises SourceUnavailable."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
@@ -272,4 +263,8 @@ class BpfStatistics:
             os.close(descriptor)
 
     def _read(self) -> Runs:
-        return {name: program_runs(fd) for name, fd in self._fds.items()}
+        runs: Runs = {}
+        for name, fd in self._fds.items():
+            run_ns, count = struct.unpack_from("=QQ", object_info(fd), RUN_TIME_AT)
+            runs[name] = count, run_ns
+        return runs

@@ -64,10 +64,6 @@ class CgroupNames:
     def every(self) -> Collection[str]:
         return self._names.values()
 
-    def knows_all(self, cgroups: set[int]) -> bool:
-        """Tell whether every id has a name without another scan."""
-        return cgroups <= self._names.keys()
-
     def unknown(self, cgroups: set[int]) -> set[int]:
         return cgroups - self._names.keys()
 

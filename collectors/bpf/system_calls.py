@@ -105,15 +105,11 @@ def open_cpu_clocks(period_ns: int) -> list[int]:
     opened: list[int] = []
     try:
         for cpu in cpu_numbers(_ONLINE.read_text(encoding="ascii")):
-            opened.append(_open(cpu, period_ns))  # noqa: PERF401 - closed when a later one fails
+            clock = PerfEventAttributes(type=SOFTWARE, config=CPU_CLOCK, sample_period=period_ns)
+            opened.append(perf_event_open(clock, cpu))
     except OSError as error:
         for descriptor in opened:
             os.close(descriptor)
         wanted = ": expected CAP_PERFMON" if error.errno in {errno.EACCES, errno.EPERM} else ""
         raise SourceUnavailable(f"cannot open a perf event: {error.strerror}{wanted}") from None
     return opened
-
-
-def _open(cpu: int, period_ns: int) -> int:
-    clock = PerfEventAttributes(type=SOFTWARE, config=CPU_CLOCK, sample_period=period_ns)
-    return perf_event_open(clock, cpu)

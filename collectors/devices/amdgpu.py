@@ -43,12 +43,14 @@ class AmdgpuReader:
 
     def open(self) -> Inventory:
         cards = self._folder.glob("card[0-9]*") if self._folder.is_dir() else ()
-        found = [c / "device" for c in cards if c.name[4:].isdigit() and _is_amd(c / "device")]
+        devices = [card / "device" for card in cards if card.name[4:].isdigit()]
+        found = [device for device in devices if _text(device / "vendor") == _VENDOR]
         # By PCI address where it shows: the numbers of cards change from start to start.
         self._cards = sorted(found, key=lambda device: device.resolve().name)[:MOST_DEVICES]
         if not self._cards:
             raise DevicesUnavailable(f"amdgpu: no AMD device in {self._folder}")
-        return Inventory(len(self._cards), _version(self._folder))
+        version = _text(self._folder.parent.parent / "module" / "amdgpu" / "version")
+        return Inventory(len(self._cards), version)
 
     def read(
         self, index: int, fields: Collection[Field], *, processes: bool = False
@@ -75,14 +77,6 @@ class AmdgpuReader:
 
     def close(self) -> None:
         self._cards = []
-
-
-def _is_amd(device: Path) -> bool:
-    return _text(device / "vendor") == _VENDOR
-
-
-def _version(folder: Path) -> str | ReadFailure:
-    return _text(folder.parent.parent / "module" / "amdgpu" / "version")
 
 
 def _field(device: Path, name: Field) -> Measured:

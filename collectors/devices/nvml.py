@@ -175,11 +175,7 @@ def _mig_share(before: Any, now: Any) -> Measured:
         return now
     if before is None:
         return _FIRST_LOOK
-    return ask(partial(_utilisation, before, now))
-
-
-def _utilisation(before: Any, now: Any) -> int:
-    return round(gpm_metric(before, now, pynvml.NVML_GPM_METRIC_SM_UTIL))
+    return ask(lambda: round(gpm_metric(before, now, pynvml.NVML_GPM_METRIC_SM_UTIL)))
 
 
 MOST_EVENTS: Final = 256

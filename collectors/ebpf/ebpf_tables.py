@@ -325,7 +325,7 @@ class CgroupTable:
         if now.places is self._named:
             return set()
         ids = set(np.frombuffer(b"".join(now.places), "<u8").tolist()) - {0}
-        if not self._names.knows_all(ids - self._searched):
+        if self._names.unknown(ids - self._searched):
             self._scan()
             self._searched = self._names.unknown(ids)
         gone = self._names.unknown(ids)

@@ -32,7 +32,7 @@ from .discovery import Discovery, DiscoveryThread, ProcessGone, ProcessSeen
 from .found_files import FileFound, FileGone
 from .governor import Governor, GovernorSettings, Period
 from .kernel_names import KernelIdentity, KernelNamer
-from .periods import Collected, PeriodEnd, PeriodKeeper, ProbeAttacher, SwitchingThread
+from .periods import PeriodEnd, PeriodKeeper, ProbeAttacher, SwitchingThread
 from .probe_plan import PlanBook
 from .probe_table import ProbeTable, ProbeTableError, shipped_tables
 from .process_identity import ProcessTable
@@ -209,7 +209,13 @@ class RunningProbes:
             self.attacher.follow(frozenset())
             raise SourceUnavailable("GPU calls: a thread of the source ended; all is detached")
         gone, self._gone = self._gone, []
-        self._follow_processes()
+        for event in self.discovery.take():
+            if isinstance(event, ProcessSeen):
+                self._probed[event.process] = event.files
+                self.processes.identity(event.process)  # while it lives
+            elif isinstance(event, ProcessGone):
+                self._probed.pop(event.process, None)
+                self._gone.append(event.process)
         collected, turned = self.keeper.take(now_ns)
         if turned:
             self.switching.wake()
@@ -217,7 +223,10 @@ class RunningProbes:
         pids = {process.pid for process in self._probed}
         yield from self._activity.of(collected, names, pids)
         yield from self._calls.of(collected, names)
-        yield from self._states(collected)
+        files, period = len(self.attacher.files), self.keeper.period
+        for ended in (collection.ended for collection in collected):
+            if ended is not None:
+                yield governor_state(ended, period, self._budget, files, self.loader)
         # What had ended before the drain is counted now, to its last call.
         for process in gone:
             self.kernels.forget(process)
@@ -249,20 +258,3 @@ class RunningProbes:
 
     def _callers(self) -> Iterable[ProcessKey]:
         return [process for process, files in list(self._probed.items()) if files]
-
-    def _follow_processes(self) -> None:
-        for event in self.discovery.take():
-            if isinstance(event, ProcessSeen):
-                self._probed[event.process] = event.files
-                self.processes.identity(event.process)  # while it lives
-            elif isinstance(event, ProcessGone):
-                self._probed.pop(event.process, None)
-                self._gone.append(event.process)
-
-    def _states(self, collected: Iterable[Collected]) -> Iterator[Record]:
-        for collection in collected:
-            if collection.ended is not None:
-                following = self.keeper.period
-                yield governor_state(
-                    collection.ended, following, self._budget, len(self.attacher.files), self.loader
-                )

@@ -98,10 +98,10 @@ class PlanBook:
         for offset, row, semaphore in self._marks(elf, rows):
             link = _Link(self._rows[row].group, False)
             _choose(chosen, link, offset, _Place(row, semaphore))
-        parts = (
-            _attachment(elf, link, places) for link, places in sorted(chosen.items(), key=_order)
-        )
-        return FilePlan(tuple(parts), _remark(elf) if rows and not chosen else "")
+        groups = list(ProbeGroup)
+        links = sorted(chosen, key=lambda link: (groups.index(link.group), link.returns))
+        parts = tuple(_attachment(elf, link, chosen[link]) for link in links)
+        return FilePlan(parts, _remark(elf) if rows and not chosen else "")
 
     def _functions(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[Function, int]]:
         beginnings = {text for row in rows for text in self._beginnings[row]}
@@ -129,10 +129,6 @@ def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:
     places[offset] = min(place, places.get(offset, place))
     if len(places) > MOST_PLACES:
         raise ElfError(f"expected at most {MOST_PLACES} places of one group")
-
-
-def _order(item: tuple[_Link, dict[int, _Place]]) -> tuple[int, bool]:
-    return list(ProbeGroup).index(item[0].group), item[0].returns
 
 
 def _attachment(elf: ElfFile, link: _Link, places: dict[int, _Place]) -> Attachment:

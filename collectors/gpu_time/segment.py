@@ -183,7 +183,9 @@ class ProcessSegment:
         for row in rows[len(self._names) :]:
             self._names.append(self._name(int(row["name_at"]), int(header["names_used"])))
         counts = {name: int(header[name]) for name in _COUNTS}
-        uuids = tuple(_uuid(bytes(raw)) for raw in header["uuid"])
+        uuids = tuple(
+            str(uuid.UUID(bytes=bytes(raw))) if raw.any() else "" for raw in header["uuid"]
+        )
         return Snapshot(counts, header["device"], uuids, rows, tuple(self._names[: len(rows)]))
 
     def _name(self, at: int, used: int) -> str:
@@ -194,10 +196,6 @@ class ProcessSegment:
         if self._named > NAMES_BYTES:
             raise SegmentError(f"expected at most {NAMES_BYTES} bytes of names, got more")
         return text.decode("utf-8", "replace")
-
-
-def _uuid(raw: bytes) -> str:
-    return str(uuid.UUID(bytes=raw)) if any(raw) else ""
 
 
 def _check(header: np.void) -> None:

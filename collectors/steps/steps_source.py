@@ -341,7 +341,7 @@ class StepsSource:
         cgroup = self._cgroup_of.get(owner)
         if cgroup is None:
             return ""
-        if not self._scanned and not self._cgroups.knows_all({cgroup} - self._nameless):
+        if not self._scanned and self._cgroups.unknown({cgroup} - self._nameless):
             # One look at all directories a drain: a cgroup that is gone has no name for good.
             self._scanned = True
             self._cgroups.scan()
