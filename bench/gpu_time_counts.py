@@ -19,10 +19,10 @@ from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls.activity_records import Named
 from collectors.gpu_calls.call_records import CallRecords
 from collectors.gpu_calls.costs import CpuClocks, HitCost, HitCosts
-from collectors.gpu_calls.counts import CallRow, LaunchRow, ProbeDrain
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.periods import PeriodKeeper
 from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.gpu_calls.readout import CallRow, LaunchRow, ProbeDrain
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import CountedCalls, FileGroup, ProbeGroup, ProcessLabels
 

@@ -31,9 +31,9 @@ from bench.record import CACHE, Figure
 from collectors.binaries.elf_file import EntryClass
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls import programs
-from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.probe_plan import Attachment
 from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.gpu_calls.readout import ProbeDrain
 from collectors.records.gpu_calls import ProbeGroup
 
 ROUNDS: Final = 31

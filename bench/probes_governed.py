@@ -33,13 +33,13 @@ from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.activity_records import Named
 from collectors.gpu_calls.call_records import CallRecords
 from collectors.gpu_calls.costs import HitCosts
-from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.periods import Collected, PeriodKeeper, ProbeAttacher, SwitchingThread
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
+from collectors.gpu_calls.readout import ProbeDrain
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import (
     ProcessLabels,

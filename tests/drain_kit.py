@@ -15,7 +15,10 @@ from typing import Any, Final
 
 from collectors.gpu_calls.activity_records import Named
 from collectors.gpu_calls.call_records import CallRecords
-from collectors.gpu_calls.counts import (
+from collectors.gpu_calls.governor import Period
+from collectors.gpu_calls.periods import Collected
+from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.gpu_calls.readout import (
     CallRow,
     CollectiveRow,
     CopyRow,
@@ -24,9 +27,6 @@ from collectors.gpu_calls.counts import (
     MemoryRow,
     ProbeDrain,
 )
-from collectors.gpu_calls.governor import Period
-from collectors.gpu_calls.periods import Collected
-from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, GpuCalls, MemoryState, ProbeGroup, ProcessLabels
 

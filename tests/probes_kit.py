@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
-from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.probe_plan import Attachment, PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
-from collectors.gpu_calls.readout import ProbeLimits
+from collectors.gpu_calls.readout import ProbeDrain, ProbeLimits
 from collectors.records.gpu_calls import ProbeGroup
 
 STUBS = Path(__file__).parent / "collectors" / "gpu_calls" / "stubs"

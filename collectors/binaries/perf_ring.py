@@ -138,21 +138,9 @@ DUMMY: Final = 9
 SAMPLE_TIME: Final = 1 << 2
 _POSSIBLE: Final = Path("/sys/devices/system/cpu/possible")
 _TIME_OF: Final = attrgetter("boottime_ns")
-FLAGS: Final = sum(
-    1 << bit
-    for bit in (
-        5,  # exclude_kernel
-        6,  # exclude_hv
-        8,  # mmap
-        9,  # comm
-        13,  # task
-        14,  # watermark
-        18,  # sample_id_all
-        23,  # mmap2
-        24,  # comm_exec
-        25,  # use_clockid
-    )
-)
+FLAGS: Final = sum(1 << bit for bit in (5, 6, 8, 9, 13, 14, 18, 23, 24, 25))
+"""exclude_kernel, exclude_hv, mmap, comm, task, watermark, sample_id_all, mmap2, comm_exec,
+use_clockid"""
 
 
 class PerfRing:

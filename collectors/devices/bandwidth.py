@@ -26,38 +26,26 @@ from transport.process.foreign import Signatures, declare
 from .bounded import AnswerRefused, Spawner, SpawnerClosed, receive
 
 LIBRARY: Final = "libcuda.so.1"
-_INT, _U32, _SIZE, _U64 = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint64
-_OUT = ctypes.c_void_p
-_HANDLE = ctypes.c_void_p
-
-_ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
-    "cuInit": (_U32,),
-    "cuDeviceGetCount": (_OUT,),
-    "cuDeviceGet": (_OUT, _INT),
-    "cuDeviceGetUuid_v2": (_OUT, _INT),
-    "cuDeviceGetUuid": (_OUT, _INT),
-    "cuDeviceGetPCIBusId": (_OUT, _INT, _INT),
-    "cuDevicePrimaryCtxRetain": (_OUT, _INT),
-    "cuDevicePrimaryCtxRelease_v2": (_INT,),
-    "cuCtxSetCurrent": (_HANDLE,),
-    "cuMemHostAlloc": (_OUT, _SIZE, _U32),
-    "cuMemFreeHost": (_HANDLE,),
-    "cuMemAlloc_v2": (_OUT, _SIZE),
-    "cuMemFree_v2": (_U64,),
-    "cuMemcpyHtoD_v2": (_U64, _HANDLE, _SIZE),
-    "cuMemcpyHtoDAsync_v2": (_U64, _HANDLE, _SIZE, _HANDLE),
-    "cuMemcpyDtoHAsync_v2": (_HANDLE, _U64, _SIZE, _HANDLE),
-    "cuStreamCreate": (_OUT, _U32),
-    "cuStreamSynchronize": (_HANDLE,),
-    "cuStreamDestroy_v2": (_HANDLE,),
-    "cuEventCreate": (_OUT, _U32),
-    "cuEventRecord": (_HANDLE, _HANDLE),
-    "cuEventSynchronize": (_HANDLE,),
-    "cuEventElapsedTime": (_OUT, _HANDLE, _HANDLE),
-    "cuEventDestroy_v2": (_HANDLE,),
-    "cuGetErrorName": (_INT, _OUT),
+_TYPES: Final = {
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint,
+    "s": ctypes.c_size_t,
+    "q": ctypes.c_uint64,
+    "p": ctypes.c_void_p,
 }
-SIGNATURES: Final[Signatures] = {name: (ctypes.c_int, of) for name, of in _ARGUMENTS.items()}
+_CALLS: Final = (
+    "cuInit:u cuDeviceGetCount:p cuDeviceGet:pi cuDeviceGetUuid_v2:pi cuDeviceGetUuid:pi "
+    "cuDeviceGetPCIBusId:pii cuDevicePrimaryCtxRetain:pi cuDevicePrimaryCtxRelease_v2:i "
+    "cuCtxSetCurrent:p cuMemHostAlloc:psu cuMemFreeHost:p cuMemAlloc_v2:ps cuMemFree_v2:q "
+    "cuMemcpyHtoD_v2:qps cuMemcpyHtoDAsync_v2:qpsp cuMemcpyDtoHAsync_v2:pqsp cuStreamCreate:pu "
+    "cuStreamSynchronize:p cuStreamDestroy_v2:p cuEventCreate:pu cuEventRecord:pp "
+    "cuEventSynchronize:p cuEventElapsedTime:ppp cuEventDestroy_v2:p cuGetErrorName:ip"
+)
+"""Each with the types of its arguments; `p` is a handle, memory of ours, or where to write one."""
+SIGNATURES: Final[Signatures] = {
+    name: (ctypes.c_int, tuple(_TYPES[letter] for letter in letters))
+    for name, _, letters in (call.partition(":") for call in _CALLS.split())
+}
 
 
 class CudaMissing(Exception):

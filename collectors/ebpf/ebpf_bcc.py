@@ -20,24 +20,16 @@ _SOFTWARE_EVENT, _CPU_CLOCK = 1, 0
 _CHECK_S: Final = 0.02
 
 PARTS: Final = {
-    "sched": ("sched:sched_switch", "sched:sched_wakeup", "sched:sched_wakeup_new"),
-    "interrupts": (
-        "irq:softirq_entry",
-        "irq:softirq_exit",
-        "irq:irq_handler_entry",
-        "irq:irq_handler_exit",
-    ),
-    "block": ("block:block_rq_issue", "block:block_rq_complete"),
-    "retransmits": ("tcp:tcp_retransmit_skb",),
-    "sockets": ("sock:sock_send_length", "sock:sock_recv_length"),
-    "faults": ("exceptions:page_fault_user",),
-    "reclaim": (
-        "vmscan:mm_vmscan_direct_reclaim_begin",
-        "vmscan:mm_vmscan_direct_reclaim_end",
-        "vmscan:mm_vmscan_memcg_reclaim_begin",
-        "vmscan:mm_vmscan_memcg_reclaim_end",
-    ),
+    "sched": "sched:sched_switch sched:sched_wakeup sched:sched_wakeup_new",
+    "interrupts": "irq:softirq_entry irq:softirq_exit irq:irq_handler_entry irq:irq_handler_exit",
+    "block": "block:block_rq_issue block:block_rq_complete",
+    "retransmits": "tcp:tcp_retransmit_skb",
+    "sockets": "sock:sock_send_length sock:sock_recv_length",
+    "faults": "exceptions:page_fault_user",
+    "reclaim": "vmscan:mm_vmscan_direct_reclaim_begin vmscan:mm_vmscan_direct_reclaim_end "
+    "vmscan:mm_vmscan_memcg_reclaim_begin vmscan:mm_vmscan_memcg_reclaim_end",
 }
+"""Parts, and the tracepoints without which a part is left out."""
 
 LIBBPF_ONLY: Final = (
     "metrics by cgroup",
@@ -97,7 +89,9 @@ def _usable_parts(folder: Path) -> tuple[list[str], list[UnavailableSource]]:
     usable: list[str] = []
     absent: list[UnavailableSource] = []
     for part, needed in PARTS.items():
-        missing = [t for t in needed if not (folder / "events" / t.replace(":", "/")).exists()]
+        missing = [
+            t for t in needed.split() if not (folder / "events" / t.replace(":", "/")).exists()
+        ]
         if missing:
             absent.append(
                 UnavailableSource(part, f"this kernel has no tracepoint {', '.join(missing)}")

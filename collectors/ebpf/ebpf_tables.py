@@ -44,26 +44,19 @@ TOTALS: Final = (
     *(f"softirq_ns_{vector}" for vector in SOFTIRQ_VECTORS),
 )
 
-PROGRAMS: Final = {
-    "on_sched_switch": "sched_switch",
-    "on_softirq_entry": "softirq_entry",
-    "on_softirq_exit": "softirq_exit",
-    "on_irq_entry": "irq_handler_entry",
-    "on_irq_exit": "irq_handler_exit",
-    "on_block_complete": "block_rq_complete",
-    "on_tcp_retransmit": "tcp_retransmit_skb",
-    "on_tcp_retransmit_synack": "tcp_retransmit_synack",
-    "on_sock_send": "sock_send_length",
-    "on_sock_receive": "sock_recv_length",
-    "on_page_fault": "page_fault_user",
-    "on_reclaim_begin": "mm_vmscan_direct_reclaim_begin",
-    "on_reclaim_end": "mm_vmscan_direct_reclaim_end",
-    "on_reclaim_cgroup_begin": "mm_vmscan_memcg_reclaim_begin",
-    "on_reclaim_cgroup_end": "mm_vmscan_memcg_reclaim_end",
-    "on_packet_drop": "kfree_skb",
-    "on_numa_move": "sched_move_numa",
-    "on_numa_swap": "sched_swap_numa",
-}
+_PROGRAMS: Final = _words(
+    "on_sched_switch:sched_switch on_softirq_entry:softirq_entry "
+    "on_softirq_exit:softirq_exit on_irq_entry:irq_handler_entry "
+    "on_irq_exit:irq_handler_exit on_block_complete:block_rq_complete "
+    "on_tcp_retransmit:tcp_retransmit_skb on_tcp_retransmit_synack:tcp_retransmit_synack "
+    "on_sock_send:sock_send_length on_sock_receive:sock_recv_length "
+    "on_page_fault:page_fault_user on_reclaim_begin:mm_vmscan_direct_reclaim_begin "
+    "on_reclaim_end:mm_vmscan_direct_reclaim_end "
+    "on_reclaim_cgroup_begin:mm_vmscan_memcg_reclaim_begin "
+    "on_reclaim_cgroup_end:mm_vmscan_memcg_reclaim_end on_packet_drop:kfree_skb "
+    "on_numa_move:sched_move_numa on_numa_swap:sched_swap_numa"
+)
+PROGRAMS: Final = {pair.partition(":")[0]: pair.partition(":")[2] for pair in _PROGRAMS}
 """Program -> tracepoint, in the order of `enum program`."""
 
 PENDING_COLUMNS: Final = _words(

@@ -24,9 +24,9 @@ from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, ProbeGroup
 from wire.catalogue import Catalogue
 
-from .counts import ProbeDrain
 from .periods import Collected
 from .probe_table import CallKind, ProbeTable
+from .readout import ProbeDrain
 
 NAME: Final = "probes"
 SECTIONS: Final = {

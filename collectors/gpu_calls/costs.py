@@ -26,9 +26,9 @@ from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
-from .counts import ProbeDrain
 from .probe_plan import Attachment, FilePlan
 from .probe_table import CallKind, ProbeTable
+from .readout import ProbeDrain
 
 CALLS: Final = 2_000
 ROUNDS: Final = 5

@@ -20,9 +20,9 @@ from kernels.families import FamilyRules
 from kernels.signatures import ApplicationClassifier, Signatures
 
 from .activity_records import Named
-from .counts import NameEvent
 from .periods import Collected
 from .probe_table import CallKind, ProbeTable
+from .readout import NameEvent
 
 OTHER: Final = "other"
 UNKNOWN: Final = "unknown"

@@ -16,9 +16,9 @@ from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import CountedCalls, Direction, FileGroup, MemoryState, ProbeGroup
 
 from .activity_records import Named
-from .counts import MemoryRow, ProbeDrain
 from .launch_estimates import SeenWindow, UnseenCalls, Unwatched, mix_variance, unseen
 from .periods import Collected
+from .readout import MemoryRow, ProbeDrain
 
 Names = Mapping[tuple[ProcessKey, int], Named]
 What = tuple[str | int, ...]

@@ -19,9 +19,9 @@ from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup
 
 from . import programs, programs_bcc
-from .counts import ProbeDrain
 from .probe_plan import Attachment
 from .probe_table import ProbeTable
+from .readout import ProbeDrain
 
 
 class Programs(Protocol):

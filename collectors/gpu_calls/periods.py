@@ -20,10 +20,10 @@ from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 from .costs import CALIBRATION_FILE, CpuClocks, HitCosts, ProbeCost
-from .counts import ProbeDrain
 from .found_files import FileFound
 from .governor import Governor, Period, ProbeLoad
 from .probe_plan import Attachment
+from .readout import ProbeDrain
 
 _MOST_WAITING: Final = 64
 """Drains that nobody fetched: a period's end makes one, the agent's loop fetches each second."""

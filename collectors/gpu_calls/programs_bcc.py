@@ -26,11 +26,10 @@ from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup
 
 from . import readout as layout
-from .attached import AttachedGroups
-from .counts import CallRow, ErrorRow, LaunchRow, ProbeDrain
 from .probe_plan import Attachment
 from .probe_table import CallKind, ProbeTable
-from .readout import GrowingMap, ProbeLimits, other_keys
+from .programs import AttachedGroups
+from .readout import CallRow, ErrorRow, GrowingMap, LaunchRow, ProbeDrain, ProbeLimits, other_keys
 
 SENTINEL: Final = 0x5EED_0BCC_9ACE_D00D
 """Stands in the compiled code where a place's number goes."""

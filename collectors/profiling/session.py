@@ -21,13 +21,12 @@ from collectors.binaries.proc_maps import (
     read_maps,
 )
 from collectors.boot_clock import boottime_ns
-from collectors.gpu_calls.counts import CallSample, ProbeDrain
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
 from collectors.gpu_calls.kernel_names import UNKNOWN, KernelNamer
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import CallKind, Meaning, ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
-from collectors.gpu_calls.readout import ProbeLimits
+from collectors.gpu_calls.readout import CallSample, ProbeDrain, ProbeLimits
 from collectors.gpu_time.gpu_time_source import DEFAULT_SOCKET
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import ProbeGroup

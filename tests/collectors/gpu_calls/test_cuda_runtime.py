@@ -13,11 +13,11 @@ import pytest
 
 from collectors.binaries.elf_file import ElfFile, EntryClass
 from collectors.binaries.proc_maps import Modules
-from collectors.gpu_calls.counts import NameEvent
 from collectors.gpu_calls.discovery import Discovery
 from collectors.gpu_calls.kernel_names import KernelNamer
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.gpu_calls.readout import NameEvent
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import ProbeGroup
 from tests.collectors.gpu_calls import elf_kit

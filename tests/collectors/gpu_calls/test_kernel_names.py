@@ -18,8 +18,8 @@ from collectors.binaries import demangle_child
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.proc_maps import MappedFile, Module, Modules, open_mapped, read_maps
 from collectors.binaries.symbols import MOST_SYMBOL, Demangler, SymbolCache, kernel_symbol
-from collectors.gpu_calls.counts import NameEvent
 from collectors.gpu_calls.kernel_names import OTHER, UNKNOWN, KernelNamer
+from collectors.gpu_calls.readout import NameEvent
 from collectors.records.basics import ProcessKey
 from tests.collectors.gpu_calls import elf_kit
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.loaders import LaterPrograms
+from collectors.gpu_calls.readout import ProbeDrain
 from collectors.interface import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, GpuCalls, ProbeGroup
 from tests.probe_source_kit import OURS, Watched, own_caller, watching

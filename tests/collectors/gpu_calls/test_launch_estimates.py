@@ -10,7 +10,6 @@ import pytest
 from bench.gpu_time_counts import PATTERNS, SimulatedHost, holds, statement
 from collectors.gpu_calls.activity_records import Named
 from collectors.gpu_calls.costs import MOST_PROCESSES, CpuClocks
-from collectors.gpu_calls.counts import LaunchRow, ProbeDrain
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.launch_counts import LaunchCounts
 from collectors.gpu_calls.launch_estimates import (
@@ -22,6 +21,7 @@ from collectors.gpu_calls.launch_estimates import (
     unseen,
 )
 from collectors.gpu_calls.periods import Collected
+from collectors.gpu_calls.readout import LaunchRow, ProbeDrain
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import CountedCalls, ProbeGroup
 

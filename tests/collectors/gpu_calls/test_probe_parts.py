@@ -13,13 +13,13 @@ from collectors.devices.devices_source import GpuUsers
 from collectors.gpu_calls.activity_records import ActivityRecords, GpuPlaces, Named
 from collectors.gpu_calls.call_records import CallRecords
 from collectors.gpu_calls.costs import ASSUMED, CALIBRATION_FILE, HitCosts
-from collectors.gpu_calls.counts import CallRow, CollectiveRow, CopyRow, LaunchRow, ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.gpu_probes import governor_state
 from collectors.gpu_calls.periods import Collected, PeriodKeeper, ProbeAttacher
 from collectors.gpu_calls.probe_plan import Attachment, FilePlan
 from collectors.gpu_calls.probe_table import ProbeTable
+from collectors.gpu_calls.readout import CallRow, CollectiveRow, CopyRow, LaunchRow, ProbeDrain
 from collectors.interface import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
 from collectors.records.basics import ProcessKey

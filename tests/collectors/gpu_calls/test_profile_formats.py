@@ -7,8 +7,8 @@ import json
 from dataclasses import replace
 
 from collectors.binaries.proc_maps import Module
-from collectors.gpu_calls.counts import CallSample
 from collectors.gpu_calls.probe_table import CallKind
+from collectors.gpu_calls.readout import CallSample
 from collectors.gpu_time.recorded_work import TimedRow
 from collectors.profiling.formats import REST, ChromeTraceWriter, PprofWriter
 from collectors.profiling.gpu_times import GpuStep

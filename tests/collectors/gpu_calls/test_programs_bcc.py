@@ -12,11 +12,10 @@ import pytest
 
 from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls import programs_bcc
-from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.probe_plan import Attachment
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs_bcc import SENTINEL, at_place
-from collectors.gpu_calls.readout import ProbeLimits
+from collectors.gpu_calls.readout import ProbeDrain, ProbeLimits
 from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
