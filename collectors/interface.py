@@ -92,10 +92,7 @@ class SourceRegistry:
         self._settings: dict[str, Hashable] = {}
 
     def register(self, name: str, factory: SourceFactory, settings: Hashable = None) -> None:
-        """Add a source, and what it is made from: other settings make it another source.
-
-        Raises      ValueError when the name is taken
-        """
+        """Add a source, and what it is made from. Raises ValueError when the name is taken."""
         if name in self._factories:
             raise ValueError(f"a source named {name!r} is registered already")
         self._factories[name] = factory

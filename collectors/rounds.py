@@ -12,11 +12,7 @@ from .records.activity import Record
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """One drain of one source.
-
-    look      its last look at devices; None where it has none, or a stale one
-    failure   one line that says why it could not go on; what it gave before is in `records`
-    """
+    """One drain of one source; after a failure `records` has what came before it."""
 
     name: str
     records: Sequence[Record]

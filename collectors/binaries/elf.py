@@ -185,11 +185,7 @@ _WRAP: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class UsdtProbe:
-    """One place where a program marks an event.
-
-    offset            of its nop in the file
-    semaphore_offset  of the counter, in the file, that switches the probe on; 0: always on
-    """
+    """A place where a program marks an event; offsets in the file. Semaphore 0: always on."""
 
     provider: str
     name: str
@@ -284,10 +280,7 @@ def read_symbols(content: ElfBytes, section: ElfSection, what: str) -> Iterator[
 def defined_functions(
     content: ElfBytes, section: ElfSection, what: str, layout: Layout | None = None
 ) -> Columns:
-    """Give the rows that define a function. Raises ElfError.
-
-    layout  where only those count whose bytes are executable bytes of the file itself
-    """
+    """Give the rows that define a function, by `layout` of this file alone. Raises ElfError."""
     kept = [np.zeros(0, _SYMBOL)]
     for rows in read_symbols(content, section, what):
         wanted = ((rows["info"] & 15) == _FUNCTION) & (rows["section"] != 0)
@@ -312,10 +305,7 @@ def file_offsets(layout: Layout, addresses: NDArray[np.uint64]) -> NDArray[np.ui
 def undefined_names(
     content: ElfBytes, layout: Layout, section: ElfSection, beginnings: tuple[bytes, ...]
 ) -> Iterator[bytes]:
-    """Yield the names that a file asks of others and that begin so. Raises ElfError.
-
-    Not gathered: names may overlap, and two million of a string of 4 MiB are 16 GB.
-    """
+    """Yield names that a file asks of others: not gathered, they may overlap. Raises ElfError."""
     strings = string_section(layout, section)
     for rows in read_symbols(content, section, section.name):
         asked = rows[(rows["section"] == 0) & (rows["name"] != 0)]

@@ -166,10 +166,7 @@ class ElfFile:
         return False
 
     def symbol_tables(self) -> list[ElfSection]:
-        """Give the sections that hold symbols, .symtab first: of each kind the first.
-
-        No linker makes a second; a header may name the same bytes 65,535 times.
-        """
+        """Give the first section of each kind that holds symbols: headers may repeat."""
         first: dict[int, ElfSection] = {}
         for section in self.layout.sections:
             if section.kind in _TABLES:

@@ -170,10 +170,7 @@ class PerfRing:
             ) from None
 
     def take(self) -> bytes:
-        """Give the bytes of all records since the last call, and the room back to the kernel.
-
-        Raises  BrokenRing where head and tail cannot be
-        """
+        """Give the bytes of all new records, and the room back. Raises BrokenRing."""
         (head,) = _WORD.unpack_from(self._pages, _HEAD)
         (tail,) = _WORD.unpack_from(self._pages, _TAIL)
         if head == tail:
@@ -215,10 +212,7 @@ class PerfRings:
         return [ring.fd for ring in self._rings]
 
     def take(self, plain: Container[bytes] = ()) -> list[Record]:
-        """Give all waiting records in the order of their times; counts what was lost.
-
-        A ring in disorder counts as one lost record: its reader starts anew at its head.
-        """
+        """Give all records in the order of their times; a ring in disorder counts as one lost."""
         found: list[Record] = []
         for ring in self._rings:
             try:

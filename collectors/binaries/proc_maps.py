@@ -41,10 +41,7 @@ class Module(NamedTuple):
 
 
 class Modules:
-    """The modules of one process by address; a new one takes the place of what it covers.
-
-    One thread may add while another looks: the table is replaced as a whole.
-    """
+    """One process's modules by address; a new one takes the place of what it covers; any thread."""
 
     def __init__(self, modules: Iterator[Module] | None = None) -> None:
         self._table: tuple[list[int], list[Module]] = ([], [])
@@ -234,10 +231,7 @@ class MappedFile:
 def open_mapped(
     proc: str, pid: int, start: int, end: int, file: FileKey, path: str
 ) -> MappedFile | None:
-    """Open the file that a process has mapped at [start, end), or None where nothing leads to it.
-
-    In our own mounts first: that needs neither the process alive nor a capability.
-    """
+    """Open the file that a process has mapped at [start, end), in our own mounts first, or None."""
     for candidate, trust in _ways(proc, pid, start, end, path):
         with suppress(OSError):
             handle = os.open(candidate, _HANDLE)

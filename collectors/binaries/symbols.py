@@ -41,11 +41,7 @@ _FILE: Final = SqliteFile(
 
 
 class SymbolCache:
-    """Names by (build id, offset in the file); of the bound's rows the oldest make room.
-
-    A file that cannot be used is made anew; where that fails too, nothing is kept: names are then
-    searched each time.
-    """
+    """Names by (build id, offset): the oldest make room; an unusable file is made anew."""
 
     def __init__(self, path: Path, most_names: int = 100_000, most_bytes: int = 64 << 20) -> None:
         self._most = most_names

@@ -47,10 +47,7 @@ def possible_cpus(text: str | None = None) -> int:
 
 
 class _Room:
-    """Where one map's values are read to, made once: making it costs as much as the read.
-
-    Keys uint8[rows, key_bytes], values uint64[rows, cpus, fields].
-    """
+    """Memory of one map's reads: keys uint8[rows, key_bytes], values uint64[rows, cpus, fields]."""
 
     def __init__(self, table: PerCpuMap) -> None:
         rows = _BATCH_BYTES // (8 * table.cpus * table.fields)
@@ -172,10 +169,7 @@ class MarkRing:
     """A BPF ring buffer whose every record is a mark; nobody is woken, one reader reads."""
 
     def __init__(self, fd: int, ring_bytes: int) -> None:
-        """Map a ring. Raises SourceUnavailable.
-
-        ring_bytes  its size: a power of two, at least a page
-        """
+        """Map a ring of a power of two of bytes, at least a page. Raises SourceUnavailable."""
         page = mmap.PAGESIZE
         try:
             self._consumer = mmap.mmap(fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)

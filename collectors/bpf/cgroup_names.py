@@ -24,10 +24,7 @@ class Hierarchy:
 
 
 def hierarchy_of(*controllers: str, mounts: str | None = None) -> Hierarchy:
-    """Find the hierarchy of the first controller that has a v1 mount, else the unified one.
-
-    Raises  SourceUnavailable where no cgroup file system is mounted
-    """
+    """Find the first controller's v1 mount, else the unified one. Raises SourceUnavailable."""
     text = (
         _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape") if mounts is None else mounts
     )

@@ -327,11 +327,7 @@ class UprobeLink:
         returns: bool = False,
         pid: int = 0,
     ) -> None:
-        """Attach to every offset of the file, for every process. Raises SourceUnavailable.
-
-        offsets     bytes from the start of the file; beside each its cookie, and the offset of its
-                    USDT counter, 0: none
-        """
+        """Attach to offsets of a file, each with its cookie. Raises SourceUnavailable."""
         count = len(offsets)
         if not 1 <= count <= _MAX_PLACES or len(cookies) != count:
             raise ValueError(f"expected 1 to {_MAX_PLACES} offsets, each with a cookie")

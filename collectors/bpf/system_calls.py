@@ -62,10 +62,7 @@ def bpf(command: int, attributes: ctypes.Structure) -> int:
 
 
 def perf_event_open(attributes: PerfEventAttributes, cpu: int) -> int:
-    """Open an event of every process on one CPU; give its descriptor.
-
-    Raises      SourceUnavailable, OSError
-    """
+    """Open an event of every process on one CPU. Raises SourceUnavailable, OSError."""
     call, number = _system_call("perf_event_open")
     attributes.size = ctypes.sizeof(attributes)
     place = ctypes.addressof(attributes)
@@ -98,10 +95,7 @@ def cpu_numbers(text: str) -> list[int]:
 
 
 def open_cpu_clocks(period_ns: int) -> list[int]:
-    """Open an event on every CPU that is online; give their descriptors, the caller's to close.
-
-    Raises      SourceUnavailable
-    """
+    """Open an event on every CPU that is on; the caller closes them. Raises SourceUnavailable."""
     opened: list[int] = []
     try:
         for cpu in cpu_numbers(_ONLINE.read_text(encoding="ascii")):

@@ -85,10 +85,7 @@ class Cuda:
         return out.value
 
     def device(self, gpu_uuid: str) -> int | None:
-        """Find a device by the name that NVML gives it, `GPU-<uuid>`; None: CUDA does not show it.
-
-        Under MIG CUDA shows instances, each with a name of its own, and not the GPU.
-        """
+        """Find a device by NVML's name for it; None: CUDA does not show it, as GPUs under MIG."""
         count = ctypes.c_int(0)
         self("cuDeviceGetCount", ctypes.byref(count))
         named = "cuDeviceGetUuid_v2" if self.has("cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
@@ -138,10 +135,7 @@ _UNCORRECTABLE: Final = frozenset({214, 220, 226})
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes a second, the median of the repeats, and the slowest of them.
-
-    numa_node    the GPU's; the copies were made from its memory. None where the system names none
-    """
+    """Bytes a second, the median and the slowest of the repeats; the GPU's NUMA node."""
 
     to_device_bytes_per_s: int
     to_host_bytes_per_s: int

@@ -308,10 +308,7 @@ class BoundedReader:
     def ask(
         self, indices: Iterable[int], fields: Collection[Field], *, processes: bool = False
     ) -> None:
-        """Ask for several looks by one question; `read` gives each, if it is called in this order.
-
-        A device that is left alone is not asked, and none is while the driver is starting.
-        """
+        """Ask for several looks by one question; `read` gives each, if called in this order."""
         now_ns = self._boottime_ns()
         self._pass_over()
         wanted = tuple(index for index in indices if self._quiet_until_ns.get(index, 0) <= now_ns)

@@ -82,11 +82,7 @@ NOT_ASKED: Final = ReadFailure(FailureKind.UNSUPPORTED, "not asked")
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process on a device.
-
-    memory_bytes, sm_percent   gaps where the driver does not tell them apart by process
-    cgroup                     its control group, which names the container; empty when unknown
-    """
+    """One process on a device; its control group names the container. Gaps: not told by process."""
 
     pid: int
     memory_bytes: Measured
@@ -177,10 +173,7 @@ def all_failed(
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One look at every device.
-
-    gaps   fields without a value, by why, since the source began
-    """
+    """One look at every device, and the fields without a value by why, since the source began."""
 
     devices: tuple[DeviceReading, ...]
     gaps: Mapping[tuple[Field, FailureKind], int] = field(default_factory=dict)

@@ -383,11 +383,7 @@ class DevicesSource:
         return self._last
 
     def _sweep(self, reader: _Reads, sampling: bool) -> Iterator[DeviceReading]:
-        """Look at each device until the time for it is up; the rest are looked at first next.
-
-        One question for all that are asked the same: eight GPUs would wake the child and this
-        process sixteen times a second.
-        """
+        """Look at each device until time is up, by one question for all asked the same."""
         begun_ns = time.monotonic_ns()
         first, self._first = self._first, 0
         order = [(first + place) % self._devices for place in range(self._devices)]

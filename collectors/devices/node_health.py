@@ -38,10 +38,7 @@ class MachineType:
 
 
 def machine_types(path: Path | None = None) -> dict[str, MachineType]:
-    """Read the table (None: the shipped one); what a type leaves out is that of `any`.
-
-    Raises      ConfigError
-    """
+    """Read the table; what a type leaves out is that of `any`. Raises ConfigError."""
     path = path or Path(__file__).with_name("machine_types.toml")
     tables = read_table(path)
     common = tables.get(ANY, {})
@@ -86,10 +83,7 @@ def check_node(
     machine: MachineType,
     bandwidths: Sequence[Bandwidth | ReadFailure] | None = None,
 ) -> list[HealthRow]:
-    """Fill the table.
-
-    xids        (PCI address, code) from the kernel's log
-    """
+    """Fill the table; `xids` are (PCI address, code) from the kernel's log."""
     if isinstance(inventory, ReadFailure):
         return [HealthRow("driver", HealthVerdict.FAIL, inventory.reason)]
     rows = [_count(inventory, readings, machine), _driver(inventory)]

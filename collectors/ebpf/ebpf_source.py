@@ -65,10 +65,7 @@ class EbpfSource:
     def __init__(
         self, loader: str = "auto", limits: Limits | None = None, *, rhythm: bool = True
     ) -> None:
-        """Take bounds and loader.
-
-        rhythm      mark the rhythm of the watched, or of the busiest: of use to diagnosis alone
-        """
+        """Take bounds and loader; `rhythm` is of use to diagnosis alone."""
         self._loader, self._rhythm = loader, rhythm
         self._limits = limits or Limits()
         self._drain: _Drain | None = None
@@ -92,10 +89,7 @@ class EbpfSource:
                 self._drain = _Drain(self._load(), self._rhythm)
 
     def try_out(self) -> list[UnavailableSource]:
-        """Load and let go; BCC, which attaches as it loads, in two seconds.
-
-        Raises      SourceUnavailable
-        """
+        """Load and let go; BCC takes two seconds. Raises SourceUnavailable."""
         with _told():
             programs = self._load(attach=False)
         programs.close()

@@ -106,11 +106,7 @@ _IDLE_DRAINS: Final = 600
 
 @dataclass(slots=True)
 class Rows:
-    """One reading of a map.
-
-    places   the row of each key; the same dictionary as long as the keys stay the same
-    totals   int64[keys, columns]
-    """
+    """One reading: each key's row, the same dictionary for the same keys; int64[keys, columns]."""
 
     places: dict[bytes, int]
     totals: NDArray[np.int64]
@@ -260,10 +256,7 @@ def cpu_table(grown: NDArray[np.uint64], boottime_ns: int, span_ns: int) -> Host
 def cost_table(
     grown: NDArray[np.uint64], timer: tuple[int, int], boottime_ns: int, span_ns: int
 ) -> HostTable:
-    """Give what the programs themselves cost: hits, those that were timed, and their time.
-
-    timer   (callbacks, nanoseconds of all of them): every callback is timed
-    """
+    """Give hits of the programs, timed ones and their time; `timer`: callbacks, and ns of all."""
     start, count = len(TOTALS), len(PROGRAMS)
     values = np.empty((count + 1, 3), np.int64)
     values[:-1] = grown[:, start : start + 3 * count].sum(axis=0).reshape(3, count).T

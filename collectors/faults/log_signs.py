@@ -46,11 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FaultChanges:
-    """What one look brought.
-
-    faults      to report, of a counter that grew too far as well; details stay with this host
-    deltas      counter -> new errors since the look before, only those that grew
-    """
+    """What one look brought: faults to report, what is over, and new errors by counter."""
 
     faults: tuple[State, ...]
     cleared: tuple[Key, ...]

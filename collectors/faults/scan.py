@@ -38,10 +38,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How a device stands.
-
-    from_start  a fault also where it stood before the agent began; else it must have been seen good
-    """
+    """How a device stands; `from_start`: a fault also where it stood before the agent began."""
 
     name: str
     subject: str
@@ -185,10 +182,7 @@ ReadSmart = Callable[[Path], Smart | ReadFailure]
 
 
 def read_smart(device: Path) -> Smart | ReadFailure:
-    """Ask a drive for its page; `device` is its character device, /dev/nvme0.
-
-    The time limit is the kernel's own: a shorter one would have it reset the controller.
-    """
+    """Ask /dev/nvme0 for its page; by the kernel's own time limit: a shorter one resets it."""
     page = ctypes.create_string_buffer(PAGE_BYTES)
     command = get_smart_page(ctypes.addressof(page))
     try:

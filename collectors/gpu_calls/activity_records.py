@@ -61,10 +61,7 @@ _WAIT_CELLS: Final = {
 
 
 class GpuPlaces(NamedTuple):
-    """GPUs of this host, and who uses them.
-
-    users  what the driver tells; empty where none does
-    """
+    """How many GPUs this host has, and who uses them, where a driver tells."""
 
     gpus: int
     users: GpuUsers
@@ -184,10 +181,7 @@ class ActivityRecords:
         return gpus, named, self.application(process)
 
     def _means(self, collected: Sequence[Collected]) -> Iterator[Observation]:
-        """Average over all drains of the call, so that a short one counts for its length only.
-
-        A value may be above full scale: it is the average over the window that is clipped.
-        """
+        """Average over all drains by length; one may be above full scale."""
         for section, group in SECTIONS.items():
             seen = [collection for collection in collected if collection.shares[group] > 0.0]
             span_ns = sum(collection.drain.span_ns for collection in seen)

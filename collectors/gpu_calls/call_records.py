@@ -41,10 +41,7 @@ _Found = dict[ProcessKey, list[tuple[What, CountedCalls, list[int]]]]
 
 
 def variance_of_sum(values: list[float], share: float) -> float:
-    """Give the variance of the sum of equally long periods' estimates, each from one window.
-
-    share   probability with which each instant was seen, in the mean; 0 < share <= 1
-    """
+    """Give the variance of a sum of periods' estimates, each from one window; 0 < share <= 1."""
     if share >= 1.0:
         return 0.0
     periods = len(values)

@@ -163,10 +163,7 @@ class ProbeCost:
 
 @dataclass(slots=True)
 class HitCosts:
-    """Prices the calls of a drain; one for the machine.
-
-    A row of the table may lie at several places of a file: the dearest of them counts.
-    """
+    """Prices the calls of a drain; of a row's places in a file the dearest counts."""
 
     table: ProbeTable
     by_class: Mapping[EntryClass, HitCost] = field(default_factory=lambda: ASSUMED)
@@ -209,10 +206,7 @@ class HitCosts:
         return spent
 
     def calibrate(self, programs: Attaches) -> None:
-        """Measure this machine by the loaded programs, about a second, once in a process's life.
-
-        Where that fails, what is assumed holds.
-        """
+        """Measure this machine by the loaded programs, in a second, once in a process's life."""
         launch = next(
             (i for i, row in enumerate(self.table.rows) if row.kind is CallKind.LAUNCH), None
         )
@@ -259,11 +253,7 @@ def is_there(process: ProcessKey) -> bool:
 
 
 class CpuClocks:
-    """Growth of the CPU time of the processes that are known.
-
-    known   gives who may call; who was seen calling is added by `note`
-    check   tells whether a process is the one that has the number here: asked once
-    """
+    """CPU time of processes: `known` may call, `note` adds who did, each is checked once."""
 
     def __init__(
         self,

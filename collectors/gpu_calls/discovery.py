@@ -325,10 +325,7 @@ class DiscoveryThread:
         return self._thread.is_alive()
 
     def take(self) -> list[Event]:
-        """Give the events since the last call, those of files too.
-
-        Raises  SourceUnavailable once the thread has ended by itself: silence would be a zero
-        """
+        """Give the new events. Raises SourceUnavailable once the thread has ended by itself."""
         if self._failure is not None and not self._events:
             raise SourceUnavailable(f"discovery ended: {self._failure}")
         return [self._events.popleft() for _ in range(len(self._events))]

@@ -71,11 +71,7 @@ class _OtherName(NamedTuple):
 
 @dataclass(slots=True)
 class FoundFiles:
-    """Every file is read once; those worth probing stay open, so that their inodes stay theirs.
-
-    A file of an image's layer has another device and inode under each container, and is one inode
-    to the probes: it is found once.
-    """
+    """Every file is read once, under whichever mount; those worth probing stay open."""
 
     book: PlanBook
     proc: str = "/proc"

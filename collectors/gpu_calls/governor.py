@@ -132,10 +132,7 @@ class _Memory:
 
 @dataclass(slots=True)
 class Governor:
-    """One for the machine: all links in turns share their windows.
-
-    random_below   gives an integer 0 .. n-1, uniform: the secret place of a window
-    """
+    """One for the machine; `random_below(n)` gives the secret place of a window."""
 
     settings: GovernorSettings
     random_below: Callable[[int], int]

@@ -38,10 +38,7 @@ _NO_ROOM: Final = Named(OTHER, "other")
 
 @dataclass(slots=True)
 class _Process:
-    """What a process said of its handles, the names already given, and files nothing led to.
-
-    Another process may lead to the same file: this one's mounts hide it, or it has ended.
-    """
+    """What a process said of its handles, names already given, and files it did not lead to."""
 
     handles: dict[int, NameEvent] = field(default_factory=dict)
     given: dict[int, str] = field(default_factory=dict)

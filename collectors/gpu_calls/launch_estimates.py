@@ -116,10 +116,7 @@ class _Sample(NamedTuple):
 def unseen(
     own: SeenWindow | None, rest: Unwatched, earlier: Sequence[SeenWindow], random: bool = True
 ) -> UnseenCalls:
-    """Estimate the calls of the unwatched time.
-
-    random   whether the own window lay at random: one that a burst cut off did not
-    """
+    """Estimate the calls of the unwatched time; not `random`: a burst cut the own window off."""
     windows = [*earlier, *([own] if own is not None else [])]
     last = own if random else None
     wall_ns = (float(rest.span_ns),) * 3
@@ -165,10 +162,7 @@ def unseen(
 
 
 def _may_take(part: float, windows: Sequence[SeenWindow]) -> bool:
-    """Tell whether probes may have taken more than a part of the CPU time.
-
-    Without them the process may call far more often.
-    """
+    """Tell whether probes may have taken so much that the process calls far more often without."""
     most = sum(_price(window, HitPrice.MOST) for window in windows)
     return most > part * sum(window.used_ns for window in windows)
 
@@ -232,10 +226,7 @@ def _ratio_estimate(
     rest: Unwatched,
     times_ns: Sequence[float],
 ) -> UnseenCalls:
-    """Estimate the calls of some CPU or wall time; variance is infinite where no window tells.
-
-    times_ns  at least, as is likely, at most
-    """
+    """Estimate calls of a time (least, likely, most); no window tells: infinite variance."""
     samples = [by(window) for window in windows]
     largest = max((sample.net_ns[1] for sample in samples), default=0.0)
     telling = [s for s in samples if s.net_ns[1] > 0.0 and s.net_ns[1] >= _INFORMATIVE * largest]
@@ -293,10 +284,7 @@ def _mean_share(windows: Sequence[SeenWindow]) -> float:
 
 
 class _Usual(NamedTuple):
-    """CPU time over wall time that the windows speak for, without probes and with them.
-
-    steady   whether they are all much alike: then calls come at a rate, as far as is known
-    """
+    """CPU time over wall time, without probes and with; `steady`: calls seem to come at a rate."""
 
     low: float
     high: float

@@ -75,10 +75,7 @@ class LaterPrograms:
             self._programs.detach_all(file_groups)
 
     def drain(self, now_ns: int) -> ProbeDrain:
-        """Give everything since the last drain: nothing was called before the programs came.
-
-        Raises  SourceUnavailable
-        """
+        """Give everything since the last drain. Raises SourceUnavailable."""
         begun_ns, self._begun_ns = self._begun_ns, now_ns
         if self._programs is None:
             return ProbeDrain(begun_ns, max(1, now_ns - begun_ns))

@@ -150,10 +150,7 @@ class PeriodKeeper:
             return self._period.attached(now_ns), self._period.next_change_ns(now_ns)
 
     def switching(self, wanted: frozenset[ProbeGroup], now_ns: int) -> bool:
-        """Tell whether groups are to be switched; then a drain ends here, watched to this moment.
-
-        `switched` is called when that is done.
-        """
+        """Tell whether groups are to be switched, and end a drain here; `switched` follows."""
         with self._lock:
             if wanted == self._attached:
                 return False
@@ -302,10 +299,7 @@ class ProbeAttacher:
             }
 
     def follow(self, wanted: frozenset[ProbeGroup]) -> None:
-        """Attach and detach until exactly these groups are attached wherever they can be.
-
-        A file that is found meanwhile waits for one system call, not for all.
-        """
+        """Attach and detach until these groups are attached; new files get their turn between."""
         with self._one_at_a_time:
             self._wanted = wanted
             surplus = [

@@ -236,10 +236,7 @@ def _complete(row: Any, files: Any) -> None:
 
 
 def _by_stream(row: ProbeRow, on_stream: str) -> Iterator[ProbeRow]:
-    """Split a row of which only some symbols have the argument that says the stream.
-
-    In the others' register lies what the caller left there.
-    """
+    """Split a row of which some symbols lack the stream: their register holds what lay there."""
     with_stream = tuple(symbol for symbol in row.symbols if re.search(on_stream, symbol))
     without = tuple(symbol for symbol in row.symbols if symbol not in with_stream)
     if Meaning.STREAM not in row.arguments or not with_stream or not without:

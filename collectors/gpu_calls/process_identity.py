@@ -29,10 +29,7 @@ _MOST_PROCESSES: Final = 4096
 
 
 def parse_identity(cgroups: str, environment: bytes = b"") -> ProcessLabels:
-    """Read /proc/PID/cgroup; /proc/PID/environ tells of a batch job where that does not.
-
-    A path tells of the innermost container: one in another's cgroup is the one that counts.
-    """
+    """Read /proc/PID/cgroup (the innermost container counts), and environ for a batch job."""
     container = pod = job = ""
     rows = [line.split(":", 2) for line in cgroups.splitlines()]
     paths = {row[2]: row[0] for row in rows if len(row) == 3}
@@ -66,10 +63,7 @@ def identify(pid: int, proc: str = "/proc") -> ProcessLabels:
 
 
 class ProcessTable:
-    """Identities, read once and kept for a while after a process has ended.
-
-    left_out  patterns (fnmatch) of names of processes whose calls are not counted
-    """
+    """Identities, read once; `left_out`: patterns (fnmatch) of names that are not counted."""
 
     def __init__(self, left_out: Sequence[str] = (), proc: str = "/proc") -> None:
         self._patterns, self._proc = tuple(left_out), proc
@@ -85,10 +79,7 @@ class ProcessTable:
         return known
 
     def is_left_out(self, process: ProcessKey) -> bool:
-        """Tell whether a process's calls are not to be counted: this agent's own, or as told.
-
-        One that ended before its name was read has the name "", which `*` matches.
-        """
+        """Tell whether calls are not counted: the agent's own, or as told; "" is an unread name."""
         if process.pid == self._own:
             return True
         if not self._patterns or not process.pid:

@@ -64,10 +64,7 @@ class DeviceMemory:
         self._oldest: dict[tuple[int, int, int], int] = {}
 
     def read(self) -> tuple[MemoryRow, ...]:
-        """Give the state of every process that allocated. Raises SourceUnavailable.
-
-        The table of live allocations is walked only when something was allocated or freed.
-        """
+        """Give the state of every process that allocated. Raises SourceUnavailable."""
         now = self._processes()
         if now != self._before:
             self._oldest = self._find_oldest()
@@ -277,10 +274,7 @@ ADVICE: Final = (
 
 
 def unavailable(release: str | None = None) -> str | None:
-    """Say in one line why these programs cannot serve here, or None.
-
-    release     of the kernel, as uname gives it: the running one's
-    """
+    """Say in one line why these programs cannot serve on a kernel of this release, or None."""
     if platform.machine() not in _MACHINES:
         return f"expected x86_64 or aarch64, this is {platform.machine()}"
     if kernel_version(release) < _LEAST_KERNEL:

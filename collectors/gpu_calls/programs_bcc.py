@@ -40,11 +40,7 @@ _LOAD_64: Final = 0x18
 
 
 def at_place(code: bytes, place: int) -> bytes:
-    """Give code with a place's number instead of the sentinel.
-
-    place   0 .. 2**64 - 1
-    Raises  ValueError unless the sentinel is there once
-    """
+    """Put a place's number for the sentinel. Raises ValueError unless that is there once."""
     low, high = SENTINEL & 0xFFFFFFFF, SENTINEL >> 32
     found = [
         at

@@ -44,11 +44,7 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """Calls of one kind by one process.
-
-    nested      entries inside a probed call of the same kind and thread: not in `calls`
-    returned    calls whose return was seen; `wait_ns` is the sum over these
-    """
+    """Calls of one kind by one process; `nested` are not in `calls`, `wait_ns` is of `returned`."""
 
     process: ProcessKey
     file: int
@@ -81,10 +77,7 @@ class CopyRow(NamedTuple):
 
 
 class MemoryRow(NamedTuple):
-    """Device memory of one process: a state, not a growth but for what was not tracked.
-
-    oldest_ns     when the oldest allocation still live was made, 0: none; its age is not yet known
-    """
+    """Device memory of one process; `oldest_ns`: when the oldest live allocation was made, or 0."""
 
     process: ProcessKey
     oldest_ns: int
@@ -92,11 +85,7 @@ class MemoryRow(NamedTuple):
 
 
 class CollectiveRow(NamedTuple):
-    """Collectives of one kind by one process on one communicator.
-
-    bytes         count of elements times the type's size, summed
-    duration_ns   time inside the host's call, summed over calls whose return was seen
-    """
+    """Collectives of one kind by one process on one communicator; ns inside the host's calls."""
 
     process: ProcessKey
     file: int
@@ -181,10 +170,7 @@ _IDLE_DRAINS: Final = 10
 
 
 class GrowingMap:
-    """One bounded map, its keys seen as a structure, its values summed over CPUs.
-
-    columns     names of the values; of `shared_bytes` the largest counts, of others the sum
-    """
+    """One bounded map, summed over CPUs; of `shared_bytes` the largest counts."""
 
     def __init__(self, source: PerCpuMap, key: np.dtype[np.void], columns: Sequence[str]) -> None:
         self._source, self._key, self._width = source, key, len(columns)
@@ -406,10 +392,7 @@ class Readout:
             self._maps[name] = GrowingMap(source, key, columns)
 
     def read(self) -> ProbeDrain:
-        """Read every map once; times and what is in no map of rows are left out.
-
-        Raises      SourceUnavailable
-        """
+        """Read every map of rows once; times are left out. Raises SourceUnavailable."""
         launches = tuple(
             LaunchRow(process, file, kernel, self._rows[row].id, *counts)
             for process, (file, kernel, row), counts in self._maps["launches"].rows()

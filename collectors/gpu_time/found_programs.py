@@ -30,10 +30,7 @@ _MOST_CGROUP_BYTES: Final = 256 << 10
 
 
 class GpuProgram(NamedTuple):
-    """A process with a GPU's driver loaded.
-
-    state   what its library has written; None where it has none, or none that can be read
-    """
+    """A process with a GPU's driver loaded, and what its library has written, if it can be read."""
 
     process: ProcessKey
     name: str
@@ -78,10 +75,7 @@ def gpu_programs(proc: str = "/proc") -> FoundPrograms:
 
 
 def segments(proc: str, pid: int) -> Iterator[ProcessSegment]:
-    """Open the library's memory in a process; what is not such memory is passed over.
-
-    Raises  PermissionError
-    """
+    """Open the library's memory in a process; else nothing. Raises PermissionError."""
     folder = f"{proc}/{pid}/fd"
     for number, name in enumerate(os.listdir(folder)):  # noqa: PTH208 (of /proc, not a tree)
         if number >= _MOST_DESCRIPTORS:

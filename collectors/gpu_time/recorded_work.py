@@ -106,10 +106,7 @@ class CounterDeltas:
         self.newest = self.before
 
     def follow(self, after: Snapshot, *, last: bool = False) -> Iterator[Work]:
-        """Yield what came since the last state; rows that no library writes give none.
-
-        last  the process has ended: nothing is waited for
-        """
+        """Yield what came since the last state; `last`: nothing is waited for."""
         looked, self.newest, self.estimated = self.newest, after, None
         if not last and self._goes_on(looked, after):
             return
@@ -233,11 +230,7 @@ GpuOf = Callable[[int], int]
 
 
 class TimedRow(NamedTuple):
-    """A kernel, and what of it only profiles tell.
-
-    recorded  how many of its launches were
-    alone     launched one by one, not by a graph; rows are told apart by it where that was asked
-    """
+    """A kernel, how many launches were recorded, and whether alone, not by a graph."""
 
     kernel: TimedKernel
     recorded: int
@@ -245,10 +238,7 @@ class TimedRow(NamedTuple):
 
 
 class TimedSpan(NamedTuple):
-    """What the windows that are told of now say, of the time since the windows before.
-
-    lost          records that CUPTI dropped or that had no times
-    """
+    """What the windows told of now say of their time; `lost`: records dropped or without times."""
 
     begun_ns: int
     span_ns: int

@@ -127,10 +127,7 @@ class Snapshot:
 
 
 class ProcessSegment:
-    """A segment that is read, never mapped: pages that a mapping touches would be this process's.
-
-    The descriptor that it is made of may be closed once this stands.
-    """
+    """A segment that is read, never mapped: touched pages would be ours. It dups the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         """Keep it open. Raises SegmentError."""

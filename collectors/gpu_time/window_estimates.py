@@ -76,11 +76,7 @@ class Window(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """A window that is told, or waits to be: its launches and GPU time by row, float64[rows].
-
-    A correction may take more from a row than its window had: such a part is below 0, so that sums
-    have no bias.
-    """
+    """A window told or waiting, float64[rows]; parts may be below 0: sums have no bias."""
 
     window: Window
     counts: _Floats
@@ -200,10 +196,7 @@ class WindowEstimator:
     def estimate(
         self, window: Window, kernels: NDArray[np.bool_], *, last: bool = False
     ) -> WindowEstimates:
-        """Estimate what a window stands for.
-
-        kernels  bool[rows], rows whose launches are numbered; rows only ever grow
-        """
+        """Estimate what a window stands for; `kernels`: bool[rows], whose launches are numbered."""
         rows = len(kernels)
         counts, times = (_dense(window, of, rows) for of in (window.counts, window.times))
         if window.exact and not self._waiting:
@@ -255,11 +248,7 @@ class WindowEstimator:
 
 
 class _Table(NamedTuple):
-    """Windows of before, by ns of recorded time.
-
-    launches        float64[windows]
-    counts, times   float64[windows, rows]
-    """
+    """Windows of before, by ns of recorded time: float64[windows], and twice [windows, rows]."""
 
     launches: _Floats
     counts: _Floats
@@ -274,10 +263,7 @@ class _Table(NamedTuple):
         return cls(np.array([one.launches / one.on_ns for one in past]), counts, times)
 
     def slopes(self, of: _Floats, towards: float, to: _Floats | float) -> _Floats:
-        """Give by row how much of it came with a launch; some window has launches.
-
-        towards, to   with which weight, in windows, the slopes are drawn to what
-        """
+        """Give how much of each row came with a launch, drawn `towards` (in windows) to `to`."""
         mean = float(self.launches.mean())
         away = self.launches - mean
         weight = towards * mean**2
@@ -374,10 +360,7 @@ small, by this 1 %."""
 
 @dataclass(slots=True)
 class Budget:
-    """Follows one process.
-
-    share  of its time that recording may cost, from LEAST_SHARE on
-    """
+    """Follows one process; `share` of its time may be spent on recording, from LEAST_SHARE on."""
 
     share: float
     busiest: float = 0.0
@@ -394,10 +377,7 @@ class Budget:
         return self.plan()
 
     def plan(self) -> WindowPlan:
-        """Give the longest windows that the budget allows.
-
-        A burst ends one early: with what attaching costs, its records cost no more than the budget.
-        """
+        """Give the longest windows that the budget allows; a burst ends one early."""
         if not self._before[1]:
             return FIRST
         period_ms = min(max(round(1.5 * WINDOW_MS / self.share), 1_000), _MOST_PERIOD_MS)

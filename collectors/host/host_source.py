@@ -43,11 +43,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class HostCounters:
-    """Everything that grows, and memory as it is.
-
-    disks   (bytes read, bytes written, busy milliseconds) of each whole disk
-    links   (bytes received, bytes sent) of each interface of its own
-    """
+    """What grows: ticks; bytes read and written, busy ms; bytes received, sent. Memory as it is."""
 
     cpu: tuple[int, ...]
     memory: Memory
@@ -147,10 +143,7 @@ Levels = dict[tuple[str, str], float]
 
 
 class HostSource:
-    """Samples the counters of /proc; each drain is one sample of the time since the one before.
-
-    Every sample is in millionths of the cell's full scale, as the catalogue has it.
-    """
+    """Samples /proc: each drain is the time since the one before, in millionths of full scale."""
 
     name = "host"
 

@@ -41,11 +41,7 @@ class GpuStep(NamedTuple):
 
 class ProfiledTimes:
     def __init__(self, pid: int, path: Path = DEFAULT_SOCKET, proc: str = "/proc") -> None:
-        """Follow a process.
-
-        path   where agents listen, and the profile in place of one. A process that reports
-               elsewhere is not met: it could name any path of the host
-        """
+        """Follow a process that reports at `path`; it could name any other path of the host."""
         self._pid, self._path, self._proc = pid, path, proc
         self._names = RowNames()
         self._segment: ProcessSegment | None = None

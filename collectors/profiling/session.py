@@ -60,11 +60,7 @@ class NamedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProfiledGpuTime:
-    """How the process's kernels were timed.
-
-    share      of the time, that was recorded; all else is estimated from it
-    uuids      of the process's GPUs, by its own numbers
-    """
+    """How kernels were timed: which share of time was recorded; uuids by the process's numbers."""
 
     state: TimingState
     share: float

@@ -130,11 +130,7 @@ class HostTable:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """Something that happened on this host; local: it never leaves the host.
-
-    name          what: `disk_error`, `link_lost_cleared`, ...
-    key           to what: a device, an interface
-    """
+    """Something that happened to a device or interface of this host; it never leaves the host."""
 
     name: str
     key: str
@@ -154,10 +150,7 @@ class StepSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarkedProcess:
-    """A process whose threads leave marks.
-
-    cgroup          path in the CPU hierarchy, as in the table `cgroup`; "" before its first step
-    """
+    """A process whose threads leave marks; `cgroup` as in the table, "" before its first step."""
 
     pid: int
     start_ns: int

@@ -118,10 +118,7 @@ class CopyCalls(NamedTuple):
 
 
 class CollectiveCalls(NamedTuple):
-    """Collectives of one kind on one communicator; sums over those seen.
-
-    communicator   handle in the process, 0: those without room
-    """
+    """Collectives of one kind on one communicator (0: no room), sums over those seen."""
 
     communicator: int
     call: str

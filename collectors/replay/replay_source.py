@@ -49,10 +49,7 @@ class LaunchGroup:
 
 
 def slots(events: Iterator[GpuEvent]) -> Iterator[LaunchGroup]:
-    """Gather events into groups, slot by slot, each slot's by first launch.
-
-    One bin each per group, so that time by duration and by size is exact downstream.
-    """
+    """Gather events into groups, slot by slot, by first launch; one bin each: sums stay exact."""
     slot, gathered = 0, dict[tuple[str, int, int, int], LaunchGroup]()
     origin_ns: int | None = None
     for event in events:
@@ -198,10 +195,7 @@ class ReplaySource:
             return f"trace {self._path}: {error.strerror}"
 
     def start(self) -> None:
-        """Read up to the first slot of GPU events; a trace that fits the reorder buffer whole.
-
-        Raises      SourceUnavailable for a trace that cannot be read
-        """
+        """Read up to the first slot of GPU events. Raises SourceUnavailable."""
         with _told():
             if self._named is None:
                 self._application = _application(read_header(self._path))
@@ -217,10 +211,7 @@ class ReplaySource:
         self._started, self._playing = True, False
 
     def drain(self, now_boottime_ns: int) -> Iterable[KernelActivity | GpuCoverage]:
-        """Play up to now. The first call sets the beginning; a suspended host's gap is left out.
-
-        A group is handed out when its first launch is due, up to 100 ms before its last one ends.
-        """
+        """Play what is due by now; a suspended host's gap is left out."""
         if not self._started:
             raise SourceUnavailable("replay: not started")
         if not self._playing:
