@@ -125,7 +125,7 @@ class Function(NamedTuple):
 class ElfFile:
     def __init__(self, content: ElfBytes, layout: Layout) -> None:
         self._content = content
-        self.layout = layout
+        self.layout, self.machine = layout, layout.machine
         self.build_id = build_id(content, layout)
         self.usdt: tuple[UsdtProbe, ...] = tuple(usdt_probes(content, layout))
 
@@ -134,10 +134,6 @@ class ElfFile:
         """Read the headers and notes of an open file. Raises ElfError."""
         content = ElfBytes(file)
         return cls(content, read_layout(content))
-
-    @property
-    def machine(self) -> Machine:
-        return self.layout.machine
 
     @property
     def has_symbol_table(self) -> bool:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from collectors.boot_clock import boottime_ns
+from collectors.kernel_files import Tree
 from collectors.records.basics import FailureKind, ReadFailure
 
 from .device_port import AMD, DeviceReading, DevicesUnavailable, Field, Inventory, Measured
 
 MOST_DEVICES: Final = 64
-_MOST_BYTES: Final = 4_096
 _UW_PER_MW: Final = 1_000
 _MILLI: Final = 1_000
 _HZ_PER_MHZ: Final = 1_000_000
@@ -127,12 +127,4 @@ def _ecc(device: Path, kind: str) -> Measured:
 
 
 def _text(file: Path) -> str | ReadFailure:
-    try:
-        with file.open("rb") as opened:
-            return opened.read(_MOST_BYTES).decode("ascii", "replace").strip()
-    except FileNotFoundError:
-        return ReadFailure(FailureKind.UNSUPPORTED, f"{file.name}: there is no such file")
-    except PermissionError:
-        return ReadFailure(FailureKind.NO_PERMISSION, f"{file.name}: not allowed")
-    except OSError as error:  # amdgpu answers EBUSY or EIO from a device in reset
-        return ReadFailure(FailureKind.FAILED, f"{file.name}: {error.strerror}")
+    return Tree(file.parent).text(file.name)

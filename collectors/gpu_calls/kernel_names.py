@@ -190,24 +190,19 @@ class KernelIdentity:
                     wanted[key] = None
         for key, name in self.namer.names(list(wanted)).items():
             named[key] = Named(name, self.rules.classify(name)[0])
-        self._classify(collected, named)
+        launches: defaultdict[tuple[ProcessKey, Named], float] = defaultdict(float)
+        for collection in collected:
+            share = collection.shares[ProbeGroup.LAUNCH]
+            for row in collection.drain.launches if share > 0.0 else ():
+                known = named[row.process, row.kernel]
+                if known not in (GRAPH, _NO_ROOM):
+                    launches[row.process, known] += row.launches / share
+        for (process, known), count in launches.items():
+            self.classifier.observe(process, known.kernel, known.family, round(count))
+        self.classifier.end_round()
         return named
 
     def forget(self, process: ProcessKey) -> None:
         """Forget a process that ended or runs another program."""
         self.namer.forget(process)
         self.classifier.forget(process)
-
-    def _classify(
-        self, collected: Sequence[Collected], named: dict[tuple[ProcessKey, int], Named]
-    ) -> None:
-        launches: defaultdict[tuple[ProcessKey, Named], float] = defaultdict(float)
-        for collection in collected:
-            share = collection.shares[ProbeGroup.LAUNCH]
-            for row in collection.drain.launches if share > 0.0 else ():
-                name = named[row.process, row.kernel]
-                if name not in (GRAPH, _NO_ROOM):
-                    launches[row.process, name] += row.launches / share
-        for (process, name), count in launches.items():
-            self.classifier.observe(process, name.kernel, name.family, round(count))
-        self.classifier.end_round()

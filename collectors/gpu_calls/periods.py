@@ -121,7 +121,7 @@ class PeriodKeeper:
         self._book = _Book()
         self._bias = 1.0
         self._waiting: list[Collected] = []
-        self._period = governor.period(0)
+        self.period = governor.period(0)
 
     def start(self, now_ns: int) -> None:
         """Throw away what was counted so far and begin the first period."""
@@ -129,11 +129,7 @@ class PeriodKeeper:
             self._drains.drain(now_ns)
             self._clocks.take()
             self._book = _Book()
-            self._period = self._governor.period(now_ns)
-
-    @property
-    def period(self) -> Period:
-        return self._period
+            self.period = self._governor.period(now_ns)
 
     def take(self, now_ns: int) -> tuple[list[Collected], bool]:
         """Drain; give everything since the last call, and whether the period changed here."""
@@ -145,9 +141,9 @@ class PeriodKeeper:
     def wanted(self, now_ns: int) -> tuple[frozenset[ProbeGroup], int]:
         """Give the groups to be attached now, and when that changes; end a period that is over."""
         with self._lock:
-            if now_ns >= self._period.end_ns:
+            if now_ns >= self.period.end_ns:
                 self._collect(now_ns)
-            return self._period.attached(now_ns), self._period.next_change_ns(now_ns)
+            return self.period.attached(now_ns), self.period.next_change_ns(now_ns)
 
     def switching(self, wanted: frozenset[ProbeGroup], now_ns: int) -> bool:
         """Tell whether groups are to be switched, and end a drain here; `switched` follows."""
@@ -173,7 +169,7 @@ class PeriodKeeper:
         paid_ns = self._book.add(drain, self._costs)
         self._clocks.note(paid_ns)
         cpu_ns = self._clocks.take()
-        period = self._period
+        period = self.period
         over = ends and self._governor.over(period, self._book.spent_ns)
         shares = {group: self._share(group) for group in ProbeGroup}
         ended = None
@@ -187,13 +183,13 @@ class PeriodKeeper:
         return ended is not None
 
     def _share(self, group: ProbeGroup) -> float:
-        share = self._period.share(group)
-        if group in self._period.steady or share <= 0.0:
+        share = self.period.share(group)
+        if group in self.period.steady or share <= 0.0:
             return share
         return min(max(share * self._bias, _LEAST_SHARE), 1.0)
 
     def _turn(self, now_ns: int) -> PeriodEnd:
-        period, book = self._period, self._book
+        period, book = self.period, self._book
         places = self._places()
         length_ns = max(now_ns - period.begin_ns, 1)
         loads = [self._load(place, stall_ns) for place, stall_ns in places.items()]
@@ -201,7 +197,7 @@ class PeriodKeeper:
         self._learn_bias(period, attached, now_ns)
         worst = self._worst(places, length_ns)
         self._book = _Book()
-        self._period = self._governor.period(now_ns, loads)
+        self.period = self._governor.period(now_ns, loads)
         return PeriodEnd(period, length_ns, attached, worst, dict(book.lost))
 
     def _load(self, place: FileGroup, stall_ns: int) -> ProbeLoad:
@@ -230,7 +226,7 @@ class PeriodKeeper:
         if not self._book.spent_ns:
             return None
         process = max(self._book.spent_ns, key=lambda place: self._book.spent_ns[place])
-        switched = self._period.in_turns
+        switched = self.period.in_turns
         stalls = sum(ns for place, ns in places.items() if place.group in switched)
         return process, (self._book.spent_ns[process] + stalls) / length_ns
 

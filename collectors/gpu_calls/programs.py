@@ -158,36 +158,6 @@ def call_samples(records: Iterable[bytes], table: ProbeTable) -> Iterator[CallSa
 _MOST_FILES_EVER: Final = 1 << 31
 
 
-class DutyClock:
-    """Adds up the time for which each group was attached.
-
-    A group counts from the middle of its entries' attaching to the beginning of their detaching.
-    """
-
-    def __init__(self, now_ns: int) -> None:
-        self._begun_ns = now_ns
-        self._since: dict[FileGroup, int] = {}
-        self._spent_ns: dict[FileGroup, int] = {}
-
-    def attached(self, file_group: FileGroup, now_ns: int) -> None:
-        self._since[file_group] = now_ns
-
-    def detached(self, file_group: FileGroup, now_ns: int) -> None:
-        self._spend(file_group, self._since.pop(file_group), now_ns)
-
-    def take(self, now_ns: int) -> tuple[int, int, dict[FileGroup, float]]:
-        """End the span: (begun_ns, span_ns, share of it by group); the next begins."""
-        begun_ns, span_ns = self._begun_ns, max(1, now_ns - self._begun_ns)
-        for file_group, since in self._since.items():
-            self._spend(file_group, since, now_ns)
-        spent_ns, self._spent_ns, self._begun_ns = self._spent_ns, {}, now_ns
-        return begun_ns, span_ns, {g: min(1.0, ns / span_ns) for g, ns in spent_ns.items()}
-
-    def _spend(self, file_group: FileGroup, since_ns: int, now_ns: int) -> None:
-        spent_ns = max(0, now_ns - max(since_ns, self._begun_ns))
-        self._spent_ns[file_group] = self._spent_ns.get(file_group, 0) + spent_ns
-
-
 _Link = TypeVar("_Link")
 
 
@@ -196,7 +166,9 @@ class AttachedGroups(ABC, Generic[_Link]):
 
     def __init__(self) -> None:
         self._links: dict[FileGroup, list[_Link]] = {}
-        self._duty = DutyClock(boottime_ns())
+        self._begun_ns = boottime_ns()
+        self._since: dict[FileGroup, int] = {}
+        self._spent_ns: dict[FileGroup, int] = {}
         self._changing = threading.Lock()
         self._telling = threading.Lock()
 
@@ -233,18 +205,27 @@ class AttachedGroups(ABC, Generic[_Link]):
     def _hold(self, file_group: FileGroup, link: _Link, begun_ns: int) -> None:
         # Its places begin to count one after the other: on average in the middle.
         with self._telling:
-            self._duty.attached(file_group, (begun_ns + boottime_ns()) // 2)
+            self._since[file_group] = (begun_ns + boottime_ns()) // 2
         self._links.setdefault(file_group, []).append(link)
 
     def _release(self, file_group: FileGroup) -> list[_Link]:
         links = self._links.pop(file_group)
         with self._telling:
-            self._duty.detached(file_group, boottime_ns())
+            self._spend(file_group, self._since.pop(file_group), boottime_ns())
         return links
 
     def _take_duty(self, now_ns: int) -> tuple[int, int, dict[FileGroup, float]]:
+        """End the span: (begun_ns, span_ns, share of it by group); the next begins."""
         with self._telling:
-            return self._duty.take(now_ns)
+            begun_ns, span_ns = self._begun_ns, max(1, now_ns - self._begun_ns)
+            for file_group, since in self._since.items():
+                self._spend(file_group, since, now_ns)
+            spent_ns, self._spent_ns, self._begun_ns = self._spent_ns, {}, now_ns
+        return begun_ns, span_ns, {g: min(1.0, ns / span_ns) for g, ns in spent_ns.items()}
+
+    def _spend(self, file_group: FileGroup, since_ns: int, now_ns: int) -> None:
+        spent_ns = max(0, now_ns - max(since_ns, self._begun_ns))
+        self._spent_ns[file_group] = self._spent_ns.get(file_group, 0) + spent_ns
 
     @abstractmethod
     def _attach(self, file_group: FileGroup, path: str, attachment: Attachment) -> None:

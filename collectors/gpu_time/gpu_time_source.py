@@ -57,8 +57,6 @@ MOST_SOCKET_PATH: Final = 107
 class GpuTimeSection:
     """GPU time of processes that load the library.
 
-    enabled         whether the agent listens
-    socket          where libraries report; every user may connect
     budget_percent  of a process's time that recording may cost, at most
     """
 
@@ -104,15 +102,7 @@ _AHEAD_NS: Final = 3600 * 1_000_000_000
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """One that reports.
-
-    since_ns   when it was taken in
-    read_ns    when it was last read
-    looked_ns  when that was tried last
-    unsettled  drains in a row that met it writing
-    named      rows whose names were learnt
-    shown      what its views are told of the last drain
-    """
+    """One that reports; `unsettled` drains in a row met it writing, `named` rows are learnt."""
 
     reporter: Reporter
     key: ProcessKey

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.devices.node_health import HealthRow
-from collectors.faults.host_health import check_host
-from collectors.faults.scan import probes
+from collectors.faults.scan import check_host, probes
 from collectors.kernel_files import Tree
 from diagnosis.detect.findings import Diagnosis, SpikeBegan, SpikeEnded
 from diagnosis.detect.journal import JournalLine, JournalReader, Series

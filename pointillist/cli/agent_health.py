@@ -24,8 +24,7 @@ from collectors.devices.node_health import (
 )
 from collectors.devices.nvml import NvmlReader
 from collectors.devices.otel import points
-from collectors.faults.host_health import check_host
-from collectors.faults.scan import probes
+from collectors.faults.scan import check_host, probes
 from collectors.gpu_time.found_programs import FoundPrograms, gpu_programs
 from collectors.kernel_files import Tree
 from collectors.kernel_log import kernel_xids

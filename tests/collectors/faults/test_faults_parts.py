@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.node_health import HealthVerdict as Health
-from collectors.faults.host_health import check_host
 from collectors.faults.log_signs import REPEAT_NS, Tracker
 from collectors.faults.scan import (
     AdminCommand,
@@ -16,6 +15,7 @@ from collectors.faults.scan import (
     FailedReading,
     Smart,
     State,
+    check_host,
     get_smart_page,
     network,
     parse_page,
