@@ -34,28 +34,15 @@ _RECORD_BYTES: Final = 8_192
 _FACILITY_SHIFT: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
-    seq: int
-    level: int
-    message: str
-
-
-def parse_record(line: bytes) -> LogRecord | None:
-    """Read a record's first line; None for what is no record of the kernel itself."""
+def parse_record(line: bytes) -> tuple[int, str | None] | None:
+    """Give a record's number, and its message if the kernel itself logged it; None: no record."""
     header = _HEADER.match(line)
     if header is None:
         return None
-    priority = int(header["priority"])
-    if priority >> _FACILITY_SHIFT:
-        return None
+    if int(header["priority"]) >> _FACILITY_SHIFT:
+        return int(header["seq"]), None
     message = line[header.end() : header.end() + LONGEST_MESSAGE]
-    return LogRecord(int(header["seq"]), priority & 7, message.decode("ascii", "replace").rstrip())
-
-
-def sequence(line: bytes) -> int | None:
-    header = _HEADER.match(line)
-    return None if header is None else int(header["seq"])
+    return int(header["seq"]), message.decode("ascii", "replace").rstrip()
 
 
 class KernelLog:
@@ -74,9 +61,9 @@ class KernelLog:
             with suppress(OSError):  # a pipe has no past
                 os.lseek(self._fd, 0, os.SEEK_END)
 
-    def read(self, most: int) -> list[LogRecord]:
+    def read(self, most: int) -> list[str]:
         """Give what at most so many reads find now, without waiting. Raises OSError."""
-        records: list[LogRecord] = []
+        records: list[str] = []
         self.at_end = False
         for _ in range(most):
             try:
@@ -97,7 +84,7 @@ class KernelLog:
             os.close(self._fd)
         self._fd = -1
 
-    def _records(self, part: bytes) -> list[LogRecord]:
+    def _records(self, part: bytes) -> list[str]:
         """Cut into lines; /dev/kmsg gives whole records, a pipe may cut them anywhere."""
         *lines, self._rest = (self._rest + part).split(b"\n")
         if len(self._rest) > _RECORD_BYTES:
@@ -106,15 +93,16 @@ class KernelLog:
         found = [self._record(line) for line in lines if line and not line.startswith(b" ")]
         return [record for record in found if record is not None]
 
-    def _record(self, line: bytes) -> LogRecord | None:
-        seq = sequence(line)
-        if seq is None:
+    def _record(self, line: bytes) -> str | None:
+        record = parse_record(line)
+        if record is None:
             self.malformed += 1
             return None
+        seq, message = record
         if self._next is not None and seq > self._next:
             self.lost += seq - self._next
         self._next = seq + 1
-        return parse_record(line)
+        return message
 
 
 def xid_of(message: str) -> tuple[str, int] | None:
@@ -131,7 +119,7 @@ def kernel_xids(log: Path = KMSG) -> list[tuple[str, int]] | ReadFailure:
     found: list[tuple[str, int]] = []
     try:
         for _ in range(_MOST_READS // _READS):
-            xids = (xid_of(record.message) for record in reader.read(_READS))
+            xids = map(xid_of, reader.read(_READS))
             found += [xid for xid in xids if xid is not None]
             if reader.at_end:
                 break

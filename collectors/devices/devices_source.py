@@ -359,8 +359,12 @@ class DevicesSource:
         readings = tuple(self._sweep(self._reader, sampling))
         self._last = DeviceSample(readings, self.gaps)
         if sampling and self._users is not None:
-            self._users.see(dict(_pids(readings)), now_boottime_ns)
-            self._users.name(dict(_ids(readings)))
+            for reading in readings:
+                if isinstance(reading.processes, tuple):
+                    pids = [process.pid for process in reading.processes]
+                    self._users.see({reading.index: pids}, now_boottime_ns)
+                units = [reading.id, *(part.id for part in _parts(reading))]
+                self._users.name(dict.fromkeys(units, reading.index))
         records: list[Observation | GpuCoverage] = []
         for reading in readings:
             self.gaps.update((name, gap.kind) for name, gap in reading.gaps.items())
@@ -430,19 +434,6 @@ class DevicesSource:
         rules = load_rules()
         if count and count != before and code in rules.xids and code not in rules.anywhere:
             yield Observation("hardware_faults", rules.xids[code], 1, reading.end_ns)
-
-
-def _pids(readings: Iterable[DeviceReading]) -> Iterator[tuple[int, list[int]]]:
-    for reading in readings:
-        if isinstance(reading.processes, tuple):
-            yield reading.index, [process.pid for process in reading.processes]
-
-
-def _ids(readings: Iterable[DeviceReading]) -> Iterator[tuple[str, int]]:
-    for reading in readings:
-        yield reading.id, reading.index
-        if isinstance(reading.partitions, tuple):
-            yield from ((part.id, reading.index) for part in reading.partitions)
 
 
 def observations(reading: DeviceReading) -> Iterator[Observation]:

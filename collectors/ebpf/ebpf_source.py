@@ -16,7 +16,7 @@ from collectors.bpf.cgroup_names import CgroupNames
 from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.records.activity import HostRecord, HostTable
 
-from . import ebpf_bcc, ebpf_libbpf
+from . import ebpf_loaders
 from . import ebpf_tables as layout
 from .ebpf_tables import CgroupTable, GrowingTable, cost_table, cpu_table, device_name, peer_name
 from .host_ticks import MOST_WATCHED, HostPrograms, Limits, TickState
@@ -129,8 +129,8 @@ class EbpfSource:
     ) -> tuple[Callable[[], HostPrograms] | None, str | None]:
         reasons: list[str] = []
         for name, unavailable, load in (
-            ("libbpf", ebpf_libbpf.unavailable, partial(ebpf_libbpf.load, attach=attach)),
-            ("bcc", bcc.unavailable, ebpf_bcc.load),
+            ("libbpf", ebpf_loaders.unavailable, partial(ebpf_loaders.load_libbpf, attach=attach)),
+            ("bcc", bcc.unavailable, ebpf_loaders.load_bcc),
         ):
             if self._loader not in {"auto", name}:
                 continue

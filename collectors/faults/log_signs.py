@@ -14,7 +14,6 @@ from collectors.kernel_log import (
     BY_PCI_CLASS,
     KMSG,
     KernelLog,
-    LogRecord,
     LogRules,
     Sign,
     load_rules,
@@ -262,11 +261,11 @@ class LogSigns:
         """Let the log go."""
         self._log.close()
 
-    def _signs(self, records: Iterable[LogRecord]) -> list[Sign]:
+    def _signs(self, messages: Iterable[str]) -> list[Sign]:
         found = [
             sign
-            for record in records
-            if (sign := self._checks.sign(record.message) or self._rules.sign(record.message))
+            for message in messages
+            if (sign := self._checks.sign(message) or self._rules.sign(message))
             and (not sign.interface or self._is_link(sign))
         ]
         # A code that names the SRAM says where the unspecific one beside it was.

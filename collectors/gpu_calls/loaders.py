@@ -59,10 +59,6 @@ class LaterPrograms:
             raise SourceUnavailable(self.failure)
 
     @property
-    def loaded(self) -> bool:
-        return self._programs is not None
-
-    @property
     def attached(self) -> frozenset[FileGroup]:
         return self._programs.attached if self._programs is not None else frozenset()
 

@@ -84,8 +84,6 @@ class ArgumentPlace(NamedTuple):
     offset: int | None = None
 
 
-__all__ = ["ArgumentPlace", "CallKind", "Meaning", "ProbeRow", "ProbeTable", "ProbeTableError"]
-
 _ID: Final = "[a-z][a-z0-9_]*"
 
 _GROUPS: Final = {
@@ -196,11 +194,7 @@ class ProbeTable:
         return cls(tuple(rows))
 
     def index(self, row_id: str) -> int:
-        """Give the place of a row. Raises KeyError."""
-        for place, row in enumerate(self.rows):
-            if row.id == row_id:
-                return place
-        raise KeyError(row_id)
+        return [row.id for row in self.rows].index(row_id)
 
 
 def shipped_tables() -> tuple[Path, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.ebpf.ebpf_bcc import LIBBPF_ONLY, PARTS, source_text
+from collectors.ebpf.ebpf_loaders import LIBBPF_ONLY, PARTS, source_text
 from collectors.ebpf.ebpf_source import EbpfSource
 from tests.bpf_kit import Cgroup, Load, cgroup, drain
 from tests.bpf_loads import LOSSY

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus
 from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
 from collectors.bpf.system_calls import cpu_numbers, kernel_version
-from collectors.ebpf import ebpf_libbpf
+from collectors.ebpf import ebpf_loaders
 from collectors.ebpf import ebpf_tables as layout
 from collectors.ebpf.ebpf_tables import OTHER, CgroupTable, GrowingTable, Rows, peer_name
 from collectors.interface import SourceUnavailable
@@ -129,18 +129,18 @@ def test_libbpf_loader_serves_the_machines_of_its_object(
     machine: str, serves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr(ebpf_libbpf, "VMLINUX", BPF)  # any path that is there
-    monkeypatch.setattr(ebpf_libbpf, "available", lambda: None)
-    assert (ebpf_libbpf.unavailable() is None) is serves
+    monkeypatch.setattr(ebpf_loaders, "VMLINUX", BPF)  # any path that is there
+    monkeypatch.setattr(ebpf_loaders, "available", lambda: None)
+    assert (ebpf_loaders.unavailable() is None) is serves
 
 
 def test_libbpf_loader_refuses_kernels_without_its_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ebpf_libbpf, "VMLINUX", BPF)
-    monkeypatch.setattr(ebpf_libbpf, "available", lambda: None)
+    monkeypatch.setattr(ebpf_loaders, "VMLINUX", BPF)
+    monkeypatch.setattr(ebpf_loaders, "available", lambda: None)
     monkeypatch.setattr("platform.release", lambda: "5.10.0-44")
-    assert "expected Linux 5.11" in (ebpf_libbpf.unavailable() or "")
+    assert "expected Linux 5.11" in (ebpf_loaders.unavailable() or "")
     monkeypatch.setattr("platform.release", lambda: "5.15.0-1")
-    assert ebpf_libbpf.unavailable() is None
+    assert ebpf_loaders.unavailable() is None
 
 
 def test_cpu_clocks_are_opened_on_the_cpus_of_the_list() -> None:

@@ -74,7 +74,7 @@ def test_later_programs_are_tried_at_the_start_and_let_go() -> None:
     later = LaterPrograms(load, 0, tries=True)
     later.try_out()
     assert [one.closed for one in made] == [1]
-    assert not later.loaded
+    assert later._programs is None
     assert not later.attached
     later.attach(1, "library", [])
     later.try_out()
@@ -140,7 +140,7 @@ def test_source_has_no_map_before_the_first_library_and_counts_exactly_after(
     with watching() as watched:
         watched.drain()
         assert maps_held() == before
-        assert not watched.source.running.programs.loaded
+        assert watched.source.running.programs._programs is None
         with watched.waiting(first_library, "threads", 3, 503) as child:
             begin(child)
             watched.drain()

@@ -46,7 +46,7 @@ def test_loaders_prefer_libbpf_and_never_switch_bccs_places_in_turns() -> None:
     table = ProbeTable.load()
     for asked, wanted in ((Loader.AUTO, Loader.LIBBPF), (Loader.BCC, Loader.BCC)):
         chosen = loaders.choose(table, asked)
-        assert not chosen.programs.loaded
+        assert chosen.programs._programs is None
         assert (chosen.loader, chosen.cyclable) == (wanted, wanted is Loader.LIBBPF)
 
 

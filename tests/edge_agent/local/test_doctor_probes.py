@@ -33,7 +33,7 @@ BPF_FILES = Path(__file__).parents[3] / "bpf"
 LOADERS = {
     "gpu_return": "collectors.gpu_calls.programs.files",
     "step_end": "collectors.steps.steps_source.files",
-    "on_irq_exit": "collectors.ebpf.ebpf_libbpf.files",
+    "on_irq_exit": "collectors.ebpf.ebpf_loaders.files",
 }
 """A program of each object, and where its loader looks for the file."""
 
