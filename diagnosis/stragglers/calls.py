@@ -18,10 +18,11 @@ _MOST_CALLS: Final = 64
 _MOST_RANKS: Final = 1_024
 
 Indices = NDArray[np.int64]
+Seconds = NDArray[np.float64]
 
 
 def together(
-    name: Indices, step: Indices, count: Indices, rank: Indices, left_s: NDArray[np.float64]
+    name: Indices, step: Indices, count: Indices, rank: Indices, left_s: Seconds
 ) -> Indices:
     """Number the communicator of each entry into a collective: int64[n].
 
@@ -43,9 +44,7 @@ def together(
     return group
 
 
-def _ends(
-    step: Indices, count: Indices, place: Indices, left_s: NDArray[np.float64], ranks: int
-) -> NDArray[np.float64]:
+def _ends(step: Indices, count: Indices, place: Indices, left_s: Seconds, ranks: int) -> Seconds:
     """When ranks left some calls, float64[ranks, calls], evenly taken; NaN: was not there."""
     calls, call = np.unique(np.column_stack((step, count)), axis=0, return_inverse=True)
     ends = np.full((ranks, len(calls)), np.nan)
@@ -53,7 +52,7 @@ def _ends(
     return ends[:, :: max(1, len(calls) // _MOST_CALLS)]
 
 
-def _close(ends: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _close(ends: Seconds) -> NDArray[np.bool_]:
     close = np.zeros((len(ends), len(ends)), dtype=np.bool_)
     for place, own in enumerate(ends):
         apart = np.abs(ends - own)
@@ -77,21 +76,21 @@ class Calls:
     pairs     bool[n]: a call between two ranks, not of a group
     """
 
-    call: NDArray[np.int64]
-    rank: NDArray[np.int64]
-    step: NDArray[np.int64]
-    entered_s: NDArray[np.float64]
-    left_s: NDArray[np.float64]
+    call: Indices
+    rank: Indices
+    step: Indices
+    entered_s: Seconds
+    left_s: Seconds
     pairs: NDArray[np.bool_]
 
     @classmethod
     def of(
         cls,
-        call: NDArray[np.int64],
-        rank: NDArray[np.int64],
-        step: NDArray[np.int64],
-        entered_s: NDArray[np.float64],
-        left_s: NDArray[np.float64],
+        call: Indices,
+        rank: Indices,
+        step: Indices,
+        entered_s: Seconds,
+        left_s: Seconds,
         pairs: NDArray[np.bool_] | None = None,
     ) -> Calls:
         order = np.lexsort((entered_s, call))
@@ -132,7 +131,7 @@ def calls_of(trace: RankTrace) -> Calls:
     )
 
 
-def _place(trace: RankTrace, meetings: NDArray[np.int8]) -> NDArray[np.int64]:
+def _place(trace: RankTrace, meetings: NDArray[np.int8]) -> Indices:
     """Where each row meets: int64[rows, 3], alike for all that meet."""
     pairs = sorted({operation.pair for operation in trace.operations})
     name = np.arange(len(trace.names), dtype=np.int64)
@@ -155,7 +154,7 @@ def _place(trace: RankTrace, meetings: NDArray[np.int8]) -> NDArray[np.int64]:
     )
 
 
-def _occurrence(keys: NDArray[np.int64], start_s: NDArray[np.float64]) -> NDArray[np.int64]:
+def _occurrence(keys: Indices, start_s: Seconds) -> Indices:
     """How many rows of the same key came before each row."""
     if not len(keys):
         return np.zeros(0, dtype=np.int64)

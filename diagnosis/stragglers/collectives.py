@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
@@ -59,11 +59,11 @@ _OF_ALL: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 _RUNTIMES: Final = ("cudart", "hip", "cuda")
 """The first that a process has is asked when it waits: one lies above the other."""
 _PREFIXES: Final = {
-    "nccl": b"nccl",
-    "rccl": b"nccl",
-    "cudart": b"cuda",
-    "hip": b"hip",
-    "cuda": b"cu",
+    "nccl": "nccl",
+    "rccl": "nccl",
+    "cudart": "cuda",
+    "hip": "hip",
+    "cuda": "cu",
 }
 
 _MOST_PROCESSES: Final = 1024
@@ -84,7 +84,13 @@ def collective_probes(pids: Iterable[int], proc: str = "/proc") -> tuple[StepPro
         mapped = {module.path for module in read_maps(proc, pid)}
         paths = [f"{proc}/{pid}/root{path}" for path in sorted(mapped)]
         for library in _LIBRARIES:
-            if _look(found, paths, library.files, CallRole.MEETS, _beginning(library.symbols)):
+            if _look(
+                found,
+                paths,
+                library.files,
+                CallRole.MEETS,
+                _names(library.symbols),
+            ):
                 break
         if _gpu(found, paths, _GPU_COLLECTIVES, CallRole.ENQUEUES):
             _gpu(found, paths, _RUNTIMES, CallRole.WAITS)
@@ -95,8 +101,12 @@ def _gpu(found: _Found, paths: list[str], tables: Iterable[str], role: CallRole)
     """Look for the rows of the first probe table that any file has symbols of."""
     for table in tables:
         rows = _rows(table, role)
+
+        def fits(name: str, rows: tuple[ProbeRow, ...] = rows) -> bool:
+            return any(row.has_symbol(name) for row in rows)
+
         files = tuple(dict.fromkeys(name for row in rows for name in row.files))
-        if rows and _look(found, paths, files, role, _matching(_PREFIXES[table], rows)):
+        if rows and _look(found, paths, files, role, _names((_PREFIXES[table],), fits)):
             return True
     return False
 
@@ -109,21 +119,14 @@ def _rows(table: str, role: CallRole) -> tuple[ProbeRow, ...]:
     return tuple(row for row in own if row.id.partition(".")[2] in _OF_ALL)
 
 
-def _beginning(symbols: tuple[str, ...]) -> _Names:
-    wanted = tuple(symbol.encode() for symbol in symbols)
-    return lambda elf: {
-        function.offset: function.name for function in elf.functions(wanted)
-    }.values()
+def _names(prefixes: Iterable[str], fits: Callable[[str], bool] = lambda _: True) -> _Names:
+    """Give what names a file's functions that begin so and fit, each offset once."""
 
+    wanted = tuple(prefix.encode() for prefix in prefixes)
 
-def _matching(prefix: bytes, rows: tuple[ProbeRow, ...]) -> _Names:
-    def names(elf: ElfFile) -> Iterator[str]:
-        offsets = {
-            function.offset: function.name
-            for function in elf.functions((prefix,))
-            if any(row.has_symbol(function.name) for row in rows)
-        }
-        yield from offsets.values()
+    def names(elf: ElfFile) -> Iterable[str]:
+        found = (function for function in elf.functions(wanted) if fits(function.name))
+        return {function.offset: function.name for function in found}.values()
 
     return names
 

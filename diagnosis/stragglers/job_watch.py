@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from typing import Final, Self
 
@@ -75,7 +76,12 @@ def find_ranks(pattern: str, root: str | None = None) -> tuple[RankGroup, ...]:
             f"expected 2 to {MOST_RANKS} cgroups with processes that match {pattern!r} under "
             f"{root}, got {len(found)}"
         )
-    return tuple(sorted(found, key=lambda rank: _natural(rank.cgroup)))
+
+    def by_numbers(rank: RankGroup) -> list[tuple[int, str]]:
+        parts = re.split(r"(\d+)", rank.cgroup)
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+    return tuple(sorted(found, key=by_numbers))
 
 
 def _pids(file: Path) -> tuple[int, ...]:
@@ -84,10 +90,6 @@ def _pids(file: Path) -> tuple[int, ...]:
         return tuple(int(pid) for pid in file.read_text(encoding="utf-8").split())
     except OSError:
         return ()
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 class JobWatch(Closing):
@@ -102,7 +104,7 @@ class JobWatch(Closing):
         registry.register("ebpf", EbpfSource)
         if self.probes:
             registry.register("steps", lambda: StepsSource(self.probes))
-        framer = _CallFramer(self._calls, watch=[_literal(cgroup) for cgroup in cgroups])
+        framer = _CallFramer(self._calls, watch=[escape(cgroup) for cgroup in cgroups])
         self.live = LiveFrames(registry, framer)
 
     @property
@@ -152,8 +154,3 @@ class _CallFramer(Framer):
                     continue  # a part of a meeting, and no step
             kept.append(record)
         super().take(kept)
-
-
-def _literal(cgroup: str) -> str:
-    """Quote what a pattern would read otherwise."""
-    return re.sub(r"([*?\[])", r"[\1]", cgroup)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -25,7 +24,7 @@ from diagnosis.frames.frame import HostSample, Signals
 from .calls import Calls
 from .collectives import CallRole, role_of
 from .judge import Job
-from .trace import OperationKind
+from .trace import BUSY, OperationKind
 
 Ns = NDArray[np.int64]
 
@@ -85,18 +84,14 @@ _AROUND: Final = range(-8, 9)
 """How far from a call the calls are whose order decides about it."""
 
 
-@dataclass(slots=True)
 class _Entries:
     """Begins and ends of calls of one rank's process by role; the oldest are forgotten."""
 
-    process: tuple[int, int]
-    begins: dict[CallRole, deque[int]]
-    ends: dict[CallRole, deque[int]]
-
-    @classmethod
-    def of(cls, process: tuple[int, int]) -> _Entries:
-        begins, ends = ({r: deque[int](maxlen=_MOST_CALLS) for r in CallRole} for _ in range(2))
-        return cls(process, begins, ends)
+    def __init__(self, process: tuple[int, int]) -> None:
+        self.process = process
+        self.begins, self.ends = (
+            {role: deque[int](maxlen=_MOST_CALLS) for role in CallRole} for _ in range(2)
+        )
 
     def times(self, role: CallRole) -> tuple[Ns, Ns]:
         return (
@@ -137,7 +132,7 @@ class MarkedCalls:
         own = self._entries.get(rank)
         if own is None or own.process != process or marks.lost:
             # What was lost would look like own work.
-            own = self._entries[rank] = _Entries.of(process)
+            own = self._entries[rank] = _Entries(process)
         role = role_of(marks.probe)
         own.begins[role].extend((marks.ended_ns - marks.duration_ns).tolist())
         own.ends[role].extend(marks.ended_ns.tolist())
@@ -147,7 +142,8 @@ class MarkedCalls:
         ranks = range(len(self._stages))
         if any(rank not in self._entries for rank in ranks):
             return None
-        seen = [self._since(rank, since_ns) for rank in ranks]
+        whole = [self._entries[rank].meetings() for rank in ranks]
+        seen = [Meetings(*(column[m.called >= since_ns] for column in m)) for m in whole]
         if min(len(of_rank.left) for of_rank in seen) < 2:
             return None
         longest = max(seen, key=lambda of_rank: len(of_rank.left))
@@ -159,22 +155,15 @@ class MarkedCalls:
                 for r, of_rank in enumerate(seen)
             ]
         )
-        return Job(
-            np.arange(len(ranks), dtype=np.int32),
-            self._stages,
-            np.arange(int(rounds[-1]) + 1, dtype=np.int64),
-            {
-                OperationKind.COMPUTE: own,
-                OperationKind.DATA_LOADING: 0 * own,
-                OperationKind.OTHER: 0 * own,
-            },
-            _calls(seen, met, rounds),
-        )
+        return _job(self._stages, own, _calls(seen, met, rounds))
 
-    def _since(self, rank: int, since_ns: int) -> Meetings:
-        whole = self._entries[rank].meetings()
-        late = whole.called >= since_ns
-        return Meetings(*(column[late] for column in whole))
+
+def _job(stages: NDArray[np.int32], own: NDArray[np.float64], calls: Calls) -> Job:
+    """Give a job whose work, float64[ranks, steps], is all of one kind."""
+    nothing = 0 * own
+    times = {kind: own if kind is OperationKind.COMPUTE else nothing for kind in BUSY}
+    ranks, steps = own.shape
+    return Job(np.arange(ranks, dtype=np.int32), stages, np.arange(steps), times, calls)
 
 
 def _partners(own: Meetings, theirs: Meetings) -> Ns:
@@ -293,17 +282,8 @@ class BusySeconds:
             return None
         busy = spent.sum(axis=2).T
         nothing = np.zeros(0, dtype=np.int64)
-        return Job(
-            np.arange(len(self._ranks), dtype=np.int32),
-            self._stages,
-            np.arange(len(spent), dtype=np.int64),
-            {
-                OperationKind.COMPUTE: busy,
-                OperationKind.DATA_LOADING: 0 * busy,
-                OperationKind.OTHER: 0 * busy,
-            },
-            Calls.of(nothing, nothing, nothing, np.zeros(0), np.zeros(0)),
-        )
+        calls = Calls.of(nothing, nothing, nothing, np.zeros(0), np.zeros(0))
+        return _job(self._stages, busy, calls)
 
     def reason(self, rank: int, since_ns: int = 0) -> TimeSpent | None:
         """Say what a rank's time goes to more than its peers'; None where nothing stands out.

@@ -8,7 +8,7 @@ to whom they were due to in the end: in a pipeline a rank is often late because 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -103,7 +103,7 @@ def margin_of(ranks: int, rules: PeerRules) -> float:
 def compare(times: Times, stages: NDArray[np.int32], rules: PeerRules) -> list[Compared]:
     """Compare each rank with its stage's others; times float64[ranks, steps], NaN: not seen."""
     members = [np.flatnonzero(stages == stage) for stage in np.unique(stages)]
-    groups = [_Group.of(times[ranks]) for ranks in members]
+    groups = [_Group(times[ranks]) for ranks in members]
     shared = _shared_spread(groups)
     found: list[Compared | None] = [None] * len(stages)
     for ranks, group in zip(members, groups, strict=True):
@@ -112,49 +112,40 @@ def compare(times: Times, stages: NDArray[np.int32], rules: PeerRules) -> list[C
     return [compared for compared in found if compared is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """Of all groups of the job: between the ranks of a stage, and from step to step."""
-
-    between: float
-    within: float
+Spreads = tuple[float, float]
+"""Of the whole job: between the ranks of a stage, and from step to step."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Group:
     """The ranks of one stage: excess over the peers, float64[ranks, steps]."""
 
-    excess: Times
-    excess_s: Times
-    typical: Times
-    within: Times
-    steps: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, times: Times) -> _Group:
+    def __init__(self, times: Times) -> None:
         """Take the times of one stage; a step counts where two ranks or more were seen."""
-        excess, excess_s = _beside(times)
-        typical = missing_median(excess, axis=1)
-        within = MAD_TO_SIGMA * missing_median(np.abs(excess - typical[:, None]), axis=1)
-        return cls(excess, excess_s, typical, within, (~np.isnan(excess)).sum(axis=1))
+        self.excess, self.excess_s = _beside(times)
+        self.typical = missing_median(self.excess, axis=1)
+        strayed = missing_median(np.abs(self.excess - self.typical[:, None]), axis=1)
+        self.within = MAD_TO_SIGMA * strayed
+        self.steps = (~np.isnan(self.excess)).sum(axis=1)
 
-    def judge(self, shared: _Spread, rules: PeerRules) -> list[Compared]:
+    def judge(self, shared: Spreads, rules: PeerRules) -> list[Compared]:
         count = len(self.typical)
-        test = (
-            Comparison.NONE
-            if count < 2
-            else Comparison.RATIO
-            if count < _FEWEST_OF_A_SPREAD
-            else Comparison.MAD
-        )
+        test = Comparison.MAD if count >= _FEWEST_OF_A_SPREAD else Comparison.RATIO
         margin = margin_of(count, rules)
         # No more than half of a group can be above its median: never is a majority accused.
-        return [self._one(rank, test, margin, shared, rules) for rank in range(count)]
+        return [
+            self._one(rank, test if count > 1 else Comparison.NONE, margin, shared, rules)
+            for rank in range(count)
+        ]
 
     def _one(
-        self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: PeerRules
+        self,
+        rank: int,
+        test: Comparison,
+        margin: float,
+        shared: Spreads,
+        rules: PeerRules,
     ) -> Compared:
-        steps = int(self.steps[rank])
+        steps, (between, shared_within) = int(self.steps[rank]), shared
         if test is Comparison.NONE or not steps:
             verdict = PeerVerdict.NO_PEERS if test is Comparison.NONE else PeerVerdict.TOO_FEW_STEPS
             return Compared(verdict, test, None, 0.0, 0.0, 0.0, 0.0, steps)
@@ -164,19 +155,16 @@ class _Group:
         if steps < rules.steps_min:
             few = PeerVerdict.TOO_FEW_STEPS
             return Compared(few, test, None, typical, excess_s, persistence, within, steps)
-        noise = MEDIAN_ERROR * max(shared.within, within) / steps**0.5
+        noise = MEDIAN_ERROR * max(shared_within, within) / steps**0.5
         z, far = None, typical > rules.z_limit * noise
         if test is Comparison.MAD:
-            z = self._distance(typical, max(rules.spread_floor, shared.between, noise))
+            middle = float(np.nanmedian(self.typical))
+            own = MAD_TO_SIGMA * float(np.nanmedian(np.abs(self.typical - middle)))
+            z = (typical - middle) / max(own, rules.spread_floor, between, noise)
             far = z >= rules.z_limit
         slow = far and typical >= margin and persistence >= rules.persistence
         verdict = PeerVerdict.SLOW if slow else PeerVerdict.NORMAL
         return Compared(verdict, test, z, typical, excess_s, persistence, within, steps)
-
-    def _distance(self, typical: float, least_spread: float) -> float:
-        middle = float(np.nanmedian(self.typical))
-        own = MAD_TO_SIGMA * float(np.nanmedian(np.abs(self.typical - middle)))
-        return (typical - middle) / max(own, least_spread)
 
 
 def _beside(times: Times) -> tuple[Times, Times]:
@@ -188,16 +176,14 @@ def _beside(times: Times) -> tuple[Times, Times]:
         return np.where(peers > 0, excess_s / peers, np.nan), excess_s
 
 
-def _shared_spread(groups: list[_Group]) -> _Spread:
-    """Spread over the whole job: of four ranks three may agree to a thousandth by chance."""
+def _shared_spread(groups: list[_Group]) -> Spreads:
+    """Spread of the job, between ranks and from step to step: by chance three of four agree."""
     many = [group for group in groups if len(group.typical) >= _FEWEST_OF_A_SPREAD]
-    between = [group.typical - missing_median(group.typical, axis=0) for group in many]
+    apart = [np.abs(group.typical - missing_median(group.typical, axis=0)) for group in many]
     within = np.concatenate([group.within for group in groups])
-    return _Spread(
-        MAD_TO_SIGMA * float(np.nan_to_num(missing_median(np.abs(np.concatenate(between)), axis=0)))
-        if between
-        else 0.0,
-        float(np.nan_to_num(missing_median(within, axis=0))),
+    between = missing_median(np.concatenate(apart), axis=0) if apart else 0.0
+    return MAD_TO_SIGMA * float(np.nan_to_num(between)), float(
+        np.nan_to_num(missing_median(within, axis=0))
     )
 
 
@@ -305,14 +291,12 @@ def _followed(
     return charged
 
 
+@dataclass(slots=True)
 class _Owed:
     """What a rank has waited in a step so far, by whom it was due to."""
 
-    __slots__ = ("by_rank", "total_s")
-
-    def __init__(self) -> None:
-        self.by_rank: dict[int, float] = {}
-        self.total_s = 0.0
+    by_rank: dict[int, float] = field(default_factory=dict)
+    total_s: float = 0.0
 
     def add(self, cause: int, part_s: float) -> None:
         self.by_rank[cause] = self.by_rank.get(cause, 0.0) + part_s

@@ -158,16 +158,15 @@ class RankTrace:
     def step_index(self) -> NDArray[np.int64]:
         return np.searchsorted(self.steps, self.step)
 
-    def time_of(self, kind: OperationKind) -> NDArray[np.float64]:
-        """Sum the time of one kind: float64[ranks, steps], seconds; NaN where a rank has no row."""
+    def busy(self) -> dict[OperationKind, NDArray[np.float64]]:
+        """Sum the time of each kind: float64[ranks, steps], s; NaN where a rank has no row."""
         shape = len(self.ranks), len(self.steps)
         cell = self.rank_index * shape[1] + self.step_index
-        mine = self.kind == kind
         size = shape[0] * shape[1]
-        weights = np.where(mine, self.duration_s, 0.0)
-        time = np.bincount(cell, weights=weights, minlength=size).astype(np.float64)
-        time[np.bincount(cell, minlength=size) == 0] = np.nan
-        return time.reshape(shape)
-
-    def busy(self) -> dict[OperationKind, NDArray[np.float64]]:
-        return {kind: self.time_of(kind) for kind in BUSY}
+        unseen, found = np.bincount(cell, minlength=size) == 0, {}
+        for kind in BUSY:
+            weights = np.where(self.kind == kind, self.duration_s, 0.0)
+            time = np.bincount(cell, weights=weights, minlength=size).astype(np.float64)
+            time[unseen] = np.nan
+            found[kind] = time.reshape(shape)
+        return found

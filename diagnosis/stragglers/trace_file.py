@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -253,40 +254,39 @@ def _parquet(path: Path) -> pa.Table:
         if rows > MOST_ROWS:
             raise TraceRefused(f"expected at most {MOST_ROWS:,} rows, got {rows:,}")
         # Pages can claim far more than they hold: rows are counted again as they come.
-        batches, read = [], 0
-        for batch in file.iter_batches(columns=list(columns.values())):
-            read += len(batch)
-            if read > MOST_ROWS:
-                raise TraceRefused(f"expected at most {MOST_ROWS:,} rows")
-            batches.append(_compact(batch, columns))
-    return _joined(batches)
+        return _table(file.iter_batches(columns=list(columns.values())), columns)
 
 
 def _csv(path: Path) -> pa.Table:
     with pa_csv.open_csv(path) as reader:
-        columns = _columns(reader.schema.names)
-        batches, read = [], 0
-        for batch in reader:
-            read += len(batch)
-            if read > MOST_ROWS:
-                raise TraceRefused(f"expected at most {MOST_ROWS:,} rows")
-            batches.append(_compact(batch, columns))
-    return _joined(batches)
+        return _table(reader, _columns(reader.schema.names))
 
 
 def _json(path: Path) -> pa.Table:
-    batches, rows, columns = [], [], None
-    for read, row in enumerate(_json_rows(path), 1):
-        columns = columns or _columns(list(row))
-        rows.append({spelling: row.get(spelling) for spelling in columns.values()})
+    rows = _json_rows(path)
+    first = next(rows, {})
+    columns = _columns(list(first)) if first else {}
+    every = chain([first] if first else [], rows)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        while part := list(islice(every, _JSON_BATCH)):
+            yield pa.RecordBatch.from_pylist(
+                [{name: row.get(name) for name in columns.values()} for row in part]
+            )
+
+    return _table(batches(), columns)
+
+
+def _table(batches: Iterable[pa.RecordBatch], columns: dict[str, str]) -> pa.Table:
+    kept, read = [], 0
+    for batch in batches:
+        read += len(batch)
         if read > MOST_ROWS:
             raise TraceRefused(f"expected at most {MOST_ROWS:,} rows")
-        if len(rows) == _JSON_BATCH:
-            batches.append(_compact(pa.RecordBatch.from_pylist(rows), columns))
-            rows = []
-    if rows and columns:
-        batches.append(_compact(pa.RecordBatch.from_pylist(rows), columns))
-    return _joined(batches)
+        kept.append(_compact(batch, columns))
+    if not kept:
+        raise TraceRefused("expected operations of ranks, found none")
+    return pa.Table.from_batches(kept).unify_dictionaries()
 
 
 def _plain(value: Any) -> Any:
@@ -355,12 +355,6 @@ def _whole(column: Any, spelling: str) -> Any:
     ):
         raise TraceRefused(f"expected whole numbers in {spelling}, got {column.type}")
     return column.cast(pa.int64())
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
-    if not batches:
-        raise TraceRefused("expected operations of ranks, found none")
-    return pa.Table.from_batches(batches).unify_dictionaries()
 
 
 def _trace(table: pa.Table) -> RankTrace:
