@@ -7,7 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,7 +164,6 @@ class Framer:
         self._gpus, self._calls = GpuSignals(), CallSignals()
         self._pressure = pressure or CgroupPressure(None)
         self._periods, self._round_trips = PeriodDetector(), RoundTrips()
-        self._network: dict[str, dict[str, float]] = {}
         self._subjects = SubjectBook(watch, places, alive)
         self._levels: list[Observation] = []
         self._faults: list[Observation] = []
@@ -223,9 +222,13 @@ class Framer:
         gpus = self._gpus.signals(now_ns)
         for gpu, copied in on_gpus(callers, users).items():
             gpus.setdefault(gpu, {}).update(copied)
-        rhythms, self._network = self._periods.known(now_ns), self._round_trips.take()
-        active = self._cgroups.names()
-        second = SubjectSecond(now_ns, active, self._of_subject, users, callers, rhythms)
+        rhythms, network = self._periods.known(now_ns), self._round_trips.take()
+
+        def signals(cgroup: str, at_ns: int) -> dict[str, float]:
+            found = self._measured(self._cgroups.of(cgroup) | network.get(cgroup, {}))
+            return found | self._pressure.signals(cgroup, at_ns)
+
+        second = SubjectSecond(now_ns, self._cgroups.names(), signals, users, callers, rhythms)
         subjects = self._subjects.subjects(second)
         own = dict.fromkeys(subject.cgroup for subject in subjects.values())
         busiest = self._cgroups.busiest(own).items()
@@ -238,10 +241,6 @@ class Framer:
         if self._lacking.isdisjoint(signals):
             return signals
         return {name: value for name, value in signals.items() if name not in self._lacking}
-
-    def _of_subject(self, cgroup: str, now_ns: int) -> dict[str, float]:
-        found = self._cgroups.of(cgroup) | self._network.get(cgroup, {})
-        return self._measured(found) | self._pressure.signals(cgroup, now_ns)
 
     def _forget(self) -> None:
         self._levels.clear()
@@ -319,7 +318,7 @@ def shaped_rates() -> dict[int, int]:
         answers = b""
         while len(answers) < _MOST_BYTES:
             answers += route.recv(1 << 16)
-            if _ended(answers):
+            if any(kind in {_DONE, _ERROR} for kind, _ in _messages(answers)):
                 break
     return dict(parse_shapers(answers))
 
@@ -348,10 +347,6 @@ def _messages(answers: bytes) -> Iterator[tuple[int, bytes]]:
             return
         yield kind, answers[at + _MESSAGE.size : at + length]
         at += -(-length // 4) * 4
-
-
-def _ended(answers: bytes) -> bool:
-    return any(kind in {_DONE, _ERROR} for kind, _ in _messages(answers))
 
 
 def _attributes(body: bytes) -> dict[int, bytes]:
@@ -385,13 +380,7 @@ def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
     return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
 
 
-class DrainSink(Protocol):
-    def take(self, records: Iterable[Record]) -> None: ...
-
-    def look(self, readings: Iterable[DeviceReading]) -> None: ...
-
-
-def take_drain(framer: DrainSink, drained: Drained) -> None:
+def take_drain(framer: Framer, drained: Drained) -> None:
     framer.take(drained.records)
     if drained.look is not None:
         framer.look(drained.look.devices)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectors.bpf.cgroup_names import hierarchy_of
 from collectors.ebpf.ebpf_tables import OTHER
@@ -74,7 +72,10 @@ class HostSignals:
         if cpu is not None:
             found |= self._of_cpus(cpu)
             found |= _of_disks(tables.get("device"), cpu.span_ns)
-            found |= _of_peers(tables.get("peer"), cpu.span_ns)
+            most, peers = 0, tables.get("peer")
+            if peers is not None:
+                most = int(peers.values[:, peers.columns.index("retransmits")].max())
+            found["worst_peer_retransmits_per_s"] = most * 1e9 / cpu.span_ns
         if "pressure" in tables:
             found |= pressure_signals(tables["pressure"])
         return found
@@ -153,11 +154,6 @@ def _disk_columns(columns: tuple[str, ...]) -> tuple[int, list[int], list[int]]:
     return columns.index("total_ns"), requests, bins
 
 
-def _of_peers(table: HostTable | None, span_ns: int) -> dict[str, float]:
-    most = 0 if table is None else int(table.values[:, table.columns.index("retransmits")].max())
-    return {"worst_peer_retransmits_per_s": most * 1e9 / span_ns}
-
-
 MOST_BUSY: Final = 8
 """Cgroups that are named beside the subjects' own."""
 
@@ -196,14 +192,13 @@ class _Plan:
         self.quota = [columns.index(name) for name in quota] if known else None
 
 
-@dataclass(slots=True)
 class _Rates:
     """One table's rates: float64[rows, names]."""
 
-    plan: _Plan
-    rows: tuple[str, ...]
-    places: dict[str, int]
-    values: NDArray[np.float64]
+    def __init__(self, plan: _Plan, table: HostTable) -> None:
+        self.plan, self.rows = plan, table.rows
+        self.places = {name: place for place, name in enumerate(table.rows)}
+        self.values = plan.columns.rates(table.values, table.span_ns)
 
     def of(self, cgroup: str) -> dict[str, float]:
         place = self.places.get(cgroup)
@@ -237,7 +232,7 @@ class CgroupSignals:
 
     def read(self, tables: Mapping[str, HostTable]) -> None:
         found = [tables[name] for name in ("cgroup", "block_cgroup") if name in tables]
-        self._tables = [self._rates(table) for table in found]
+        self._tables = [_Rates(self._plan(table), table) for table in found]
         self._quota = self._throttled_percent(tables["cgroup"]) if "cgroup" in tables else {}
 
     def names(self) -> Collection[str]:
@@ -259,25 +254,12 @@ class CgroupSignals:
         chosen = dict.fromkeys(own)
         room = len(chosen) + MOST_BUSY
         for rank in range(len(_RANKS)):
-            for cgroup in self._first(rank):
+            table = next((t for t in self._tables if t.plan.ranks[rank][1]), None)
+            for cgroup in table.first(rank) if table is not None else ():
                 if len(chosen) < room:
                     chosen[cgroup] = None
-        return {cgroup: self._public(cgroup) for cgroup in chosen}
-
-    def _public(self, cgroup: str) -> dict[str, float]:
-        return {n: value for n, value in self.of(cgroup).items() if n not in self._no_cgroup}
-
-    def _first(self, rank: int) -> list[str]:
-        for table in self._tables:
-            if table.plan.ranks[rank][1]:
-                return table.first(rank)
-        return []
-
-    def _rates(self, table: HostTable) -> _Rates:
-        plan = self._plan(table)
-        places = {name: place for place, name in enumerate(table.rows)}
-        rates = plan.columns.rates(table.values, table.span_ns)
-        return _Rates(plan, table.rows, places, rates)
+        hidden = self._no_cgroup
+        return {c: {n: v for n, v in self.of(c).items() if n not in hidden} for c in chosen}
 
     def _plan(self, table: HostTable) -> _Plan:
         plan = self._plans.get(table.columns)

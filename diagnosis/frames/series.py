@@ -94,19 +94,21 @@ def frames_of(rows: Iterable[SeriesRow]) -> list[HostSample]:
         if name in FINE:
             fine[FINE.index(name)] = chunk.numbers("fine", "", name, count * FINE_BINS)
     groups = {kind: _keyed(chunk, kind, count) for kind in ("cgroup", "gpu")}
+    if any(not key.isdecimal() or int(key) >= 1 << 16 for key in chunk.keys("gpu")):
+        raise ValueError("expected the index of a GPU")
     subjects = _subjects(chunk, count, int(ends[0]) if count else 0)
     return [
         HostSample(
             int(ends[place]), int(spans[place]), host[place],
             fine[:, place * FINE_BINS : (place + 1) * FINE_BINS].copy(),
             subjects[place], groups["cgroup"][place],
-            {_index(key): signals for key, signals in groups["gpu"][place].items()},
+            {int(key): signals for key, signals in groups["gpu"][place].items()},
         )
         for place in range(count)
     ]  # fmt: skip
 
 
-def _short(values: Numbers) -> Numbers:
+def _short(values: NDArray[Any]) -> NDArray[Any]:
     return values[:1] if len(values) > 1 and (values == values[0]).all() else values
 
 
@@ -154,7 +156,7 @@ def _step_rows(
         ("running_us", running),
     ):
         found = np.array(values, np.int64)
-        yield SeriesRow(kind, key, name, integers=found if name == "at" else _same(found))
+        yield SeriesRow(kind, key, name, integers=found if name == "at" else _short(found))
     grid = (ends + _END_NS // 2) // _END_NS
     lasted_us = rounded(lasted / 1e3)
     # Steps mostly follow each other at once: what is left beside their lengths is small.
@@ -165,10 +167,6 @@ def _step_rows(
 
 def _on_grid(lasted_us: Numbers) -> Integers:
     return np.asarray(np.rint(lasted_us.astype(np.float64) * (1e3 / _END_NS)), np.int64)
-
-
-def _same(values: Integers) -> Integers:
-    return values[:1] if len(values) > 1 and (values == values[0]).all() else values
 
 
 class _Chunk:
@@ -318,9 +316,3 @@ def _fact(text: str) -> tuple[str, str, tuple[int, ...]]:
         ):
             return cgroup, program, tuple(gpus)
     raise ValueError("expected a subject's cgroup, program and GPUs")
-
-
-def _index(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 1 << 16:
-        raise ValueError("expected the index of a GPU")
-    return int(text)
