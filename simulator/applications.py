@@ -298,10 +298,6 @@ def load_applications() -> tuple[Application, ...]:
     return (*map(Application.recorded, recordings.values()), *variants)
 
 
-def real_application_profiles(applications: Iterable[Application]) -> int:
-    return sum(application.is_recording for application in applications)
-
-
 def class_places(applications: Iterable[Application], catalogue: Catalogue) -> NDArray[np.int64]:
     """Give int64[applications]: the place of each one's class, the same in every section."""
     cells = catalogue.section("applications_seen").cells

@@ -163,30 +163,18 @@ FINE: Final = fine_of(SIGNALS)
 
 _NODES: Final = Path("/sys/devices/system/node/online")
 
+_BLOCK: Final = (
+    "block_reads", "block_writes", "block_read_bytes", "block_write_bytes", "block_ms",
+    "block_queue", "worst_disk",
+)  # fmt: skip
 _LOST: Final = {
     "on_softirq_entry": ("softirq", "busiest_cpu_softirq"),
     "on_softirq_exit": ("softirq", "busiest_cpu_softirq"),
     "on_irq_entry": ("irq", "busiest_cpu_irq"),
     "on_irq_exit": ("irq", "busiest_cpu_irq"),
     "interrupts": ("softirq", "irq", "busiest_cpu_irq", "busiest_cpu_softirq"),
-    "on_block_complete": (
-        "block_reads",
-        "block_writes",
-        "block_read_bytes",
-        "block_write_bytes",
-        "block_ms",
-        "block_queue",
-        "worst_disk",
-    ),
-    "block": (
-        "block_reads",
-        "block_writes",
-        "block_read_bytes",
-        "block_write_bytes",
-        "block_ms",
-        "block_queue",
-        "worst_disk",
-    ),
+    "on_block_complete": _BLOCK,
+    "block": _BLOCK,
     "block queue time": ("block_queue",),
     "on_tcp_retransmit": ("retransmits", "worst_peer_retransmits"),
     "retransmits": ("retransmits", "worst_peer_retransmits"),

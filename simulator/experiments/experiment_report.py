@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 from .experiment_file import Experiment, ExperimentPart
 from .figure_frame import Row, points, swept
 from .figures import OF_KIND, PlotFolder, draw
 
-CSS: Final = Path(__file__).with_name("report.css")
+PAGE: Final = Path(__file__).with_name("report.html")
+CSS: Final = PAGE.with_suffix(".css")
 MOST_TABLE_ROWS: Final = 60
 
 _HIDDEN: Final = {
@@ -40,17 +42,12 @@ def show(experiment: Experiment, rows: Sequence[Row]) -> list[ReportedPart]:
     return found
 
 
-def write_figures(shown: Sequence[ReportedPart], folder: Path) -> list[Path]:
+def write_figures(shown: Sequence[ReportedPart], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
     for reported in shown:
-        if reported.pictures is None:
-            continue
-        svg, png = folder / f"{reported.part.name}.svg", folder / f"{reported.part.name}.png"
-        svg.write_text(reported.pictures.svg)
-        png.write_bytes(reported.pictures.png)
-        paths += [svg, png]
-    return paths
+        if reported.pictures is not None:
+            (folder / f"{reported.part.name}.svg").write_text(reported.pictures.svg)
+            (folder / f"{reported.part.name}.png").write_bytes(reported.pictures.png)
 
 
 def report_html(
@@ -68,32 +65,18 @@ def report_html(
     )
     links = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in chapters)
     body = "".join(_chapter(name, parts, command) for name, parts in chapters.items())
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(experiment.title or experiment.name)}</title>
-<style>
-{CSS.read_text()}</style>
-</head>
-<body>
-<header>
-<h1>{escape(experiment.title or experiment.name)}</h1>
-{"".join(f"<p>{escape(text)}</p>" for text in experiment.about.strip().split(chr(10) * 2) if text)}
-{part_way}<nav>{links}</nav>
-</header>
-<main>
-{_tiles(shown)}{body}
-</main>
-<footer>
-<p>{finished} runs. All of it again: <code>{escape(command)}</code>. Every number is in
-<code>rows.parquet</code>, one row a run. Noise is seeded, so the same file gives the same
-releases; its distribution is the production one. CPU times are of the machine that ran it.</p>
-</footer>
-</body>
-</html>
-"""
+    about = experiment.about.strip().split("\n\n")
+    return Template(PAGE.read_text()).substitute(
+        title=escape(experiment.title or experiment.name),
+        css=CSS.read_text(),
+        about="".join(f"<p>{escape(text)}</p>" for text in about if text),
+        part_way=part_way,
+        links=links,
+        tiles=_tiles(shown),
+        body=body,
+        finished=finished,
+        command=escape(command),
+    )
 
 
 def _anchor(name: str) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -123,11 +122,6 @@ class TruthWriter(Closing):
         rows, self._cells = self._cells, []
         if rows:
             self._writer.write_table(pa.Table.from_pylist([asdict(r) for r in rows], SCHEMA))
-
-
-def read_truth(path: Path) -> pd.DataFrame:
-    frame: pd.DataFrame = pq.read_table(path, schema=SCHEMA).to_pandas()
-    return frame
 
 
 def _bare_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:

@@ -7,13 +7,14 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from aggregator.statistics.statistics import estimate
 from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Simulation
 from simulator.outcome.coverage import TOTAL, CoverageTally, coverage_rows, percents
-from simulator.outcome.truth import TruthWriter, cause_table, read_truth, truth_cells
+from simulator.outcome.truth import TruthWriter, cause_table, truth_cells
 from simulator.scenario import Faults
 from tests.engine_kit import CATALOGUE, plan, scenario
 from wire.catalogue import LEFT_OUT
@@ -55,7 +56,7 @@ def test_truth_of_a_suppressed_window_is_shown_without_a_release(tmp_path: Path)
     with TruthWriter(tmp_path / "truth.parquet", CATALOGUE) as writer:
         writer.add(lost)
         written = writer.add(outcome)
-    frame = read_truth(tmp_path / "truth.parquet")
+    frame = pd.read_parquet(tmp_path / "truth.parquet")
     assert len(frame) == 2 * len(written)
     first = frame.iloc[: len(written)]
     assert first["released"].isna().all()

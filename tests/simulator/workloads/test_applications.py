@@ -17,7 +17,6 @@ from simulator.applications import (
     load_applications,
     load_workloads,
     numbered_applications,
-    real_application_profiles,
 )
 from tests.window_kit import CATALOGUE
 from transport.settings.config import build
@@ -35,7 +34,7 @@ def busy_ns(workload: Workload) -> float:
 
 def test_applications_are_25_at_least_and_ten_are_recorded() -> None:
     shipped = load_applications()
-    assert real_application_profiles(shipped) == 10
+    assert sum(one.is_recording for one in shipped) == 10
     assert len({one.workload.application for one in shipped}) >= 25
     assert {one.group for one in shipped} == {one.workload.application for one in shipped}
     assert len({one.name for one in shipped}) == len(shipped)
@@ -103,7 +102,7 @@ def test_applications_by_number_have_a_place_each_and_are_variants() -> None:
     many = numbered_applications(CATALOGUE, 250)
     assert len({one.workload.application for one in many}) == 250
     assert "unknown" not in {one.workload.application for one in many}
-    assert real_application_profiles(many) == 0
+    assert not any(one.is_recording for one in many)
     assert len({one.workload.kernels for one in many}) == 250
     with pytest.raises(ValueError, match="expected 1 to 250 applications, got 251"):
         numbered_applications(CATALOGUE, 251)
