@@ -17,9 +17,15 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from bench.record import ROOT, Figure, commit, write_result
-from pointillist.judging.evaluation import Evaluation, evaluate
 from pointillist.judging.figures import alarm_rate, host_part
-from pointillist.judging.results import Results, incident_rates, results_of, write_rates
+from pointillist.judging.results import (
+    Evaluation,
+    Results,
+    evaluate,
+    incident_rates,
+    results_of,
+    write_rates,
+)
 from pointillist.judging.runs import runs_in
 from simulator.experiments.figure_frame import INK, STYLE
 

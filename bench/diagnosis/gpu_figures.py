@@ -15,7 +15,6 @@ from bench.record import ROOT, Figure, write_result
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.rules import RULES_TITLE
 from diagnosis.frames.recording import read_meta
-from pointillist.judging.evaluation import judged_run
 from pointillist.judging.figures import (
     GPU_CAUSES,
     Pair,
@@ -25,7 +24,7 @@ from pointillist.judging.figures import (
     pairs_of,
 )
 from pointillist.judging.outcomes import Judged
-from pointillist.judging.results import class_document
+from pointillist.judging.results import class_document, judged_run
 from pointillist.judging.runs import labelled_paths, read_run
 
 FOLDER: Final = ROOT / "bench" / "recordings-gpu"

@@ -294,7 +294,7 @@ app.command(epilog=_epilog("record"))(record)
 def evaluate(folder: Folder, json: JsonFlag = False) -> None:
     """Judge the diagnosis by the held-out runs of labelled recordings."""
     with _refusals():
-        from pointillist.judging.evaluation import evaluate as run
+        from pointillist.judging.results import evaluate as run
         from pointillist.judging.results import results_of
         from pointillist.judging.runs import runs_in
 

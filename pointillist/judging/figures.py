@@ -13,13 +13,13 @@ from diagnosis.detect.findings import Cause
 from kernels.signature_learning import wilson_interval
 
 from .outcomes import Judged, Outcome
+from .splits import SEED
 
 MACRO_F1_GOAL: Final = 0.92
 DETECT_GOAL_S: Final = 3.0
 CAUSE_GOAL_S: Final = 5.0
 
 
-SEED: Final = 20_261_121
 RESAMPLES = 1000
 
 T = TypeVar("T")
@@ -36,14 +36,13 @@ def bootstrap(
     groups: Sequence[Sequence[T]],
     figure: Callable[[Sequence[T]], float],
     resamples: int | None = None,
-    seed: int = SEED,
 ) -> IntervalEstimate:
     """Resample whole runs (`groups`); a resample whose figure is NaN is left out."""
     value = figure([item for group in groups for item in group])
     if not groups:
         return IntervalEstimate(value, float("nan"), float("nan"))
     size = (RESAMPLES if resamples is None else resamples, len(groups))
-    drawn = np.random.default_rng(seed).integers(len(groups), size=size)
+    drawn = np.random.default_rng(SEED).integers(len(groups), size=size)
     values = np.array([figure([item for k in row for item in groups[k]]) for row in drawn])
     told = values[~np.isnan(values)]
     if told.size == 0:
@@ -136,22 +135,20 @@ def all_pairs(judged: Iterable[Judged], gated: bool = True, quiet: bool = False)
 
 
 def class_rows(pairs: Sequence[Pair], causes: Sequence[Cause] = HOST_CAUSES) -> list[ClassRow]:
-    return [_class_row(pairs, cause) for cause in causes if any(t is cause for t, _ in pairs)]
-
-
-def _class_row(pairs: Sequence[Pair], cause: Cause) -> ClassRow:
-    hits = sum(truth is cause and answer is cause for truth, answer in pairs)
-    trials = sum(truth is cause for truth, _ in pairs)
-    answered = sum(answer is cause for _, answer in pairs)
-    return ClassRow(
-        cause,
-        trials,
-        hits / answered if answered else float("nan"),
-        wilson_interval(hits, answered),
-        hits / trials,
-        wilson_interval(hits, trials),
-        2 * hits / (trials + answered),
-    )
+    rows = []
+    for cause in causes:
+        hits = sum(truth is cause and answer is cause for truth, answer in pairs)
+        trials = sum(truth is cause for truth, _ in pairs)
+        answered = sum(answer is cause for _, answer in pairs)
+        if trials:
+            precision = hits / answered if answered else float("nan")
+            rows.append(
+                ClassRow(
+                    cause, trials, precision, wilson_interval(hits, answered), hits / trials,
+                    wilson_interval(hits, trials), 2 * hits / (trials + answered),
+                )
+            )  # fmt: skip
+    return rows
 
 
 def macro_f1(pairs: Sequence[Pair], causes: Sequence[Cause] = HOST_CAUSES) -> float:
@@ -189,11 +186,8 @@ def delays(outcomes: Iterable[Outcome], q: float, cause: bool = False) -> float:
 
 
 def detected_share(outcomes: Sequence[Outcome]) -> float:
-    return (
-        float(np.mean([outcome.detect_s is not None for outcome in outcomes]))
-        if outcomes
-        else np.nan
-    )
+    found = [outcome.detect_s is not None for outcome in outcomes]
+    return float(np.mean(found)) if found else np.nan
 
 
 def confusion(pairs: Iterable[Pair], causes: Sequence[Cause] = tuple(Cause)) -> list[list[int]]:

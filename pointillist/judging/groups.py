@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,15 +116,14 @@ def _labels(table: Table) -> NDArray[np.int64]:
     most = min(DIRECTIONS, len(table) - 1, table.shape[1])
     directions = PCA(most, svd_solver="full", random_state=SEED).fit_transform(table)
     most_groups = max(1, min(MOST_GROUPS, len(table) // FEWEST))
-    fits = [_mixture(count, directions) for count in range(1, most_groups + 1)]
+    fits = [
+        GaussianMixture(
+            number, covariance_type="spherical", reg_covar=0.5, n_init=4, random_state=SEED
+        ).fit(directions)
+        for number in range(1, most_groups + 1)
+    ]
     best: Any = min(fits, key=lambda fit: fit.bic(directions))
     return np.asarray(best.predict(directions), np.int64)
-
-
-def _mixture(count: int, rows: Table) -> Any:
-    return GaussianMixture(
-        count, covariance_type="spherical", reg_covar=0.5, n_init=4, random_state=SEED
-    ).fit(rows)
 
 
 def _group(members: Sequence[SpikeMember], rows: Table) -> SpikeGroup:
@@ -152,13 +152,10 @@ def _with_names(found: Sequence[SpikeGroup], known: Sequence[SpikeGroup]) -> lis
             old = known[named[j]]
             groups.append(replace(group, name=old.name, named=old.named))
         else:
-            taken.add(name := _free_name(taken))
+            name = next(free for k in count(1) if (free := f"group-{k}") not in taken)
+            taken.add(name)
             groups.append(replace(group, name=name))
     return sorted(groups, key=lambda group: group.name)
-
-
-def _free_name(taken: set[str]) -> str:
-    return next(name for k in range(1, 10_000) if (name := f"group-{k}") not in taken)
 
 
 def rename(groups: Sequence[SpikeGroup], old: str, new: str) -> list[SpikeGroup]:
@@ -192,15 +189,13 @@ def _plain(group: SpikeGroup) -> dict[str, Any]:
         "name": group.name,
         "named": group.named,
         "limit": group.limit,
-        "members": [_plain_member(member) for member in group.members],
+        "members": [
+            [m.recording, m.subject, m.onset_ns, *([] if np.isnan(m.at_s) else [round(m.at_s, 3)])]
+            for m in group.members
+        ],
         "mean": np.round(group.mean, 4).tolist(),
         "scale": np.round(group.scale, 4).tolist(),
     }
-
-
-def _plain_member(member: SpikeMember) -> list[str | int | float]:
-    plain: list[str | int | float] = [member.recording, member.subject, member.onset_ns]
-    return plain if np.isnan(member.at_s) else [*plain, round(member.at_s, 3)]
 
 
 def load_groups(path: Path) -> list[SpikeGroup]:

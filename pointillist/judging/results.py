@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.rules import RULES_TITLE
 from kernels.signature_learning import wilson_interval
 
-from .evaluation import Evaluation
 from .figures import (
     CAUSE_GOAL_S,
     DETECT_GOAL_S,
@@ -43,9 +43,49 @@ from .figures import (
     seconds_of,
     single,
 )
-from .outcomes import Judged, Outcome
-from .runs import INTENSITIES, Facts, RunKind
-from .splits import Why
+from .outcomes import Judged, Outcome, judge, spells_of
+from .runs import INTENSITIES, Facts, RecordedRun, RunKind, episodes
+from .splits import Split, Why, split
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What was found of a dataset.
+
+    held_out   judged runs that nothing was set on, by measured steps; `rhythm`: by the rhythm alone
+    """
+
+    facts: tuple[Facts, ...]
+    divided: Split
+    held_out: tuple[Judged, ...]
+    all_runs: tuple[Judged, ...]
+    rhythm: tuple[Judged, ...]
+
+
+def judged_run(run: RecordedRun, rhythm: bool = False) -> Judged:
+    """Play a run through the diagnoser as an agent would; the truth stays what probes measured."""
+    diagnoser = Diagnoser(source="rhythm" if rhythm else "measured")
+    said = spells_of(found for frame in run.frames for found in diagnoser.handle(frame))
+    return judge(run, episodes(run), said)
+
+
+def evaluate(dataset: Iterable[RecordedRun], tell: Callable[[str], None]) -> Evaluation:
+    facts: list[Facts] = []
+    measured: list[Judged] = []
+    rhythm: list[Judged] = []
+    for run in dataset:
+        tell(f"{run.facts.name}: {len(run.frames)} s recorded")
+        facts.append(run.facts)
+        measured.append(judged_run(run))
+        rhythm.append(judged_run(run, rhythm=True))
+    divided = split(facts)
+    return Evaluation(
+        tuple(facts),
+        divided,
+        tuple(run for run in measured if run.run in divided.held_out),
+        tuple(measured),
+        tuple(run for run in rhythm if run.run in divided.held_out),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +214,7 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
     judged = host_part(found.held_out)
     gated = all_pairs(judged)
     anywhere = all_pairs(judged, quiet=True)
+    calm = [run for run in found.held_out if run.calm]
     return {
         "shipped": "hand rules",
         "split": {
@@ -196,7 +237,7 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
         "held_out_by": [_rule_row(found, why) for why in Why],
         "overlaps": _overlaps(judged),
         "alarms_by_negative": _by_negative(found),
-        "calm": _calm(found.held_out),
+        "calm": {"runs": len(calm), "silent": sum(not run.alarms for run in calm)},
         "by": breakdowns(found.facts, judged),
         "misses": _misses(found, judged),
     }
@@ -264,11 +305,6 @@ def _by_negative(found: Evaluation) -> list[Row]:
     return rows
 
 
-def _calm(judged: Sequence[Judged]) -> Row:
-    calm = [run for run in judged if run.calm]
-    return {"runs": len(calm), "silent": sum(not run.alarms for run in calm)}
-
-
 def _misses(found: Evaluation, judged: Sequence[Judged]) -> list[Row]:
     facts = {run.name: run for run in found.facts}
     return [
@@ -287,9 +323,6 @@ def _misses(found: Evaluation, judged: Sequence[Judged]) -> list[Row]:
     ]
 
 
-BY: Final = ("intensity", "workload", "injector")
-
-
 def breakdowns(facts: Iterable[Facts], judged: Sequence[Judged]) -> dict[str, list[Row]]:
     """Divide judged runs of single faults three ways; in each, every run is in one part."""
     known = {run.name: run for run in facts if run.kind is RunKind.FAULT}
@@ -299,19 +332,13 @@ def breakdowns(facts: Iterable[Facts], judged: Sequence[Judged]) -> dict[str, li
         "workload": lambda run: ("", run.workload),
         "injector": lambda run: (str(run.faults[0].cause), run.injectors[0]),
     }
-    return {by: _rows(by, known, runs, keys[by]) for by in BY}
-
-
-def _rows(
-    by: str,
-    facts: dict[str, Facts],
-    judged: Sequence[Judged],
-    key: Callable[[Facts], tuple[str, str]],
-) -> list[Row]:
-    parts: dict[tuple[str, str], list[Judged]] = {}
-    for run in judged:
-        parts.setdefault(key(facts[run.run]), []).append(run)
-    return [_row(by, cause, name, parts[cause, name]) for cause, name in sorted(parts, key=_place)]
+    tables = {}
+    for by, key in keys.items():
+        parts: dict[tuple[str, str], list[Judged]] = {}
+        for run in runs:
+            parts.setdefault(key(known[run.run]), []).append(run)
+        tables[by] = [_row(by, *part, parts[part]) for part in sorted(parts, key=_place)]
+    return tables
 
 
 def _place(part: tuple[str, str]) -> tuple[int, str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import HostSample
 from diagnosis.frames.recording import read_meta, read_recording
 
+T = TypeVar("T")
 GROWING: Final = "growing"
 INTENSITIES: Final = ("low", "middle", "high", GROWING)
 NOTHING_WRONG: Final = "none"
@@ -90,35 +91,31 @@ def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[HostSample]) -
     """Read what a recording says of itself. Raises RunRefused."""
     if not frames:
         raise RunRefused(f"{name}: expected seconds, got none")
-    spans = [_fault(name, span) for span in _list(name, meta, "spans")]
+    spans = [_fault(name, span) for span in _typed(name, meta, "spans", list, "a list", [])]
     faults = tuple(span for span in spans if span is not None)
     quiet = str(meta.get("injector", "")) if spans and not faults else ""
     return Facts(
         name=name,
         kind=_kind(faults, quiet),
-        workload=_text(name, meta, "workload"),
+        workload=_typed(name, meta, "workload", str, "text"),
         intensity=_intensity(name, meta.get("intensity", "")),
         seed=_whole(name, meta, "seed"),
         negative=quiet,
         faults=faults,
         calm_from_ns=frames[0].boottime_ns - frames[0].span_ns,
-        subjects=_subjects(
-            tuple(str(subject) for subject in _list(name, meta, "subjects")), frames
-        ),
-        workers=max(1, _whole(name, {"workers": meta.get("workers", 1)}, "workers")),
+        subjects=_subjects(_typed(name, meta, "subjects", list, "a list", []), frames),
+        workers=max(1, _whole(name, meta, "workers", 1)),
     )
 
 
-def _subjects(named: tuple[str, ...], frames: Iterable[HostSample]) -> tuple[str, ...]:
+def _subjects(named: Sequence[Any], frames: Iterable[HostSample]) -> tuple[str, ...]:
     """Keys that stand for the named cgroups: themselves, what is below them, their processes."""
     seen = sorted({key for frame in frames for key in frame.subjects})
     if not named:
         return tuple(seen)
-    return tuple(
-        key
-        for key in seen
-        if any(key == name or key.startswith((f"{name}/", f"{name}#")) for name in named)
-    )
+    starts = tuple(f"{name}{end}" for name in named for end in "/#")
+    names = {str(name) for name in named}
+    return tuple(key for key in seen if key in names or key.startswith(starts))
 
 
 def _kind(faults: tuple[InjectedFault, ...], quiet: str) -> RunKind:
@@ -155,25 +152,17 @@ def _intensity(name: str, told: Any) -> str:
     raise RunRefused(f"{name}: intensity: expected one of {list(INTENSITIES)}, got {told!r}")
 
 
-def _list(name: str, meta: Mapping[str, Any], key: str) -> list[Any]:
-    found = meta.get(key, [])
-    if not isinstance(found, list):
-        raise RunRefused(f"{name}: {key}: expected a list, got {type(found).__name__}")
+def _typed(
+    name: str, meta: Mapping[str, Any], key: str, kind: type[T], what: str, otherwise: Any = None
+) -> T:
+    found = meta.get(key, otherwise)
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise RunRefused(f"{name}: {key}: expected {what}, got {found!r:.80}")
     return found
 
 
-def _text(name: str, meta: Mapping[str, Any], key: str) -> str:
-    found = meta.get(key)
-    if not isinstance(found, str):
-        raise RunRefused(f"{name}: {key}: expected text, got {found!r}")
-    return found
-
-
-def _whole(name: str, meta: Mapping[str, Any], key: str) -> int:
-    found = meta.get(key)
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise RunRefused(f"{name}: {key}: expected a whole number, got {found!r}")
-    return found
+def _whole(name: str, meta: Mapping[str, Any], key: str, otherwise: int | None = None) -> int:
+    return _typed(name, meta, key, int, "a whole number", otherwise)
 
 
 LABELS = frozenset({"workload", "seed", "spans"})
@@ -255,14 +244,9 @@ class TrueSteps:
 
 def true_steps(run: RecordedRun, subject: str) -> TrueSteps:
     """Collect a subject's steps of a run: the probe's, or its rhythm where no probe marked any."""
-    marked = [frame.subjects.get(subject) for frame in run.frames]
-    measured = [
-        subject.steps for subject in marked if subject is not None and subject.steps is not None
-    ]
-    rhythm = [
-        subject.rhythm for subject in marked if subject is not None and subject.rhythm is not None
-    ]
-    chosen = measured or rhythm
+    watched = [own for frame in run.frames if (own := frame.subjects.get(subject)) is not None]
+    chosen = [own.steps for own in watched if own.steps is not None]
+    chosen = chosen or [own.rhythm for own in watched if own.rhythm is not None]
     nothing = np.empty(0, np.int64)
     ended = np.concatenate([nothing, *(steps.ended_ns for steps in chosen)])
     took = np.concatenate([nothing, *(steps.duration_ns for steps in chosen)])

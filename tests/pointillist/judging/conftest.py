@@ -10,8 +10,7 @@ import pytest
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.recording import write_recording
 from pointillist.judging import figures
-from pointillist.judging.evaluation import Evaluation, evaluate
-from pointillist.judging.results import Results, results_of
+from pointillist.judging.results import Evaluation, Results, evaluate, results_of
 from pointillist.judging.runs import RecordedRun
 from tests.diagnosis_runs_kit import made_up_run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnosis.detect.findings import Cause
-from pointillist.judging.evaluation import Evaluation, evaluate
+from pointillist.judging.results import Evaluation, evaluate
 from pointillist.judging.runs import RunKind, labelled_paths, read_run
 from pointillist.judging.splits import split
 

@@ -12,9 +12,8 @@ import pytest
 from bench.diagnosis_figures import confusion_picture
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.rules import RULES_TITLE
-from pointillist.judging.evaluation import Evaluation
 from pointillist.judging.outcomes import Alarm
-from pointillist.judging.results import Results, incident_rates, results_of, write_rates
+from pointillist.judging.results import Evaluation, Results, incident_rates, results_of, write_rates
 from tests.diagnosis_runs_kit import CALM_S
 
 pytestmark = pytest.mark.slow
