@@ -133,15 +133,11 @@ class HostContext:
 
 class SubjectWatch:
     def __init__(self, key: str, host: HostContext) -> None:
-        settings = host.settings
-        self._key = key
-        self._host = host
-        self._settings = settings
-        self._tail = TailDetector(settings)
-        self._signals = SubjectSignals(settings)
+        self._key, self._host, self._settings = key, host, host.settings
+        self._tail = TailDetector(host.settings)
+        self._signals = SubjectSignals(host.settings)
         self._source: StepSource | None = None
-        self._doubted_frames = 0
-        self._shifted_frames = 0
+        self._doubted_frames = self._shifted_frames = 0
         self.spike: StandingSpike | None = None
         self.seen_ns = 0
 
@@ -297,13 +293,11 @@ class SubjectWatch:
 
     def _gave_up(self, spike: StandingSpike, verdict: RuleVerdict) -> bool:
         settings = self._settings
-        quiet = verdict.strongest < settings.suspicion
-        if not quiet:
+        if verdict.strongest >= settings.suspicion:
             return False
         long_enough = spike.frames >= settings.shift_settle_frames + 10
-        return spike.frames >= settings.give_up_frames or (
-            long_enough and self._tail.shifted(spike.onset_ns)
-        )
+        shifted = long_enough and self._tail.shifted(spike.onset_ns)
+        return shifted or spike.frames >= settings.give_up_frames
 
     def _says(self, spike: StandingSpike, ranking: Ranking, incident: bool, at_ns: int) -> bool:
         last = spike.last
@@ -353,9 +347,9 @@ class SubjectWatch:
 
 def _without_idleness(steps: Steps | None, subject: Subject) -> Steps | None:
     """Take no age of a step from the rhythm of processes that do nothing: they may have ended."""
-    if steps is None or steps.source is not StepSource.RHYTHM:
+    if steps is None or steps.source is not StepSource.RHYTHM or not _idle(subject):
         return steps
-    return replace(steps, running_ns=None) if _idle(subject) else steps
+    return replace(steps, running_ns=None)
 
 
 def _idle(subject: Subject) -> bool:
@@ -392,12 +386,17 @@ class Diagnoser:
         self._host.fine.take(frame)
         findings: list[Finding] = []
         for key, subject in frame.subjects.items():
-            watch = self._watch(key)
+            watch = self._watches.get(key)
+            if watch is None and len(self._watches) < self._settings.subjects:
+                watch = self._watches[key] = SubjectWatch(key, self._host)
             if watch is not None:
                 findings += watch.handle(subject, self.steps_of(subject), readings)
         if all(watch.calm for watch in self._watches.values()):
             self._host.neighbours.learn(readings)
-        return findings + self._forget(frame.boottime_ns)
+        limit_ns = frame.boottime_ns - int(self._settings.forget_s * _NS)
+        for key in [key for key, watch in self._watches.items() if watch.seen_ns < limit_ns]:
+            findings += self._watches.pop(key).gone(frame.boottime_ns)
+        return findings
 
     @property
     def watched(self) -> tuple[str, ...]:
@@ -417,19 +416,8 @@ class Diagnoser:
             if spike is not None and spike.vector is not None
         }
 
-    def _watch(self, key: str) -> SubjectWatch | None:
-        watch = self._watches.get(key)
-        if watch is None and len(self._watches) < self._settings.subjects:
-            watch = self._watches[key] = SubjectWatch(key, self._host)
-        return watch
-
     def steps_of(self, subject: Subject) -> Steps | None:
         """Give the steps that a subject is judged by: measured where they are, else its rhythm."""
         if self._source == "measured" and subject.steps is not None:
             return subject.steps
         return subject.rhythm
-
-    def _forget(self, now_ns: int) -> list[Finding]:
-        limit_ns = now_ns - int(self._settings.forget_s * _NS)
-        gone = [key for key, watch in self._watches.items() if watch.seen_ns < limit_ns]
-        return [found for key in gone for found in self._watches.pop(key).gone(now_ns)]

@@ -114,14 +114,11 @@ class SubjectSignals:
         count = known.sum(axis=0)
         sums = np.where(known, table, 0.0).sum(axis=0)
         means = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
-        means[_EVENTS] = self._events(onset_ns)
-        return means
-
-    def _events(self, onset_ns: int) -> Floats:
-        """Give the most of each event in a second since shortly before the onset."""
+        # Of events the most in a second since shortly before the onset.
         since_ns = onset_ns - _EVENTS_REACH_NS
-        rows = [row[_EVENTS] for at, row in self._history if at > since_ns]
-        return np.asarray(np.fmax.reduce(rows or [self._history[-1][1][_EVENTS]]))
+        events = [row[_EVENTS] for at, row in self._history if at > since_ns]
+        means[_EVENTS] = np.fmax.reduce(events or [self._history[-1][1][_EVENTS]])
+        return means
 
     def since_ns(self, channel: int) -> int:
         """Since when a channel has been away from its baseline, without a break."""
@@ -143,14 +140,11 @@ def vector_of(
     octaves = np.sign(z) * np.log2(1 + np.abs(z))
     usual = signals.baseline.median
     ratio = np.log2((np.maximum(now, 0) + FLOORS) / (np.maximum(usual, 0) + FLOORS))
-    shares = [_share(now[INDEX[own]], now[INDEX[other]]) for own, other in _SHARES.values()]
+    pairs = [(now[INDEX[own]], now[INDEX[other]]) for own, other in _SHARES.values()]
+    shares = [own / (own + other) if own + other > 0 else np.nan for own, other in pairs]
     taken = usual[_PER_STEP_PLACES] > FLOORS[_PER_STEP_PLACES]
     per_step = np.where(taken, ratio[_PER_STEP_PLACES] - ratios.rate, np.nan)
     steps = np.clip([*ratios, *per_step], -CAP, CAP)
     signal_part = np.clip(np.concatenate((octaves, ratio)), -CAP, CAP)
     lag_part = np.clip(lags_s, -_LAG_CAP_S, _LAG_CAP_S)
     return np.concatenate((signal_part, lag_part, shares, steps))
-
-
-def _share(own: float, other: float) -> float:
-    return float(own / (own + other)) if own + other > 0 else float("nan")

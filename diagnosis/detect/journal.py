@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -166,26 +166,22 @@ LONGEST_NAME: Final = 512
 MAX_ITEMS: Final = 64
 MAX_INTEGER: Final = (1 << 63) - 1
 
-_KINDS: Final[Mapping[str, type[Any]]] = MappingProxyType(
-    {
-        "spike": SpikeBegan,
-        "diagnosis": Diagnosis,
-        "ended": SpikeEnded,
-        "series": Series,
-    }
-)
+_KINDS: Final[Mapping[str, type[Any]]] = {
+    "spike": SpikeBegan,
+    "diagnosis": Diagnosis,
+    "ended": SpikeEnded,
+    "series": Series,
+}
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _FORMER_KINDS: Final = frozenset({"warned"})
 """Written by older agents, read by none: early warnings."""
-_FIELDS: Final[Mapping[type[Any], Mapping[str, Any]]] = MappingProxyType(
-    {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Evidence, StepTimes, SignalSeries)}
-)
+_FIELDS: Final[Mapping[type[Any], Mapping[str, Any]]] = {
+    kind: get_type_hints(kind) for kind in (*_NAMES, Evidence, StepTimes, SignalSeries)
+}
 """Types of every dataclass' fields, by name."""
-
-_REQUIRED: Final[Mapping[type[Any], frozenset[str]]] = MappingProxyType(
-    {kind: frozenset(f.name for f in fields(kind) if f.default is MISSING) for kind in _FIELDS}
-)
-
-_NAMES: Final = MappingProxyType({kind: name for name, kind in _KINDS.items()})
+_REQUIRED: Final[Mapping[type[Any], frozenset[str]]] = {
+    kind: frozenset(f.name for f in fields(kind) if f.default is MISSING) for kind in _FIELDS
+}
 
 
 class JournalLineError(ValueError):
@@ -251,10 +247,14 @@ def decode(line: bytes) -> JournalLine:
     kind = _KINDS.get(named)
     if kind is None:
         raise JournalLineError(f"expected a kind of {', '.join(_KINDS)}")
-    offset_ns = _integer(record["offset_ns"], "offset_ns")
+    offset_ns = _scalar(int, record["offset_ns"], "offset_ns")
     found = _built(kind, record["finding"], record["kind"])
     if isinstance(found, Series):
-        _check_seconds(found)
+        for values in (found.p50_ms, found.longest_ms, *(s.values for s in found.signals)):
+            if len(values) != (wanted := len(found.seconds)):
+                raise JournalLineError(
+                    f"series: expected {wanted} values, one a second, got {len(values)}"
+                )
     return JournalLine(offset_ns, found)
 
 
@@ -295,14 +295,6 @@ def _built(kind: type[Any], raw: Any, where: str) -> Any:
     return kind(**{name: _value(hints[name], raw[name], f"{where}.{name}") for name in raw})
 
 
-def _check_seconds(series: Series) -> None:
-    for values in (series.p50_ms, series.longest_ms, *(s.values for s in series.signals)):
-        if len(values) != len(series.seconds):
-            raise JournalLineError(
-                f"series: expected {len(series.seconds)} values, one a second, got {len(values)}"
-            )
-
-
 def _value(kind: Any, raw: Any, where: str) -> Any:
     if isinstance(kind, UnionType):
         first, *rest = (part for part in get_args(kind) if part is not type(None))
@@ -314,8 +306,11 @@ def _value(kind: Any, raw: Any, where: str) -> Any:
     if is_dataclass(kind):
         return _built(kind, raw, where)  # type: ignore[arg-type]
     if issubclass(kind, StrEnum):
-        return _enumerated(kind, raw, where)
-    return _PLAIN[kind](raw, where)
+        try:
+            return kind(raw)
+        except ValueError:
+            raise JournalLineError(f"{where}: expected one of {', '.join(kind)}") from None
+    return _scalar(kind, raw, where)
 
 
 def _tuple(parts: tuple[Any, ...], raw: Any, where: str) -> tuple[Any, ...]:
@@ -328,38 +323,22 @@ def _tuple(parts: tuple[Any, ...], raw: Any, where: str) -> tuple[Any, ...]:
     return tuple(_value(part, item, where) for part, item in zip(parts, raw, strict=True))
 
 
-def _enumerated(kind: type[StrEnum], raw: Any, where: str) -> StrEnum:
-    try:
-        return kind(raw)
-    except ValueError:
-        raise JournalLineError(f"{where}: expected one of {', '.join(kind)}") from None
+# What is no number is not below a limit either; a whole number may be too long for a float.
+_SCALARS: Final[Mapping[type[Any], tuple[Any, Callable[[Any], bool], str]]] = {
+    int: (int, lambda raw: abs(raw) <= MAX_INTEGER, "a whole number of 64 bits"),
+    float: (
+        int | float,
+        lambda raw: abs(raw) <= MAX_INTEGER,
+        f"a finite number of at most {MAX_INTEGER}",
+    ),
+    str: (str, lambda raw: len(raw) <= MAX_TEXT, f"a text of at most {MAX_TEXT} characters"),
+    bool: (bool, lambda _: True, "true or false"),
+}
 
 
-def _integer(raw: Any, where: str) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool) or abs(raw) > MAX_INTEGER:
-        raise JournalLineError(f"{where}: expected a whole number of 64 bits")
-    return raw
-
-
-def _number(raw: Any, where: str) -> float:
-    # What is no number is not below it either; a whole number may be too long for a float.
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not abs(raw) <= MAX_INTEGER:
-        raise JournalLineError(f"{where}: expected a finite number of at most {MAX_INTEGER}")
-    return float(raw)
-
-
-def _text(raw: Any, where: str) -> str:
-    if not isinstance(raw, str) or len(raw) > MAX_TEXT:
-        raise JournalLineError(f"{where}: expected a text of at most {MAX_TEXT} characters")
-    return raw
-
-
-def _truth(raw: Any, where: str) -> bool:
-    if not isinstance(raw, bool):
-        raise JournalLineError(f"{where}: expected true or false")
-    return raw
-
-
-_PLAIN: Final[Mapping[type[Any], Callable[[Any, str], Any]]] = MappingProxyType(
-    {int: _integer, float: _number, str: _text, bool: _truth}
-)
+def _scalar(kind: type[Any], raw: Any, where: str) -> Any:
+    types, fits, expected = _SCALARS[kind]
+    known = isinstance(raw, types) and isinstance(raw, bool) is (kind is bool)
+    if not known or not fits(raw):
+        raise JournalLineError(f"{where}: expected {expected}")
+    return kind(raw)
