@@ -156,18 +156,6 @@ class Variant:
     host_gap: float = 1.0
     gpu_model: str = ""
 
-    def __str__(self) -> str:
-        said = [
-            f"batch x{self.batch:g}" if self.batch != 1 else "",
-            f"sequence x{self.sequence:g}" if self.sequence != 1 else "",
-            "training" if self.training else "",
-            "exchange between hosts" if self.exchange else "",
-            f"{self.stage} stage" if self.stage else "",
-            f"host gap x{self.host_gap:g}" if self.host_gap != 1 else "",
-            f"on {self.gpu_model}" if self.gpu_model else "",
-        ]
-        return ", ".join(part for part in said if part) or "unchanged"
-
 
 def model_factor(family: str, recorded: str, model: str) -> float:
     """How much longer a kernel takes on another GPU model; 1 without a data sheet of it here."""
@@ -249,7 +237,6 @@ class Application:
     group        what a scenario calls it: ranks and stages of one program share a group
     workload     the table; its `application` is the class that a report counts it under
     recording    the recorded table it is or comes from
-    stands_for   why this variant is taken for its class; "" for a recording
     """
 
     name: str
@@ -257,26 +244,15 @@ class Application:
     workload: Workload
     recording: str
     variant: Variant | None = None
-    stands_for: str = ""
-
-    @classmethod
-    def recorded(cls, workload: Workload) -> Application:
-        return cls(workload.name, workload.application, workload, workload.name)
 
     @property
     def is_recording(self) -> bool:
         return self.variant is None
 
-    @property
-    def origin(self) -> str:
-        if self.variant is None:
-            return f"recorded: {self.workload.source} {self.workload.source_file}"
-        return f"variant of {self.recording} by rule, not recorded: {self.variant}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRow(Variant):
-    """A variant as the file has it: how it differs from `recording`, and what it stands for."""
+    """A variant as the file has it; stands_for: why it is taken for its class."""
 
     name: str
     application: str
@@ -294,8 +270,8 @@ def load_applications() -> tuple[Application, ...]:
     """Every recording by file name, then every variant in order. Raises WorkloadError."""
     recordings = {workload.name: workload for workload in load_workloads()}
     table = read_tree(VariantTable, VARIANTS, error=WorkloadError)
-    variants = [_variant(row, recordings) for row in table.rows]
-    return (*map(Application.recorded, recordings.values()), *variants)
+    recorded = [Application(w.name, w.application, w, w.name) for w in recordings.values()]
+    return (*recorded, *(_variant(row, recordings) for row in table.rows))
 
 
 def class_places(applications: Iterable[Application], catalogue: Catalogue) -> NDArray[np.int64]:
@@ -311,7 +287,7 @@ def _variant(row: VariantRow, recordings: Mapping[str, Workload]) -> Application
             f"{', '.join(recordings)}, got {row.recording!r}"
         )
     workload = derive(recordings[row.recording], row, row.name, row.application)
-    return Application(row.name, row.application, workload, row.recording, row, row.stands_for)
+    return Application(row.name, row.application, workload, row.recording, row)
 
 
 def numbered_applications(catalogue: Catalogue, count: int) -> tuple[Application, ...]:
@@ -331,5 +307,5 @@ def numbered_applications(catalogue: Catalogue, count: int) -> tuple[Application
         variant = Variant(batch=batch, sequence=sequence, training=training)
         name = f"application_{number + 1:03}"
         workload = derive(recording, variant, name, places[number + 1])
-        made.append(Application(name, name, workload, recording.name, variant, "one of a number"))
+        made.append(Application(name, name, workload, recording.name, variant))
     return tuple(made)

@@ -28,7 +28,7 @@ from simulator.fleet.fleet_model import FleetModel
 from simulator.fleet.hosts import HostInventory
 from simulator.scenario import Scenario
 from simulator.simulated_hosts import gpus_of, host_of, vouched_requests
-from simulator.slices import LiveFleet, LiveSettings, SimulatedWindows, WindowTruth
+from simulator.slices import LiveFleet, SimulatedWindows, WindowTruth
 from transport.factory import Side, TransportSettings, open_transport, prepare_transport
 from transport.files.private_files import JoinToken
 from wire.catalogue import Catalogue
@@ -181,16 +181,20 @@ class ExportedFleet:
             until_s=clock.unix_ms() // 1000 + settings.seconds,
         )
         prepare_transport(settings.transport, Side.AGGREGATOR)
-        live = LiveSettings(
-            settings.folder,
-            "simulated-fleet",
-            ParticipantRules(settings.pins, settings.bounds, settings.domain, None, catalogue),
+        self._live = LiveFleet(
+            hosts,
+            self._windows,
+            open_transport(settings.transport, Side.AGGREGATOR),
+            folder=settings.folder,
+            name="simulated-fleet",
+            rules=ParticipantRules(
+                settings.pins, settings.bounds, settings.domain, None, catalogue
+            ),
             # opendp, made by others, would take minutes of every window of ten thousand hosts.
-            OpenDpSampler() if len(hosts) <= 50 else TableSampler(os.urandom),
+            sampler=OpenDpSampler() if len(hosts) <= 50 else TableSampler(os.urandom),
             spool_reports=_SPOOL_OF_A_HOST,
+            clock=clock,
         )
-        transport = open_transport(settings.transport, Side.AGGREGATOR)
-        self._live = LiveFleet(hosts, self._windows, transport, live, clock)
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Report until the time is over and all is on the log, or stopped. Raises LedgerRefused."""

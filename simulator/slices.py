@@ -189,37 +189,33 @@ class SimulatedWindows:
 _IDLE_MS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class LiveSettings:
-    """Hosts of one process on the wall clock; spool_reports of each may wait for the log."""
-
-    folder: Path
-    name: str
-    rules: ParticipantRules
-    sampler: NoiseSampler
-    spool_reports: int
-    rounding: Callable[[int], bytes] | None = None
-
-
 class LiveFleet:
     def __init__(
         self,
         hosts: Sequence[Host],
         windows: SimulatedWindows,
         transport: Transport,
-        settings: LiveSettings,
+        *,
+        folder: Path,
+        name: str,
+        rules: ParticipantRules,
+        sampler: NoiseSampler,
+        spool_reports: int,
+        rounding: Callable[[int], bytes] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Open the ledger. Raises LedgerRefused."""
+        """Open the ledger in a folder of its own, 0700. Raises LedgerRefused.
+
+        spool_reports   of each host may wait for the log
+        rounding        None: the operating system
+        """
         self._clock = clock or SystemClock()
         self._windows = windows
-        limits = SpoolLimits(max_records=settings.spool_reports * len(hosts))
-        ledger = hosts_ledger(settings.folder, hosts, self._now_s, limits)
-        participant = participant_of(
-            hosts, ledger, settings.sampler, settings.rules, settings.rounding
-        )
+        limits = SpoolLimits(max_records=spool_reports * len(hosts))
+        ledger = hosts_ledger(folder, hosts, self._now_s, limits)
+        participant = participant_of(hosts, ledger, sampler, rules, rounding)
         self._runtime = AgentRuntime(
-            participant, ledger, transport, windows, (), clock=self._clock, name=settings.name
+            participant, ledger, transport, windows, (), clock=self._clock, name=name
         )
 
     @property
@@ -347,20 +343,6 @@ def _samplers(config: SliceConfig) -> NoiseSampler:
     return MixedSampler(OpenDpSampler(), count, rest) if count else rest
 
 
-def _settings(config: SliceConfig) -> LiveSettings:
-    leader, helper = bytes.fromhex(config.leader_pk), bytes.fromhex(config.helper_pk)
-    bounds = Bounds(n_min_at_least=config.n_min_at_least)
-    repeated = SeededBytes(config.seed, f"rounding/{config.part}")
-    return LiveSettings(
-        Path(config.state_dir),
-        config.name,
-        ParticipantRules(Pins(frozenset({leader}), frozenset({helper})), bounds, DEMO_DOMAIN),
-        _samplers(config),
-        spool_reports=16,
-        rounding=repeated if config.repeats else None,
-    )
-
-
 def play(
     config: SliceConfig, hosts: list[Host], fleet: SteadyFleet, stopping: Callable[[], bool]
 ) -> None:
@@ -392,7 +374,22 @@ def play(
             _held_until(windows, hosts),
             time,
         )
-        LiveFleet(hosts, windows, transport, _settings(config)).run(stopping)
+        pins = Pins(
+            frozenset({bytes.fromhex(config.leader_pk)}),
+            frozenset({bytes.fromhex(config.helper_pk)}),
+        )
+        repeated = SeededBytes(config.seed, f"rounding/{config.part}")
+        LiveFleet(
+            hosts,
+            windows,
+            transport,
+            folder=Path(config.state_dir),
+            name=config.name,
+            rules=ParticipantRules(pins, Bounds(n_min_at_least=config.n_min_at_least), DEMO_DOMAIN),
+            sampler=_samplers(config),
+            spool_reports=16,
+            rounding=repeated if config.repeats else None,
+        ).run(stopping)
 
 
 def announce(config: SliceConfig, hosts: list[Host], fleet: SteadyFleet) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
+import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullLocator
 
@@ -42,31 +42,24 @@ def draw_seen(rows: Rows) -> DrawnFigure | None:
         curves = sorted(row["curves"], key=lambda curve: curve["rate"])
         full = next(c for c in reversed(curves) if c["sampling"] == "windows")
         name = f"{row['applications']} applications"
-        over.step(
-            full["hours"],
-            [100 * share for share in full["share"]],
-            where="post",
-            color=colour,
-            label=name,
-        )
+        share = [100 * part for part in full["share"]]
+        over.step(full["hours"], share, where="post", color=colour, label=name)
         for sampling, mark in (("windows", "o-"), ("hosts", "s:")):
-            own = [c for c in curves if c["sampling"] == sampling]
-            reached = [c for c in own if c["hours_to_99"] is not None]
-            against.plot(
-                [c["rate"] for c in reached],
-                [c["hours_to_99"] for c in reached],
-                mark,
-                color=colour,
-                label=f"{row['applications']}, of {sampling}",
-            )
+            reached = [
+                (c["rate"], c["hours_to_99"])
+                for c in curves
+                if c["sampling"] == sampling and c["hours_to_99"] is not None
+            ]
+            label = f"{row['applications']}, of {sampling}"
+            against.plot(*np.array(reached).reshape(-1, 2).T, mark, color=colour, label=label)
     over.axhline(99, color=INK, linewidth=0.8, linestyle=":")
     over.set_ylim(0, 105)
     over.axvline(24, color=INK, linewidth=0.8, linestyle=":")
     over.set_xscale("log")
     days = max(row["days"] for row in rows)
     ticks = [hours for hours in (1, 6, 24, 72, 240, 720) if hours <= 24 * days]
-    over.set_xticks(ticks, [f"{h} h" if h <= 24 else f"{h // 24} d" for h in ticks])
-    over.xaxis.set_minor_locator(NullLocator())
+    named = [f"{h} h" if h <= 24 else f"{h // 24} d" for h in ticks]
+    over.set_xticks(ticks, named)
     over.set_xlabel("time")
     over.set_ylabel("applications seen, %")
     over.legend(loc="center left")
@@ -76,11 +69,11 @@ def draw_seen(rows: Rows) -> DrawnFigure | None:
     against.set_xscale("log")
     against.set_xlim(rates[0] / 1.3, 1.3)
     against.set_xticks(rates, [f"{100 * rate:g} %" for rate in rates])
-    against.xaxis.set_minor_locator(NullLocator())
     against.set_yscale("log")
     against.set_ylim(0.7 * min(ticks), 24 * days * 1.2)
-    against.set_yticks(ticks, [f"{h} h" if h <= 24 else f"{h // 24} d" for h in ticks])
-    against.yaxis.set_minor_locator(NullLocator())
+    against.set_yticks(ticks, named)
+    for axis in (over.xaxis, against.xaxis, against.yaxis):
+        axis.set_minor_locator(NullLocator())
     against.set_ylabel("until 99 % are seen")
     if not any(curve["hours_to_99"] is not None for row in rows for curve in row["curves"]):
         against.annotate(f"not within {days} days at any rate", (0.5, 0.5), ha="center",
@@ -269,29 +262,21 @@ def draw_error(rows: Rows) -> DrawnFigure | None:
     ratio = max(window[0], window[-1]) / min(window[0], window[-1])
     way = "falls" if window[-1] < window[0] else "rises"
     who = f" ({name})" if name else ""
+    low, high = f"{min(off):.2f}", f"{max(off):.2f}"
+    span = low if low == high else f"{low} to {high}"
     daily = f" ({points(day[0])} and {points(day[-1])} as the mean of a day)" if day else ""
     return DrawnFigure(
         sweep.figure,
-        f"From {told(x, at[0])} to {told(x, at[-1])} {_of(x)}{who} the standard error of one "
-        f"window {way} {ratio:.1f}-fold, from {points(window[0])} to {points(window[-1])}{daily}; "
-        f"what was measured is {_range(off)} times what was predicted.",
+        f"From {told(x, at[0])} to {told(x, at[-1])} {_COUNTED.get(x, x)}{who} the standard error "
+        f"of one window {way} {ratio:.1f}-fold, from {points(window[0])} to "
+        f"{points(window[-1])}{daily}; what was measured is {span} times what was predicted.",
     )
 
 
-def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low} to {high}"
-
-
-def _of(axis: str) -> str:
-    return {
-        "epsilon": "epsilon",
-        "window": "seconds of window",
-        "cohort": "hosts",
-        "d": "coordinates",
-        "dropout": "silent hosts",
-        "sampling_rate": "of the windows",
-    }.get(axis, axis)
+_COUNTED: Final = {
+    "window": "seconds of window", "cohort": "hosts", "d": "coordinates",
+    "dropout": "silent hosts", "sampling_rate": "of the windows",
+}  # fmt: skip
 
 
 def draw_dropout(rows: Rows) -> DrawnFigure | None:
@@ -367,9 +352,8 @@ def draw_mix(rows: Rows) -> DrawnFigure | None:
     row = next((row for row in rows if row.get("cells")), None)
     if row is None:
         return None
-    cells = [cell for cell in row["cells"] if cell["truth"] > 0 and cell["cell"] != "unmeasured"][
-        :12
-    ]
+    known = [c for c in row["cells"] if c["truth"] > 0 and c["cell"] != "unmeasured"]
+    cells = known[:12]
     figure, (plot,) = new_figure(height=0.9 + 0.27 * len(cells))
     for place, cell in enumerate(reversed(cells)):
         reach = 100 * Z95 * cell["standard_error"]
@@ -381,7 +365,7 @@ def draw_mix(rows: Rows) -> DrawnFigure | None:
             plot.barh(place, 100 * cell["share"], xerr=reach, color=COLOURS[0], alpha=0.8,
                       ecolor=INK, capsize=2)  # fmt: skip
         plot.plot(100 * cell["truth"], place, "D", color=COLOURS[1], markersize=4.5)
-    names = [_readable(cell["cell"]) for cell in reversed(cells)]
+    names = [c["cell"].removeprefix("gpu_time/").replace("_", " ") for c in reversed(cells)]
     plot.set_yticks(range(len(cells)), names)
     plot.set_xlabel("share of GPU time, % (diamond: truth, hatched: less than)")
     plot.set_xlim(left=0)
@@ -396,10 +380,6 @@ def draw_mix(rows: Rows) -> DrawnFigure | None:
         f"{points(Z95 * error)} at 95 %; a single window has a standard error of "
         f"{points(row['standard_error_points'])}.",
     )
-
-
-def _readable(cell: str) -> str:
-    return cell.removeprefix("gpu_time/").replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,24 +402,16 @@ def draw(figure: str, rows: Rows) -> PlotFolder | None:
     return PlotFolder(text[text.index("<svg") :], png.getvalue(), made.sentence)
 
 
-FIGURES: Final[Mapping[str, Callable[[Rows], DrawnFigure | None]]] = MappingProxyType(
-    {
-        "error": draw_error,
-        "cost": draw_cost,
-        "dropout": draw_dropout,
-        "mix": draw_mix,
-        "seen": draw_seen,
-        "attribution": draw_attribution,
-        "lies": draw_host_attacks,
-        "faults": draw_faults,
-        "guess": draw_inference,
-    }
-)
-
-OF_KIND: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        name: "error" if name == "windows" else name
-        for name in ("windows", "seen", "attribution", "lies", "faults", "guess")
-    }
-)
+FIGURES: Final[Mapping[str, Callable[[Rows], DrawnFigure | None]]] = {
+    "error": draw_error,
+    "cost": draw_cost,
+    "dropout": draw_dropout,
+    "mix": draw_mix,
+    "seen": draw_seen,
+    "attribution": draw_attribution,
+    "lies": draw_host_attacks,
+    "faults": draw_faults,
+    "guess": draw_inference,
+}
+OF_KIND: Final = {name: name for name in FIGURES} | {"windows": "error"}
 """Figure of a part that names none."""

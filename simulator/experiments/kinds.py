@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.adversaries.attacks import (
@@ -54,8 +53,9 @@ def play_host_attacks(run: ExperimentRun, folder: Path, catalogue: Catalogue) ->
     del folder, catalogue
     plan = _cohort(run)
     liars = round(run.scenario.adversaries.lying_share * plan.hosts)
-    found = [_movement(asdict(move_statistic(lie, liars, plan))) for lie in HOST_ATTACKS]
-    return {"cohort": plan.hosts, "liars": liars, "lies": found, "fidelity": "exact"}
+    found = [move_statistic(lie, liars, plan) for lie in HOST_ATTACKS]
+    lies = [asdict(moved) | {"refused": listed(moved.refused)} for moved in found]
+    return {"cohort": plan.hosts, "liars": liars, "lies": lies, "fidelity": "exact"}
 
 
 def play_faults(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
@@ -125,10 +125,6 @@ def _cohort(run: ExperimentRun) -> CohortPlan:
     )
 
 
-def _movement(found: dict[str, Any]) -> dict[str, Any]:
-    return found | {"refused": listed(found["refused"])}
-
-
 FULL_RATE = (1.0,)
 
 
@@ -150,17 +146,9 @@ def play_seen(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     longest = max(days, int(options.get("longest_days", days)))
     played = [lived[day % days] for day in range(longest)]
     ways = [Sampling.WINDOWS, *([Sampling.HOSTS] if options.get("hosts_too", True) else [])]
+    design, draws = Design.of(tasks), int(options.get("draws", 40))
     curves = [
-        asdict(
-            seen_curve(
-                played,
-                Design.of(tasks),
-                float(rate),
-                way,
-                int(options.get("draws", 40)),
-                scenario.seed,
-            )
-        )
+        asdict(seen_curve(played, design, float(rate), way, draws, scenario.seed))
         for way in ways
         for rate in options.get("rates", FULL_RATE)
     ]
@@ -261,16 +249,14 @@ def play_windows(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
 
 Kind = Callable[[ExperimentRun, Path, Catalogue], Row]
 
-KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
-    {
-        "windows": play_windows,
-        "seen": play_seen,
-        "attribution": play_attribution,
-        "lies": play_host_attacks,
-        "faults": play_faults,
-        "guess": play_inference,
-    }
-)
+KINDS: Final[Mapping[str, Kind]] = {
+    "windows": play_windows,
+    "seen": play_seen,
+    "attribution": play_attribution,
+    "lies": play_host_attacks,
+    "faults": play_faults,
+    "guess": play_inference,
+}
 """`windows` plays a scenario's windows and scores them against the truth; `seen` asks when every
 application has been seen; `attribution`, how much GPU time the right one is given; `lies`, `faults`
 and `guess` play those who do not follow the protocol."""

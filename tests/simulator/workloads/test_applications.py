@@ -51,12 +51,12 @@ def test_applications_that_are_variants_say_so() -> None:
         assert one.recording in RECORDINGS
         if one.is_recording:
             assert one.workload is not None
-            assert one.origin.startswith("recorded: github.com/")
+            assert one.workload.source.startswith("github.com/")
             assert one.workload == RECORDINGS[one.recording]
         else:
-            assert one.origin.startswith(f"variant of {one.recording} by rule, not recorded: ")
             assert one.name.endswith("_by_rule")
-            assert one.stands_for
+            assert isinstance(one.variant, VariantRow)
+            assert one.variant.stands_for
             assert one.workload.kernels != RECORDINGS[one.recording].kernels
 
 
