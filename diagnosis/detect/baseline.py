@@ -133,12 +133,9 @@ class Readings:
             self._host = _values(self.frame.host, _HOST)
         own = _values(subject.signals, _OWN)
         gpu = gpu_row(self.frame, subject.gpus)
-        return np.concatenate((own, self._host, self._others(subject.cgroup), gpu))
-
-    def _others(self, cgroup: str) -> Floats:
-        others = np.array([not related(name, cgroup) for name in self.names], dtype=bool)
-        sums = others @ self.table
-        return np.asarray(np.where(others @ self.known > 0, sums, _NAN))
+        others = np.array([not related(name, subject.cgroup) for name in self.names], dtype=bool)
+        sums = np.where(others @ self.known > 0, others @ self.table, _NAN)
+        return np.concatenate((own, self._host, sums, gpu))
 
 
 def related(other: str, cgroup: str) -> bool:
@@ -377,8 +374,9 @@ class CgroupNeighbours:
         if signal not in OTHER_SIGNALS:
             return ""
         column = OTHER_SIGNALS.index(signal)
+        before = {name: float(self._usual[at, column]) for name, at in self._places.items()}
         growth = {
-            name: float(now) - self._before(name, column)
+            name: float(now) - before.get(name, 0.0)
             for name, now in zip(readings.names, readings.table[:, column], strict=True)
             if not related(name, cgroup)
         }
@@ -388,7 +386,3 @@ class CgroupNeighbours:
         risen = sum(grown for grown in growth.values() if grown > 0)
         enough = growth[most] >= _OTHER_FLOORS[column] and growth[most] >= _LEAST_SHARE * risen
         return most if enough else ""
-
-    def _before(self, name: str, column: int) -> float:
-        place = self._places.get(name)
-        return float(self._usual[place, column]) if place is not None else 0.0

@@ -68,7 +68,9 @@ def evidence_for(
     beside = np.flatnonzero(z * np.where(_HURTS == 0, np.sign(z), _HURTS) > _SPREADS).tolist()
     rest = [i for i in beside if i not in telling]
     rest.sort(key=lambda i: (CHANNELS[i].group not in groups, -abs(z[i])))
-    chosen = _once([*speaks, *rest])[:MOST]
+    chosen: dict[str, int] = {}
+    for i in (*speaks, *rest):
+        chosen.setdefault(CHANNELS[i].signal, i)  # another place has shown it already
     return tuple(
         Evidence(
             signal=CHANNELS[i].signal,
@@ -81,19 +83,8 @@ def evidence_for(
             who=_who(CHANNELS[i], readings, cgroup, neighbours),
             scope=CHANNELS[i].place.value,
         )
-        for i in chosen
+        for i in list(chosen.values())[:MOST]
     )
-
-
-def _once(places: list[int]) -> list[int]:
-    seen: set[str] = set()
-    kept = []
-    for place in places:
-        signal = CHANNELS[place].signal
-        if signal not in seen:
-            kept.append(place)
-            seen.add(signal)
-    return kept
 
 
 def _lag_ms(channel: Channel, lags_s: NDArray[np.float64]) -> float | None:
@@ -276,8 +267,10 @@ class SubjectWatch:
             self.spike = None
             self._new_phase()
             return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
-        ranking = rank(verdict)
-        if not self._says(spike, ranking, incident, frame.boottime_ns):
+        ranking, last = rank(verdict), spike.last
+        said = None if last is None else (last.cause, last.incident)
+        since_ns = frame.boottime_ns - (0 if last is None else last.at_ns)
+        if said == (ranking.cause, incident) and since_ns < self._settings.repeat_s * _NS:
             return []
         spike.last = self._diagnosis(spike, ranking, now, incident, subject, readings)
         return [spike.last]
@@ -298,12 +291,6 @@ class SubjectWatch:
         long_enough = spike.frames >= settings.shift_settle_frames + 10
         shifted = long_enough and self._tail.shifted(spike.onset_ns)
         return shifted or spike.frames >= settings.give_up_frames
-
-    def _says(self, spike: StandingSpike, ranking: Ranking, incident: bool, at_ns: int) -> bool:
-        last = spike.last
-        if last is None or ranking.cause != last.cause or incident != last.incident:
-            return True
-        return at_ns - last.at_ns >= self._settings.repeat_s * _NS
 
     def _vector(self, onset_ns: int, spike: StandingSpike | None) -> Floats:
         lags = self._lags(spike) if spike is not None else NO_LAGS

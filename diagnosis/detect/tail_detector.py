@@ -261,17 +261,13 @@ class TailDetector:
             return TailSecond(at_ns, span_s, _NOTHING, _NOTHING, 0, ())
         long_ns = tuple(steps.ended_ns[steps.duration_ns > self.threshold_ns].tolist())
         count = int(steps.duration_ns.size)
-        if self.ready and self._stalled(steps):
+        running_ns = steps.running_ns or 0  # silence alone may be idleness
+        enough_ns = max(self.threshold_ns, self._settings.stalled_s * _NS)
+        stalled = self.ready and running_ns > enough_ns
+        if stalled:
             long_ns, count = (*long_ns, at_ns), count + 1
-            return TailSecond(
-                at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns, True
-            )
-        return TailSecond(at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns)
-
-    def _stalled(self, steps: Steps) -> bool:
-        if steps.running_ns is None:  # silence alone may be idleness
-            return False
-        return steps.running_ns > max(self.threshold_ns, self._settings.stalled_s * _NS)
+        ended_ns, duration_ns = steps.ended_ns, steps.duration_ns
+        return TailSecond(at_ns, span_s, ended_ns, duration_ns, count, long_ns, stalled)
 
     def _weighed(self) -> list[float]:
         """Give in nats how much likelier long steps are now: newest second, newest two, and on."""

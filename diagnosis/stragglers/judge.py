@@ -280,18 +280,19 @@ def judge(job: Job, rules: PeerRules | None = None) -> JobJudgement:
     rules = rules or PeerRules()
     waits = find_waits(job.calls, len(job.rank), len(job.steps))
     busy = np.sum([job.times[kind] for kind in BUSY], axis=0)
-    windows = _windows(len(job.steps), rules)
+    # Of nearly the same length, of at most the rules'.
+    count = -(-len(job.steps) // rules.window_steps) + 1
+    edges = np.linspace(0, len(job.steps), count).astype(int).tolist()
+    windows = [slice(low, high) for low, high in pairwise(edges)]
     by_window = [compare(busy[:, window], job.stage, rules) for window in windows]
     links = slow_links(job.stage, busy, waits.transfers, windows, rules)
     isolated = ranks_of_links(waits.transfers, links)
     excess = excess_of(busy, job.stage)
-    results = []
+    results, said = [], {PeerVerdict.SLOW, PeerVerdict.NORMAL}
     for index in range(len(job.rank)):
         own = [found[index] for found in by_window]
-        slow = [
-            number for number, compared in enumerate(own) if compared.verdict is PeerVerdict.SLOW
-        ]
-        at = max(slow or range(len(own)), key=lambda number: _weight(own[number]))
+        slow = [number for number, row in enumerate(own) if row.verdict is PeerVerdict.SLOW]
+        at = max(slow or range(len(own)), key=lambda n: (own[n].verdict in said, own[n].excess))
         verdict, slowness = own[at].verdict, _slowness(job, index, [windows[n] for n in slow])
         above = excess[index] - margin_of(int(np.sum(job.stage == job.stage[index])), rules)
         if not slow and index in isolated:
@@ -310,19 +311,12 @@ def judge(job: Job, rules: PeerRules | None = None) -> JobJudgement:
     )
     accused = np.array([result.verdict is PeerVerdict.SLOW for result in results])
     healthy = np.where(accused[:, None], np.nan, busy)
-    stages = compare_stages(healthy, job.stage, _spreads(results), rules)
+    within: dict[int, list[float]] = {}
+    for result in results:
+        within.setdefault(result.stage, []).append(result.compared.within)
+    spreads = {stage: median(own) for stage, own in within.items()}
+    stages = compare_stages(healthy, job.stage, spreads, rules)
     return JobJudgement(tuple(results), named, waits, busy, job.steps, stages)
-
-
-def _windows(steps: int, rules: PeerRules) -> list[slice]:
-    """Cut the steps into windows of nearly the same length, of at most the rules'."""
-    edges = np.linspace(0, steps, -(-steps // rules.window_steps) + 1).astype(int).tolist()
-    return [slice(low, high) for low, high in pairwise(edges)]
-
-
-def _weight(compared: Compared) -> tuple[bool, float]:
-    """Order windows: those that say something first, then by excess."""
-    return compared.verdict in {PeerVerdict.SLOW, PeerVerdict.NORMAL}, compared.excess
 
 
 def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
@@ -336,10 +330,3 @@ def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
         for kind, time in job.times.items()
     }
     return _NAMES[max(excess, key=lambda kind: float(excess[kind]))]
-
-
-def _spreads(results: list[RankResult]) -> dict[int, float]:
-    return {
-        stage: median(result.compared.within for result in results if result.stage == stage)
-        for stage in sorted({result.stage for result in results})
-    }

@@ -320,12 +320,9 @@ def steps_said(group: SpikeGroup) -> str:
 def members_said(group: SpikeGroup) -> list[str]:
     """Say where and when a group's spikes were, a recording a line, the first few."""
     lines = [
-        f"{member.recording}{_when(member.at_s)}, {member.subject}"
+        f"{member.recording}{'' if np.isnan(member.at_s) else f' at {member.at_s:.0f} s'}, "
+        f"{member.subject}"
         for member in group.members[:MOST_MEMBERS]
     ]
     more = len(group.members) - len(lines)
     return [*lines, f"and {more} more in the file"] if more > 0 else lines
-
-
-def _when(at_s: float) -> str:
-    return "" if np.isnan(at_s) else f" at {at_s:.0f} s"

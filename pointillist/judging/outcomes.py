@@ -73,7 +73,10 @@ def spells_of(findings: Iterable[Finding]) -> list[Spell]:
                 open_[finding.subject, finding.onset_ns] = finding
                 said.setdefault((finding.subject, finding.onset_ns), [])
             case Diagnosis():
-                said.setdefault((finding.subject, finding.onset_ns), []).append(_said(finding))
+                others = [cause for cause, _ in finding.ranked if cause != finding.cause]
+                second = others[0] if others else None
+                word = Said(finding.at_ns, finding.cause, second, finding.incident)
+                said.setdefault((finding.subject, finding.onset_ns), []).append(word)
             case SpikeEnded():
                 key = finding.subject, finding.onset_ns
                 began = open_.pop(key, None)
@@ -81,12 +84,6 @@ def spells_of(findings: Iterable[Finding]) -> list[Spell]:
                     spells.append(_spell(began, finding.ended_ns, said.pop(key, [])))
     spells += [_spell(began, None, said.get(key, [])) for key, began in open_.items()]
     return sorted(spells, key=lambda spell: spell.known_ns)
-
-
-def _said(diagnosis: Diagnosis) -> Said:
-    others = [cause for cause, _ in diagnosis.ranked if cause != diagnosis.cause]
-    second = others[0] if others else None
-    return Said(diagnosis.at_ns, diagnosis.cause, second, diagnosis.incident)
 
 
 def _spell(began: SpikeBegan, ended_ns: int | None, said: list[Said]) -> Spell:
@@ -161,8 +158,8 @@ def judge(run: RecordedRun, truth: Sequence[Episode], spells: Sequence[Spell]) -
                 run.facts.name,
                 spell.subject,
                 spell.known_ns,
-                _last(spell),
-                _incident(spell),
+                spell.said[-1].cause if spell.said else None,
+                spell.incident.cause if spell.incident else None,
                 _stolen(run, spell),
             )
             for spell in spells
@@ -231,11 +228,3 @@ def _by_second(episode: Episode, spells: Sequence[Spell]) -> Counter[Cause | Non
         standing = [said for spell in spells if (said := spell.standing(at_ns)) is not None]
         answers[standing[-1].cause if standing else None] += 1
     return answers
-
-
-def _last(spell: Spell) -> Cause | None:
-    return spell.said[-1].cause if spell.said else None
-
-
-def _incident(spell: Spell) -> Cause | None:
-    return spell.incident.cause if spell.incident else None

@@ -215,6 +215,8 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
     gated = all_pairs(judged)
     anywhere = all_pairs(judged, quiet=True)
     calm = [run for run in found.held_out if run.calm]
+    became = [(outcome.episode.causes[0], outcome.incident) for outcome in single(judged)]
+    false = [(None, alarm.incident) for run in judged for alarm in run.alarms if alarm.incident]
     return {
         "shipped": "hand rules",
         "split": {
@@ -232,7 +234,7 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
             "causes": [str(cause) for cause in Cause],
             "columns": [*(str(cause) for cause in Cause), "nothing"],
             "diagnoses": confusion(anywhere),
-            "incidents": _incident_confusion(judged),
+            "incidents": confusion([*became, *false]),
         },
         "held_out_by": [_rule_row(found, why) for why in Why],
         "overlaps": _overlaps(judged),
@@ -266,12 +268,6 @@ def _rule_row(found: Evaluation, why: Why) -> Row:
         "right": sum(outcome.right for outcome in outcomes),
         "accuracy": known(accuracy_of(judged).value) if outcomes else None,
     }
-
-
-def _incident_confusion(judged: Sequence[Judged]) -> list[list[int]]:
-    faults = [(outcome.episode.causes[0], outcome.incident) for outcome in single(judged)]
-    alarms = [(None, alarm.incident) for run in judged for alarm in run.alarms if alarm.incident]
-    return confusion([*faults, *alarms])
 
 
 def _overlaps(judged: Sequence[Judged]) -> Row:
@@ -410,9 +406,8 @@ def _of_run(run: Judged) -> Outcome | None:
 
 
 def write_rates(path: Path, rates: dict[str, Any]) -> None:
-    text = _NUMBERS.sub(_one_line, json.dumps(rates, indent=1))
+    text = _NUMBERS.sub(
+        lambda found: f"[{', '.join(found[1].replace(',', ' ').split())}]",
+        json.dumps(rates, indent=1),
+    )
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def _one_line(found: re.Match[str]) -> str:
-    return f"[{', '.join(found[1].replace(',', ' ').split())}]"

@@ -281,7 +281,11 @@ def _episode(run: RecordedRun, subject: str, faults: tuple[InjectedFault, ...]) 
     if min(before.ended_ns.size, within.ended_ns.size) > 0 and before.ended_ns.size >= LEAST_STEPS:
         limit = GATE * float(np.percentile(before.duration_ns, 99))
         rise = GATE * float(np.percentile(within.duration_ns, 99)) / limit
-        onset = _onset(within, limit, start) if rise >= GATE else None
+        first = lasting(within.ended_ns, within.duration_ns, limit) if rise >= GATE else None
+        if first is not None:
+            # The moment it was too long, not the later one when it ended.
+            begun = within.ended_ns[first] - within.duration_ns[first]
+            onset = max(start, int(begun + limit))
     causes = tuple(dict.fromkeys(fault.cause for fault in faults))
     return Episode(run.facts.name, subject, causes, start, end, rise, onset)
 
@@ -311,11 +315,3 @@ def lasting(
     # As numpy interpolates a 99th percentile: above the limit from one in a hundred on.
     enough = (found >= _LEAST_LONG) & (found > _LONG_SHARE * (until - places - 1))
     return int(places[enough][0]) if enough.any() else None
-
-
-def _onset(steps: TrueSteps, limit_ns: float, start_ns: int) -> int | None:
-    first = lasting(steps.ended_ns, steps.duration_ns, limit_ns)
-    if first is None:
-        return None
-    # The moment it was too long, not the later one when it ended.
-    return max(start_ns, int(steps.ended_ns[first] - steps.duration_ns[first] + limit_ns))

@@ -64,7 +64,11 @@ def report_html(
         else ""
     )
     links = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in chapters)
-    body = "".join(_chapter(name, parts, command) for name, parts in chapters.items())
+    body = ""
+    for name, parts in chapters.items():
+        figures = "".join(_figure(reported, command) for reported in parts)
+        head = f'<h2 id="{_anchor(name)}">{escape(name)}</h2>'
+        body += f'<section>{head}<div class="figures">{figures}</div></section>\n'
     about = experiment.about.strip().split("\n\n")
     return Template(PAGE.read_text()).substitute(
         title=escape(experiment.title or experiment.name),
@@ -81,12 +85,6 @@ def report_html(
 
 def _anchor(name: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
-
-
-def _chapter(name: str, parts: Sequence[ReportedPart], command: str) -> str:
-    figures = "".join(_figure(reported, command) for reported in parts)
-    head = f'<h2 id="{_anchor(name)}">{escape(name)}</h2>'
-    return f'<section>{head}<div class="figures">{figures}</div></section>\n'
 
 
 def _figure(reported: ReportedPart, command: str) -> str:
@@ -168,11 +166,9 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
     if isinstance(value, float):
         return f"{value:,.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value or "")
 
 
 def _tiles(shown: Sequence[ReportedPart]) -> str:

@@ -71,7 +71,9 @@ class Scheduler:
         self, place: int, target: float, now_s: float, rng: np.random.Generator, *, running: bool
     ) -> bool:
         lo, hi = self._spans[place]
-        missing = target - self._floor.held_gpus(lo, hi) - self._promised(lo, hi)
+        growing = [job for job in self._rare.growing() if lo <= job.hosts[0] < hi]
+        promised = sum(job.gpus * (1 - len(job.hosts) / job.wanted) for job in growing)
+        missing = target - self._floor.held_gpus(lo, hi) - promised
         if missing <= 0:
             return False
         queue, batch = self._queues[place], self._waiting[place]
@@ -95,10 +97,6 @@ class Scheduler:
         if small.size:
             self._start_small(free[: small.size], batch, small, now_s, rng)
         return first > 0
-
-    def _promised(self, lo: int, hi: int) -> float:
-        growing = [job for job in self._rare.growing() if lo <= job.hosts[0] < hi]
-        return sum(job.gpus * (1 - len(job.hosts) / job.wanted) for job in growing)
 
     def _start_wides(
         self, batch: PlacementBatch, needed: Hosts, free: Hosts, now_s: float,
