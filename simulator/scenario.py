@@ -1,4 +1,4 @@
-"""What is simulated: one readable TOML file, checked key by key."""
+"""What is simulated: one readable TOML file, checked key by key; keys: docs/scenario-file.md."""
 
 from __future__ import annotations
 
@@ -46,14 +46,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetLoad:
-    """How busy the fleet is.
-
-    busy_share          GPUs that a job holds, of all GPUs of hosts in service, mean of a week
-    diurnal_amplitude   the load swings by this share of itself, highest at peak_hour_utc
-    weekend_drop        share of the load missing on Saturday and Sunday
-    straggler_share     hosts that are always slow; straggler_speed: theirs, of a healthy one
-    speed_spread        standard deviation of the logarithm of healthy hosts' speeds
-    """
+    """How busy the fleet is."""
 
     busy_share: float = within(0.75, 0.0, 0.98)
     diurnal_amplitude: float = within(0.15, 0.0, 1.0)
@@ -66,13 +59,7 @@ class FleetLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jobs:
-    """What is submitted.
-
-    sizes, durations    a published cluster whose distribution is drawn from (fleet/published.toml)
-    largest_gpus        sizes above it are drawn again, as are those above an operator's hosts
-    elastic_share       multi-host jobs that begin on a quarter of their hosts and double every
-                        growth_minutes until they have them all
-    """
+    """What is submitted; sizes and durations are of a published cluster (fleet/published.toml)."""
 
     sizes: str = "kalos"
     durations: str = "alibaba_2023"
@@ -93,11 +80,7 @@ class FlashCrowd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applications:
-    """What the jobs run.
-
-    shares      application -> weight among new jobs; empty: every shipped one, equally
-    numbered    above 0: that many equal applications by number (variants all of them) instead
-    """
+    """What the jobs run; numbered ones are variants, all of them."""
 
     shares: Mapping[str, float] = field(default_factory=dict, metadata={"low": 0})
     numbered: int = within(0, 0, 250)
@@ -106,15 +89,7 @@ class Applications:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What breaks.
-
-    per_1000_node_days      faults of healthy hosts; 6.5 and 2.34 are published (RSC-1 and RSC-2)
-    lemon_share             hosts that fail again and again
-    lemon_faults_per_day    of each of those
-    lemon_quarantine_faults a lemon with so many faults is exchanged for a healthy host; 0: never
-    repair_hours            mean time out of service after a fault that needs a repair
-    incidents_scale         causes of tail latency, as a multiple of the rates in fleet/chosen.toml
-    """
+    """What breaks; 6.5 and 2.34 faults per 1,000 node days are published (RSC-1 and RSC-2)."""
 
     per_1000_node_days: float = within(6.5, 0.0, 1000.0)
     lemon_share: float = within(0.0, 0.0, 1.0)
@@ -134,11 +109,7 @@ class FailSlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrades:
-    """Agents are upgraded in waves: a host is silent for down_minutes, its jobs go on.
-
-    every_hours     between one upgrade and the next; 0: none
-    wave_share      hosts of one wave; a wave every wave_minutes
-    """
+    """Agents are upgraded in waves: a host is silent for down_minutes, its jobs go on."""
 
     every_hours: float = within(0.0, 0.0, 8760.0)
     wave_share: float = within(0.05, 1e-4, 1.0)
@@ -156,17 +127,7 @@ class Dropout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adversaries:
-    """Who does not follow the protocol.
-
-    lying_share             hosts that lie in one of the ways of `lies`, in turn
-    leader                  attacks of the Leader
-    helper_lost_share       windows in which the Helper is away
-    duplicate_share,
-    reorder_share           records that the broker sends twice, or out of order
-    clock_skew_s            standard deviation of hosts' clocks
-    mass_restart_hour       all hosts of one operator restart at this hour; below 0: never
-    guesser_hosts           hosts whose data a guessing attacker knows
-    """
+    """Who does not follow the protocol."""
 
     lying_share: float = within(0.0, 0.0, 0.5)
     lies: tuple[str, ...] = limited((), choices=HOST_ATTACKS)
@@ -181,15 +142,7 @@ class Adversaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One simulated fleet over one stretch of time.
-
-    start_s         Unix time of the first window; duration_s from there
-    step_s          grid of the dense ticks: nothing but rare events changes within one
-    operators       each operator's share of the hosts, in any unit
-    shapes          kinds of hosts
-    plan            name of a shipped plan, or a plan file's path
-    fidelity        exact, masked or noise; auto: masked up to a day, noise beyond
-    """
+    """One simulated fleet over one stretch of time: windows start at Unix time start_s."""
 
     name: str = limited(form=NAME)
     about: str = ""

@@ -41,7 +41,6 @@ class CauseRule:
     """Signals of one cause, and the causes that explain it away.
 
     tells       the loudest counts, each further adds a share of what is left
-    needs       of each group the loudest caps the strength, if any of it is measured
     excused_by  causes that take so much of this one's strength away when at their loudest
     """
 

@@ -61,18 +61,7 @@ class Hurts(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """One signal; the head of `signals.toml` says what each key is.
-
-    said      sentence with {whose} and {value}
-    floors    least spread that counts, in its unit, by the scopes in which detection reads it
-    behind    signal whose growth stands behind it, "" where it has an owner itself
-    total     column of the host's totals whose growth it is, "" where it is made otherwise
-    column    column of the tables by cgroup whose growth it is, ""
-    minus     column that is taken off first, ""
-    busiest   start of the columns of which the CPU with most counts, ""
-    fine      of the host also in bins of 100 ms
-    watched   measured of cgroups whose rhythm is watched alone
-    """
+    """One signal; the head of `signals.toml` says what each key is."""
 
     name: str
     scopes: frozenset[Scope] = limited(fewest=1)

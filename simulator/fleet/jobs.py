@@ -49,13 +49,6 @@ class JobSizes:
     sizes: Floats
     chances: Floats
 
-    @property
-    def mean(self) -> float:
-        return float(self.sizes @ self.chances)
-
-    def sample(self, count: int, rng: np.random.Generator) -> Floats:
-        return rng.choice(self.sizes, size=count, p=self.chances)
-
     def at_most(self, largest: float) -> JobSizes:
         """The same without what is larger: drawn again."""
         kept = self.sizes <= max(largest, self.sizes[0])
@@ -67,10 +60,6 @@ class Durations:
     """Seconds that a job runs: float[points], rising, the middles of equal parts of probability."""
 
     seconds: Floats
-
-    @property
-    def mean(self) -> float:
-        return float(self.seconds.mean())
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
         places = rng.random(count) * len(self.seconds) - 0.5
