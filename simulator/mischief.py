@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,17 +13,9 @@ from wire.topics import REPORTS
 _HOST_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Mischief:
-    """Shares of reports that the network treats so; none of it may change a released sum.
-
-    forged       delivered, and again under the name of a host that is on no roster
-    damaged      delivered, and again with one bit of the box changed
-    """
-
-    duplicated: float = 0.004
-    forged: float = 0.002
-    damaged: float = 0.002
+_DUPLICATED, _FORGED, _DAMAGED = 0.004, 0.002, 0.002
+"""Shares of reports that are delivered again: as they are, under the name of a host that is on no
+roster, with one bit of the box changed. None of it may change a released sum."""
 
 
 class MischievousProducer:
@@ -44,15 +35,15 @@ class MischievousProducer:
             self._held.append((until_s, key, value))
             return
         self._inner.send(topic, key, value)
-        mischief, rng = self._network.mischief, self._network.rng
+        rng = self._network.rng
         kind, core = unwrap(value, len(value))
         lots = rng.random(3)
-        if lots[0] < mischief.duplicated:
+        if lots[0] < _DUPLICATED:
             self._inner.send(REPORTS, key, value)
-        if lots[1] < mischief.forged:
+        if lots[1] < _FORGED:
             host = rng.bytes(_HOST_BYTES)
             self._inner.send(REPORTS, host, wrap(Kind(kind), host + core[_HOST_BYTES:]))
-        if lots[2] < mischief.damaged:
+        if lots[2] < _DAMAGED:
             broken = core[:-1] + bytes([core[-1] ^ 1])
             self._inner.send(REPORTS, key, wrap(Kind(kind), broken))
 
@@ -78,13 +69,12 @@ class MischievousTransport(ForwardingTransport):
     def __init__(
         self,
         inner: Transport,
-        mischief: Mischief,
         rng: np.random.Generator,
         held_until_s: Callable[[bytes], float],
         now_s: Callable[[], float],
     ) -> None:
         super().__init__(inner)
-        self.mischief, self.rng = mischief, rng
+        self.rng = rng
         self.held_until_s, self.now_s = held_until_s, now_s
 
     def producer(self) -> Producer:

@@ -53,7 +53,7 @@ from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .engine.blocks import BlockRows, Span, spans
 from .engine.interface import EngineSettings
-from .mischief import Mischief, MischievousTransport
+from .mischief import MischievousTransport
 from .scenario import Scenario, load
 from .simulated_hosts import gpus_of, hosts_ledger, new_hosts, participant_of, vouched_requests
 from .streams import stream
@@ -227,17 +227,16 @@ class LiveFleet:
         runtime = self._runtime
         runtime.start()
         try:
-            while not stopping() and not self._finished():
+            while not stopping():
+                tally = runtime.tally
+                sent = tally.published >= tally.sealed + tally.epochs
+                if sent and self._windows.over(self._now_s):
+                    break
                 runtime.step()
                 self._clock.sleep_ms(min(runtime.pause_ms(), _IDLE_MS))
         finally:
             runtime.close()
         return runtime.tally
-
-    def _finished(self) -> bool:
-        tally = self._runtime.tally
-        sent = tally.published >= tally.sealed + tally.epochs
-        return sent and self._windows.over(self._now_s)
 
 
 def parts_of(hosts: int, parts: int) -> list[Span]:
@@ -369,7 +368,6 @@ def play(
         )
         transport = MischievousTransport(
             open_transport(config.transport, Side.AGGREGATOR),
-            Mischief(),
             stream(config.seed, "mischief", config.part),
             _held_until(windows, hosts),
             time,

@@ -85,8 +85,8 @@ class ExactHosts(BlockHosts):
         self._hosts = {span.block: new_hosts(span.hi - span.lo) for span in spans_}
         opened = open_transport(transport, Side.AGGREGATOR)
         self._log: Transport = opened if tamper is None else tamper(opened)
-        self._producer: Producer | None = None
-        self._ledger: Ledger | None = None
+        self._producer: Producer
+        self._ledger: Ledger
         self._blocks: list[_Block] = []
         self._late: list[tuple[int, SealedRecord]] = []
 
@@ -108,7 +108,7 @@ class ExactHosts(BlockHosts):
 
     def _start(self, span: Span, rules: ParticipantRules, papers: HostPapers) -> _Block:
         hosts, random = self._hosts[span.block], self._random
-        participant = participant_of(hosts, self._open_ledger, random, rules, random.rounding)
+        participant = participant_of(hosts, self._ledger, random, rules, random.rounding)
         block = _Block(span, hosts, participant)
         refused: Counter[str] = Counter()
         for signed in papers.tasks:
@@ -118,12 +118,6 @@ class ExactHosts(BlockHosts):
         if refused:
             raise ValueError(f"hosts refuse the papers of their own simulation: {dict(refused)}")
         return block
-
-    @property
-    def _open_ledger(self) -> Ledger:
-        if self._ledger is None:
-            raise RuntimeError("simulated hosts: expected papers first, got none")
-        return self._ledger
 
     def window(self, task_id: TaskId, task: Task, state: FleetState, now_s: int) -> Sent:
         """Close one window of every host, commit it once, and send what is not held back."""
@@ -164,7 +158,7 @@ class ExactHosts(BlockHosts):
             return 0
         records = [record for _, commit in due for record in commit.records]
         openings = [opening for _, commit in due for opening in commit.openings]
-        ids = self._open_ledger.commit_epochs(openings, records, now_s)
+        ids = self._ledger.commit_epochs(openings, records, now_s)
         self._lap("ledger")
         committed = self._committed([(block, commit) for block, commit in due], ids, refused)
         return self._send(committed)
@@ -179,7 +173,7 @@ class ExactHosts(BlockHosts):
         entries = [entry for _, _, commit in sealed for entry in commit.entries]
         records = [record for _, _, commit in sealed for record in commit.records]
         keep_from_s = min(commit.keep_from_s for _, _, commit in sealed)
-        ids = self._open_ledger.commit_sealed(entries, records, now_s, keep_from_s)
+        ids = self._ledger.commit_sealed(entries, records, now_s, keep_from_s)
         self._lap("ledger")
         late = {
             bytes(block.hosts[host].host_id)
@@ -213,13 +207,13 @@ class ExactHosts(BlockHosts):
 
     def _send(self, leaving: Sequence[tuple[int, SealedRecord]]) -> int:
         """Put records on the log; what the log holds is forgotten in one transaction."""
-        if self._producer is None or not leaving:
+        if not leaving:
             return 0
         for _, record in leaving:
             self._producer.send(record.topic, record.key, record.value)
         self._producer.flush()
         self._lap("publish")
-        self._open_ledger.forget([spool_id for spool_id, _ in leaving])
+        self._ledger.forget([spool_id for spool_id, _ in leaving])
         self._lap("ledger")
         return len(leaving)
 
@@ -237,14 +231,13 @@ class ExactHosts(BlockHosts):
                 case events.Refuse():
                     refused[effect.reason.value] += max(effect.hosts, 1)
                 case events.TaskAccepted():
-                    self._open_ledger.remember_series([effect.known])
+                    self._ledger.remember_series([effect.known])
                 case _:
                     rest.append(effect)
         return rest
 
     def close(self) -> None:
-        if self._producer is not None:
-            self._producer.close()
-        if self._ledger is not None:
-            self._ledger.close()
+        for held in ("_producer", "_ledger"):
+            if (opened := getattr(self, held, None)) is not None:
+                opened.close()
         self._log.close()

@@ -82,7 +82,7 @@ class WorkerPool(Generic[P]):
     def __init__(self, make: Sequence[Callable[[], P]], processes: int) -> None:
         self._here: list[P] = []
         self._there: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
-        self._begun: tuple[str, tuple[Any, ...]] | None = None
+        self._begun: tuple[str, tuple[Any, ...]]
         self._failure = ""
         if processes <= 1:
             self._here = [make_part() for make_part in make]
@@ -117,10 +117,7 @@ class WorkerPool(Generic[P]):
 
     def results(self) -> list[Any]:
         """Wait for what was started; one result per part. Raises WorkerFailed."""
-        if self._begun is None:
-            raise RuntimeError("results of a pool: expected a call begun before, got none")
         method, arguments = self._begun
-        self._begun = None
         if self._there:
             return self._receive()
         return [getattr(part, method)(*arguments) for part in self._here]

@@ -152,16 +152,10 @@ def _check_axes(axes: Mapping[str, tuple[Any, ...]]) -> None:
 class ExperimentPart:
     """One sweep: every combination of its axes' values, each with every seed.
 
-    title       of its figure; chapter: under which heading; note: a sentence of the author's own
-    figure      how it is drawn (simulator/experiments/figures.py), "" for that of its kind
-    kind        what is done with a point (simulator/experiments/kinds.py)
-    scenario    name of a shipped scenario, or a file
-    plan        in place of the scenario's, "" to leave it
-    section     whose error is reported
-    hosts       in place of the scenario's, 0 to leave them
-    hours       in place of the scenario's duration, 0 to leave it
-    seeds       how many, counted from the scenario's own
-    options     of the kind
+    plan, hosts, hours  in place of the scenario's; "" or 0: as it has them
+    figure              of `figures.py`, "": that of its kind, which is of `kinds.py`
+    section             whose error is reported
+    seeds               how many, counted from the scenario's own
     """
 
     name: str = limited(form=NAME)
