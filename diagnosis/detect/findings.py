@@ -127,21 +127,6 @@ MAX_OPEN: Final = 256
 """Spikes that are followed at once; subjects of a host are far fewer."""
 
 
-def incident_observation(diagnosis: Diagnosis) -> Observation | None:
-    """Map a diagnosis to the weekly section's cell; None unless it is an incident."""
-    if not diagnosis.incident:
-        return None
-    return Observation(SECTION, diagnosis.cause.value, 1, diagnosis.at_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A spike that is an incident and not counted yet: since when, and what stands."""
-
-    since_ns: int
-    standing: Diagnosis
-
-
 @dataclass(slots=True)
 class WeeklyIncidents:
     """Counts each spike once, by the cause that stands when it ends or has lasted for a minute.
@@ -150,7 +135,7 @@ class WeeklyIncidents:
     one that is no incident any more takes it out again. Times are CLOCK_BOOTTIME, ns.
     """
 
-    _open: dict[tuple[str, int], _Open] = field(default_factory=dict)
+    _open: dict[tuple[str, int], tuple[int, Diagnosis]] = field(default_factory=dict)
     _counted: dict[tuple[str, int], None] = field(default_factory=dict)
 
     def take(self, findings: Iterable[Finding], now_ns: int) -> list[Observation]:
@@ -160,9 +145,7 @@ class WeeklyIncidents:
                 self._stand(finding)
             elif isinstance(finding, SpikeEnded):
                 found += self._end(finding)
-        due = [
-            key for key, incident in self._open.items() if now_ns - incident.since_ns >= SETTLE_NS
-        ]
+        due = [key for key, (since_ns, _) in self._open.items() if now_ns - since_ns >= SETTLE_NS]
         return found + [observation for key in due for observation in self._count(key)]
 
     def flush(self) -> list[Observation]:
@@ -175,8 +158,7 @@ class WeeklyIncidents:
             return
         known = self._open.pop(key, None)
         if diagnosis.incident and len(self._open) < MAX_OPEN:
-            since_ns = diagnosis.at_ns if known is None else known.since_ns
-            self._open[key] = _Open(since_ns, diagnosis)
+            self._open[key] = diagnosis.at_ns if known is None else known[0], diagnosis
 
     def _end(self, ended: SpikeEnded) -> list[Observation]:
         if ended.last is not None:
@@ -193,5 +175,5 @@ class WeeklyIncidents:
         self._counted[key] = None
         if len(self._counted) > MAX_OPEN:
             del self._counted[next(iter(self._counted))]
-        observation = incident_observation(incident.standing)
-        return [] if observation is None else [observation]
+        _, standing = incident
+        return [Observation(SECTION, standing.cause.value, 1, standing.at_ns)]

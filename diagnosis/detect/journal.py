@@ -57,23 +57,12 @@ class Series:
     ended_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    diagnosis: Diagnosis
-    named_ns: int
-
-    @classmethod
-    def after(cls, before: _Standing | None, now: Diagnosis) -> _Standing:
-        same = before is not None and before.diagnosis.cause is now.cause
-        return cls(now, before.named_ns if before is not None and same else now.at_ns)
-
-
 class SignalHistory:
     """Keeps a minute of frames; cuts one picture of each spike, at its end or once it lasted."""
 
     def __init__(self) -> None:
         self._frames: deque[HostSample] = deque(maxlen=SECONDS)
-        self._due: OrderedDict[Spike, _Standing] = OrderedDict()
+        self._due: OrderedDict[Spike, tuple[Diagnosis, int]] = OrderedDict()
         self._cut: OrderedDict[Spike, None] = OrderedDict()
 
     def take(self, frame: HostSample, findings: Iterable[Finding]) -> list[Series]:
@@ -83,7 +72,9 @@ class SignalHistory:
             if isinstance(finding, Diagnosis):
                 spike = (finding.subject, finding.onset_ns)
                 if spike not in self._cut and len(self._due) < MOST_SPIKES:
-                    self._due[spike] = _Standing.after(self._due.get(spike), finding)
+                    before, named_ns = self._due.get(spike, (None, 0))
+                    same = before is not None and before.cause is finding.cause
+                    self._due[spike] = finding, named_ns if same else finding.at_ns
             elif isinstance(finding, SpikeEnded):
                 ended[finding.subject, finding.onset_ns] = finding.ended_ns
         latest_ns = frame.boottime_ns - AFTER_NS
@@ -98,11 +89,11 @@ class SignalHistory:
         return [self._picture(spike) for spike in list(self._due)]
 
     def _picture(self, spike: Spike, ended_ns: int | None = None) -> Series:
-        standing = self._due.pop(spike)
+        standing, named_ns = self._due.pop(spike)
         self._cut[spike] = None
         while len(self._cut) > MOST_SPIKES:
             self._cut.popitem(last=False)
-        return self._series(standing.diagnosis, standing.named_ns, ended_ns)
+        return self._series(standing, named_ns, ended_ns)
 
     def _series(self, standing: Diagnosis, named_ns: int, ended_ns: int | None) -> Series:
         """Cut the picture of a diagnosis whose cause was first named at `named_ns`."""

@@ -254,6 +254,7 @@ class Simulation:
         if self.folder is not None:
             store = OutcomeStore(self.folder / CHECKPOINT, self.fingerprint)
         engine: ExactEngine | MaskedEngine | NoiseEngine | None = None
+        inventory, settings = self.model.inventory, self.settings
         sources = {task.series: (task, self._rows(task)) for task in self.tasks}
         try:
             for due in self.due:
@@ -264,8 +265,13 @@ class Simulation:
                 if found is not None:
                     yield Step(due, state, *found, kept=True)
                     continue
-                if engine is None:
-                    engine = self._engine()
+                if engine is None and self.fidelity == "exact":
+                    engine = ExactEngine(
+                        self._parties, self.tasks, inventory, self.span, settings, self.tampering
+                    )
+                elif engine is None:
+                    kind = MaskedEngine if self.fidelity == "masked" else NoiseEngine
+                    engine = kind(inventory, settings)
                 began = time.perf_counter()
                 if due.windows > 1 and isinstance(engine, NoiseEngine):
                     outcome = engine.windows(task, due.start_s, state, rows, due.windows)
@@ -303,11 +309,3 @@ class Simulation:
         if self.plays is None:
             return drawn
         return self.plays.over(self.catalogue, task, drawn, self.scenario.hosts)
-
-    def _engine(self) -> ExactEngine | MaskedEngine | NoiseEngine:
-        inventory, settings = self.model.inventory, self.settings
-        if self.fidelity == "exact":
-            return ExactEngine(
-                self._parties, self.tasks, inventory, self.span, settings, self.tampering
-            )
-        return (MaskedEngine if self.fidelity == "masked" else NoiseEngine)(inventory, settings)

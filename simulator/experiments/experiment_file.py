@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from privacy.plan import Plan, PlannedSection, PlannedTask
@@ -84,26 +83,24 @@ def _lying(scenario: Scenario, value: float) -> dict[str, Any]:
     return {"adversaries": replace(scenario.adversaries, lying_share=float(value))}
 
 
-AXES: Final[Mapping[str, Axis]] = MappingProxyType(
-    {
-        "epsilon": Axis(0.01, 32, turn=_epsilon),
-        "window": Axis(1, SHORT_S, True, _short(lambda t, s, _: replace(t, window_s=int(s)))),
-        "cohort": Axis(1, 1_000_000, True, _scenario(lambda _, hosts: {"hosts": int(hosts)})),
-        "dropout": Axis(
-            0, 0.9, turn=_scenario(lambda s, x: {"dropout": replace(s.dropout, share=float(x))})
-        ),
-        "d": Axis(16, 65_536, True, _short(_fitted)),
-        "sampling_rate": Axis(1e-4, 1, turn=_short(_sampled)),
-        "load": Axis(
-            0, 0.98, turn=_scenario(lambda s, x: {"load": replace(s.load, busy_share=float(x))})
-        ),
-        "applications": Axis(1, 250, True, _scenario(_numbered)),
-        "lying": Axis(0, 0.5, turn=_scenario(_lying)),
-        "candidates": Axis(1, 250, whole=True),
-        "job_gpus": Axis(1, 65_536, whole=True),
-        "unknown": Axis(0, 0.9),
-    }
-)
+AXES: Final[Mapping[str, Axis]] = {
+    "epsilon": Axis(0.01, 32, turn=_epsilon),
+    "window": Axis(1, SHORT_S, True, _short(lambda t, s, _: replace(t, window_s=int(s)))),
+    "cohort": Axis(1, 1_000_000, True, _scenario(lambda _, hosts: {"hosts": int(hosts)})),
+    "dropout": Axis(
+        0, 0.9, turn=_scenario(lambda s, x: {"dropout": replace(s.dropout, share=float(x))})
+    ),
+    "d": Axis(16, 65_536, True, _short(_fitted)),
+    "sampling_rate": Axis(1e-4, 1, turn=_short(_sampled)),
+    "load": Axis(
+        0, 0.98, turn=_scenario(lambda s, x: {"load": replace(s.load, busy_share=float(x))})
+    ),
+    "applications": Axis(1, 250, True, _scenario(_numbered)),
+    "lying": Axis(0, 0.5, turn=_scenario(_lying)),
+    "candidates": Axis(1, 250, whole=True),
+    "job_gpus": Axis(1, 65_536, whole=True),
+    "unknown": Axis(0, 0.9),
+}
 """`window` in seconds, `cohort` in hosts, `d` in coordinates of a short task."""
 
 

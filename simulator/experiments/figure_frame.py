@@ -5,10 +5,9 @@ Colours tell apart on paper, on a dark screen and for the colour-blind (Okabe an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from matplotlib import pyplot as plt
@@ -28,22 +27,20 @@ Z95: Final = normal_quantile()
 
 STYLE: Final = Path(__file__).with_name("report.mplstyle")
 
-AXIS_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "epsilon": "epsilon a host and week",
-        "window": "window, s",
-        "cohort": "hosts in the cohort",
-        "dropout": "hosts that are silent in a window",
-        "d": "coordinates of a report",
-        "sampling_rate": "share of windows that a host measures",
-        "load": "busy GPUs, of all",
-        "applications": "applications",
-        "lying": "hosts that lie",
-        "candidates": "tables trained on",
-        "job_gpus": "GPUs of a job",
-        "unknown": "GPU time of programs outside the training set",
-    }
-)
+AXIS_NAMES: Final[Mapping[str, str]] = {
+    "epsilon": "epsilon a host and week",
+    "window": "window, s",
+    "cohort": "hosts in the cohort",
+    "dropout": "hosts that are silent in a window",
+    "d": "coordinates of a report",
+    "sampling_rate": "share of windows that a host measures",
+    "load": "busy GPUs, of all",
+    "applications": "applications",
+    "lying": "hosts that lie",
+    "candidates": "tables trained on",
+    "job_gpus": "GPUs of a job",
+    "unknown": "GPU time of programs outside the training set",
+}
 SHARES: Final = {"dropout", "sampling_rate", "load", "lying", "unknown"}
 _SHORT: Final = {"cohort": "hosts", "job_gpus": "GPUs", "candidates": "tables"}
 DAY_NOTE: Final = "mean of a day"
@@ -99,10 +96,6 @@ class Sweep:
     groups: Sequence[tuple[str, list[Row]]]
     figure: Figure
     plot: Axes
-
-    def coloured(self) -> Iterator[tuple[str, str, list[Row]]]:
-        for colour, (name, own) in zip(COLOURS, self.groups, strict=False):
-            yield colour, name, own
 
     def finish(self, label: str, *, log: bool) -> None:
         self.plot.set_ylabel(label)

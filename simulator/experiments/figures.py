@@ -101,7 +101,7 @@ def draw_attribution(rows: Rows) -> DrawnFigure | None:
     if sweep is None:
         return None
     x, plot = sweep.axis, sweep.plot
-    for colour, name, own in sweep.coloured():
+    for colour, (name, own) in zip(COLOURS, sweep.groups, strict=False):
         at, hosts = mean_at(own, x, "on_hosts")
         label = f"{name}, on the hosts" if name else "as the hosts say"
         plot.plot(at, [100 * v for v in hosts], "--", color=colour, linewidth=1.2, label=label)
@@ -243,7 +243,7 @@ def draw_error(rows: Rows) -> DrawnFigure | None:
         return None
     x, plot = sweep.axis, sweep.plot
     off = []
-    for colour, name, own in sweep.coloured():
+    for colour, (name, own) in zip(COLOURS, sweep.groups, strict=False):
         at, error = mean_at(own, x, "standard_error_points")
         plot.plot(at, error, "-", color=colour, label=name or "standard error, one window")
         at_measured, measured = mean_at(own, x, "error_points")

@@ -7,7 +7,7 @@ import pytest
 
 from aggregator.statistics.causes import COMPONENTS
 from collectors.records.activity import Observation
-from diagnosis.detect.findings import Cause, Finding, WeeklyIncidents, incident_observation
+from diagnosis.detect.findings import Cause, Finding, WeeklyIncidents
 from tests.diagnosis.causes.findings_kit import S, diagnosis, ended, one_of_each
 from wire.catalogue import LEFT_OUT, Catalogue
 
@@ -23,8 +23,10 @@ def test_every_cause_has_its_cell_and_its_component() -> None:
 
 
 def test_only_an_incident_is_mapped() -> None:
-    assert incident_observation(diagnosis()) == observed()
-    assert incident_observation(diagnosis(incident=False)) is None
+    for found, counted in ((diagnosis(), [observed()]), (diagnosis(incident=False), [])):
+        weekly = WeeklyIncidents()
+        assert weekly.take([found], 112 * S) == []
+        assert weekly.flush() == counted
 
 
 def test_spike_counts_once_when_it_ends() -> None:
