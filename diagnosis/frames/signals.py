@@ -193,17 +193,13 @@ _LOST: Final = {
 def lacking(absent: Iterable[UnavailableSource], nodes: Path = _NODES) -> frozenset[str]:
     """Give the signals that cannot be measured where running sources lack these parts."""
     starts = {start for absence in absent for start in _LOST.get(absence.source, ())}
-    if not _several(nodes):
+    try:
+        online = nodes.read_text(encoding="ascii")
+    except OSError:
+        online = ""
+    if "-" not in online and "," not in online:  # several are `0-1` or `0,2`
         starts.add("numa_")
     return frozenset(name for name in SIGNALS if name.startswith(tuple(starts)))
-
-
-def _several(nodes: Path) -> bool:
-    try:
-        text = nodes.read_text(encoding="ascii")
-    except OSError:
-        return False
-    return "-" in text or "," in text
 
 
 _NS_PER_S: Final = 1e9

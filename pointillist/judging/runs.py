@@ -94,9 +94,12 @@ def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[HostSample]) -
     spans = [_fault(name, span) for span in _typed(name, meta, "spans", list, "a list", [])]
     faults = tuple(span for span in spans if span is not None)
     quiet = str(meta.get("injector", "")) if spans and not faults else ""
+    kind = RunKind.HARD_NEGATIVE if quiet else RunKind.FAULT_FREE
+    if faults:
+        kind = RunKind.OVERLAP if len(faults) > 1 else RunKind.FAULT
     return Facts(
         name=name,
-        kind=_kind(faults, quiet),
+        kind=kind,
         workload=_typed(name, meta, "workload", str, "text"),
         intensity=_intensity(name, meta.get("intensity", "")),
         seed=_whole(name, meta, "seed"),
@@ -116,12 +119,6 @@ def _subjects(named: Sequence[Any], frames: Iterable[HostSample]) -> tuple[str, 
     starts = tuple(f"{name}{end}" for name in named for end in "/#")
     names = {str(name) for name in named}
     return tuple(key for key in seen if key in names or key.startswith(starts))
-
-
-def _kind(faults: tuple[InjectedFault, ...], quiet: str) -> RunKind:
-    if faults:
-        return RunKind.OVERLAP if len(faults) > 1 else RunKind.FAULT
-    return RunKind.HARD_NEGATIVE if quiet else RunKind.FAULT_FREE
 
 
 def _fault(name: str, told: Any) -> InjectedFault | None:

@@ -94,7 +94,7 @@ class Cohort(Closing):
         between = wrap_helper(self.parties) if wrap_helper else lambda port: port
         span = START_S, START_S + _SPAN_S
         members = (
-            (host.signing_key.public_bytes, self.operator(number), ((0, 8),))
+            (host.signing_key.public_bytes, number % plan.operators, ((0, 8),))
             for number, host in enumerate(self.hosts)
         )
         roster = roster_of(members, memberships([self.task]))
@@ -108,9 +108,6 @@ class Cohort(Closing):
         self._sampler = SeededSampler(plan.seed, "noise")
         self._rounding = SeededBytes(plan.seed, "rounding")
         self.restart(range(plan.hosts))
-
-    def operator(self, host: int) -> int:
-        return host % self.plan.operators
 
     # What hosts do
 

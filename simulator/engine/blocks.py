@@ -106,16 +106,13 @@ class OsStream:
         view = memoryview(out)
         for at in range(0, count, _CHUNK):
             size = min(_CHUNK, count - at)
-            self._renew(size)
+            if self._left < size or self._process != os.getpid():
+                self._encryptor = Cipher(AES256(os.urandom(32)), CTR(bytes(16))).encryptor()
+                self._left, self._process = _REKEY_BYTES, os.getpid()
+            self._left -= size
             self._encryptor.update_into(_ZEROS[:size], view[at : at + size])
         # A buffer of its own as well; making it `bytes` would copy it, at the price of the cipher.
         return cast(bytes, out)
-
-    def _renew(self, size: int) -> None:
-        if self._left < size or self._process != os.getpid():
-            self._encryptor = Cipher(AES256(os.urandom(32)), CTR(bytes(16))).encryptor()
-            self._left, self._process = _REKEY_BYTES, os.getpid()
-        self._left -= size
 
 
 class NoNoise:

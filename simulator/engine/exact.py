@@ -294,7 +294,11 @@ class ExactEngine(PooledEngine[ExactHosts]):
         end_s = window_start + task.window_s
         self._parties.now_s = float(end_s)
         self._pool.start("window", self._ids[task.series], task, state, end_s)
-        sent = self._gather()
+        got = 0
+        while self._pool.working():  # the log is read while the hosts still write to it
+            got += self._parties.read(_POLL_S)
+        sent: list[Sent] = self._pool.results()
+        self._drain(sum(part.sent for part in sent) - got)
         released, told = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
         if any(part.held for part in sent):
             self._drain(sum(self._pool.call("send_late")))
@@ -303,14 +307,6 @@ class ExactEngine(PooledEngine[ExactHosts]):
             released, told = released + more[0], told + more[1]
         self._purge(sum(part.sent for part in sent) * 4 * task.d)
         return self._outcome(task, window_start, state, sent, before, (released, told))
-
-    def _gather(self) -> list[Sent]:
-        got = 0
-        while self._pool.working():
-            got += self._parties.read(_POLL_S)
-        sent: list[Sent] = self._pool.results()
-        self._drain(sum(part.sent for part in sent) - got)
-        return sent
 
     def _drain(self, expected: int) -> None:
         """Read to the log's end.
