@@ -58,7 +58,8 @@ def sample_rows(
         application=index.astype(np.int16),
         busy=(index != IDLE).astype(np.float32),
     )
-    drawn = FleetRows(catalogue, task, [Application.recorded(one) for one in workloads])
+    made = [Application(one.name, one.application, one, one.name) for one in workloads]
+    drawn = FleetRows(catalogue, task, made)
     return drawn.block(state, 0, len(index), rng)
 
 
