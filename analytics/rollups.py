@@ -238,12 +238,17 @@ def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> None:
             series = sorted({name for name, length in lengths if period.holds(length)})
             if not series and period.shorter is None:
                 continue
-            if series:
-                _add_windows_up(database, period, starts, series)
+            # Windows that no shorter period holds, at once for all files: a pack's columns are
+            # decoded for a whole week, however few days are read.
+            for kind in SCHEMAS if series else ():
+                rows = _of_windows(kind, period, min(starts), max(starts) + period.length, series)
+                table = _windows_of(kind, period)
+                database.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {rows}")
             for first, end in sorted({period.span(start) for start in starts}):
                 within = sorted(start for start in starts if first <= start < end)
-                for kind in (SUMS, OUTCOMES):
-                    _write(database, folder, kind, period, within, from_windows=bool(series))
+                for kind in SCHEMAS:
+                    fresh = _fresh_sql(folder, kind, period, within, from_windows=bool(series))
+                    _write(database, file_of(folder, kind, period, within[0]), fresh, kind)
 
 
 def _lengths(
@@ -267,39 +272,13 @@ def _begun(first: datetime, end: datetime) -> str:
     )
 
 
-def _add_windows_up(
-    database: duckdb.DuckDBPyConnection,
-    period: RollupPeriod,
-    starts: Collection[datetime],
-    series: Sequence[str],
-) -> None:
-    """Add up the windows of some series that no shorter period holds: a table for each kind.
-
-    At once for all files: a pack's columns are decoded for a whole week, however few days are read.
-    """
-    first, end = min(starts), max(starts) + period.length
-    for kind in SCHEMAS:
-        rows = _of_windows(kind, period, first, end, series)
-        database.execute(f"CREATE OR REPLACE TEMP TABLE {_windows_of(kind, period)} AS {rows}")
-
-
 def _windows_of(kind: str, period: RollupPeriod) -> str:
     return f"{kind}_of_{period.value}"
 
 
-def _write(
-    database: duckdb.DuckDBPyConnection,
-    folder: Path,
-    kind: str,
-    period: RollupPeriod,
-    starts: list[datetime],
-    *,
-    from_windows: bool,
-) -> None:
-    """Make some periods of one file anew, also from windows added up."""
-    target = file_of(folder, kind, period, starts[0])
+def _write(database: duckdb.DuckDBPyConnection, target: Path, fresh: str, kind: str) -> None:
+    """Make some periods of a file anew, where that changes it."""
     schema = SCHEMAS[kind]
-    fresh = _fresh_sql(folder, kind, period, starts, from_windows=from_windows)
     kept = rows_sql([target] if target.exists() else [], schema)
     rows = database.sql(_joined_sql(kept, fresh)).to_arrow_table()
     rows = rows.select(schema.names).cast(schema)
@@ -307,8 +286,7 @@ def _write(
         with target.open("rb") as file:
             if rows.equals(pq.read_table(file, schema=schema)):
                 return
-    if period is RollupPeriod.HOUR:
-        _month_of(target).unlink(missing_ok=True)  # which the day is about to differ from
+    _month_of(target).unlink(missing_ok=True)  # of hours, which the day is about to differ from
     with written_whole(target) as beside:
         pq.write_table(rows, beside, compression="zstd")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
@@ -71,17 +71,6 @@ def of_one_cohort(rows: pd.DataFrame) -> pd.DataFrame:
     return rows if rows.empty else rows[rows["cohort"] == rows["cohort"].min()]
 
 
-def of_model(
-    cells: pd.DataFrame, model: str | None, only: frozenset[str] | None = None
-) -> pd.DataFrame:
-    """Take the rows of one model, and of some names."""
-    if cells.empty:
-        return cells
-    if model:
-        cells = cells[cells["model"] == model]
-    return cells if only is None else cells[cells["name"].isin(only)]
-
-
 def with_shares(cells: pd.DataFrame) -> pd.DataFrame:
     """Give shares as a view's number: value, standard_error, low, high; amounts as `amount_*`."""
     if cells.empty:
@@ -98,6 +87,23 @@ EVERY_MODEL: Final = ""
 _YEAR: Final = timedelta(days=364)
 _MOST_COLUMNS: Final = 24
 _COVERED: Final = (("week", 604_800.0), ("day", 86_400.0))
+
+
+class Cells(NamedTuple):
+    """What cells are asked for: by what, of one GPU model or of each, of some names or all."""
+
+    by: str
+    model: str | None = None
+    names: frozenset[str] | None = None
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Take them from a frame of all."""
+        if self.model and not frame.empty:
+            frame = frame[frame["model"] == self.model]
+        if self.names is not None and not frame.empty:
+            frame = frame[frame["name"].isin(self.names)]
+        return frame
+
 
 Periods = tuple[RollupPeriod, datetime, datetime]  # that start in [since, until)
 Key = tuple[Any, ...]
@@ -147,7 +153,7 @@ class StoreReading:
         found = pd.DataFrame()
         # A period that has only begun stands in for one that has ended where there is none.
         for at in (start - whole.length, start):
-            found = self._seen(by, (whole, at, at + whole.length), state, model)
+            found = self._seen(Cells(by, model), (whole, at, at + whole.length), state)
             if not found.empty:
                 break
         return with_shares(found)
@@ -157,11 +163,11 @@ class StoreReading:
     ) -> pd.DataFrame:
         """Return the cells of these names in each part of the span, oldest first."""
         periods, until = self.periods(state), self.until(state)
-        since, only = until - periods.back, frozenset(names)
+        since, cells = until - periods.back, Cells(by, model, frozenset(names))
         if periods.part is None:
-            rows = self._windows(by, since, until, model, only)
+            rows = self._windows(cells, since, until)
             return with_shares(of_one_cohort(self.visible(rows, state)))
-        return with_shares(self._first_seen(by, (periods.part, since, until), state, model, only))
+        return with_shares(self._first_seen(cells, (periods.part, since, until), state))
 
     def columns(self, by: str, state: PageState) -> pd.DataFrame:
         """Return the cells of the few periods that a drawing has a column for each of.
@@ -170,13 +176,13 @@ class StoreReading:
         """
         (column, count), until = self.periods(state).column, self.until(state)
         since = column.start(until - timedelta(microseconds=1)) - (count - 1) * column.length
-        found = self._first_seen(by, (column, since, until), state)
+        found = self._first_seen(Cells(by), (column, since, until), state)
         shorter = column.shorter
         while _columns(found) == 1 and shorter is not None:
-            found = _newest_columns(self._seen(by, (shorter, since, until), state), found)
+            found = _newest_columns(self._seen(Cells(by), (shorter, since, until), state), found)
             shorter = shorter.shorter
         if _columns(found) == 1:
-            windows = self._windows(by, since, until)
+            windows = self._windows(Cells(by), since, until)
             found = _newest_columns(of_one_cohort(self.visible(windows, state)), found)
         return with_shares(found)
 
@@ -196,7 +202,9 @@ class StoreReading:
             return tables
         week = RollupPeriod.WEEK
         span = (week, week.start(until) - week.length, until)
-        mixes = [self.visible(self._mix("family", span, model)) for model in (None, EVERY_MODEL)]
+        mixes = [
+            self.visible(self._mix(Cells("family", model), span)) for model in (None, EVERY_MODEL)
+        ]
         return costs(tables, self.fleet.prices, fleet_gpus(*mixes))
 
     def change(self, by: str, state: PageState, model: str | None = None) -> pd.DataFrame:
@@ -206,7 +214,7 @@ class StoreReading:
         before, after = start - whole.length, start + whole.length
         if state.cohort is not None:
             spans: tuple[Periods, ...] = ((whole, before, start), (whole, start, after))
-            return changes(*(self._seen(by, span, state, model) for span in spans))
+            return changes(*(self._seen(Cells(by, model), span, state) for span in spans))
         by_model = model is not None
 
         def make() -> pd.DataFrame:
@@ -216,7 +224,7 @@ class StoreReading:
                 return pd.DataFrame()
 
         found = self._of_periods(("change", by, by_model), (whole, before, after), make)
-        return self.visible(of_model(found, model), state)
+        return self.visible(Cells(by, model).of(found), state)
 
     def ends(self, state: PageState) -> pd.DataFrame:
         """Return how windows ended in each part of the span; long ones by their own length."""
@@ -276,49 +284,27 @@ class StoreReading:
         until = self.until(PageState())
         return self.visible(self._outcomes(RollupPeriod.EIGHT_WEEKS, ALWAYS, until))
 
-    def _first_seen(
-        self,
-        by: str,
-        span: Periods,
-        state: PageState,
-        model: str | None = None,
-        only: frozenset[str] | None = None,
-    ) -> pd.DataFrame:
+    def _first_seen(self, cells: Cells, span: Periods, state: PageState) -> pd.DataFrame:
         """Cells of these periods; where its windows are longer, of the first that hold them."""
         shortest, since, until = span
         found = pd.DataFrame()
         for period in RollupPeriod:
             if found.empty and period.seconds >= shortest.seconds:
-                found = self._seen(by, (period, period.start(since), until), state, model, only)
+                found = self._seen(cells, (period, period.start(since), until), state)
         return found
 
-    def _seen(
-        self,
-        by: str,
-        span: Periods,
-        state: PageState,
-        model: str | None = None,
-        only: frozenset[str] | None = None,
-    ) -> pd.DataFrame:
+    def _seen(self, cells: Cells, span: Periods, state: PageState) -> pd.DataFrame:
         """Cells of these periods, of one series and of the asked cohort."""
-        found = self._mix(by, span, model, only, by_cohort=state.cohort is not None)
-        return self.visible(found, state)
+        return self.visible(self._mix(cells, span, by_cohort=state.cohort is not None), state)
 
-    def _mix(
-        self,
-        by: str,
-        span: Periods,
-        model: str | None,
-        only: frozenset[str] | None = None,
-        *,
-        by_cohort: bool = False,
-    ) -> pd.DataFrame:
+    def _mix(self, cells: Cells, span: Periods, *, by_cohort: bool = False) -> pd.DataFrame:
         period, since, until = span[0], span[0].first_from(span[1]), span[0].first_from(span[2])
-        by_model = model is not None
+        by_model = cells.model is not None
         found = self._part_of(
-            ("mix", by, by_model, by_cohort), (period, since, until), model, only,
+            cells, ("mix", cells.by, by_model, by_cohort), (period, since, until),
             lambda: self.fleet.mix(
-                by, period.value, since=since, until=until, by_model=by_model, by_cohort=by_cohort
+                cells.by, period.value, since=since, until=until, by_model=by_model,
+                by_cohort=by_cohort,
             ),
         )  # fmt: skip
         epsilons = {one.name: one.epsilon for one in self.standing.series}
@@ -336,33 +322,21 @@ class StoreReading:
         source = self.fleet.source
         return self.frames((source, *key, *span, source.windows_in(*span)), make)
 
-    def _part_of(
-        self, key: Key, span: Periods, model: str | None, only: frozenset[str] | None, make: Make
-    ) -> pd.DataFrame:
+    def _part_of(self, cells: Cells, key: Key, span: Periods, make: Make) -> pd.DataFrame:
         """Give a part of a frame as `_of_periods`: pages of other parts share the whole one."""
         return self._of_periods(
-            (*key, model, only),
-            span,
-            lambda: of_model(self._of_periods(key, span, make), model, only),
+            (*key, *cells), span, lambda: cells.of(self._of_periods(key, span, make))
         )
 
-    def _windows(
-        self,
-        by: str,
-        since: datetime,
-        until: datetime,
-        model: str | None = None,
-        only: frozenset[str] | None = None,
-    ) -> pd.DataFrame:
+    def _windows(self, cells: Cells, since: datetime, until: datetime) -> pd.DataFrame:
         """Return single windows, with the columns of roll-ups that pages need."""
-        section = MODELLED[BY[by]] if model else BY.get(by, by)
+        section = MODELLED[BY[cells.by]] if cells.model else BY.get(cells.by, cells.by)
 
         def make() -> pd.DataFrame:
             found = read_releases(self.folder, section=section, since=since, until=until)
-            return as_cells(found, by_model=model is not None)
+            return as_cells(found, by_model=cells.model is not None)
 
-        span = (RollupPeriod.HOUR, since, until)
-        return self._part_of(("windows", section), span, model, only, make)
+        return self._part_of(cells, ("windows", section), (RollupPeriod.HOUR, since, until), make)
 
 
 def _newest_columns(cells: pd.DataFrame, otherwise: pd.DataFrame) -> pd.DataFrame:
