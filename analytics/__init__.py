@@ -1,11 +1,11 @@
 """What analysts read: roll-ups of releases, changes, costs; reading spends no budget."""
 
-from .analyst_views import VIEW_OUTCOME_MEANINGS
 from .changes import CHANGE_MEANINGS
 from .costs import COST_MEANINGS
 from .fleet_releases import FleetReleases, NothingReleased, connect
 from .quantiles_sql import QUANTILE_MEANINGS
 from .rollup_files import RollupPeriod
+from .served_releases import VIEW_OUTCOME_MEANINGS
 from .server_source import FleetAccessRefused, FleetServerUnavailable, NotAFleetServer
 from .sql import CELL_MEANINGS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Final, Protocol, TypedDict, Unpack
 import duckdb
 import pandas as pd
 
+from aggregator.releases import releases
 from aggregator.releases.release_files import SimulatedMark, read_mark
 from aggregator.releases.releases import (
     Moment,
@@ -25,7 +27,15 @@ from aggregator.releases.releases import (
 )
 from wire.catalogue import LEFT_OUT
 
-from .analyst_views import Frames, query, with_whole_numbers
+from .analyst_views import (
+    OUTCOMES_VIEW,
+    PERIOD_VIEWS,
+    Frames,
+    create_views,
+    views_named,
+    with_whole_numbers,
+)
+from .quantiles_sql import create_call
 from .rollup_files import (
     ALWAYS,
     NEVER,
@@ -40,11 +50,13 @@ from .rollup_files import (
     settled_ns,
 )
 from .rollups import SCHEMAS, files_to_read, refresh
-from .sql import cells_sql, merged_outcomes_sql, merged_sql
+from .sql import NOT_JUDGED, cells_sql, merged_outcomes_sql, merged_sql
 
 MAX_AGE_S: Final = 30.0  # how old roll-ups may be before releases are looked at again
 
 _ATTEMPTS: Final = 5  # at files of months, which go when one of their days changes
+
+_JUDGEMENTS: Final = re.compile(r"\*|q_value|told", re.IGNORECASE)  # what asks for them
 
 Conditions = list[tuple[str, object]]  # texts of SQL with the value of each
 
@@ -223,7 +235,32 @@ class FolderSource:
 
     def sql(self, text: str, frames: Frames) -> pd.DataFrame:
         """See `ReleaseSource.sql`. Raises QueryRefused, QueryForbidden."""
-        return query(text, self.folder, self.rollups, frames, self._look, self._database)
+        own = {*PERIOD_VIEWS, OUTCOMES_VIEW, *frames}
+        named, alone = views_named(text, own, self._database)
+        if not named:
+            more = MoreViews(lambda database: create_call(database, text))
+            return releases.query(text, self.folder, more)
+        self._look()
+        made = {name: frames[name]() for name in named & set(frames)}
+
+        def ask(*, judged: bool) -> pd.DataFrame:
+            def create(database: duckdb.DuckDBPyConnection) -> None:
+                create_views(database, self.rollups, named, judged=judged)
+                for name, frame in made.items():
+                    database.register(name, frame)
+                create_call(database, text)
+
+            # The own database sees the roll-ups alone; views are a cursor's own.
+            more = MoreViews(create, [self.rollups], alone, self._database if alone else None)
+            return releases.query(text, self.folder, more)
+
+        if not _JUDGEMENTS.search(text):
+            try:
+                return ask(judged=False)
+            except releases.QueryRefused as refused:  # by a name that the text does not show
+                if NOT_JUDGED not in str(refused):
+                    raise
+        return ask(judged=True)
 
     def _text(self, kind: str, period: RollupPeriod, bounds: Bounds) -> str:
         self._look()

@@ -51,3 +51,8 @@ _MEANINGS: Final[dict[ServedRows, Meanings]] = {
         **Q_VALUE,
     },
 }
+
+VIEW_OUTCOME_MEANINGS: Final[Meanings] = {
+    "period": (pa.string(), "hour, day or week"),
+    **_MEANINGS[ServedRows.OUTCOMES],
+}
