@@ -319,16 +319,12 @@ class FleetReleases(Closing):
         found: list[pd.DataFrame] = []
         if newest is not None:
             rows = self.source.cells(week, None, since=newest - 2 * week.length)
-            found = [_newest_change(own, week) for _, own in rows.groupby("series")]
+            for _, own in rows.groupby("series"):
+                starts = own["period_start"]
+                after = starts[starts + week.length <= own["until"].max()].max()
+                found.append(changes(own[starts == after - week.length], own[starts == after]))
         told = [rows for rows in found if len(rows)]
         return pd.concat(told) if told else pd.DataFrame(columns=list(CHANGE_COLUMNS))
-
-
-def _newest_change(rows: pd.DataFrame, period: RollupPeriod) -> pd.DataFrame:
-    starts = rows["period_start"]
-    ended = starts[starts + period.length <= rows["until"].max()]
-    after = ended.max()
-    return changes(rows[starts == after - period.length], rows[starts == after])
 
 
 def connect(

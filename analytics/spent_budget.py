@@ -100,10 +100,10 @@ def _row(
     series: str, windows: pd.DataFrame, newest: Any, task: SeriesTask | None
 ) -> dict[str, Any]:
     recent = windows[windows["until"] > newest - pd.Timedelta(seconds=WEEK_S)]
-    ended = _most(recent)
+    ended, domains = _most(recent), windows["domain"].dropna()
     return {
         "series": series,
-        "domain": _last(windows["domain"]),
+        "domain": None if domains.empty else str(domains.iloc[-1]),
         "window_s": int((windows["covered_s"] / windows["windows"]).max()),
         "epsilon": windows["epsilon"].max(),
         "delta": windows["delta"].max(),
@@ -119,8 +119,3 @@ def _row(
 def _most(windows: pd.DataFrame) -> int:
     """Windows of the cohort that had most: no host is in two cohorts of a series."""
     return int(windows.groupby("cohort")["windows"].sum().max()) if len(windows) else 0
-
-
-def _last(values: pd.Series) -> str | None:
-    found = values.dropna()
-    return None if found.empty else str(found.iloc[-1])

@@ -26,7 +26,7 @@ _CAMEL: Final = {"view_box": "viewBox", "pattern_units": "patternUnits"}
 def tag(name: str, *inside: object, **attributes: object) -> Markup:
     """Give an element, escaped; `class_` is class, an underscore a hyphen, None left out."""
     written = "".join(
-        f' {_attribute(key)}="{_value(value)}"'
+        f' {_CAMEL.get(key) or key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -87,10 +87,6 @@ def spread(places: Sequence[float], apart: float, low: float, high: float) -> li
     return moved
 
 
-def _attribute(key: str) -> str:
-    return _CAMEL.get(key) or key.rstrip("_").replace("_", "-")
-
-
 def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0") if math.isfinite(value) else "0"
@@ -149,16 +145,13 @@ def round_times(first_s: float, last_s: float, most: int = 6) -> list[tuple[floa
     at = math.ceil((first_s - shift) / step) * step + shift
     found = []
     while at <= last_s:
-        found.append((float(at), _time_said(at, step)))
+        when = datetime.fromtimestamp(at, UTC)
+        text = f"{when:%H:%M}" if step >= 60 else f"{when:%H:%M:%S}"
+        if step >= 86_400 or at % 86_400 == 0:
+            text = f"{when.day} {when:%b}"
+        found.append((float(at), text))
         at += step
     return found
-
-
-def _time_said(at: float, step: int) -> str:
-    when = datetime.fromtimestamp(at, UTC)
-    if step >= 86_400 or (when.hour == 0 and when.minute == 0 and when.second == 0):
-        return f"{when.day} {when:%b}"
-    return f"{when:%H:%M}" if step >= 60 else f"{when:%H:%M:%S}"
 
 
 def moment_said(at_s: float, *, seconds: bool = False) -> str:

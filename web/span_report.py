@@ -47,8 +47,16 @@ def _report(answers: PageAnswers, state: PageState) -> bytes:
             "expected a series of fleet tasks, and no release in the store says that it is of one: "
             "name it with --fleet-series"
         )
+
+    def part(page: Page) -> ReportPart:
+        panels = [
+            replace(panel, name=f"{page.name}-{panel.name}", files=())
+            for panel in answers.panels(page, state, _READER)
+        ]
+        return ReportPart(page.name, page.title, page.question, panels)
+
     try:
-        parts = [_part(answers, page, state) for page in PAGES if page.name in _PAGES]
+        parts = [part(page) for page in PAGES if page.name in _PAGES]
     except FAILURES as error:
         raise ReportRefused(unreadable(error)) from error
     until_s = standing.newest_s
@@ -67,11 +75,3 @@ def _report(answers: PageAnswers, state: PageState) -> bytes:
 
 
 _SPANS: Final = {"day": "The day", "week": "The week", "eight_weeks": "Eight weeks"}
-
-
-def _part(answers: PageAnswers, page: Page, state: PageState) -> ReportPart:
-    panels = [
-        replace(panel, name=f"{page.name}-{panel.name}", files=())
-        for panel in answers.panels(page, state, _READER)
-    ]
-    return ReportPart(page.name, page.title, page.question, panels)

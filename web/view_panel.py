@@ -18,7 +18,7 @@ from pydantic import BaseModel, create_model
 
 from pages.layout import Control, Notice, Panel, TableCell
 from pages.svg import moment_said
-from pages.trend_chart import TrendLine, sparkline
+from pages.trend_chart import sparkline
 from pages.wording import ABSENT, Number, Unit, interval_said, plain, value_said
 
 from .access_tokens import Viewer
@@ -201,65 +201,46 @@ def view_panel(page: Page, view: View, state: PageState, reading: StoreReading) 
     hidden = len(frame) - _MOST_ROWS
     drawing = view.chart(frame) if view.chart else None
     lines = view.ways(reading, state) if view.ways else []
-    ways = [_ways(frame, view, lines)] if lines else []
+    drawn = {line.name: sparkline(line.name, line.points) for line in lines}
+    shown = frame.head(_MOST_ROWS)
+    heads, columns = list[tuple[str, bool]](), list[list[TableCell]]()
+    for column in view.columns:
+        heads.append((column.head, column.number or column.unit is not None))
+        columns += _cells(shown, column)
+        if column.unit is not None:
+            heads.append(("95 % interval", True))
+    if lines:
+        heads.append((view.ways_head, False))
+        names = map(plain, shown[view.columns[0].name])
+        columns.append([TableCell(drawn.get(name) or ABSENT) for name in names])
     return Panel(
         view.name, view.title, words,
         drawing=drawing,
         note=view.note(frame) if view.note else "",
         more=f"{hidden:,} more rows are in the files." if hidden > 0 else "",
-        heads=[
-            *(head for column in view.columns for head in _heads(column)),
-            *((view.ways_head, False) for _ in ways),
-        ],
-        rows=_rows(frame.head(_MOST_ROWS), view, ways),
+        heads=heads,
+        rows=[list(row) for row in zip(*columns, strict=True)],
         files=[(text, f"{base}{kind.ending}" + (f"?{query}" if query else ""))
                for text, kind in ends],
         unfolded=view.chart is None,
     )  # fmt: skip
 
 
-def _heads(column: FrameColumn) -> list[tuple[str, bool]]:
-    if column.unit is None:
-        return [(column.head, column.number)]
-    return [(column.head, True), ("95 % interval", True)]
-
-
-def _ways(frame: pd.DataFrame, view: View, lines: Sequence[TrendLine]) -> list[TableCell]:
-    drawn = {line.name: sparkline(line.name, line.points) for line in lines}
-    names = map(plain, frame[view.columns[0].name].head(_MOST_ROWS))
-    return [TableCell(drawn.get(name) or ABSENT) for name in names]
-
-
-def _rows(
-    frame: pd.DataFrame, view: View, more: Sequence[Sequence[TableCell]]
-) -> list[list[TableCell]]:
-    columns = [part for column in view.columns for part in _cells(frame, column)]
-    return [list(row) for row in zip(*columns, *more, strict=True)]
-
-
 def _cells(frame: pd.DataFrame, column: FrameColumn) -> list[list[TableCell]]:
     """Give the cells of one or two columns of a table."""
     if column.unit is None:
-        values = frame[column.name]
-        seconds = any(isinstance(value, datetime) and value.second for value in values)
-        return [
-            [TableCell(_written(value, column, seconds), number=column.number) for value in values]
-        ]
-    signed = column.signed
-    numbers = list(zip(numbers_of(frame, column.prefix), column.units(frame), strict=True))
-    return [
-        [
-            TableCell(
-                value_said(number, unit, signed=signed), number=True,
-                unsure=not (number.known and number.told),
-            )
-            for number, unit in numbers
-        ],
-        [
-            TableCell(interval_said(number, unit, signed=signed), number=True)
-            for number, unit in numbers
-        ],
-    ]  # fmt: skip
+        found = frame[column.name]
+        seconds = any(isinstance(value, datetime) and value.second for value in found)
+        texts = [_written(value, column, seconds) for value in found]
+        return [[TableCell(text, number=column.number) for text in texts]]
+    values, intervals = list[TableCell](), list[TableCell]()
+    numbers = numbers_of(frame, column.prefix)
+    for number, unit in zip(numbers, column.units(frame), strict=True):
+        value = value_said(number, unit, signed=column.signed)
+        interval = interval_said(number, unit, signed=column.signed)
+        values.append(TableCell(value, number=True, unsure=not (number.known and number.told)))
+        intervals.append(TableCell(interval, number=True))
+    return [values, intervals]
 
 
 def _written(value: object, column: FrameColumn, seconds: bool) -> str:

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from transport import interface
@@ -182,32 +182,26 @@ class EmbeddedConsumer:
             slot = slots[(self._turn + step) % len(slots)]
             if len(records) >= max_records or room_bytes <= 0:
                 break
-            room_bytes = self._read_slot(slot, max_records - len(records), room_bytes, records)
+            with closing(
+                self._connection.execute(
+                    'SELECT "offset", appended_s, key, value FROM records WHERE topic_id = ?'
+                    ' AND partition = ? AND "offset" >= ? ORDER BY "offset" LIMIT ?',
+                    (*slot, self._positions[slot], max_records - len(records)),
+                )
+            ) as cursor:
+                for offset, appended_s, key, value in cursor:
+                    if not isinstance(offset, int):
+                        raise sqlite3.DatabaseError("an offset that is no number")
+                    self._positions[slot] = offset + 1
+                    if not (isinstance(key, bytes) and isinstance(value, bytes)):
+                        continue  # a table that another user made: what is no bytes is no record
+                    place = (self._names[slot[0]], slot[1], offset)
+                    records.append(interface.Record(*place, key, value, appended_s))
+                    room_bytes -= len(key) + len(value)
+                    if room_bytes <= 0:
+                        break
         self._more = self._positions != before
         return records
-
-    def _read_slot(
-        self, slot: Slot, max_records: int, room_bytes: int, records: list[interface.Record]
-    ) -> int:
-        cursor = self._connection.execute(
-            'SELECT "offset", appended_s, key, value FROM records WHERE topic_id = ?'
-            ' AND partition = ? AND "offset" >= ? ORDER BY "offset" LIMIT ?',
-            (*slot, self._positions[slot], max_records),
-        )
-        topic = self._names[slot[0]]
-        for offset, appended_s, key, value in cursor:
-            if not isinstance(offset, int):
-                raise sqlite3.DatabaseError("an offset that is no number")
-            if not (isinstance(key, bytes) and isinstance(value, bytes)):
-                self._positions[slot] = offset + 1
-                continue  # a table that another user made: what is no bytes is no record
-            records.append(interface.Record(topic, slot[1], offset, key, value, appended_s))
-            self._positions[slot] = offset + 1
-            room_bytes -= len(key) + len(value)
-            if room_bytes <= 0:
-                break
-        cursor.close()
-        return room_bytes
 
 
 MAX_PARTITIONS = 1024
@@ -362,11 +356,15 @@ class EmbeddedProducer(interface.BatchingProducer):
             for record in records:
                 by_slot[self._log.topic(record.topic)[0], record.partition].append(record)
             for slot, appended in by_slot.items():
-                first = self._reserve(slot, len(appended))
+                (end,) = self._connection.execute(
+                    "INSERT INTO ends VALUES (?1, ?2, ?3) ON CONFLICT (topic_id, partition)"
+                    " DO UPDATE SET next_offset = next_offset + ?3 RETURNING next_offset",
+                    (*slot, len(appended)),
+                ).fetchone()
                 self._connection.executemany(
                     "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)",
                     [
-                        (*slot, first + i, appended_s, record.key, record.value)
+                        (*slot, end - len(appended) + i, appended_s, record.key, record.value)
                         for i, record in enumerate(appended)
                     ],
                 )
@@ -374,12 +372,3 @@ class EmbeddedProducer(interface.BatchingProducer):
 
     def _drop(self) -> None:
         self._connection.close()
-
-    def _reserve(self, slot: Slot, count: int) -> int:
-        """The first of `count` new offsets."""
-        row = self._connection.execute(
-            "INSERT INTO ends VALUES (?1, ?2, ?3) ON CONFLICT (topic_id, partition)"
-            " DO UPDATE SET next_offset = next_offset + ?3 RETURNING next_offset",
-            (*slot, count),
-        ).fetchone()
-        return int(row[0]) - count

@@ -77,7 +77,8 @@ class SqliteFile:
             check_sound(db)
         if self.erases:
             db.execute("PRAGMA secure_delete = ON")
-        if self.backed_up and self.version is not None and found < self.version and not _new(db):
+        filled = db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        if self.backed_up and self.version is not None and found < self.version and filled:
             back_up(db, Path(f"{path}.schema-{found}"))
         db.execute(f"PRAGMA journal_mode = {self.journal}").fetchone()
         db.execute(f"PRAGMA synchronous = {self.synchronous}")
@@ -85,19 +86,11 @@ class SqliteFile:
             db.execute(f"PRAGMA cache_size = -{self.cache_kib}")
         db.executescript(self.tables)
         if self.version is not None and schema_of(db) != self.version:
-            self._upgrade(db, found, self.version)
-
-    def _upgrade(self, db: sqlite3.Connection, found: int, version: int) -> None:
-        """Bring the tables to this version and mark them, in one transaction."""
-        with transaction(db):
-            for older in range(found, version):
-                for statement in self.upgrades.get(older, ()):
-                    db.execute(statement)
-            db.execute(f"PRAGMA user_version = {version}")
-
-
-def _new(db: sqlite3.Connection) -> bool:
-    return db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+            with transaction(db):
+                for older in range(found, self.version):
+                    for statement in self.upgrades.get(older, ()):
+                        db.execute(statement)
+                db.execute(f"PRAGMA user_version = {self.version}")
 
 
 def back_up(db: sqlite3.Connection, to: Path) -> None:

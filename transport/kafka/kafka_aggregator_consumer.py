@@ -264,12 +264,9 @@ class AggregatorConsumer:
     def _left(self, name: Slot) -> int:
         """Offsets that we have not come to; what lies before the end need not be a record."""
         at = max(self._positions[name], self._passed.get(name, 0))
-        return max(0, self._end(name) - at)
-
-    def _end(self, name: Slot) -> int:
         slot = TopicPartition(self._settings.named(name[0]), name[1])
         known = self._open().get_watermark_offsets(slot, cached=True)
-        return max(self._ends[name], known[1])
+        return max(0, self._ends[name] - at, known[1] - at)
 
     def _given_up(self, records: list[Record]) -> list[Record]:
         now = time.monotonic()
@@ -278,17 +275,13 @@ class AggregatorConsumer:
         elif now - self._joined_s > self._settings.join_limit_s:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the group did not let us in"))
         if self._joined and self._last.error is not None and not records:
-            self._ask_broker()
+            # After a complaint each partition's broker is asked: silence means that nothing came.
+            client, timeout_s = self._open(), self._settings.timeout_s
+            for topic, partition in self._positions:
+                slot = TopicPartition(self._settings.named(topic), partition)
+                _, self._ends[topic, partition] = watermarks(client, slot, timeout_s)
+            self._last.error = None
         return records
-
-    def _ask_broker(self) -> None:
-        """After a complaint, ask each partition's broker: silence means nothing came."""
-        for topic, partition in self._positions:
-            slot = TopicPartition(self._settings.named(topic), partition)
-            _, self._ends[topic, partition] = watermarks(
-                self._open(), slot, self._settings.timeout_s
-            )
-        self._last.error = None
 
     def commit(self, offsets: dict[Slot, int]) -> None:
         """Commit what we hold; a member whose lease ran out commits nothing."""

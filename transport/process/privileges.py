@@ -27,8 +27,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -219,22 +218,16 @@ def ensure_users() -> bool:
         return False
     if not (_group_exists(LOG_GROUP) and all(map(_user_exists, _GROUPS))):
         try:
-            with _one_at_a_time():
+            # Of two useradd for one user both succeed, and the second gives it another number.
+            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            with os.fdopen(os.open(_LOCK, flags, 0o600)) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 _create_users()
         except OSError as error:
             raise PrivilegeError(
                 f"{_LOCK}: {error.strerror}; create {LOG_GROUP} by hand"
             ) from error
     return True
-
-
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Of two useradd for one user both succeed, and the second gives it another number."""
-    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-    with os.fdopen(os.open(_LOCK, flags, 0o600)) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _create_users() -> None:

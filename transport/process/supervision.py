@@ -221,23 +221,20 @@ def close_within(timeout_s: float, close: Callable[[], object]) -> bool:
 def log_to_stderr(*gates: Processor) -> None:
     """Write words where stderr is a terminal, else JSON lines; `gates` run first on each."""
     terminal = sys.stderr.isatty()
+    # Values with their escapes, for some are a stranger's; a traceback without its variables.
+    words = structlog.dev.ConsoleRenderer(
+        colors=not os.environ.get("NO_COLOR"),
+        repr_native_str=True,
+        exception_formatter=structlog.dev.plain_traceback,
+    )
     structlog.configure(
         processors=[
             *gates,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%SZ" if terminal else "iso", utc=True),
-            _words() if terminal else structlog.processors.JSONRenderer(),
+            words if terminal else structlog.processors.JSONRenderer(),
         ],
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-    )
-
-
-def _words() -> structlog.dev.ConsoleRenderer:
-    """Values with their escapes, for some are a stranger's; a traceback without its variables."""
-    return structlog.dev.ConsoleRenderer(
-        colors=not os.environ.get("NO_COLOR"),
-        repr_native_str=True,
-        exception_formatter=structlog.dev.plain_traceback,
     )
 
 

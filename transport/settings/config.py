@@ -88,7 +88,10 @@ def build(
     """
     try:
         if file_format is not None:
-            table = _without_format(table, file_format, where)
+            found = _said(table["format"]) if "format" in table else "nothing"
+            if found != str(file_format):
+                raise ConfigError(f"{where}format: expected {file_format}, got {found}")
+            table = {key: value for key, value in table.items() if key != "format"}
         return _build(kind, table, where)
     except ConfigError as problem:
         raise error(str(problem)) from problem.__cause__
@@ -127,13 +130,6 @@ def _words_of(hint: Any) -> tuple[str, ...]:
         return ()
     literals = [one for one in typing.get_args(hint) if typing.get_origin(one) is typing.Literal]
     return tuple(word for one in literals for word in typing.get_args(one))
-
-
-def _without_format(table: Mapping[str, Any], wanted: int, where: str) -> dict[str, Any]:
-    found = _said(table["format"]) if "format" in table else "nothing"
-    if found != str(wanted):
-        raise ConfigError(f"{where}format: expected {wanted}, got {found}")
-    return {key: value for key, value in table.items() if key != "format"}
 
 
 def _build(kind: type[_T], table: Any, where: str) -> _T:
