@@ -44,7 +44,6 @@ MODELLED: Final = {"kernel_mix": "kernel_mix_by_model"}
 INCIDENTS: Final = "incidents"
 FAULTS: Final = "hardware_faults"
 
-
 _NONE: Final = "expected a released {}, got none"
 
 

@@ -86,11 +86,9 @@ class ReleaseSource(Protocol):
 
         It grows with whatever is new in these periods: frames of them are kept by it.
         """
-        ...
 
     def mark(self) -> SimulatedMark | None:
         """Return what a simulation wrote beside the releases; None where a fleet made them."""
-        ...
 
     def cells(
         self,
@@ -101,29 +99,23 @@ class ReleaseSource(Protocol):
         **bounds: Unpack[Bounds],
     ) -> pd.DataFrame:
         """Return roll-ups of a section, None: of all; columns as the view of the period."""
-        ...
 
     def outcomes(self, period: RollupPeriod, **bounds: Unpack[Bounds]) -> pd.DataFrame:
         """Return how windows ended, columns as the view `outcomes` but `period`."""
-        ...
 
     def newest(
         self, period: RollupPeriod, section: str | None, series: str | None = None
     ) -> datetime | None:
         """Return the start of the newest period of a section that has ended; else the newest."""
-        ...
 
     def windows(self, **bounds: Unpack[Bounds]) -> pd.DataFrame:
         """Return each window's end, columns as the view `windows`."""
-        ...
 
     def causes(self, section: str, **span: Unpack[Span]) -> pd.DataFrame:
         """Return root-cause tables, columns as the view `causes`."""
-        ...
 
     def sql(self, text: str, frames: Frames) -> pd.DataFrame:
         """Run one SELECT over every view, those of `frames` too."""
-        ...
 
 
 class FolderSource:

@@ -19,15 +19,12 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NewType, Protocol, Self, runtime_checkable
+from typing import Protocol, Self
 
 from transport.process.supervision import Closing
 from wire.topics import REPORTS, TOPICS
 
 TopicPartition = tuple[str, int]  # a topic's name and a partition's number, from 0
-
-Offset = NewType("Offset", int)  # the place of a record in its partition, from 0
 
 MAX_KEY_BYTES = 1024
 RETENTION_S = 14 * 86_400
@@ -69,15 +66,12 @@ class Producer(Protocol):
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
         """Queue one record. Raises RecordTooLarge, UnknownTopic, TransportUnavailable."""
-        ...
 
     def flush(self) -> None:
         """Make all sent durable, in order; else it stays queued. Raises TransportUnavailable."""
-        ...
 
     def close(self) -> None:
         """Flush, then let go; a second call does nothing."""
-        ...
 
 
 class Consumer(Protocol):
@@ -85,7 +79,6 @@ class Consumer(Protocol):
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Wait up to `timeout_s` for a record; give up to so many. Raises TransportUnavailable."""
-        ...
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
         """Record the next offset to read of each partition, durably, for the whole group.
@@ -93,60 +86,44 @@ class Consumer(Protocol):
         Partitions that this member no longer holds are left alone.
         Raises      TransportUnavailable
         """
-        ...
 
     def seek_to_committed(self) -> None:
         """Forget what was read and not committed: the next poll delivers it again."""
-        ...
 
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset to read, for every partition that this member holds now."""
-        ...
 
     def lag(self) -> int | None:
         """Records of held partitions that `poll` has not given; None: it holds none yet."""
-        ...
 
     def close(self) -> None:
         """Leave the group at once, in bounded time: else the membership runs out by itself."""
-        ...
 
 
-@runtime_checkable
 class Transport(Protocol):
     """A connection to one log."""
 
     @property
     def report_partitions(self) -> int:
         """How many partitions a topic of reports gets that is made on such a log."""
-        ...
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic where it is missing. Raises ValueError, TransportUnavailable."""
-        ...
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has. Raises UnknownTopic, TransportUnavailable."""
-        ...
 
     def producer(self) -> Producer: ...
 
     def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
         """Join `group`, at its commit or the oldest. Raises UnknownTopic, TransportUnavailable."""
-        ...
 
     def close(self) -> None:
         """Let go of everything that this object opened."""
-        ...
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_error: object) -> None: ...
 
 
 def create_topics(transport: Transport, *, reports: int | None = None) -> None:
@@ -260,4 +237,3 @@ class OpenLog(Transport, Protocol):
         Nothing is read and no group joined. None where there is none; topics may be missing.
         Raises      TransportUnavailable
         """
-        ...

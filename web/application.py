@@ -72,7 +72,6 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     503: {"model": Problem, "description": "the store cannot be read now"},
 }
 
-
 _EXPECTED: Final = {
     "missing": "one of {expected}, got none",
     "int": "a whole number",

@@ -107,7 +107,6 @@ def _short(at: float, length_s: float, seconds: bool) -> str:
 
 _DAY_S: Final = 86_400.0
 
-
 _WHOM: Final = {
     "fleet": "everybody",
     "operator": "one operator alone",

@@ -39,7 +39,6 @@ _AT_ONCE: Final = 2  # answers that are made at a time: pages must not wait behi
 _OUTCOMES: Final = 12
 """Rows that the windows of a period and cohort have at most, but for many reasons of rejection."""
 
-
 _YEARS: Final = (1970, 8999)
 
 

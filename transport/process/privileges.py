@@ -181,7 +181,6 @@ _CAPABILITY_VERSION_3: Final = 0x20080522
 _LAST_CAPABILITY: Final = 63
 _DESCRIPTORS: Final = 16_384
 
-
 became: Final[list[str]] = []
 """Whom this process became when it gave root up, for its words about files; empty: it did not."""
 

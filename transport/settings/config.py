@@ -33,7 +33,6 @@ _WORDS: Final[Mapping[type, str]] = {
     re.Pattern: "a regular expression in quotes",
 }
 
-
 _MOST_ITEMS: Final = 1 << 20
 _SAID_CHARS: Final = 80
 _NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
