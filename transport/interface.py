@@ -87,9 +87,6 @@ class Consumer(Protocol):
         Raises      TransportUnavailable
         """
 
-    def seek_to_committed(self) -> None:
-        """Forget what was read and not committed: the next poll delivers it again."""
-
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset to read, for every partition that this member holds now."""
 

@@ -33,7 +33,7 @@ class KafkaFleet(Fleet):
     """Hosts send with the agents' client; the Leader reads, and commits, with its own."""
 
     def __init__(self, world: World, folder: Path, hosts: Transport, leader: Transport) -> None:
-        self.hosts = hosts
+        self.hosts, self.leader_log = hosts, leader
         self.consumer = leader.consumer("leader", [EPOCHS, REPORTS])
         super().__init__(world, folder)
         self.log.commit = lambda offsets: self.consumer.commit(dict(offsets))  # type: ignore[method-assign]
@@ -82,7 +82,8 @@ class KafkaFleet(Fleet):
         """Crash and come back: memory is lost, state and log remain."""
         self.state.close()
         self.start_leader()
-        self.consumer.seek_to_committed()
+        self.consumer.close()
+        self.consumer = self.leader_log.consumer("leader", [EPOCHS, REPORTS])
         self.read(1)
 
 

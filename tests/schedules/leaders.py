@@ -210,7 +210,7 @@ class LeaderProcess(Process):
     def deliver_again(self) -> None:
         """A rebalance: what is not committed is read again."""
         if self._consumer is not None:
-            self._consumer.seek_to_committed()
+            self._consumer.rebalance()
 
     def _note_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._offsets.update(offsets)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from tests.schedules.machine import Process
@@ -93,12 +92,7 @@ class LogClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
@@ -155,7 +149,7 @@ class SimulatedConsumer:
         kept = {place: at for place, at in offsets.items() if place in self._at}
         self._client.log.offsets(self._group).update(kept)
 
-    def seek_to_committed(self) -> None:
+    def rebalance(self) -> None:
         offsets = self._client.log.offsets(self._group)
         self._at = {place: offsets.get(place, 0) for place in self._at}
 

@@ -85,11 +85,6 @@ class EmbeddedConsumer:
                 rows,
             )
 
-    def seek_to_committed(self) -> None:
-        with failures(self._path):
-            self._positions = {slot: self._committed(slot) for slot in self._positions}
-            self._read_version = -1
-
     def positions(self) -> dict[interface.TopicPartition, int]:
         with failures(self._path):
             self._refresh()

@@ -277,15 +277,6 @@ class AgentConsumer:
             (self._names[slot.topic], slot.partition): slot for slot in self._client.assignment()
         }
 
-    def seek_to_committed(self) -> None:
-        with failures(self._settings):
-            for slot in self._held().values():
-                at = self._client.committed(slot, timeout_ms=self._timeout_ms)
-                if at is None:
-                    self._client.seek_to_beginning(slot)
-                else:
-                    self._client.seek(slot, at)
-
     def positions(self) -> dict[Slot, int]:
         with failures(self._settings):
             held = self._held()

@@ -300,34 +300,6 @@ class AggregatorConsumer:
             if error.code() not in STALE:
                 raise mapped(self._settings, self._last.why(error)) from failure
 
-    def seek_to_committed(self) -> None:
-        held = self.positions()
-        slots = [TopicPartition(self._settings.named(topic), part) for topic, part in held]
-        if not slots:
-            return
-        client, timeout_s = self._open(), self._settings.timeout_s
-        with failures(self._settings, self._last):
-            for slot in client.committed(slots, timeout=timeout_s):
-                low, _ = watermarks(client, slot, timeout_s)
-                start = max(slot.offset, low)
-                self._seek(client, TopicPartition(slot.topic, slot.partition, start))
-                name = (self._names[slot.topic], slot.partition)
-                self._positions[name] = start
-                self._passed.pop(name, None)
-
-    def _seek(self, client: Consumer, slot: TopicPartition) -> None:
-        """Seek; a partition that was given to us a moment ago may not be ready for it yet."""
-        deadline = time.monotonic() + self._settings.timeout_s
-        while True:
-            try:
-                client.seek(slot)
-            except KafkaException as failure:
-                if failure.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
-                    raise
-                time.sleep(frame.STEP_S)
-            else:
-                return
-
     def positions(self) -> dict[Slot, int]:
         if time.monotonic() - self._polled_s > self._settings.lease_s:
             return {}

@@ -94,15 +94,16 @@ def test_closed_transport_leaves_no_client(broker: RunningBroker) -> None:
 def test_client_of_a_failed_poll_is_ended(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = rdkafka_threads()
-    consumer = joined(broker, Side.AGGREGATOR, fresh_prefix())
+    before, prefix = rdkafka_threads(), fresh_prefix()
+    consumer = joined(broker, Side.AGGREGATOR, prefix)
     assert isinstance(consumer, AggregatorConsumer)
 
     def fail(_message: Message) -> None:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "planted"))
 
     monkeypatch.setattr(consumer, "_record", fail)
-    consumer.seek_to_committed()
+    with open_transport(plain_settings(broker, prefix), Side.AGENT) as log:
+        append(log, 1)
     with pytest.raises(TransportUnavailable) as caught:
         read_until(consumer, 1)
     assert rdkafka_threads() == before
