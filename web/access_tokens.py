@@ -179,9 +179,6 @@ class TokenBook:
         found = [t for t in self._current() if hmac.compare_digest(t.sha256, asked)]
         return found[0].viewer if found and found[0].expires_s > self._now() else None
 
-    def in_force(self) -> int:
-        return sum(token.expires_s > self._now() for token in self._current())
-
     def _current(self) -> list[AccessToken]:
         with self._lock:
             try:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import gzip
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from threading import Lock
@@ -87,12 +86,22 @@ class KeptValues(Generic[_T]):
         """Give the value of a key, making it where it is not kept; what `make` raises is raised."""
         if (kept := self.find(key)) is not None:
             return kept
-        with self._alone(key):
-            if (kept := self.find(key)) is not None:
-                return kept
-            value = make()
-            self._keep(key, value)
-            return value
+        with self._lock:
+            making = self._making.setdefault(key, Lock())
+        try:
+            with making:
+                if (kept := self.find(key)) is not None:
+                    return kept
+                value = make()
+                with self._lock:
+                    self._kept[key] = value
+                    self._bytes += self._weigh(value)
+                    while self._bytes > self._most and len(self._kept) > 1:
+                        self._bytes -= self._weigh(self._kept.popitem(last=False)[1])
+                return value
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
 
     def find(self, key: Hashable) -> _T | None:
         """Give the value of a key, or None where it is not kept."""
@@ -105,24 +114,6 @@ class KeptValues(Generic[_T]):
         with self._lock:
             if key in self._kept:
                 self._bytes -= self._weigh(self._kept.pop(key))
-
-    @contextmanager
-    def _alone(self, key: Hashable) -> Iterator[None]:
-        with self._lock:
-            lock = self._making.setdefault(key, Lock())
-        try:
-            with lock:
-                yield
-        finally:
-            with self._lock:
-                self._making.pop(key, None)
-
-    def _keep(self, key: Hashable, value: _T) -> None:
-        with self._lock:
-            self._kept[key] = value
-            self._bytes += self._weigh(value)
-            while self._bytes > self._most and len(self._kept) > 1:
-                self._bytes -= self._weigh(self._kept.popitem(last=False)[1])
 
 
 class MadeBehind:

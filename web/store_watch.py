@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -133,7 +132,7 @@ class StoreWatch:
         self._follower: Thread | None = None
         self._closed = Event()
         self._standing = _LOADING
-        self._gone_s: OrderedDict[str, float] = OrderedDict()
+        self._gone_s: dict[str, float] = {}
         self._source: FolderSource | None = None
         self._fleet: FleetReleases | None = None
 
@@ -152,7 +151,7 @@ class StoreWatch:
                 if before != self._standing.generation:
                     self._gone_s[before] = self._looked_s
                     if len(self._gone_s) > _KNOWN_GONE:
-                        self._gone_s.popitem(last=False)
+                        self._gone_s.pop(next(iter(self._gone_s)))
             finally:
                 self._lock.release()
 
@@ -162,11 +161,8 @@ class StoreWatch:
 
     def fleet(self) -> FleetReleases:
         """Give the released numbers. Raises FileNotFoundError where the folder is not there."""
-        if self._source is None:
+        if self._fleet is None:
             raise FileNotFoundError(f"no folder of releases at {self.folder}")
-        # Price list and catalogue are read once, not for each page.
-        if self._fleet is None or self._fleet.source is not self._source:
-            self._fleet = FleetReleases(self._source, tasks=self.tasks)
         return self._fleet
 
     def follow(self) -> None:
@@ -201,12 +197,14 @@ class StoreWatch:
                 return self._standing
             if self._source is None:
                 self._source = FolderSource(self.folder, self._rollups, max_age_s=math.inf)
+                # Price list and catalogue are read once, not for each page.
+                self._fleet = FleetReleases(self._source, tasks=self.tasks)
             self._source.refresh()
             mark = self._source.mark()
             played = "" if mark is None else mark.fleet
             return replace(_read(self._source, generation), played=played)
         except FileNotFoundError:
-            self._source = None
+            self._source = self._fleet = None
             detail = (
                 f"There is no store at {self.folder} yet: the Leader makes it with its first "
                 "release, and it is shown here once it is there."

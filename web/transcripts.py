@@ -251,6 +251,11 @@ _NOTE: Final = (
     "so what is compared with it is that a window is there, and of how many hosts; hosts are known "
     "for a week."
 )
+_CHAINS: Final = (
+    "Each release names the hash of the one before: the newest one's, whose first digits are the "
+    "head, stands for the whole chain. Awaiting: signed by the Leader alone so far. Here: in the "
+    "store of these pages. Newer: made after the export."
+)
 _HOW: Final = (
     "Each party exports its own transcript. It holds signatures, hashes and random ids of reports: "
     "no host's numbers, and no host's name."
@@ -282,9 +287,23 @@ def add_transcript(app: FastAPI, transcripts: TranscriptAnswers) -> None:
 def _html(transcripts: TranscriptAnswers, viewer: Viewer, state: PageState) -> str:
     answer, answers = transcripts.answer(viewer), transcripts.answers
     checking = answer.state == CheckState.CHECKING.value
-    panels = [_verdict_panel(answer, state)]
+    title = {AGREE: "They agree", DIFFER: "They differ"}.get(answer.state, "No verdict")
+    when = f" Checked at {answer.checked_at} UTC." if answer.checked_at else ""
+    verdict = Panel(
+        "verdict", title, answer.said + when,
+        note=_NOTE if answer.chains else "",
+        files=[("JSON", API_ADDRESS)],
+        action=("Check again", TRANSCRIPT_ADDRESS),
+        query=list(state.written().items()),
+    )  # fmt: skip
+    panels = [verdict]
     if answer.chains:
-        panels += [_chains(answer), *_problems(answer)]
+        more = f"{answer.more_chains:,} more chains are not shown." if answer.more_chains else ""
+        rows = [_row(chain) for chain in answer.chains]
+        panels.append(
+            Panel("chains", "Chains", _CHAINS, heads=_HEADS, rows=rows, unfolded=True, more=more)
+        )
+        panels += _problems(answer)
     if answer.state in _WITHOUT_VERDICT:
         steps = [[TableCell(who), TableCell(command)] for who, command in _STEPS]
         heads = (("Who", False), ("Command", False))
@@ -301,31 +320,6 @@ def _html(transcripts: TranscriptAnswers, viewer: Viewer, state: PageState) -> s
             refresh_s=_AGAIN_S if checking else None,
         )
     )
-
-
-def _verdict_panel(answer: TranscriptAnswer, state: PageState) -> Panel:
-    title = {AGREE: "They agree", DIFFER: "They differ"}.get(answer.state, "No verdict")
-    when = f" Checked at {answer.checked_at} UTC." if answer.checked_at else ""
-    return Panel(
-        "verdict", title, answer.said + when,
-        note=_NOTE if answer.chains else "",
-        files=[("JSON", API_ADDRESS)],
-        action=("Check again", TRANSCRIPT_ADDRESS),
-        query=list(state.written().items()),
-    )  # fmt: skip
-
-
-def _chains(answer: TranscriptAnswer) -> Panel:
-    words = (
-        "Each release names the hash of the one before: the newest one's, whose first digits are "
-        "the head, stands for the whole chain. Awaiting: signed by the Leader alone so far. Here: "
-        "in the store of these pages. Newer: made after the export."
-    )
-    more = f"{answer.more_chains:,} more chains are not shown." if answer.more_chains else ""
-    return Panel(
-        "chains", "Chains", words, heads=_HEADS, rows=[_row(c) for c in answer.chains],
-        unfolded=True, more=more,
-    )  # fmt: skip
 
 
 def _row(chain: ChainAnswer) -> list[TableCell]:

@@ -251,7 +251,8 @@ def drop_to(user: str, keep_caps: Collection[str] = ()) -> Dropped:
     if unknown:
         raise ValueError(f"capabilities that no role may keep: {', '.join(sorted(unknown))}")
     if os.geteuid() != 0:
-        own = pwd.getpwuid(os.geteuid()).pw_name if _uid_known() else str(os.geteuid())
+        known = [one.pw_name for one in pwd.getpwall() if one.pw_uid == os.geteuid()]
+        own = known[0] if known else str(os.geteuid())
         harden()
         return Dropped(own, False, (), f"not root: runs as {own}, with that user's rights")
     try:
@@ -362,10 +363,6 @@ def _prctl(option: int, value: int) -> None:
     if libc().prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
-
-
-def _uid_known() -> bool:
-    return any(entry.pw_uid == os.geteuid() for entry in pwd.getpwall())
 
 
 def _group_exists(name: str) -> bool:
